@@ -1,0 +1,1 @@
+"""hocket runs action-chunking robot policies in many simulated environments at once."""

@@ -1,0 +1,254 @@
+"""The contracts between hocket's parts: read this page first.
+
+A contract is a Protocol of about three methods. An optional ability is a Protocol of its own,
+looked for on the outermost object only; it is never a stub that raises. `hocket.testing` checks every
+contract here on anyone's implementation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from hocket.data import (
+    Answer,
+    Array,
+    Batch,
+    Observation,
+    Outcome,
+    PolicySpec,
+    Ref,
+    Row,
+    TaskInfo,
+    Trial,
+)
+from hocket.events import Event
+from hocket.wire import Message
+
+if TYPE_CHECKING:
+    import gymnasium
+
+# -- Policies ------------------------------------------------------------------------------------
+
+
+class Policy(Protocol):
+    """Maps a batch of observations to chunks; row i answers row i. Keeps nothing between calls.
+
+    `infer` is called from threads of the engine's, at most `spec.concurrency` at once. Arrays of
+    the batch are its own to read until it returns.
+    """
+
+    @property
+    def spec(self) -> PolicySpec: ...
+
+    def infer(self, batch: Batch) -> Answer: ...
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class Sessions(Protocol):
+    """A policy that keeps state for each attempt is told when one begins and ends."""
+
+    def begin_session(self, row: Row) -> None: ...
+
+    def end_session(self, session: str) -> None: ...
+
+
+@runtime_checkable
+class Weights(Protocol):
+    """A policy that takes new parameters, between two calls of `infer`."""
+
+    def load_weights(self, parameters: Mapping[str, Array], version: int) -> None: ...
+
+
+@runtime_checkable
+class Replicas(Protocol):
+    """A policy that can stand on several devices; one `infer` runs at a time on each."""
+
+    def replicas(self, devices: Sequence[str]) -> Sequence[Policy]: ...
+
+
+# -- Envs ----------------------------------------------------------------------------------------
+
+
+class Suite(Protocol):
+    """What a name like `metaworld:mt10` means. Importing and `tasks` need no simulator, unless the
+    suite's adapter says `tasks_need_simulator = True`: then a worker is asked."""
+
+    def tasks(self) -> Sequence[TaskInfo]: ...
+
+    def make(self, task: str) -> gymnasium.Env[Any, Any]: ...
+
+
+@runtime_checkable
+class DeferredObservation(Protocol):
+    """An env whose `step` is `advance` and then `observe`; `observe` changes nothing."""
+
+    def advance(self, action: Array) -> tuple[float, bool, bool, dict[str, Any]]: ...
+
+    def observe(self) -> Any: ...
+
+
+@runtime_checkable
+class Snapshot(Protocol):
+    """An env whose whole simulator state is one float64 vector that can be taken and given back."""
+
+    def get_state(self) -> Array: ...
+
+    def set_state(self, state: Array) -> None: ...
+
+
+@runtime_checkable
+class SelectsCameras(Protocol):
+    """An env that renders only the cameras asked for. `camera_keys` lists all it has, as keys of
+    its flattened observation; `use_cameras` holds from the next `reset` or `observe` on."""
+
+    @property
+    def camera_keys(self) -> tuple[str, ...]: ...
+
+    def use_cameras(self, keys: Collection[str]) -> None: ...
+
+
+# -- Workers -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSpec:
+    """All that a worker must know to be built, anywhere, without pickling."""
+
+    suites: Mapping[str, Ref]
+    """The suites that it may be asked for, by the name that trials carry."""
+    lanes: int = 1
+    reads: tuple[str, ...] | None = None
+    """Observation keys to send; None sends all."""
+    cameras: tuple[str, ...] | None = None
+    """Image keys to render; None renders all."""
+    history: int = 1
+    sinks: tuple[Ref, ...] = ()
+    folder: str | None = None
+    """The run folder, where sinks write."""
+    python: str | None = None
+    """Another interpreter; None is this one."""
+    transport: str = "auto"
+    """`shm`, `inline` or `auto` (shared memory where it can be had)."""
+
+
+class Link(Protocol):
+    """The parent's end of the stream to one worker. Nothing here blocks."""
+
+    def send(self, message: Message) -> None: ...
+
+    def receive(self) -> list[Message]:
+        """What has come, in order. Raises WorkerFailed once the worker is gone and all is read."""
+        ...
+
+    def fileno(self) -> int | None:
+        """What to wait on; None means that `receive` itself does the work (inline)."""
+        ...
+
+    def steps(self, lane: int) -> int:
+        """Control steps executed in the lane since the worker started: moves while it is alive."""
+        ...
+
+    def arrays(self, lane: int) -> Observation:
+        """The lane's last observation; views are valid until its next chunk is sent."""
+        ...
+
+    def memory(self) -> int | None:
+        """Resident bytes of the worker, where that can be read."""
+        ...
+
+    def kill(self) -> None: ...
+
+
+class Runtime(Protocol):
+    """Starts workers somewhere, and ends them."""
+
+    def start(self, spec: WorkerSpec) -> Link: ...
+
+    def close(self) -> None: ...
+
+
+# -- Recorders -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkNeeds:
+    """What a sink wants of the worker beyond actions and rewards."""
+
+    observations: bool = False
+    """An observation at every step, not only at decision points."""
+    states: bool = False
+    """A simulator state at every step, from envs with the snapshot ability."""
+    cameras: tuple[str, ...] = ()
+    """Image keys that it records, rendered at every step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptStart:
+    """What a sink is told when an attempt begins."""
+
+    trial: Trial
+    attempt: int
+    task: TaskInfo
+    prompt: str
+    folder: str
+    """Absolute path of this attempt's folder; the sink makes it on its first write."""
+    record: Mapping[str, Any]
+    """What the engine asks of this attempt (which cameras, video or not ...)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StepRecord:
+    """One executed step, as a sink sees it. Step 0 is the reset: no action, no reward."""
+
+    step: int
+    action: Array | None
+    reward: float
+    terminated: bool
+    truncated: bool
+    success: bool | None
+    chunk: int
+    age: int
+    """Steps since its chunk's observation was taken."""
+    observation: Observation | None
+    """Whole and flat, where one was taken at this step."""
+    state: Array | None
+
+
+class Track(Protocol):
+    """One attempt's recording."""
+
+    def step(self, record: StepRecord) -> None: ...
+
+    def seal(self, outcome: Outcome) -> Sequence[str]:
+        """Make all of it durable (flush, fsync, rename) and name the files, absolute."""
+        ...
+
+    def discard(self) -> None: ...
+
+
+class Sink(Protocol):
+    """A recorder that lives in the worker, where frames are born; built there by name."""
+
+    @property
+    def needs(self) -> SinkNeeds: ...
+
+    def open(self, start: AttemptStart) -> Track: ...
+
+
+class Reader(Protocol):
+    """A recorder that follows the engine's events, in order, on the engine's thread."""
+
+    def on(self, event: Event) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class Durable(Protocol):
+    """A reader whose work must not be lost: while it is behind, no new trial begins."""
+
+    def behind(self) -> bool: ...

@@ -1,0 +1,234 @@
+"""The values that travel through hocket. All are frozen; arrays in them are not written to."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Union
+
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Observation = dict[str, Array]
+"""One env's observation: flat, with slash-delimited keys (`observation/image`, ...). The prompt,
+being text, travels beside it (`Row.prompt`)."""
+
+Signature = tuple[tuple[str, tuple[int, ...], str], ...]
+"""Keys, shapes and dtypes of an observation, sorted by key. Only rows of one signature share a
+batch."""
+
+SuccessRule = Literal["first", "any", "final"]
+Exactness = Literal["bitwise", "inputs", "environment"]
+
+
+class Outcome(str, enum.Enum):
+    """How a trial ended. An ERROR is never a failure of the policy, and is counted apart."""
+
+    SUCCESS = "success"
+    FAILURE = "failure"
+    FINISHED = "finished"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ref:
+    """Names an adapter and its configuration, so that another process can build it."""
+
+    name: str
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArraySpec:
+    """Shape and dtype of one array; -1 in a shape means any size."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskInfo:
+    """What a suite says of one of its tasks."""
+
+    name: str
+    prompt: str = ""
+    max_steps: int | None = None
+    """hocket ends the episode here (truncated); None leaves it to the env."""
+    control_rate: float | None = None
+    """Control steps per second of simulated time."""
+    success_rule: SuccessRule = "first"
+    """`first`: the first success ends the episode; `any`: any step; `final`: the last step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ActionSpec:
+    """How an env is driven: `size` numbers a step, laid into the env's own action space."""
+
+    size: int
+    kind: Literal["box", "discrete"]
+    shape: tuple[int, ...]
+    dtype: str
+    low: Array
+    high: Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvSpec:
+    """What an env turned out to be, told by the worker after its first reset."""
+
+    task: TaskInfo
+    action: ActionSpec
+    observations: Mapping[str, ArraySpec]
+    cameras: tuple[str, ...]
+    """Keys of `observations` that are images."""
+    abilities: tuple[str, ...]
+    """Of `deferred`, `snapshot`, `cameras`, `batched`."""
+    notes: tuple[str, ...] = ()
+    """What the user should know (a slow renderer, a changed image); shown once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """A planned episode. Everything random in it is keyed by these four, and by nothing else."""
+
+    suite: str
+    task: str
+    seed: int
+    repeat: int = 0
+
+    @property
+    def id(self) -> str:
+        """Names the trial in reports; the same in every run that plans it."""
+        tail = f".{self.repeat}" if self.repeat else ""
+        return f"{self.suite}/{self.task}/{self.seed}{tail}"
+
+    @property
+    def slug(self) -> str:
+        """`id` as one folder name."""
+        return "".join(c if c.isalnum() or c in "-_." else "-" for c in self.id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What a policy may know of one row of a batch beside its arrays."""
+
+    trial: Trial
+    attempt: int
+    chunk: int
+    """Index of the chunk asked for, from 0 in each attempt."""
+    noise_seed: int
+    """Keyed by trial and chunk: the same whatever the batch, lane, order or attempt."""
+    prompt: str
+    session: str
+    """Names the attempt for policies that keep state for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Batch:
+    """The observations of one `infer`: arrays stacked `[B, ...]`, row i described by `rows[i]`.
+
+    With a history H > 1 in the policy's spec arrays are `[B, H, ...]`, oldest first.
+    `pad` rows at the end repeat the last real one to fill a fixed shape: `len(rows)` is B less
+    `pad`, and answers for padded rows are dropped.
+    """
+
+    arrays: Mapping[str, Array]
+    rows: tuple[Row, ...]
+    pad: int = 0
+
+    @property
+    def size(self) -> int:
+        """B, padding included: what the policy must answer."""
+        return len(self.rows) + self.pad
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Actions:
+    """A policy's answer: `values` is `[B, T, A]`, `extras` are arrays `[B, ...]`."""
+
+    values: Array
+    extras: Mapping[str, Array] = field(default_factory=dict)
+    version: int | None = None
+    """Version of the weights that answered, where the policy knows better than the engine."""
+    source: str | None = None
+    """Which server or replica answered."""
+
+
+Answer = Union[Actions, Array]
+"""What `Policy.infer` may return: `Actions`, or the plain array `[B, T, A]`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Chunk:
+    """The actions `[T, A]` for one lane, with the weights and the source that made them."""
+
+    actions: Array
+    version: int
+    source: str
+    extras: Mapping[str, Array] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySpec:
+    """What a policy needs and gives."""
+
+    chunk_length: int
+    """T: actions in a chunk; 0 leaves it to the answer (a server that does not say)."""
+    action_size: int | None = None
+    """A; None adapts to the env."""
+    inputs: Mapping[str, ArraySpec] | None = None
+    """The keys that it reads; None means every key that the env gives."""
+    cameras: tuple[str, ...] | None = None
+    """Image keys to render for it; None means all the env has, () none."""
+    history: int = 1
+    """Observations of how many consecutive control steps it wants, oldest first."""
+    control_rate: float | None = None
+    max_batch: int = 64
+    concurrency: int = 1
+    """How many `infer` may run at once."""
+    batch_invariant: bool = False
+    """A row's answer does not depend on the rest of its batch, to the bit."""
+    keyed_noise: bool = True
+    """Noise, if any, comes from `Row.noise_seed` alone."""
+    replan: int | None = None
+    """Actions of a chunk to execute where the user does not say; None means all."""
+
+    def exactness(self, *, padded: bool) -> Exactness:
+        """What `same trial, same result` means with this policy."""
+        if not self.keyed_noise:
+            return "environment"
+        return "bitwise" if self.batch_invariant or padded else "inputs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episode:
+    """A trial that ended."""
+
+    trial: Trial
+    attempt: int
+    """The attempt that counts, from 0; `attempt + 1` were made."""
+    outcome: Outcome
+    steps: int
+    total_reward: float
+    terminated: bool = False
+    truncated: bool = False
+    chunks: int = 0
+    error: str | None = None
+    """For ERROR: what happened, with the traceback where there is one."""
+    seconds: float = 0.0
+    files: tuple[str, ...] = ()
+    """Sealed by sinks, relative to the run folder."""
+
+
+def noise_seed(trial: Trial, chunk: int) -> int:
+    """A 63-bit seed keyed by trial and chunk index alone."""
+    text = f"{trial.suite}\0{trial.task}\0{trial.seed}\0{trial.repeat}\0{chunk}"
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def signature(arrays: Mapping[str, Array]) -> Signature:
+    """The signature of one lane's arrays."""
+    return tuple((key, arrays[key].shape, arrays[key].dtype.str) for key in sorted(arrays))

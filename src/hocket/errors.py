@@ -1,0 +1,85 @@
+"""Every error that hocket raises on purpose.
+
+HocketError
+├── UsageError              what was asked for cannot be (the command line exits with 2)
+│   ├── UnknownNameError    no such env, policy, task, runtime or recorder; suggests the nearest
+│   ├── MissingExtraError   an optional dependency is not installed; says the pip command
+│   └── ConfigError         a key or value of a configuration is wrong
+├── SpecMismatchError       env and policy do not fit each other; names the key
+├── EnvError                an env broke its contract
+│   ├── ObservationError    a key is missing, or changed its shape or dtype
+│   └── ActionSpaceError    the action space cannot be driven
+├── PolicyError             a policy broke its contract
+│   ├── ChunkShapeError     wrong [B, T, A]
+│   ├── ChunkValueError     NaN, infinity or a dtype that is no number
+│   └── SessionLostError    the state that a policy kept for an attempt is gone
+├── WorkerFailed            a worker crashed, hung, was killed, or used too much memory
+├── WireError               a frame that cannot be read, or too long
+└── RunFolderError          a run folder that cannot be used
+"""
+
+from __future__ import annotations
+
+
+class HocketError(Exception):
+    """Root of all errors that hocket raises on purpose."""
+
+
+class UsageError(HocketError):
+    """What was asked for cannot be."""
+
+
+class UnknownNameError(UsageError):
+    """No such env, policy, task, runtime or recorder."""
+
+
+class MissingExtraError(UsageError):
+    """An optional dependency is not installed."""
+
+
+class ConfigError(UsageError):
+    """A key or a value of a configuration is wrong."""
+
+
+class SpecMismatchError(HocketError):
+    """Env and policy do not fit each other."""
+
+
+class EnvError(HocketError):
+    """An env broke its contract."""
+
+
+class ObservationError(EnvError):
+    """An observation lacks a key, or a key changed its shape or dtype."""
+
+
+class ActionSpaceError(EnvError):
+    """An action space that cannot be driven."""
+
+
+class PolicyError(HocketError):
+    """A policy broke its contract."""
+
+
+class ChunkShapeError(PolicyError):
+    """A policy answered with the wrong shape."""
+
+
+class ChunkValueError(PolicyError):
+    """A policy answered with values that are no finite numbers."""
+
+
+class SessionLostError(PolicyError):
+    """The state that a policy kept for an attempt is gone; the attempt runs again from reset."""
+
+
+class WorkerFailed(HocketError):
+    """A worker crashed, hung, was killed, or used too much memory."""
+
+
+class WireError(HocketError):
+    """A frame that cannot be read."""
+
+
+class RunFolderError(HocketError):
+    """A run folder that cannot be used."""

@@ -1,0 +1,165 @@
+"""What the engine tells its readers: typed, frozen, and granular by batch, never by row.
+
+Times are seconds since the run began (`time.perf_counter` less the start). Lists run in parallel:
+`lanes[i]`, `trials[i]`, ... belong together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Union
+
+from hocket.data import Array, Chunk, EnvSpec, Episode, PolicySpec, Trial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted:
+    """First event of a run."""
+
+    trials: Sequence[Trial]
+    """All that are planned, in planned order."""
+    done: Sequence[Episode]
+    """Those that an earlier part of the run already ended."""
+    lanes: int
+    cores: int
+    policy: PolicySpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptsBegan:
+    """Attempts about to be dispatched: readers commit their numbers before any is sent."""
+
+    time: float
+    lanes: Sequence[int]
+    trials: Sequence[Trial]
+    attempts: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanesReady:
+    """Observations that came: lanes wait for a chunk from now on."""
+
+    time: float
+    lanes: Sequence[int]
+    trials: Sequence[Trial]
+    attempts: Sequence[int]
+    chunks: Sequence[int]
+    """Index of the chunk that each waits for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpecLearned:
+    """An env told what it is; once for each task."""
+
+    time: float
+    suite: str
+    spec: EnvSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchInferred:
+    """One `infer` that came back, and the chunks delivered from it."""
+
+    time: float
+    """When the chunks were delivered to the lanes."""
+    batch: int
+    """Number of the batch in this run."""
+    began: float
+    ended: float
+    lanes: Sequence[int]
+    trials: Sequence[Trial]
+    attempts: Sequence[int]
+    chunks: Sequence[int]
+    delivered: Sequence[Chunk | None]
+    """None where the row failed or its attempt had ended meanwhile."""
+    ready: Sequence[float]
+    """When each row's observation had come."""
+    size: int
+    """Rows the policy worked on, padding included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ChunksExecuted:
+    """Chunks that lanes ran, with what came of each step."""
+
+    time: float
+    lanes: Sequence[int]
+    trials: Sequence[Trial]
+    attempts: Sequence[int]
+    chunks: Sequence[int]
+    steps: Sequence[int]
+    """Executed of each chunk."""
+    rewards: Sequence[Array]
+    """Of each step, float64 `[k]`."""
+    terminated: Sequence[bool]
+    truncated: Sequence[bool]
+    busy: Sequence[float]
+    """Seconds that each lane's worker worked on the chunk, observing included."""
+    observed: Sequence[float]
+    """Of these, seconds spent observing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodesEnded:
+    """Attempts that ended; their lanes are free. Files may still be on their way."""
+
+    time: float
+    lanes: Sequence[int]
+    episodes: Sequence[Episode]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodesSealed:
+    """Episodes with all their files durable: what a ledger may commit."""
+
+    time: float
+    episodes: Sequence[Episode]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptFailed:
+    """An attempt lost to a fault. The trial runs again where `again` is true."""
+
+    time: float
+    lane: int
+    trial: Trial
+    attempt: int
+    error: str
+    again: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerChanged:
+    """A worker came, went, or was replaced."""
+
+    time: float
+    lanes: Sequence[int]
+    state: str
+    """`starting`, `up`, `lost`, `recycled`."""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnded:
+    """Last event of a run."""
+
+    time: float
+    complete: bool
+    """False after an interruption: planned trials are left."""
+    notes: Mapping[str, Any]
+
+
+Event = Union[
+    RunStarted,
+    AttemptsBegan,
+    LanesReady,
+    SpecLearned,
+    BatchInferred,
+    ChunksExecuted,
+    EpisodesEnded,
+    EpisodesSealed,
+    AttemptFailed,
+    WorkerChanged,
+    RunEnded,
+]
