@@ -1,8 +1,8 @@
 """The contracts between hocket's parts: read this page first.
 
 A contract is a Protocol of about three methods. An optional ability is a Protocol of its own,
-looked for on the outermost object only; it is never a stub that raises. `hocket.testing` checks every
-contract here on anyone's implementation.
+looked for on the outermost object only; it is never a stub that raises. `hocket.testing` checks
+every contract here on anyone's implementation.
 """
 
 from __future__ import annotations

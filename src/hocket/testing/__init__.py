@@ -1,0 +1,1 @@
+"""Conformance checks for envs, suites and policies, with a toy env and a scripted policy."""
