@@ -15,6 +15,7 @@ from hocket.data import (
     Answer,
     Array,
     Batch,
+    EnvSpec,
     Observation,
     Outcome,
     PolicySpec,
@@ -45,6 +46,13 @@ class Policy(Protocol):
     def infer(self, batch: Batch) -> Answer: ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Binds(Protocol):
+    """A policy that adapts to the env: told what each task's env is before any row of it comes."""
+
+    def bind(self, spec: EnvSpec) -> None: ...
 
 
 @runtime_checkable
