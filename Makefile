@@ -1,0 +1,60 @@
+# Two commands to remember: `make demo` and `make test`. Both set up what they need.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+GL_PACKAGES := libosmesa6 libegl1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo lint test test-all clean
+
+help: ## List these targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
+
+setup: $(STAMP) ## Create .venv and install hocket with all that the demo and the tests need
+
+# The stamp is written last: a set-up that was interrupted starts again.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "The pinned set-up needs Python 3.11 or later: make setup PYTHON=python3.11"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) \
+		|| { echo "No venv could be made. On Debian: apt-get install python3-venv"; exit 1; }
+	$(BIN)/python -m pip install --quiet --prefer-binary -c constraints.txt \
+		-e '.[metaworld,torch,dev]'
+	@$(MAKE) --no-print-directory gl-libraries
+	@touch $@
+
+# Rendering without a screen needs two system libraries. Everything but cameras works without
+# them, so that a machine where they cannot be had is told, not refused.
+.PHONY: gl-libraries
+gl-libraries:
+	@if ldconfig -p 2>/dev/null | grep -q libOSMesa && ldconfig -p | grep -q 'libEGL\.so'; then \
+		:; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		{ apt-get install -y -qq $(GL_PACKAGES) \
+			|| { apt-get update -qq && apt-get install -y -qq $(GL_PACKAGES); }; } >/dev/null \
+			|| echo "Cameras need GL libraries that apt-get could not install: $(GL_PACKAGES)"; \
+	else \
+		echo "Cameras need GL libraries. Run: sudo apt-get install -y $(GL_PACKAGES)"; \
+	fi
+
+demo: setup ## Evaluate the bundled policy on ten MetaWorld tasks
+	$(BIN)/hocket eval --env metaworld:mt10 --policy reference --episodes 5 --seed 0
+
+lint: setup ## Style, types and the direction of imports
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache --no-logo
+
+test: lint ## What every change has to pass
+	$(BIN)/python -m pytest -m 'not slow'
+
+test-all: lint ## The slow tests too
+	$(BIN)/python -m pytest
+
+clean: ## Remove .venv and every cache; runs stay
+	rm -rf $(VENV) .mypy_cache .ruff_cache .import_linter_cache .hypothesis .pytest_cache build dist
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf src/*.egg-info
