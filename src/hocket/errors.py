@@ -73,6 +73,10 @@ class SessionLostError(PolicyError):
     """The state that a policy kept for an attempt is gone; the attempt runs again from reset."""
 
 
+class PolicyUnavailableError(PolicyError):
+    """Nobody answers: asking again with fewer rows would not help."""
+
+
 class WorkerFailed(HocketError):
     """A worker crashed, hung, was killed, or used too much memory."""
 
