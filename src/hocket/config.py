@@ -1,0 +1,119 @@
+"""Configurations on disk (`run.yaml`), and settings shared by several adapters.
+
+A run file is one flat mapping: the fields of the evaluation's configuration, and `about`, which
+says where and with what the run was made. What a run wrote and what a person writes by hand are
+the same format, so that `--config runs/x/run.yaml` reproduces a run; `about` is then not read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hocket import machine, plugins
+from hocket.errors import ConfigError
+from hocket.plugins import Kind
+
+RUN_FILE = "run.yaml"
+_VERSIONS = ("hocket", "numpy", "gymnasium", "mujoco", "metaworld", "torch")
+
+
+def save_run(folder: Path, config: Mapping[str, Any], *, about: Mapping[str, Any]) -> Path:
+    """Write the configuration and what is to be known about the run into its folder."""
+    path = folder / RUN_FILE
+    folder.mkdir(parents=True, exist_ok=True)
+    text = yaml.safe_dump({**config, "about": dict(about)}, sort_keys=False, width=100)
+    part = path.with_suffix(".part")
+    part.write_text(text)
+    part.replace(path)
+    return path
+
+
+def load_run(path: Path) -> dict[str, Any]:
+    """The configuration in a run file, or in the run folder that holds one."""
+    file = path / RUN_FILE if path.is_dir() else path
+    try:
+        text = file.read_text()
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"The configuration {str(file)!r} cannot be read: {exc}") from exc
+    try:
+        plain = yaml.load(text, Loader=_StrictLoader)
+    except yaml.YAMLError as exc:
+        raise ConfigError(f"The configuration {str(file)!r} is not valid YAML: {exc}") from exc
+    if not isinstance(plain, dict) or not all(isinstance(key, str) for key in plain):
+        raise ConfigError(f"The configuration {str(file)!r} must be a mapping of names to values.")
+    plain.pop("about", None)
+    return plain
+
+
+def about_this_run() -> dict[str, Any]:
+    """Versions and hardware, for the `about` section."""
+    versions = {}
+    for name in _VERSIONS:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {
+        "versions": {"python": platform.python_version(), **versions},
+        "machine": {
+            "platform": platform.platform(),
+            "cores": machine.cores(),
+            "memory_bytes": machine.memory_bytes(),
+        },
+        "command": list(sys.argv),
+    }
+
+
+def share_settings(
+    kind: Kind, names: Sequence[str], config: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """The settings for each named adapter: each takes those that it has. One that none has is an
+    error, and each adapter's own are checked."""
+    adapters = {name: plugins.find(kind, name) for name in names}
+    fields = {
+        name: [field.name for field in dataclasses.fields(adapter.config_class)]
+        for name, adapter in adapters.items()
+    }
+    known = sorted({key for keys in fields.values() for key in keys})
+    for key in config:
+        if key not in known:
+            raise ConfigError(
+                f"{' and '.join(map(repr, names))} has no setting {key!r}."
+                f"{plugins.did_you_mean(key, known)} Known: {', '.join(known) or 'none'}."
+            )
+    shares = {
+        name: {key: value for key, value in config.items() if key in keys}
+        for name, keys in fields.items()
+    }
+    for name, adapter in adapters.items():
+        plugins.configure(adapter, shares[name])
+    return shares
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """YAML's safe loader, but a key given twice is an error and not silently the last."""
+
+
+def _mapping_without_duplicates(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Any, Any]:
+    seen: set[Any] = set()
+    for key_node, _ in node.value:
+        key = loader.construct_object(key_node, deep=True)
+        if key in seen:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"the key {key!r} stands there twice", key_node.start_mark
+            )
+        seen.add(key)
+    return loader.construct_mapping(node, deep=True)
+
+
+_StrictLoader.add_constructor(
+    yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping_without_duplicates
+)

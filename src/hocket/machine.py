@@ -1,0 +1,84 @@
+"""How much of this machine is ours: cores and memory, as affinity and control groups grant them.
+
+`os.cpu_count` tells what the machine has; a container or a batch job often may use less, and a
+fleet sized after the whole machine would then thrash or be killed.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+_ROOT = Path("/")
+
+
+def cores(root: Path = _ROOT) -> int:
+    """Cores that this process may keep busy, at least 1."""
+    try:
+        allowed = len(os.sched_getaffinity(0))
+    except AttributeError:  # macOS has no affinity
+        allowed = os.cpu_count() or 1
+    quotas = [quota for quota in _cpu_quotas(root) if quota > 0]
+    # Half a core more is still worth a worker: 1.5 cores count as 2.
+    return max(1, min([allowed, *(math.ceil(quota) for quota in quotas)]))
+
+
+def memory_bytes(root: Path = _ROOT) -> int:
+    """Bytes that this process and its workers may use together; 0 where nothing tells."""
+    limits = [*_memory_limits(root), *_physical_memory(root)]
+    return min(limits, default=0)
+
+
+def _physical_memory(root: Path) -> Iterator[int]:
+    for line in _read(root / "proc/meminfo").splitlines():
+        name, _, rest = line.partition(":")
+        if name == "MemTotal":
+            yield int(rest.split()[0]) * 1024
+
+
+def _cpu_quotas(root: Path) -> Iterator[float]:
+    """Cores per control group, from ours up to the root; both versions of the file system."""
+    for folder in _groups(root, ""):
+        quota, _, period = _read(folder / "cpu.max").strip().partition(" ")
+        if quota.isdigit() and period.isdigit():
+            yield int(quota) / int(period)
+    for folder in _groups(root, "cpu"):
+        quota = _read(folder / "cpu.cfs_quota_us").strip()
+        period = _read(folder / "cpu.cfs_period_us").strip()
+        if quota.isdigit() and period.isdigit():
+            yield int(quota) / int(period)
+
+
+def _memory_limits(root: Path) -> Iterator[int]:
+    names = (("", "memory.max"), ("memory", "memory.limit_in_bytes"))
+    for controller, name in names:
+        for folder in _groups(root, controller):
+            limit = _read(folder / name).strip()
+            if limit.isdigit():
+                yield int(limit)
+
+
+def _groups(root: Path, controller: str) -> Iterator[Path]:
+    """Folders of our control group and its parents; controller "" means version 2.
+
+    Inside a container the path often names a folder of the host that is not mounted here, and
+    then the mount's own root is our group: parents are tried all the way up.
+    """
+    mount = root / "sys/fs/cgroup" / controller
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controller in controllers.split(","):
+            inner = PurePosixPath(path.lstrip("/"))
+            yield mount / inner
+            for parent in inner.parents if inner.parts else ():
+                yield mount / parent
+            return
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError):
+        return ""
