@@ -1,0 +1,164 @@
+"""A table of results that reads well in a terminal, a log and a notebook."""
+
+from __future__ import annotations
+
+import html
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+
+UNDEFINED = "-"
+_GAP = "  "
+_NARROWEST_NAME = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRow:
+    """One line: a name, and a cell for each further column."""
+
+    name: str
+    cells: tuple[str, ...]
+    kind: Literal["group", "item", "total"] = "item"
+    """An item stands indented under its group; a total stands apart, at the end."""
+
+    @property
+    def label(self) -> str:
+        return f"  {self.name}" if self.kind == "item" else self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultTable:
+    """Names to the left, numbers to the right; names too long for the width go on below."""
+
+    columns: tuple[str, ...]
+    """Headings; the first is of the names. A line break in one is kept."""
+    rows: tuple[TableRow, ...]
+    footer: str = ""
+
+    def text(self, width: int = 80) -> str:
+        """Plain text, at most `width` columns wide where the numbers allow it."""
+        headings = [column.split("\n") for column in self.columns]
+        sizes = [
+            max(len(line) for line in [*headings[i + 1], *(row.cells[i] for row in self.rows)])
+            for i in range(len(self.columns) - 1)
+        ]
+        left = width - sum(sizes) - len(_GAP) * len(sizes)
+        longest = max(len(label) for label in [self.columns[0], *(row.label for row in self.rows)])
+        name = min(longest, max(left, _NARROWEST_NAME))
+        full = name + sum(sizes) + len(_GAP) * len(sizes)
+        return "\n".join(line.rstrip() for line in self._lines(headings, name, sizes, full, width))
+
+    def _lines(
+        self, headings: Sequence[list[str]], name: int, sizes: Sequence[int], full: int, width: int
+    ) -> Iterator[str]:
+        def line(label: str, cells: Sequence[str]) -> str:
+            numbers = [cell.rjust(size) for cell, size in zip(cells, sizes, strict=True)]
+            return _GAP.join([label.ljust(name), *numbers])
+
+        height = max(len(heading) for heading in headings)
+        for i in range(height):
+            # Headings stand on the line: a short one has its blanks above.
+            padded = [[""] * (height - len(heading)) + heading for heading in headings]
+            yield line(padded[0][i], [heading[i] for heading in padded[1:]])
+        yield "─" * full
+        for index, row in enumerate(self.rows):
+            if row.kind == "total":
+                yield "─" * full
+            elif row.kind == "group" and index:
+                yield ""
+            first, *more = _wrapped(row.label, name)
+            yield line(first, row.cells)
+            yield from more
+        if self.footer:
+            yield ""
+            yield from textwrap.wrap(self.footer, max(width, 40), break_on_hyphens=False)
+
+    def rich(self) -> RichTable:
+        """For rich's consoles, which decide on the width."""
+        from rich import box
+        from rich.padding import Padding
+        from rich.table import Table as RichTable
+        from rich.text import Text
+
+        table = RichTable(
+            box=box.SIMPLE_HEAD,
+            show_edge=False,
+            padding=(0, 1, 0, 0),
+            caption=Text(self.footer) if self.footer else None,
+            caption_justify="left",
+            header_style="bold",
+        )
+        table.add_column(self.columns[0], overflow="fold", min_width=_NARROWEST_NAME)
+        for column in self.columns[1:]:
+            table.add_column(column, justify="right", no_wrap=True)
+        for index, row in enumerate(self.rows):
+            last = index + 1 == len(self.rows) or self.rows[index + 1].kind != "item"
+            # Text, not markup: a task's name may hold brackets.
+            name = Padding(Text(row.name), (0, 0, 0, 2 if row.kind == "item" else 0))
+            style = "" if row.kind == "item" else "bold"
+            table.add_row(name, *row.cells, style=style, end_section=last)
+        return table
+
+    def html(self) -> str:
+        """A small table for notebooks: no style sheet, no script, colours inherited."""
+        cell = "padding:2px 10px;text-align:{};white-space:{}"
+        number, name = cell.format("right", "nowrap"), cell.format("left", "normal")
+
+        def cells(tag: str, texts: Sequence[str]) -> str:
+            return "".join(
+                f'<{tag} style="{number if i else name}">{_escaped(text)}</{tag}>'
+                for i, text in enumerate(texts)
+            )
+
+        lines = [f"<tr>{cells('th', self.columns)}</tr>"]
+        for row in self.rows:
+            tag = "td" if row.kind == "item" else "th"
+            lines.append(f"<tr>{cells(tag, [row.label, *row.cells])}</tr>")
+        footer = f"<p>{_escaped(self.footer)}</p>" if self.footer else ""
+        return f"<div><table>{''.join(lines)}</table>{footer}</div>"
+
+
+def percent(share: float | None) -> str:
+    """`94.0 %`."""
+    return UNDEFINED if share is None else f"{100 * share:.1f} %"
+
+
+def percent_range(low: float, high: float) -> str:
+    """`[83.8, 97.9]`, in percent."""
+    return f"[{100 * low:.1f}, {100 * high:.1f}]"
+
+
+def number(value: float | None) -> str:
+    """Four digits or so, whatever the size."""
+    if value is None:
+        return UNDEFINED
+    if value != 0 and not 1e-3 <= abs(value) < 1e6:
+        return f"{value:.3g}"
+    digits = 1 if abs(value) >= 100 else 2 if abs(value) >= 1 else 4
+    return f"{value:,.{digits}f}"
+
+
+def _wrapped(label: str, size: int) -> list[str]:
+    """Lines of at most `size`, broken after a separator where there is one."""
+    indent = " " * (len(label) - len(label.lstrip()))
+    lines = [indent]
+    for piece in re.findall(r"[^ _/-]*[ _/-]?", label.lstrip()):
+        rest = piece
+        if len(lines[-1]) + len(rest.rstrip()) > size and lines[-1].strip():
+            lines.append(indent + "  ")
+        while len(lines[-1]) + len(rest.rstrip()) > size:
+            cut = size - len(lines[-1])
+            lines[-1], rest = lines[-1] + rest[:cut], rest[cut:]
+            lines.append(indent + "  ")
+        lines[-1] += rest
+    return lines
+
+
+def _escaped(text: str) -> str:
+    escaped = html.escape(text.lstrip()).replace("\n", "<br>")
+    return "&emsp;" + escaped if text.startswith("  ") else escaped
