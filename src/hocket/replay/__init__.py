@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from hocket.replay.answers import as_numpy, check_answer, finite_rows
+from hocket.replay.loop import ChunkReplay
 from hocket.replay.rules import ChunkRule, ReplayFirst, TemporalEnsemble, make_rule
 
 __all__ = [
+    "ChunkReplay",
     "ChunkRule",
     "ReplayFirst",
     "TemporalEnsemble",

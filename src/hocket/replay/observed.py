@@ -1,0 +1,125 @@
+"""Reads what a user's own vector loop holds: stacked observations, prompts, and ids of envs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Union
+
+import numpy as np
+
+from hocket.data import Array
+from hocket.errors import ObservationError, UsageError
+from hocket.replay.answers import as_numpy
+
+Prompts = Union[str, Sequence[str]]
+"""One text for all envs, or one for each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Observed:
+    """The observations of N envs: flat slash keys, arrays `[N, ...]`."""
+
+    arrays: Mapping[str, Array]
+    size: int
+    prompts: tuple[str, ...] | None
+    """From the key `prompt`, where there is one."""
+    device: Any
+    """Where the caller's torch tensors live; None where they are numpy's."""
+
+
+def read_observations(given: Any, keys: Sequence[str] | None) -> Observed:
+    """Flattens and checks one call's observations, keeping `keys` (None keeps all)."""
+    if not isinstance(given, Mapping):
+        raise UsageError(
+            f"act takes a dict of stacked arrays [N, ...], not a {type(given).__name__}. For a "
+            f"plain array write act({{'observation/state': array}})."
+        )
+    flat = dict(_flatten(given, ""))
+    text = flat.pop("prompt", None)
+    device = next((leaf.device for leaf in flat.values() if _is_tensor(leaf)), None)
+    missing = [] if keys is None else sorted(set(keys) - set(flat))
+    if missing:
+        raise ObservationError(
+            f"The policy reads {missing[0]!r}, which the observation lacks. It has: "
+            f"{', '.join(sorted(flat)) or 'nothing'}."
+        )
+    arrays = {key: _stacked(key, flat[key]) for key in (flat if keys is None else keys)}
+    sizes = {key: len(array) for key, array in arrays.items()}
+    if not sizes or not all(sizes.values()):
+        raise UsageError("act was given no observation: pass arrays with one row for each env.")
+    if len(set(sizes.values())) > 1:
+        raise UsageError(f"Arrays of one observation have different numbers of envs: {sizes}.")
+    size = next(iter(sizes.values()))
+    prompts = None if text is None else read_prompts(text, size)
+    return Observed(arrays=arrays, size=size, prompts=prompts, device=device)
+
+
+def read_prompts(given: Any, size: int) -> tuple[str, ...]:
+    """One text for each of `size` envs."""
+    if isinstance(given, str):
+        return (given,) * size
+    texts = tuple(np.ravel(as_numpy(given)).tolist()) if np.ndim(given) else (given,)
+    if len(texts) != size or not all(isinstance(text, str) for text in texts):
+        raise UsageError(
+            f"prompts must be one str, or one for each of the {size} envs, not {given!r}."
+        )
+    return texts
+
+
+def read_ids(given: Any, size: int | None) -> Array | None:
+    """Indices of envs from an int, list, array, tensor or bool mask; None stands for all. With
+    `size` None the number of envs is not known yet, and only the kind is checked."""
+    if given is None:
+        return None
+    if isinstance(given, (set, frozenset, range)):
+        given = sorted(given)
+    array = np.asarray(as_numpy(given))
+    if array.size == 0 and array.dtype.kind != "b":
+        return np.zeros(0, dtype=np.intp)
+    if array.dtype.kind == "b" and array.ndim:
+        array = np.ravel(array)
+        if size is not None and len(array) != size:
+            raise UsageError(f"A mask of {len(array)} was given to reset; there are {size} envs.")
+        return np.flatnonzero(array)
+    if array.dtype.kind not in "iu":
+        raise UsageError(
+            f"reset takes None, an int, a list, an array, a tensor or a bool mask of envs, "
+            f"not {given!r}."
+        )
+    ids = np.ravel(array).astype(np.intp)
+    wrong = ids[(ids < 0) | (ids >= (sys.maxsize if size is None else size))]
+    if len(wrong):
+        raise UsageError(f"There is no env {wrong[0]}: they are numbered 0 to {(size or 1) - 1}.")
+    return ids
+
+
+def same_kind(actions: Array, device: Any) -> Any:
+    """float32 actions, as a torch tensor on the caller's device where the caller uses torch."""
+    values = np.ascontiguousarray(actions, dtype=np.float32)
+    if device is None:
+        return values
+    return sys.modules["torch"].from_numpy(values).to(device)
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{prefix}{key}/")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _is_tensor(value: Any) -> bool:
+    return hasattr(value, "detach") and hasattr(value, "device")
+
+
+def _stacked(key: str, value: Any) -> Array:
+    array = np.asarray(as_numpy(value))
+    if array.ndim < 1 or array.dtype.kind not in "fiub":
+        raise UsageError(
+            f"Observation {key!r} must be an array [N, ...] of numbers, not "
+            f"{array.dtype} of shape {array.shape}."
+        )
+    return array
