@@ -1,0 +1,82 @@
+"""The 50 tasks of MetaWorld: their names, and what to do in each as one sentence."""
+
+from __future__ import annotations
+
+PROMPTS: dict[str, str] = {
+    "assembly-v3": "pick up the nut and put it onto the peg",
+    "basketball-v3": "throw the basketball into the hoop",
+    "bin-picking-v3": "move the block from one bin to the other",
+    "box-close-v3": "put the lid on the box",
+    "button-press-topdown-v3": "press the button from above",
+    "button-press-topdown-wall-v3": "reach over the wall and press the button from above",
+    "button-press-v3": "press the button",
+    "button-press-wall-v3": "go around the wall and press the button",
+    "coffee-button-v3": "press the button of the coffee machine",
+    "coffee-pull-v3": "pull the mug away from the coffee machine",
+    "coffee-push-v3": "push the mug under the coffee machine",
+    "dial-turn-v3": "turn the dial half way round",
+    "disassemble-v3": "lift the nut off the peg",
+    "door-close-v3": "close the door",
+    "door-lock-v3": "lock the door by turning its lock",
+    "door-open-v3": "open the door",
+    "door-unlock-v3": "unlock the door by turning its lock",
+    "hand-insert-v3": "put the hand into the hole",
+    "drawer-close-v3": "push the drawer shut",
+    "drawer-open-v3": "pull the drawer open",
+    "faucet-open-v3": "turn the faucet on",
+    "faucet-close-v3": "turn the faucet off",
+    "hammer-v3": "pick up the hammer and drive the nail in",
+    "handle-press-side-v3": "press the handle down from the side",
+    "handle-press-v3": "press the handle down",
+    "handle-pull-side-v3": "pull the handle up from the side",
+    "handle-pull-v3": "pull the handle up",
+    "lever-pull-v3": "pull the lever up",
+    "peg-insert-side-v3": "insert the peg into the hole in the side of the box",
+    "pick-place-wall-v3": "lift the puck over the wall and bring it to the goal",
+    "pick-out-of-hole-v3": "lift the puck out of the hole and bring it to the goal",
+    "reach-v3": "move the hand to the goal",
+    "push-back-v3": "push the puck back to the goal",
+    "push-v3": "push the puck to the goal",
+    "pick-place-v3": "pick up the puck and bring it to the goal",
+    "plate-slide-v3": "slide the plate into the cabinet",
+    "plate-slide-side-v3": "slide the plate sideways into the cabinet",
+    "plate-slide-back-v3": "slide the plate back out of the cabinet",
+    "plate-slide-back-side-v3": "slide the plate sideways out of the cabinet",
+    "peg-unplug-side-v3": "pull the peg out of the side of the box",
+    "soccer-v3": "kick the ball into the goal",
+    "stick-push-v3": "pick up the stick and push the thermos with it",
+    "stick-pull-v3": "pick up the stick and pull the thermos with it",
+    "push-wall-v3": "push the puck around the wall to the goal",
+    "reach-wall-v3": "reach over the wall to the goal",
+    "shelf-place-v3": "pick up the block and put it on the shelf",
+    "sweep-into-v3": "sweep the puck into the hole",
+    "sweep-v3": "sweep the puck off the table",
+    "window-open-v3": "slide the window open",
+    "window-close-v3": "slide the window shut",
+}
+
+MT10: tuple[str, ...] = (
+    "reach-v3",
+    "push-v3",
+    "pick-place-v3",
+    "door-open-v3",
+    "drawer-open-v3",
+    "drawer-close-v3",
+    "button-press-topdown-v3",
+    "peg-insert-side-v3",
+    "window-open-v3",
+    "window-close-v3",
+)
+
+CAMERAS: tuple[str, ...] = (
+    "topview",
+    "corner",
+    "corner2",
+    "corner3",
+    "corner4",
+    "behindGripper",
+    "gripperPOV",
+)
+
+UPSIDE_DOWN: frozenset[str] = frozenset({"corner", "corner2", "corner3", "corner4"})
+"""Cameras that the model hangs upside down; their images are turned by half a turn."""
