@@ -1,0 +1,268 @@
+"""Runs a policy on threads of its own, so that the engine's loop never waits for it.
+
+One seat is one thread that calls one policy object; a policy that allows K calls at once has K
+seats, and each replica on a device has its own. A batch that raises is halved until the rows that
+raise stand alone: one bad row costs one row.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hocket.contracts import Policy, Sessions
+from hocket.data import Actions, Array, Batch, Chunk, Observation, Row
+from hocket.errors import ChunkShapeError, ChunkValueError, PolicyUnavailableError
+from hocket.replay import check_answer, finite_rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Job:
+    """One batch to infer: row i is described by `rows[i]` and observed in `views[i]`.
+
+    Views are read on the policy's thread; the engine keeps them valid by sending no chunk to these
+    lanes before the answer. `queue` says which rows may share buffers.
+    """
+
+    number: int
+    queue: Hashable
+    rows: tuple[Row, ...]
+    views: Sequence[Observation]
+    action_size: int
+    pad_to: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Answered:
+    """What came of a job; `chunks[i]` or `errors[i]` belongs to row i."""
+
+    job: Job
+    began: float
+    ended: float
+    chunks: Sequence[Chunk | None]
+    errors: Sequence[Exception | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WarmedUp:
+    """A policy has seen every batch size once: seconds by batch size, of the slowest replica."""
+
+    queue: Hashable
+    latencies: dict[int, float]
+    error: Exception | None
+
+
+class Inference:
+    """The seats of a policy. Owned by one thread, which submits jobs and takes answers."""
+
+    def __init__(self, policies: Sequence[Policy], names: Sequence[str]) -> None:
+        self._policies = tuple(policies)
+        self._names = tuple(names)
+        self.spec = policies[0].spec
+        self._jobs: queue.SimpleQueue[Job | str | None] = queue.SimpleQueue()
+        self._answers: deque[Answered | WarmedUp] = deque()
+        self._wake: Callable[[], None] = lambda: None
+        self._threads: list[threading.Thread] = []
+        for policy, name in zip(policies, names, strict=True):
+            for _ in range(policy.spec.concurrency):
+                seat = Seat(policy, name)
+                thread = threading.Thread(
+                    target=self._serve, args=(seat,), name=f"hocket-infer-{name}", daemon=True
+                )
+                self._threads.append(thread)
+
+    @property
+    def concurrency(self) -> int:
+        """How many jobs run at once."""
+        return len(self._threads)
+
+    def start(self, wake: Callable[[], None]) -> None:
+        """Begin to work; `wake` is called, from a seat's thread, when an answer is there."""
+        self._wake = wake
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, job: Job) -> None:
+        """Hand a job to the next free seat."""
+        self._jobs.put(job)
+
+    def end_session(self, session: str) -> None:
+        """Tell a policy that keeps state that an attempt is over."""
+        if isinstance(self._policies[0], Sessions):
+            self._jobs.put(session)
+
+    def warm_up(self, job: Job, sizes: Sequence[int]) -> None:
+        """Try the job's first row in batches of these sizes on every replica, and time them.
+
+        To be called only while no job is under way. WarmedUp comes among the answers.
+        """
+        threading.Thread(
+            target=self._warm_up, args=(job, sizes), name="hocket-warm-up", daemon=True
+        ).start()
+
+    def answers(self) -> list[Answered | WarmedUp]:
+        """All answers that have come since the last call."""
+        taken = []
+        while self._answers:
+            taken.append(self._answers.popleft())
+        return taken
+
+    def close(self, timeout_s: float = 1.0) -> None:
+        """End the seats; one that is inside a long `infer` is left to finish as a daemon."""
+        for _ in self._threads:
+            self._jobs.put(None)
+        deadline = time.perf_counter() + timeout_s
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(max(0.0, deadline - time.perf_counter()))
+        self._threads = []
+
+    def _serve(self, seat: Seat) -> None:
+        while True:
+            job = self._jobs.get()
+            if job is None:
+                return
+            if isinstance(job, str):
+                seat.end_session(job)
+                continue
+            self._answers.append(seat.answer(job))
+            self._wake()
+
+    def _warm_up(self, job: Job, sizes: Sequence[int]) -> None:
+        latencies: dict[int, float] = {}
+        error: Exception | None = None
+        try:
+            for policy, name in zip(self._policies, self._names, strict=True):
+                seat = Seat(policy, name)
+                for size in sizes:
+                    latencies[size] = max(latencies.get(size, 0.0), seat.time(job, size))
+        except Exception as exc:  # noqa: BLE001 - told with the answer; rows then err themselves
+            error = exc
+        self._answers.append(WarmedUp(queue=job.queue, latencies=latencies, error=error))
+        self._wake()
+
+
+class Seat:
+    """One thread's way to call one policy: stacks rows, calls, checks, halves on errors."""
+
+    def __init__(self, policy: Policy, name: str) -> None:
+        self._policy = policy
+        self._name = name
+        self._buffers: dict[Hashable, dict[str, Array]] = {}
+
+    def end_session(self, session: str) -> None:
+        """The policy's own `end_session`; an error there ends nothing else."""
+        if isinstance(self._policy, Sessions):
+            self._policy.end_session(session)
+
+    def answer(self, job: Job) -> Answered:
+        """Run one job to its end; errors of the policy become errors of rows."""
+        began = time.perf_counter()
+        if isinstance(self._policy, Sessions):
+            for row in job.rows:
+                if row.chunk == 0:
+                    self._policy.begin_session(row)
+        chunks: list[Chunk | None] = [None] * len(job.rows)
+        errors: list[Exception | None] = [None] * len(job.rows)
+        self._infer(job, 0, len(job.rows), chunks, errors)
+        return Answered(
+            job=job,
+            began=began,
+            ended=time.perf_counter(),
+            chunks=chunks,
+            errors=errors,
+        )
+
+    def _infer(
+        self,
+        job: Job,
+        start: int,
+        stop: int,
+        chunks: list[Chunk | None],
+        errors: list[Exception | None],
+    ) -> None:
+        try:
+            actions = self._call(job, start, stop)
+        except (ChunkShapeError, ChunkValueError, PolicyUnavailableError) as exc:
+            # The whole answer is wrong, or nobody answers: halves would fare no better.
+            errors[start:stop] = [exc] * (stop - start)
+            return
+        except Exception as exc:  # noqa: BLE001 - any error of a user's policy is its row's
+            if stop - start == 1:
+                errors[start] = exc
+                return
+            middle = (start + stop) // 2
+            self._infer(job, start, middle, chunks, errors)
+            self._infer(job, middle, stop, chunks, errors)
+            return
+        source = actions.source or self._name
+        version = actions.version or 0
+        finite = finite_rows(actions.values[: stop - start])
+        for i in range(stop - start):
+            if not finite[i]:
+                errors[start + i] = ChunkValueError(
+                    f"Policy {self._name!r} answered trial {job.rows[start + i].trial.id} with NaN "
+                    f"or infinity. Look at its inputs with `hocket check`."
+                )
+                continue
+            extras = {key: value[i] for key, value in actions.extras.items()}
+            chunks[start + i] = Chunk(
+                actions=actions.values[i], version=version, source=source, extras=extras
+            )
+
+    def _call(self, job: Job, start: int, stop: int) -> Actions:
+        rows = job.rows[start:stop]
+        size = max(job.pad_to, len(rows))
+        batch = Batch(arrays=self._stack(job, start, stop, size), rows=rows, pad=size - len(rows))
+        spec = self._policy.spec
+        return check_answer(
+            self._policy.infer(batch),
+            rows=len(rows),
+            size=size,
+            action_size=job.action_size,
+            chunk_length=spec.chunk_length,
+            name=self._name,
+        )
+
+    def _stack(self, job: Job, start: int, stop: int, size: int) -> dict[str, Array]:
+        buffers = self._buffers.get(job.queue)
+        if buffers is None or len(next(iter(buffers.values()), ())) < size:
+            buffers = {
+                key: np.empty((size, *view.shape), view.dtype) for key, view in job.views[0].items()
+            }
+            self._buffers[job.queue] = buffers
+        count = stop - start
+        arrays = {}
+        for key, buffer in buffers.items():
+            if count == 1:
+                buffer[0] = job.views[start][key]
+            else:
+                np.stack([view[key] for view in job.views[start:stop]], out=buffer[:count])
+            buffer[count:size] = buffer[count - 1]
+            arrays[key] = buffer[:size]
+        return arrays
+
+    def time(self, job: Job, size: int) -> float:
+        """Seconds for the job's first row in a batch of `size`, after a call that may compile."""
+        row = replace(job.rows[0], session=f"warm-up@{size}")
+        full = replace(job, rows=(row,) * size, views=[job.views[0]] * size)
+        if isinstance(self._policy, Sessions):
+            self._policy.begin_session(row)
+        fastest = float("inf")
+        for call in range(4):
+            start = time.perf_counter()
+            self._call(full, 0, size)
+            took = time.perf_counter() - start
+            if call:
+                fastest = min(fastest, took)
+            if fastest < float("inf") and took > 0.02:
+                break
+        if isinstance(self._policy, Sessions):
+            self._policy.end_session(row.session)
+        return fastest
