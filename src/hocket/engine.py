@@ -18,7 +18,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hocket.contracts import Binds, Durable, Policy, Reader
-from hocket.data import Array, Chunk, EnvSpec, Episode, Outcome, Row, Trial, noise_seed, signature
+from hocket.data import (
+    Array,
+    Chunk,
+    EnvSpec,
+    Episode,
+    Observation,
+    Outcome,
+    Row,
+    Trial,
+    noise_seed,
+    signature,
+)
 from hocket.errors import EnvError, HocketError, WorkerFailed
 from hocket.events import (
     AttemptFailed,
@@ -40,7 +51,7 @@ from hocket.inference import Answered, Inference, Job, WarmedUp
 from hocket.replay import ChunkRule
 from hocket.scheduler import BatchPlan, Scheduler
 from hocket.trials import TrialQueue
-from hocket.wire import END_JUDGED, END_SUCCESS, END_TERMINATED, END_TRUNCATED
+from hocket.wire import END_JUDGED, END_OBSERVED, END_SUCCESS, END_TERMINATED, END_TRUNCATED
 
 _LONGEST_WAIT_S = 0.1
 """Between two turns, so that the fleet's watchdog looks often enough."""
@@ -56,8 +67,8 @@ class EngineConfig:
     """Ends every episode here; None leaves it to the task."""
     pad: bool = False
     """Fill every batch to the policy's `max_batch`, so that all have one shape."""
-    final_observation: bool = False
-    """Observe at the end of each episode too."""
+    keep_observations: bool = False
+    """Tell readers what each chunk was inferred from, and what was seen when an episode ended."""
 
 
 class Lane:
@@ -272,6 +283,7 @@ class Engine:
                     bool(end & END_TRUNCATED),
                     notice.busy_s[i],
                     notice.observe_s[i],
+                    self._final(lane) if end & END_OBSERVED else None,
                 )
             )
             state.chunk += 1
@@ -279,6 +291,10 @@ class Engine:
                 self._end(lane, state, end, now)
             else:
                 self._ready(lane, state, now, notice.busy_s[i])
+
+    def _final(self, lane: int) -> Observation:
+        # The lane is free at once, and its next episode would write into the same memory.
+        return {key: view.copy() for key, view in self._fleet.arrays(lane).items()}
 
     def _end(self, lane: int, state: Lane, end: int, now: float) -> None:
         outcome = Outcome.FINISHED
@@ -422,6 +438,7 @@ class Engine:
                 views=[self._fleet.arrays(lane) for lane in lanes],
                 action_size=states[0].action_size,
                 pad_to=self._pad_to(),
+                keep=self._config.keep_observations,
             )
         )
 
@@ -482,6 +499,7 @@ class Engine:
                 delivered=delivered,
                 ready=ready,
                 size=size,
+                observations=answer.observations,
             )
         )
 
@@ -527,7 +545,7 @@ class Engine:
             attempts,
             trials,
             [self._config.max_steps] * len(lanes),
-            final_observation=self._config.final_observation,
+            final_observation=self._config.keep_observations,
             record=[self._record(t, a) for t, a in zip(trials, attempts, strict=True)],
         )
 
@@ -551,7 +569,9 @@ class _Said:
     """What a turn has to tell, row by row, until it becomes events."""
 
     def __init__(self) -> None:
-        self.executed: list[tuple[int, Trial, int, int, int, Array, bool, bool, float, float]] = []
+        self.executed: list[
+            tuple[int, Trial, int, int, int, Array, bool, bool, float, float, Observation | None]
+        ] = []
         self.ready: list[tuple[int, Trial, int, int]] = []
         self.ended: list[tuple[int, Episode]] = []
         self.sealed: list[Episode] = []
@@ -573,6 +593,7 @@ class _Said:
                     truncated=columns[7],
                     busy=columns[8],
                     observed=columns[9],
+                    final=columns[10],
                 )
             )
         if self.ready:

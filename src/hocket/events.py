@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Union
 
-from hocket.data import Array, Chunk, EnvSpec, Episode, PolicySpec, Trial
+from hocket.data import Array, Chunk, EnvSpec, Episode, Observation, PolicySpec, Trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class SpecLearned:
     spec: EnvSpec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BatchInferred:
     """One `infer` that came back, and the chunks delivered from it."""
 
@@ -77,6 +77,8 @@ class BatchInferred:
     """When each row's observation had come."""
     size: int
     """Rows the policy worked on, padding included."""
+    observations: Mapping[str, Array] | None = None
+    """What each row saw, stacked `[B, ...]`, where the engine was asked to keep it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -98,6 +100,8 @@ class ChunksExecuted:
     """Seconds that each lane's worker worked on the chunk, observing included."""
     observed: Sequence[float]
     """Of these, seconds spent observing."""
+    final: Sequence[Observation | None]
+    """What was observed at the end of an episode, where the engine was asked for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -36,6 +36,8 @@ class Job:
     views: Sequence[Observation]
     action_size: int
     pad_to: int = 0
+    keep: bool = False
+    """Give the stacked observations back with the answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -47,6 +49,7 @@ class Answered:
     ended: float
     chunks: Sequence[Chunk | None]
     errors: Sequence[Exception | None]
+    observations: Mapping[str, Array] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -177,6 +180,7 @@ class Seat:
             ended=time.perf_counter(),
             chunks=chunks,
             errors=errors,
+            observations=_kept(job) if job.keep else None,
         )
 
     def _infer(
@@ -266,3 +270,8 @@ class Seat:
         if isinstance(self._policy, Sessions):
             self._policy.end_session(row.session)
         return fastest
+
+
+def _kept(job: Job) -> dict[str, Array]:
+    """The rows' observations in arrays of their own: buffers serve the next batch."""
+    return {key: np.stack([view[key] for view in job.views]) for key in job.views[0]}
