@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
+import itertools
 import platform
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from typing import Any
 import yaml
 
 from hocket import machine, plugins
-from hocket.errors import ConfigError
+from hocket.errors import ConfigError, RunFolderError
 from hocket.plugins import Kind
 
 RUN_FILE = "run.yaml"
@@ -51,6 +53,22 @@ def load_run(path: Path) -> dict[str, Any]:
         raise ConfigError(f"The configuration {str(file)!r} must be a mapping of names to values.")
     plain.pop("about", None)
     return plain
+
+
+def new_folder(out: Path | None, env: Sequence[str], policy: str) -> Path:
+    """The folder for a new run, not made yet: `out`, or one named after time, env and policy. One
+    that already holds something is refused, since two runs in one folder are none."""
+    if out is None:
+        subject = f"{'+'.join(env)}-{policy}"
+        slug = "".join(c if c.isalnum() or c in "-_.+" else "-" for c in subject)[:80]
+        stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{slug}"
+        tails = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
+        return next(path for tail in tails if not (path := Path("runs", stem + tail)).exists())
+    if (out / RUN_FILE).exists():
+        raise RunFolderError(f"{out} already holds a run. Give another --out, or remove it.")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise RunFolderError(f"{out} exists and is not an empty folder. Give another --out.")
+    return out
 
 
 def about_this_run() -> dict[str, Any]:

@@ -1,0 +1,87 @@
+"""The command line: one module per verb, each a dataclass of flags and a `run`.
+
+Nothing is decided here. A verb's module is imported when the verb is asked for, so that
+`hocket --help` costs next to nothing. Exit codes: 0 all well; 1 errors, a mismatch or an unfinished
+run; 2 wrong usage; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hocket.errors import HocketError, RunFolderError, UsageError
+from hocket.plugins import did_you_mean
+
+OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """A verb of the command line, and the module whose `run(arguments)` does it."""
+
+    module: str
+    summary: str
+
+
+VERBS = {
+    "eval": Verb("hocket.cli.eval", "Run a policy on every task of one or more suites; report."),
+    "check": Verb("hocket.cli.check", "Show what the policy really sees, on one chunk; no run."),
+    "plan": Verb("hocket.cli.plan", "Predict throughput from lanes, cores and policy latency."),
+    "doctor": Verb("hocket.cli.doctor", "Say what works on this machine, and how to get the rest."),
+}
+
+EXAMPLES = """\
+examples:
+  hocket eval --env metaworld:mt10 --policy reference --episodes 5 --seed 0
+  hocket eval --env metaworld:mt10 --help       # with the flags of this env
+  hocket eval --config runs/mine/run.yaml       # the same run again
+  hocket check --env metaworld:reach --policy my_package.models:MyPolicy
+  hocket plan --lanes 1:128 --cores 8 --execute-s 0.16 --latency 75+8.5B
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do what the command line says; returns the exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    head = given[0] if given else "--help"
+    if head in ("-h", "--help", "help"):
+        sys.stdout.write(_help())
+        return OK if given else USAGE
+    if head in ("-V", "--version"):
+        sys.stdout.write(f"hocket {importlib.metadata.version('hocket')}\n")
+        return OK
+    verb = VERBS.get(head)
+    try:
+        if verb is None:
+            kind = "flag" if head.startswith("-") else "verb"
+            raise UsageError(
+                f"There is no {kind} {head!r}.{did_you_mean(head, VERBS)} "
+                f"Verbs: {', '.join(VERBS)}; hocket --help tells more."
+            )
+        code: int = importlib.import_module(verb.module).run(given[1:])
+    except HocketError as error:
+        sys.stderr.write(f"hocket: {error}\n")
+        return USAGE if isinstance(error, (UsageError, RunFolderError)) else FAILED
+    except KeyboardInterrupt:
+        sys.stderr.write("hocket: interrupted\n")
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output (head, less) has gone; keep the flush at exit from complaining.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    return code
+
+
+def _help() -> str:
+    width = max(map(len, VERBS))
+    verbs = "\n".join(f"  {name:<{width}}  {verb.summary}" for name, verb in VERBS.items())
+    return (
+        "usage: hocket VERB [flags]      hocket VERB --help      hocket --version\n\n"
+        "Runs action-chunking robot policies in many simulated environments at once.\n\n"
+        f"verbs:\n{verbs}\n\n{EXAMPLES}"
+    )

@@ -1,0 +1,186 @@
+"""Flags that come from the named adapters: `--env.*` and `--policy.*`.
+
+The names stand on the same command line as the flags that they bring, so they are read first, from
+the arguments or the file behind `--config`; then the parser is built.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import enum
+import inspect
+import itertools
+import textwrap
+import types
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import tyro
+import yaml
+
+from hocket import plugins
+from hocket.errors import UsageError
+from hocket.plugins import Kind
+
+
+def scan(arguments: Sequence[str], flag: str) -> str | None:
+    """What the arguments give for a flag, before there is a parser; the last one counts."""
+    found = None
+    for place, argument in enumerate(arguments):
+        if argument == flag and place + 1 < len(arguments):
+            found = arguments[place + 1]
+        elif argument.startswith(flag + "="):
+            found = argument.partition("=")[2]
+    return found
+
+
+def refuse_unknown(arguments: Sequence[str], flags: type[Any]) -> None:
+    """One short sentence for a flag that does not exist, with the nearest one that does."""
+    known = {"--help"}
+    for name, hint in get_type_hints(flags, include_extras=True).items():
+        group = name.removesuffix("_config")
+        if group != name:
+            settings = dataclasses.fields(get_args(hint)[0])
+            known |= {f"--{group}.{field.name}" for field in settings}
+            known |= {f"--{group}.no-{field.name}" for field in settings}
+        else:
+            known |= {f"--{name.removesuffix('_s')}", f"--no-{name}"}
+    known = {flag.replace("_", "-") for flag in known}
+    for argument in arguments:
+        flag = argument.partition("=")[0].replace("_", "-")
+        if flag.startswith("--") and flag not in known:
+            raise UsageError(
+                f"There is no flag {argument.partition('=')[0]}."
+                f"{plugins.did_you_mean(flag, sorted(known))} --help lists all."
+            )
+
+
+def settings_class(kind: Kind, names: Sequence[str]) -> type[Any]:
+    """One dataclass with every setting of the named adapters, by field name.
+
+    Where adapters disagree on a default it becomes None, which leaves each its own.
+    """
+    merged: dict[str, _Setting] = {}
+    for name in names:
+        config_class = plugins.find(kind, name).config_class
+        hints = get_type_hints(config_class, include_extras=True)
+        for field in dataclasses.fields(config_class):
+            if field.init:
+                setting = _Setting.of(field, hints.get(field.name, Any), config_class)
+                known = merged.get(field.name)
+                merged[field.name] = known.joined(setting) if known else setting
+    fields = [(name, setting.flag, setting.field()) for name, setting in merged.items()]
+    return dataclasses.make_dataclass("Settings", fields, kw_only=True, frozen=True)
+
+
+def default_settings(settings: type[Any], config: Mapping[str, Any]) -> Any:
+    """An instance with `config` over the defaults; what is required and not there stays missing."""
+    values = {}
+    for field in dataclasses.fields(settings):
+        value = config.get(field.name, field.metadata["default"])
+        missing = value is dataclasses.MISSING
+        values[field.name] = (
+            tyro.MISSING if missing else tuple(value) if isinstance(value, list) else value
+        )
+    return settings(**values)
+
+
+def given_settings(settings: Any) -> dict[str, Any]:
+    """What differs from the defaults, plain: these are what a run has to remember."""
+    given = {}
+    for field in dataclasses.fields(settings):
+        value, default = getattr(settings, field.name), field.metadata["default"]
+        if default is dataclasses.MISSING or value != default:
+            given[field.name] = _plain(value)
+    return given
+
+
+def described(annotation: Any, text: str | None, default: Any) -> Any:
+    """The annotation with its help; defaults that say nothing (None, False) are not shown."""
+    if default is None or default is False or default == ():
+        return Annotated[annotation, tyro.conf.arg(help=text, help_behavior_hint="")]
+    return Annotated[annotation, tyro.conf.arg(help=text)]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Setting:
+    """One flag-to-be: its type, its default (MISSING where required) and its help."""
+
+    annotation: Any
+    default: Any
+    help: str | None
+
+    @classmethod
+    def of(cls, field: dataclasses.Field[Any], hint: Any, owner: type[Any]) -> _Setting:
+        default = field.default
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        # A type that no flag can spell is still reachable, as a YAML value.
+        annotation = hint if _is_spelled(hint) else Annotated[Any, _YAML]
+        return cls(annotation, default, field_docstrings(owner).get(field.name))
+
+    @property
+    def flag(self) -> Any:
+        return described(self.annotation, self.help, self.default)
+
+    def joined(self, other: _Setting) -> _Setting:
+        if self.default == other.default and self.annotation == other.annotation:
+            return self
+        hint = self.annotation
+        if other.annotation != hint:
+            hint = Union[hint, other.annotation]
+        return _Setting(Union[hint, None], None, self.help)
+
+    def field(self) -> Any:
+        note = {"default": self.default}
+        if self.default is dataclasses.MISSING:
+            return dataclasses.field(metadata=note)
+        return dataclasses.field(default_factory=lambda: self.default, metadata=note)
+
+
+_YAML = tyro.constructors.PrimitiveConstructorSpec(
+    nargs=1,
+    metavar="YAML",
+    instance_from_str=lambda texts: yaml.safe_load(texts[0]),
+    is_instance=lambda value: True,
+    str_from_instance=lambda value: [repr(value)],
+)
+
+
+def _is_spelled(hint: Any) -> bool:
+    """Whether values of this type can be written as words on a command line."""
+    if hint in (bool, int, float, str, Path):
+        return True
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return all(part is type(None) or _is_spelled(part) for part in inner)
+    if origin in (tuple, list):
+        return bool(inner) and all(part is ... or _is_spelled(part) for part in inner)
+    return origin is Literal or (isinstance(hint, type) and issubclass(hint, enum.Enum))
+
+
+def field_docstrings(owner: type[Any]) -> dict[str, str]:
+    """The strings under the fields of a class, which its source alone knows."""
+    found: dict[str, str] = {}
+    for parent in reversed(owner.__mro__[:-1]):
+        try:
+            tree = ast.parse(textwrap.dedent(inspect.getsource(parent))).body[0]
+        except (OSError, TypeError, SyntaxError):
+            continue
+        body = tree.body if isinstance(tree, ast.ClassDef) else []
+        for field, below in itertools.pairwise(body):
+            if not (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)):
+                continue
+            if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+                found[field.target.id] = " ".join(str(below.value.value).split())
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, enum.Enum):
+        return value.name
+    if isinstance(value, Path):
+        return str(value)
+    return [_plain(part) for part in value] if isinstance(value, (tuple, list)) else value

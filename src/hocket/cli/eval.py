@@ -1,0 +1,91 @@
+"""`hocket eval`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+from tyro.conf import arg
+
+from hocket.cli.subject import Subject, parse
+from hocket.cli.values import Bytes, Names
+
+
+@dataclass(frozen=True, kw_only=True)
+class Eval(Subject):
+    """Run a policy on every task of the named envs, many episodes at once, and report success per
+    task, per suite and overall, with intervals. The flags of the named env and policy themselves
+    are listed below once they are named: hocket eval --env NAME --policy NAME --help."""
+
+    NOT_CONFIG: ClassVar[frozenset[str]] = frozenset({"config", "out", "json", "dry_run"})
+
+    episodes: int = 10
+    """Trials of each task. All that are planned are run and counted."""
+    lanes: Annotated[int | Literal["auto"], arg(metavar="N|auto")] = "auto"
+    """Episodes that run at once, each in a process of its own. auto takes as many as keep the
+    scarcer of cores and policy busy, within memory; 1 runs in this process, where a debugger
+    works. The results do not depend on it."""
+    replan: Annotated[int | None, arg(metavar="K")] = None
+    """Execute only the first K actions of each chunk, then ask again. Fewer react sooner and cost
+    more inferences; the default is the policy's own, or the whole chunk."""
+    ensemble: Annotated[float | None, arg(metavar="M")] = None
+    """Ask at every K-th step and average the overlapping chunks with weights exp(-M i), the
+    oldest prediction first (temporal ensembling). 0.01 is usual; off by default."""
+    exact: bool = False
+    """Pad every batch to one shape, so that results are the same to the bit whatever the number
+    of lanes, for policies whose arithmetic depends on the batch size. Costs throughput."""
+    max_steps: Annotated[int | None, arg(metavar="N")] = None
+    """End episodes after N control steps (truncated), instead of each task's own limit."""
+    retries: int = 2
+    """Further attempts at a trial whose env crashed, hung or raised. Only when they are used up
+    does the trial count as an error; an error is never a failure of the policy."""
+    step_timeout_s: Annotated[float, arg(name="step-timeout", metavar="SECONDS")] = 60.0
+    """A worker that makes no step for this long hangs: its attempt is lost, and it is replaced."""
+    worker_memory: Bytes = None
+    """Replace a worker that uses more than this (2G, 512M), once its attempt is over or lost."""
+    recycle_after: Annotated[int | None, arg(metavar="N")] = None
+    """Replace each worker after N episodes, for simulators that leak."""
+    policy_devices: Annotated[Names, arg(metavar="DEVICE[,DEVICE...]")] = ()
+    """Put a copy of the policy on each of these (cuda:0,cuda:1); they infer at the same time."""
+    out: Annotated[Path | None, arg(metavar="FOLDER")] = None
+    """The run folder itself, for run.yaml and report.json; must be new or empty. The default is
+    runs/TIME-ENV-POLICY."""
+    json: bool = False
+    """Print the report as JSON on standard output; progress goes to standard error."""
+    dry_run: bool = False
+    """Print what would be run, and build no simulator."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Evaluate; 1 where trials ended as errors, 130 after Ctrl-C."""
+    parsed = parse(Eval, arguments, verb="eval")
+    from rich.console import Console
+
+    from hocket import cli
+    from hocket.config import new_folder
+    from hocket.evaluate import EvalConfig, run_evaluation
+    from hocket.progress import Progress
+
+    config = EvalConfig.from_plain(parsed.config)
+    flags: Eval = parsed.flags
+    out = new_folder(flags.out, config.env, config.policy)
+    if flags.dry_run:
+        from hocket.cli.dry_run import describe
+
+        Console().print(describe(config, out))
+        return cli.OK
+    with Progress(quiet=flags.json and not sys.stderr.isatty()) as progress:
+        report = run_evaluation(config, out=out, readers=[progress])
+    if flags.json:
+        sys.stdout.write(json.dumps(report.to_json(), indent=2) + "\n")
+    else:
+        console = Console()
+        console.print(report.table())
+        console.print(f"Run folder: {out}", highlight=False, soft_wrap=True)
+    if not report.complete:
+        return cli.INTERRUPTED
+    return cli.FAILED if report.overall.errors else cli.OK

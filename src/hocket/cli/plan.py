@@ -1,0 +1,122 @@
+"""`hocket plan`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+from tyro.conf import arg
+
+from hocket.cli.values import Counts, Latencies, paragraph
+from hocket.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from hocket.cycle import PlanRow
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Predict what a number of lanes gives: throughput, batch size, and what limits it. The model
+    is the scheduler's own. Give numbers, or --from a run that measured them."""
+
+    lanes: Counts = (1, 2, 4, 8, 16, 32, 64, 128)
+    """Numbers of lanes to compare: 1:128 doubles from 1 to 128, 4,8,12 is these."""
+    cores: Annotated[int | None, arg(metavar="C")] = None
+    """Cores for the simulators; the default is what this process may use."""
+    execute_s: Annotated[float | None, arg(metavar="SECONDS")] = None
+    """Seconds that one simulator takes for one chunk, its observation included."""
+    latency: Latencies = None
+    """Milliseconds that the policy takes for a batch of B: a line, 75+8.5B, or points,
+    1=75,8=116,32=340."""
+    actions: Annotated[float | None, arg(metavar="K")] = None
+    """Actions executed of each chunk, to tell env steps from chunks (16 by default)."""
+    concurrency: Annotated[int, arg(metavar="K")] = 1
+    """Batches that the policy infers at once: replicas, or a pool of servers."""
+    max_batch: Annotated[int, arg(metavar="B")] = 64
+    """Largest batch that the policy takes."""
+    measured: Annotated[Path | None, arg(name="from", metavar="RUN")] = None
+    """Take what is not given from this run folder's report."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Print the plan."""
+    flags = tyro.cli(Plan, args=list(arguments), prog="hocket plan", description=paragraph(Plan))
+    from rich.console import Console
+
+    from hocket import machine
+    from hocket.cycle import Latency, Work, plan
+
+    if flags.measured is not None:
+        flags = _measured(flags, flags.measured)
+    if flags.execute_s is None or flags.latency is None:
+        missing = "--execute-s" if flags.execute_s is None else "--latency"
+        raise UsageError(f"{missing} is needed, or --from a run that measured it.")
+    work = Work(
+        cores=flags.cores or machine.cores(),
+        execute_s=flags.execute_s,
+        concurrency=flags.concurrency,
+        max_batch=flags.max_batch,
+    )
+    rows = plan(flags.lanes, work, Latency(flags.latency), actions_per_chunk=flags.actions or 16)
+    Console().print(_table(rows, work.cores))
+    return 0
+
+
+def _measured(flags: Plan, folder: Path) -> Plan:
+    """The flags, with what was not given taken from a run's report."""
+    from hocket.report import Report
+
+    speed = Report.load(folder).throughput
+    if not speed.chunks or not speed.batches or not speed.cores_busy or not speed.policy_busy:
+        raise UsageError(f"The report of {folder} has no throughput to plan from.")
+    execute_s = speed.cores_busy * speed.cores * speed.wall_s / speed.chunks
+    infer_s = speed.policy_busy * speed.wall_s * flags.concurrency / speed.batches
+    batch = max(1, round(speed.chunks / speed.batches))
+    return dataclasses.replace(
+        flags,
+        cores=flags.cores or speed.cores,
+        execute_s=flags.execute_s or execute_s,
+        latency=flags.latency or {batch: infer_s},
+        actions=flags.actions or speed.env_steps / speed.chunks,
+    )
+
+
+def _table(rows: Sequence[PlanRow], cores: int) -> RenderableType:
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None)
+    for name in ("lanes", "batch", "chunks/s", "env steps/s", "cores busy", "policy busy"):
+        table.add_column(name, justify="right")
+    table.add_column("limit")
+    for row in rows:
+        table.add_row(
+            str(row.lanes),
+            str(row.batch),
+            f"{row.chunks_per_s:,.1f}",
+            f"{row.steps_per_s:,.0f}",
+            f"{100 * row.cores_busy:.0f} %",
+            f"{100 * row.policy_busy:.0f} %",
+            row.limit,
+        )
+    return Group(table, Text(_advice(rows, cores)))
+
+
+def _advice(rows: Sequence[PlanRow], cores: int) -> str:
+    """One sentence: where more lanes stop helping, and what then would."""
+    best = max(row.chunks_per_s for row in rows)
+    enough = next(row for row in rows if row.chunks_per_s >= 0.98 * best)
+    if enough.limit == "latency":
+        return "More lanes still help: neither the cores nor the policy are busy all the time."
+    cure = {
+        "cores": f"more than {cores} cores would",
+        "policy": "a faster policy, or replicas of it, would",
+    }[enough.limit]
+    return f"Beyond {enough.lanes} lanes nothing is gained: the {enough.limit} limit; {cure}."

@@ -1,0 +1,131 @@
+"""The flags that `eval` and `check` share: which env, which policy, and their settings."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, get_type_hints
+
+import tyro
+
+from hocket import config as configs
+from hocket.cli import adapters, values
+from hocket.cli.values import Name, Names, parse_names
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """What is to be run."""
+
+    NOT_CONFIG: ClassVar[frozenset[str]] = frozenset({"config"})
+    """Flags of this verb alone: no part of a run's configuration."""
+
+    env: Names
+    """What to run in: metaworld:mt10 (a suite), metaworld:reach-v3 (one task), gym:ANY-ID, or your
+    own as package.module:factory. Several, separated by commas, make one run."""
+    policy: Name
+    """What decides: reference (bundled), metaworld-expert, random, zero, or your own class or
+    factory as package.module:attr."""
+    seed: int = 0
+    """First seed. A trial's start state and noise come from its task and seed alone, so the same
+    seed gives the same trials on any machine and with any number of lanes."""
+    env_python: Annotated[str | None, tyro.conf.arg(metavar="PATH")] = None
+    """Interpreter for the simulators, where they need another one (3.10 or later) than this:
+    path/to/venv/bin/python. hocket need not be installed there."""
+    config: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Start from this file: the run.yaml of any run, or its folder. Flags override it."""
+
+
+_LAST = ("env_python", "config", "out", "json", "dry_run")
+"""Flags that help lists after the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """Flags as they were given, and the plain configuration that they make with the file's."""
+
+    flags: Any
+    config: dict[str, Any]
+
+
+def parse(flags: type[Subject], arguments: Sequence[str], *, verb: str) -> Parsed:
+    """Read a command line, with the settings of the adapters that it or its file names."""
+    file = adapters.scan(arguments, "--config")
+    plain = configs.load_run(Path(file)) if file else {}
+    names = {
+        "env": parse_names(adapters.scan(arguments, "--env") or _joined(plain.get("env"))),
+        "policy": (adapters.scan(arguments, "--policy") or _joined(plain.get("policy")),),
+    }
+    settings = {
+        "env": adapters.settings_class("envs", names["env"]),
+        "policy": adapters.settings_class("policies", [name for name in names["policy"] if name]),
+    }
+    whole = _with_settings(flags, settings, names)
+    adapters.refuse_unknown(arguments, whole)
+    parsed = tyro.cli(
+        whole,
+        args=list(arguments),
+        default=_defaults(whole, settings, plain),
+        prog=f"hocket {verb}",
+        description=values.paragraph(flags),
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
+    return Parsed(parsed, plain | _to_plain(parsed, flags.NOT_CONFIG))
+
+
+def _with_settings(
+    flags: type[Subject],
+    settings: Mapping[str, type[Any]],
+    names: Mapping[str, Sequence[str]],
+) -> type[Any]:
+    """The dataclass of flags with one group of settings more for each named adapter."""
+    texts, hints = adapters.field_docstrings(flags), get_type_hints(flags, include_extras=True)
+    own = sorted(dataclasses.fields(flags), key=lambda field: field.name in _LAST)
+    fields: list[Any] = []
+    for field in own:
+        hint = adapters.described(hints[field.name], texts.get(field.name), field.default)
+        required = field.default is dataclasses.MISSING
+        fields.append((field.name, hint) if required else (field.name, hint, field.default))
+    for kind, group in settings.items():
+        if dataclasses.fields(group):
+            text = f"Settings of {', '.join(names[kind])}."
+            argument = tyro.conf.arg(name=kind, help=text)
+            fields.append((f"{kind}_config", Annotated[group, argument]))
+    return dataclasses.make_dataclass("Flags", fields, kw_only=True, frozen=True)
+
+
+def _defaults(whole: type[Any], settings: Mapping[str, type[Any]], plain: Mapping[str, Any]) -> Any:
+    """What stands where no flag is given: the file's value, else the flag's own default."""
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(whole):
+        if field.name in ("env_config", "policy_config"):
+            group = settings[field.name.removesuffix("_config")]
+            given = plain.get(field.name) or {}
+            values[field.name] = adapters.default_settings(group, given)
+        elif field.name in plain:
+            value = plain[field.name]
+            values[field.name] = tuple(value) if isinstance(value, list) else value
+        elif field.default is dataclasses.MISSING:
+            values[field.name] = tyro.MISSING
+    if isinstance(values.get("env"), str):
+        values["env"] = parse_names(values["env"])
+    return whole(**values)
+
+
+def _to_plain(parsed: Any, left_out: Collection[str]) -> dict[str, Any]:
+    plain: dict[str, Any] = {"env_config": {}, "policy_config": {}}
+    for field in dataclasses.fields(parsed):
+        value = getattr(parsed, field.name)
+        if field.name in ("env_config", "policy_config"):
+            plain[field.name] = adapters.given_settings(value)
+        elif field.name not in left_out:
+            plain[field.name] = list(value) if isinstance(value, tuple) else value
+    return plain
+
+
+def _joined(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return str(value or "")

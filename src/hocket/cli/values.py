@@ -1,0 +1,122 @@
+"""How values are spelled on the command line: `a,b`, `2G`, `1:128`, `75+8.5B`."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import textwrap
+from typing import Annotated, Any
+
+from tyro.conf import arg
+from tyro.constructors import PrimitiveConstructorSpec
+
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def paragraph(documented: type[Any]) -> str:
+    """A class's docstring, wrapped for the terminal."""
+    width = shutil.get_terminal_size().columns
+    return textwrap.fill(" ".join((documented.__doc__ or "").split()), width)
+
+
+def parse_names(text: str) -> tuple[str, ...]:
+    """`a,b` as names."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def parse_bytes(text: str) -> int | None:
+    """`2G`, `512M`, `1500000`; `none` for no limit."""
+    if text.lower() == "none":
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
+    if found is None:
+        raise ValueError(f"{text!r} is no amount of memory; write 2G, 512M or a number of bytes")
+    return int(float(found[1]) * _UNITS[found[2]])
+
+
+def format_bytes(amount: int | None) -> str:
+    """`2G`, `1.5M`: what `parse_bytes` reads, where three digits are enough."""
+    if amount is None:
+        return "none"
+    for unit in ("t", "g", "m", "k"):
+        if amount >= _UNITS[unit]:
+            return f"{amount / _UNITS[unit]:.3g}{unit.upper()}"
+    return str(amount)
+
+
+def parse_counts(text: str) -> tuple[int, ...]:
+    """`1:128` doubles from 1 up to 128; `1,8,24` is these; `32` is one."""
+    try:
+        if ":" in text:
+            first, last = (int(part) for part in text.split(":"))
+            counts = [first]
+            while 0 < counts[-1] < last:
+                counts.append(min(counts[-1] * 2, last))
+        else:
+            counts = [int(part) for part in text.split(",")]
+    except ValueError:
+        counts = []
+    if not counts or min(counts) < 1 or counts != sorted(counts):
+        raise ValueError(f"{text!r} names no numbers; write 1:128, or 1,8,64")
+    return tuple(counts)
+
+
+def parse_latency(text: str) -> dict[int, float]:
+    """Batch size to seconds, from `75+8.5B` (ms: a constant and a part per row) or `1=75,8=116`."""
+    line = re.fullmatch(r"\s*([\d.]+)\s*(?:\+\s*([\d.]+)\s*\*?\s*[bB])?\s*", text)
+    try:
+        if line is not None:
+            constant, slope = float(line[1]), float(line[2] or 0)
+            return {size: (constant + slope * size) / 1e3 for size in (1, 2)}
+        pairs = [pair.split("=") for pair in text.split(",")]
+        points = {int(size): float(ms) / 1e3 for size, ms in pairs}
+    except ValueError:
+        points = {}
+    if not points or min(points) < 1:
+        raise ValueError(f"{text!r} is no latency; write 75+8.5B, or 1=75,8=116 (milliseconds)")
+    return points
+
+
+Names = Annotated[
+    tuple[str, ...],
+    PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="NAME[,NAME...]",
+        instance_from_str=lambda texts: parse_names(texts[0]),
+        is_instance=lambda value: isinstance(value, tuple),
+        str_from_instance=lambda value: [",".join(value)],
+    ),
+]
+Bytes = Annotated[
+    int | None,
+    PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="2G",
+        instance_from_str=lambda texts: parse_bytes(texts[0]),
+        is_instance=lambda value: value is None or isinstance(value, int),
+        str_from_instance=lambda value: [format_bytes(value)],
+    ),
+]
+Counts = Annotated[
+    tuple[int, ...],
+    PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="1:128",
+        instance_from_str=lambda texts: parse_counts(texts[0]),
+        is_instance=lambda value: isinstance(value, tuple),
+        str_from_instance=lambda value: [",".join(map(str, value))],
+    ),
+]
+Latencies = Annotated[
+    dict[int, float] | None,
+    PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="75+8.5B",
+        instance_from_str=lambda texts: parse_latency(texts[0]),
+        is_instance=lambda value: value is None or isinstance(value, dict),
+        str_from_instance=lambda value: [
+            ",".join(f"{size}={seconds * 1e3:g}" for size, seconds in (value or {}).items())
+        ],
+    ),
+]
+Name = Annotated[str, arg(metavar="NAME")]
