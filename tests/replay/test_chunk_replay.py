@@ -276,14 +276,20 @@ def test_nested_dicts_become_slash_keys_and_only_what_the_policy_reads_is_sent()
     replay = ChunkReplay(policy)
     replay.act({"observation": {"state": [[1.0]], "image": np.zeros((1, 2, 2, 3), np.uint8)}})
     assert list(policy.batches[0].arrays) == ["observation/state"]
-    with pytest.raises(ObservationError, match=r"reads 'observation/state'.*has: state"):
-        replay.act({"state": np.zeros((1, 1))})
+    with pytest.raises(ObservationError, match=r"reads 'observation/state'.*has: joints"):
+        replay.act({"joints": np.zeros((1, 1))})
+
+
+def test_short_keys_and_plain_arrays_are_read_as_envs_own_are() -> None:
+    inputs = {"observation/state": ArraySpec(shape=(1,), dtype="float64")}
+    assert ChunkReplay(Counting(inputs=inputs)).act({"state": np.ones((1, 1))})[0, 0] == 100
+    assert ChunkReplay(Counting()).act(np.ones((1, 1)))[0, 0] == 100
 
 
 @pytest.mark.parametrize(
     "obs",
     [
-        np.zeros((2, 3)),
+        [1.0, 2.0],
         {},
         {"a": np.zeros((0, 2))},
         {"a": np.zeros(2), "b": np.zeros(3)},

@@ -14,7 +14,7 @@ import numpy as np
 from hocket import plugins
 from hocket.contracts import Policy, Sessions
 from hocket.data import Array, Batch, Observation, Row, Trial, noise_seed
-from hocket.errors import ChunkValueError, SessionLostError, UsageError
+from hocket.errors import ChunkValueError, PolicyUnavailableError, SessionLostError, UsageError
 from hocket.replay.answers import check_answer, finite_rows
 from hocket.replay.observed import (
     Observed,
@@ -25,6 +25,9 @@ from hocket.replay.observed import (
     same_kind,
 )
 from hocket.replay.rules import ChunkRule, make_rule
+
+LOST = (ConnectionError, EOFError, PolicyUnavailableError, SessionLostError)
+"""What a policy raises when whoever answers next may not be who answered before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -69,9 +72,10 @@ class ChunkReplay:
             replay.reset(terminated | truncated)
 
     An `act` that raises has changed nothing: call it again and it returns what it would have
-    returned. After a lost connection the chunks in use are asked for again as well, with the
-    observations and seeds that they were made from: an unchanged policy answers as before, and the
-    answers of a changed one are never mixed with those of the old (an ensemble starts anew).
+    returned. After a lost connection (an exception of `lost`) the chunks in use are asked for
+    again as well, with the observations and seeds that they were made from: an unchanged policy
+    answers as before, and the answers of a changed one are never mixed with those of the old (an
+    ensemble starts anew).
 
     Noise is keyed by `seed`, the env's index, how many episodes it had, and the chunk's index.
     Not safe to use from several threads at once.
@@ -85,7 +89,7 @@ class ChunkReplay:
         ensemble: float | None = None,
         prompts: Prompts | None = None,
         seed: int = 0,
-        lost: tuple[type[BaseException], ...] = (ConnectionError, EOFError, SessionLostError),
+        lost: tuple[type[BaseException], ...] = LOST,
     ) -> None:
         self._owned = isinstance(policy, str)
         self._policy: Policy = (

@@ -17,6 +17,9 @@ Prompts = Union[str, Sequence[str]]
 """One text for all envs, or one for each."""
 
 
+_ROOT = "observation/"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Observed:
     """The observations of N envs: flat slash keys, arrays `[N, ...]`."""
@@ -30,22 +33,17 @@ class Observed:
 
 
 def read_observations(given: Any, keys: Sequence[str] | None) -> Observed:
-    """Flattens and checks one call's observations, keeping `keys` (None keeps all)."""
-    if not isinstance(given, Mapping):
-        raise UsageError(
-            f"act takes a dict of stacked arrays [N, ...], not a {type(given).__name__}. For a "
-            f"plain array write act({{'observation/state': array}})."
-        )
-    flat = dict(_flatten(given, ""))
+    """Flattens and checks one call's observations, keeping `keys` (None keeps all).
+
+    A plain array is `observation/state`, or `observation/image` where it is one; `x` stands for
+    `observation/x` where the policy reads that, as with envs that hocket runs itself.
+    """
+    flat = dict(_flatten(_as_mapping(given), ""))
     text = flat.pop("prompt", None)
     device = next((leaf.device for leaf in flat.values() if _is_tensor(leaf)), None)
-    missing = [] if keys is None else sorted(set(keys) - set(flat))
-    if missing:
-        raise ObservationError(
-            f"The policy reads {missing[0]!r}, which the observation lacks. It has: "
-            f"{', '.join(sorted(flat)) or 'nothing'}."
-        )
-    arrays = {key: _stacked(key, flat[key]) for key in (flat if keys is None else keys)}
+    if keys is not None:
+        flat = {key: _find(key, flat) for key in keys}
+    arrays = {key: _stacked(key, leaf) for key, leaf in flat.items()}
     sizes = {key: len(array) for key, array in arrays.items()}
     if not sizes or not all(sizes.values()):
         raise UsageError("act was given no observation: pass arrays with one row for each env.")
@@ -101,6 +99,30 @@ def same_kind(actions: Array, device: Any) -> Any:
     if device is None:
         return values
     return sys.modules["torch"].from_numpy(values).to(device)
+
+
+def _as_mapping(given: Any) -> Mapping[str, Any]:
+    if isinstance(given, Mapping):
+        return given
+    array = as_numpy(given)
+    if not isinstance(array, np.ndarray):
+        raise UsageError(
+            f"act takes a dict of stacked arrays [N, ...], or one such array, not a "
+            f"{type(given).__name__}."
+        )
+    is_image = array.dtype == np.uint8 and array.ndim == 4 and array.shape[3] in (1, 3, 4)
+    return {f"{_ROOT}image" if is_image else f"{_ROOT}state": given}
+
+
+def _find(key: str, flat: Mapping[str, Any]) -> Any:
+    if key in flat:
+        return flat[key]
+    if key.startswith(_ROOT) and key[len(_ROOT) :] in flat:
+        return flat[key[len(_ROOT) :]]
+    raise ObservationError(
+        f"The policy reads {key!r}, which the observation lacks. It has: "
+        f"{', '.join(sorted(flat)) or 'nothing'}."
+    )
 
 
 def _flatten(tree: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
