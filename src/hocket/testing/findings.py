@@ -1,0 +1,78 @@
+"""What a check found, and the error that tells it."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hocket.data import Array
+from hocket.errors import HocketError
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One rule that does not hold."""
+
+    rule: str
+    """The rule, as a sentence."""
+    detail: str
+    """What was seen instead."""
+
+    def __str__(self) -> str:
+        return f"{self.rule} {self.detail}"
+
+
+class ConformanceError(AssertionError, HocketError):
+    """An implementation breaks rules of its contract; `findings` lists them."""
+
+    def __init__(self, subject: str, findings: Sequence[Finding]) -> None:
+        self.findings = tuple(findings)
+        lines = "\n".join(f"  - {finding}" for finding in findings)
+        plural = "rule" if len(findings) == 1 else "rules"
+        super().__init__(f"{subject} breaks {len(findings)} {plural}:\n{lines}")
+
+
+class Broken(Exception):
+    """Raised inside a rule's check, with what was seen."""
+
+
+def try_rule(rule: str, check: Callable[[], None]) -> list[Finding]:
+    """Run one rule's check. Whatever it raises is a finding: somebody else's code is on trial."""
+    try:
+        check()
+    except Broken as broken:
+        return [Finding(rule, str(broken))]
+    except Exception as exc:  # noqa: BLE001 - any exception of the implementation is the finding
+        last = traceback.extract_tb(exc.__traceback__)[-1]
+        where = f"{last.filename}:{last.lineno}"
+        return [Finding(rule, f"It raised {type(exc).__name__}: {exc} (at {where}).")]
+    return []
+
+
+def conclude(subject: str, findings: Sequence[Finding]) -> None:
+    """Raise where there is something to tell."""
+    if findings:
+        raise ConformanceError(subject, findings)
+
+
+def require(claim: bool, detail: str) -> None:  # noqa: FBT001 - reads like assert
+    """The claim must hold."""
+    if not claim:
+        raise Broken(detail)
+
+
+def is_same(one: Array, other: Array) -> bool:
+    """Equal to the bit, NaN included."""
+    return (
+        one.shape == other.shape and one.dtype == other.dtype and one.tobytes() == other.tobytes()
+    )
+
+
+def is_close(one: Array, other: Array, tolerance: float) -> bool:
+    """Equal up to rounding."""
+    return one.shape == other.shape and bool(
+        np.allclose(one, other, rtol=tolerance, atol=tolerance, equal_nan=True)
+    )
