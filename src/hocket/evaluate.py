@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from hocket import config as run_config
 from hocket import machine, plugins
+from hocket.batches import BatchConfig, Batches
 from hocket.check import check_specs
 from hocket.contracts import Policy, Reader, Replicas, Runtime, Suite, WorkerSpec
 from hocket.data import EnvSpec, Ref, TaskInfo, Trial
@@ -245,21 +246,19 @@ def _run(
     inference = Inference([p for p, _ in replicas], [name for _, name in replicas])
     tally = Tally(inference.concurrency)
     with fleet, contextlib.closing(inference):
+        scheduler = Scheduler(
+            SchedulerConfig(
+                cores=cores,
+                max_batch=policy.spec.max_batch,
+                concurrency=inference.concurrency,
+            )
+        )
         engine = Engine(
             fleet=fleet,
-            policy=policy,
             inference=inference,
-            scheduler=Scheduler(
-                SchedulerConfig(
-                    cores=cores,
-                    max_batch=policy.spec.max_batch,
-                    concurrency=inference.concurrency,
-                )
-            ),
+            batches=Batches(policy, inference, scheduler, BatchConfig(pad=config.exact)),
             make_rule=make_rule(config.replan or policy.spec.replan, config.ensemble),
-            config=EngineConfig(
-                retries=config.retries, max_steps=config.max_steps, pad=config.exact
-            ),
+            config=EngineConfig(retries=config.retries, max_steps=config.max_steps),
             readers=(tally, *readers),
             fits=fits,
         )

@@ -1,0 +1,136 @@
+"""From ready lanes to chunks: which rows the policy works on, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+
+from hocket.contracts import Binds, Policy
+from hocket.data import EnvSpec, Observation
+from hocket.fleet.fleet import Fleet
+from hocket.inference import Answered, Inference, Job, WarmedUp
+from hocket.lanes import Lane
+from hocket.scheduler import BatchPlan, Scheduler
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchConfig:
+    """How batches are made."""
+
+    pad: bool = False
+    """Fill every batch to the policy's `max_batch`, so that all have one shape."""
+    keep_observations: bool = False
+    """Give back what each row saw."""
+
+
+class Batches:
+    """Joins the scheduler, which decides, with the policy's threads, which infer.
+
+    A policy is bound to a new task, and warmed up for a new signature, only while it is idle; until
+    then no batch leaves. Warm-up also tells the scheduler what each batch size costs.
+    """
+
+    def __init__(
+        self, policy: Policy, inference: Inference, scheduler: Scheduler, config: BatchConfig
+    ) -> None:
+        self._policy = policy
+        self._inference = inference
+        self._scheduler = scheduler
+        self._config = config
+        self._pad_to = policy.spec.max_batch if config.pad else 0
+        self._to_bind: list[EnvSpec] = []
+        self._cold: dict[Hashable, int] = {}
+        self._warm: set[Hashable] = set()
+        self._is_warming = False
+        self._flying: dict[int, tuple[tuple[int, ...], list[float]]] = {}
+        self._count = 0
+
+    def bind(self, spec: EnvSpec) -> None:
+        """Tell the policy of a new task before any row of it is inferred."""
+        if isinstance(self._policy, Binds):
+            self._to_bind.append(spec)
+
+    def add(self, number: int, lane: Lane, now: float, busy_s: float | None) -> None:
+        """A lane has an observation and waits for a chunk."""
+        lane.ready_at = now
+        if lane.queue not in self._warm:
+            self._cold.setdefault(lane.queue, number)
+        self._scheduler.ready(number, lane.queue, now, busy_s)
+
+    def remove(self, number: int) -> None:
+        """A lane is not waiting any more, nor will it come back by itself."""
+        self._scheduler.leave(number)
+
+    def patience(self, now: float, longest: float) -> float:
+        """Seconds until a batch may be due with nothing else happening."""
+        wake_at = self._scheduler.wake_at(now)
+        return longest if wake_at is None else min(max(0.0, wake_at - now), longest)
+
+    def leave(self, lanes: Mapping[int, Lane], fleet: Fleet, now: float) -> None:
+        """Let every batch go that is due."""
+        if self._is_warming or ((self._to_bind or self._cold) and self._flying):
+            return
+        if isinstance(self._policy, Binds):
+            for spec in self._to_bind:
+                self._policy.bind(spec)
+            self._to_bind.clear()
+        if self._cold:
+            self._warm_up(lanes, fleet)
+            return
+        while (plan := self._scheduler.next_batch(now)) is not None:
+            self._submit(plan, lanes, fleet)
+
+    def answers(self, now: float) -> list[tuple[Answered, tuple[int, ...], list[float]]]:
+        """Answers that came: each with its lanes and when they became ready."""
+        found = []
+        for answer in self._inference.answers():
+            if isinstance(answer, WarmedUp):
+                # After an error rows err one by one, each with its own trial's name.
+                self._is_warming = False
+                self._warm.add(answer.queue)
+                self._cold.pop(answer.queue, None)
+                self._scheduler.seed_latency(answer.latencies)
+                continue
+            numbers, ready_at = self._flying.pop(answer.job.number)
+            self._scheduler.inferred(len(numbers), answer.ended - answer.began, now)
+            found.append((answer, numbers, ready_at))
+        return found
+
+    def executing(self, numbers: list[int], lanes: list[Lane], now: float) -> None:
+        """Chunks were sent to these lanes."""
+        by_kind: dict[Hashable, list[int]] = {}
+        for number, lane in zip(numbers, lanes, strict=True):
+            by_kind.setdefault(lane.kind, []).append(number)
+        for kind, group in by_kind.items():
+            self._scheduler.executing(group, kind, now)
+
+    def _warm_up(self, lanes: Mapping[int, Lane], fleet: Fleet) -> None:
+        queue, number = self._cold.popitem()
+        lane = lanes.get(number)
+        if lane is None or lane.queue != queue:
+            # That lane is lost; the next one of this signature asks again.
+            return
+        largest = min(self._policy.spec.max_batch, fleet.config.lanes)
+        sizes = sorted({min(1 << power, largest) for power in range(largest.bit_length() + 1)})
+        self._is_warming = True
+        job = self._job(-1, [lane], [fleet.arrays(number)])
+        self._inference.warm_up(job, [1] if self._pad_to else sizes)
+
+    def _submit(self, plan: BatchPlan, lanes: Mapping[int, Lane], fleet: Fleet) -> None:
+        rows = [lanes[number] for number in plan.lanes]
+        self._count += 1
+        self._flying[self._count] = (plan.lanes, [lane.ready_at for lane in rows])
+        self._inference.submit(
+            self._job(self._count, rows, [fleet.arrays(number) for number in plan.lanes])
+        )
+
+    def _job(self, number: int, rows: list[Lane], views: list[Observation]) -> Job:
+        return Job(
+            number=number,
+            queue=rows[0].queue,
+            rows=tuple(lane.row() for lane in rows),
+            views=views,
+            action_size=rows[0].action_size,
+            pad_to=self._pad_to,
+            keep=self._config.keep_observations,
+        )
