@@ -1,0 +1,49 @@
+"""`hocket check`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from tyro.conf import arg
+
+from hocket.cli.subject import Subject, parse
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check(Subject):
+    """Run one chunk and show what the policy really sees: both specs side by side, the range of
+    every input, the actions against their bounds, and a contact sheet of the exact images. Exits
+    with 1 where env and policy do not fit."""
+
+    NOT_CONFIG: ClassVar[frozenset[str]] = frozenset({"config", "task", "out"})
+
+    task: Annotated[str | None, arg(metavar="TASK")] = None
+    """The task to look at; the first of each suite by default."""
+    replan: Annotated[int | None, arg(metavar="K")] = None
+    """Execute only the first K actions of the chunk."""
+    out: Annotated[Path, arg(metavar="FILE")] = Path("check.png")
+    """Where to write the contact sheet; with several envs a number is added."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Check each env; 1 where any does not fit."""
+    parsed = parse(Check, arguments, verb="check")
+    from rich.console import Console
+
+    from hocket import cli
+    from hocket.check import run_check
+    from hocket.evaluate import EvalConfig
+
+    config, flags = EvalConfig.from_plain(parsed.config), parsed.flags
+    console, has_problems = Console(), False
+    for number, suite in enumerate(config.env):
+        result = run_check(config, suite=suite, task=flags.task)
+        console.print(result.render())
+        path = flags.out if number == 0 else flags.out.with_stem(f"{flags.out.stem}-{number + 1}")
+        if result.save_contact_sheet(path):
+            console.print(f"Images as the policy gets them: {path}", highlight=False)
+        has_problems |= bool(result.problems)
+    return cli.FAILED if has_problems else cli.OK
