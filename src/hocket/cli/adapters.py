@@ -21,7 +21,7 @@ import tyro
 import yaml
 
 from hocket import plugins
-from hocket.errors import UsageError
+from hocket.errors import ConfigError, UsageError
 from hocket.plugins import Kind
 
 
@@ -77,6 +77,15 @@ def settings_class(kind: Kind, names: Sequence[str]) -> type[Any]:
 
 def default_settings(settings: type[Any], config: Mapping[str, Any]) -> Any:
     """An instance with `config` over the defaults; what is required and not there stays missing."""
+    if not isinstance(config, Mapping):
+        raise ConfigError(f"Settings must be a mapping of names to values, not {config!r}.")
+    known = [field.name for field in dataclasses.fields(settings)]
+    for key in config:
+        if key not in known:
+            raise ConfigError(
+                f"There is no setting {key!r} for what is named.{plugins.did_you_mean(key, known)} "
+                f"Known: {', '.join(known) or 'none'}."
+            )
     values = {}
     for field in dataclasses.fields(settings):
         value = config.get(field.name, field.metadata["default"])

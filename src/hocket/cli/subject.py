@@ -99,11 +99,13 @@ def _with_settings(
 def _defaults(whole: type[Any], settings: Mapping[str, type[Any]], plain: Mapping[str, Any]) -> Any:
     """What stands where no flag is given: the file's value, else the flag's own default."""
     values: dict[str, Any] = {}
+    groups = {
+        f"{kind}_config": adapters.default_settings(group, plain.get(f"{kind}_config") or {})
+        for kind, group in settings.items()
+    }
     for field in dataclasses.fields(whole):
-        if field.name in ("env_config", "policy_config"):
-            group = settings[field.name.removesuffix("_config")]
-            given = plain.get(field.name) or {}
-            values[field.name] = adapters.default_settings(group, given)
+        if field.name in groups:
+            values[field.name] = groups[field.name]
         elif field.name in plain:
             value = plain[field.name]
             values[field.name] = tuple(value) if isinstance(value, list) else value

@@ -35,12 +35,12 @@ def parse_bytes(text: str) -> int | None:
 
 
 def format_bytes(amount: int | None) -> str:
-    """`2G`, `1.5M`: what `parse_bytes` reads, where three digits are enough."""
+    """`2G`, `1.5M`: what `parse_bytes` reads, rounded."""
     if amount is None:
         return "none"
     for unit in ("t", "g", "m", "k"):
         if amount >= _UNITS[unit]:
-            return f"{amount / _UNITS[unit]:.3g}{unit.upper()}"
+            return f"{round(amount / _UNITS[unit], 2):g}{unit.upper()}"
     return str(amount)
 
 

@@ -1,0 +1,109 @@
+import dataclasses
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from hocket.cli import adapters
+from hocket.cli.eval import Eval
+from hocket.cli.subject import parse
+from hocket.errors import ConfigError, UsageError
+
+
+class Small:
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Config:
+        size: int = 224
+        """Pixels of
+        a side."""
+        render: Literal["full", "fast"] = "full"
+        """How to draw."""
+
+    def __init__(self, argument: str, config: Config) -> None: ...
+
+
+def large(size: int = 9, weights: Any = None, name: str = "x") -> None: ...
+
+
+def picky(path: str) -> None: ...
+
+
+SMALL, LARGE, PICKY = (f"{__name__}:{name}" for name in ("Small", "large", "picky"))
+
+
+def test_a_name_is_found_before_there_is_a_parser_and_the_last_counts() -> None:
+    assert adapters.scan(["--env", "a", "--env=b"], "--env") == "b"
+    assert adapters.scan(["--env.size", "3"], "--env") is None
+
+
+def test_settings_of_the_named_adapters_are_flags() -> None:
+    parsed = parse(
+        Eval,
+        ["--env", SMALL, "--policy", PICKY, "--env.size", "8", "--policy.path", "p"],
+        verb="eval",
+    )
+    assert parsed.config["env_config"] == {"size": 8}
+    assert parsed.config["policy_config"] == {"path": "p"}
+    assert parsed.config["env"] == [SMALL]
+
+
+def test_a_default_that_adapters_disagree_on_is_left_to_each() -> None:
+    merged = adapters.settings_class("envs", [SMALL, LARGE])
+    assert [field.name for field in dataclasses.fields(merged)] == [
+        "size",
+        "render",
+        "weights",
+        "name",
+    ]
+    assert adapters.given_settings(merged()) == {}
+    assert adapters.given_settings(merged(size=224)) == {"size": 224}
+
+
+def test_a_setting_of_a_type_that_flags_cannot_spell_is_read_as_yaml() -> None:
+    parsed = parse(
+        Eval,
+        ["--env", LARGE, "--policy", PICKY, "--policy.path", "p", "--env.weights", "{a: [1, 2]}"],
+        verb="eval",
+    )
+    assert parsed.config["env_config"] == {"weights": {"a": [1, 2]}}
+
+
+@pytest.mark.parametrize(
+    ("flag", "near"),
+    [("--env.sise", "--env.size"), ("--episode", "--episodes"), ("--polcy", "--policy")],
+)
+def test_an_unknown_flag_is_refused_with_the_nearest(flag: str, near: str) -> None:
+    with pytest.raises(UsageError, match=f"no flag {flag}. Did you mean '{near}'"):
+        parse(Eval, ["--env", SMALL, flag, "3"], verb="eval")
+
+
+def test_help_shows_the_settings_of_the_named_env(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        parse(Eval, ["--env", SMALL, "--help"], verb="eval")
+    assert exit_.value.code == 0
+    text = capsys.readouterr().out
+    assert "--env.render {full,fast}" in text
+    assert "Pixels of a side." in text
+
+
+def test_a_file_gives_what_flags_do_not_and_flags_override_it(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(
+        f"env: [{SMALL}]\npolicy: {PICKY}\nepisodes: 3\nseed: 7\nworker_memory: 1024\n"
+        "env_config: {render: fast, size: 5}\npolicy_config: {path: p}\nabout: {any: thing}\n"
+    )
+    parsed = parse(
+        Eval, ["--config", str(file), "--seed", "8", "--env.render", "full"], verb="eval"
+    )
+    assert parsed.config["episodes"] == 3
+    assert parsed.config["seed"] == 8
+    assert parsed.config["worker_memory"] == 1024
+    assert parsed.config["env_config"] == {"size": 5}
+    assert parsed.config["policy_config"] == {"path": "p"}
+
+
+def test_an_unknown_setting_in_a_file_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(f"env: [{SMALL}]\npolicy: {PICKY}\nenv_config: {{sise: 5}}\n")
+    with pytest.raises(ConfigError, match="'sise'"):
+        parse(Eval, ["--config", str(file), "--policy.path", "p"], verb="eval")

@@ -1,0 +1,43 @@
+"""Starting is cheap because of what is not imported; benchmarks/startup.py has the times."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {"torch", "scipy", "metaworld", "mujoco", "pyarrow", "av", "gymnasium", "pandas"}
+
+
+def imported_by(statement: str) -> set[str]:
+    script = (
+        f"import json, sys, io\nsys.stdout = io.StringIO()\n{statement}\n"
+        "sys.__stdout__.write(json.dumps(sorted(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    return set(json.loads(done.stdout))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import hocket",
+        "from hocket.cli import main\nassert main(['--help']) == 0",
+        "from hocket.cli import main\nassert main(['--version']) == 0",
+    ],
+)
+def test_nothing_heavy_is_imported(statement: str) -> None:
+    modules = imported_by(statement)
+    assert "hocket" in modules
+    assert not HEAVY & modules
+
+
+def test_asking_a_verb_for_help_imports_no_tensor_library() -> None:
+    statement = (
+        "from hocket.cli import main\n"
+        "try:\n    main(['eval', '--env', 'metaworld:mt10', '--policy', 'reference', '--help'])\n"
+        "except SystemExit as exit_:\n    assert exit_.code == 0"
+    )
+    assert not {"torch", "scipy", "mujoco", "pyarrow", "av"} & imported_by(statement)
