@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import json
@@ -155,11 +156,12 @@ class Report:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(scratch, target)
+            _sync_folder(folder)
         except OSError as error:
             raise RunFolderError(f"Cannot write {target}: {error.strerror or error}.") from error
         finally:
-            scratch.unlink(missing_ok=True)
-        _sync_folder(folder)
+            with contextlib.suppress(OSError):  # gone already, or the folder never was
+                scratch.unlink()
         return target
 
     @classmethod

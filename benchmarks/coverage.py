@@ -1,0 +1,214 @@
+"""Do the intervals cover, and does the sequential test keep its word?
+
+    python benchmarks/coverage.py [--json FILE] [--pairs-of-runs 10000]
+
+At each stated setting (pairs n, true rates of a and b, correlation of a pair's two outcomes) runs
+are simulated, and hocket's own functions judge them:
+
+- `difference`: share of the simulated runs whose 95 % interval holds the true difference. At
+  least 93.5 %; more is conservative, which small n makes unavoidable.
+- `rate`: the same for Wilson's interval of a's rate, computed exactly: no simulation is needed.
+- Below, both for ten tasks of different difficulty as fixed strata.
+- `false`: share of the runs in which the sequential test, looking after every one of 500 pairs,
+  ever declares a winner where there is none (both have a's rate). At most alpha = 5 %.
+- `found`, `pairs`: how often it decides rightly on the true rates within 500 pairs, and the median
+  number of pairs until then, for information.
+
+Exit status 1 if any bound is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from scipy.stats import binom
+
+from hocket import paired, stats
+from hocket.data import Array
+from hocket.sequential import PairedSequentialTest
+
+LEVEL, BOUND, ALPHA, HORIZON = 0.95, 0.935, 0.05, 500
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Pairs in a run, success rates of a and b, correlation of the two outcomes of a pair."""
+
+    n: int
+    a: float
+    b: float
+    correlation: float
+
+    def cells(self) -> tuple[float, float, float, float]:
+        """Probabilities of both, only a, only b, neither."""
+        spread = math.sqrt(self.a * (1 - self.a) * self.b * (1 - self.b))
+        both = self.a * self.b + self.correlation * spread
+        if both > min(self.a, self.b):
+            raise ValueError(f"{self} cannot be: rates this far apart are less correlated.")
+        return both, self.a - both, self.b - both, 1 - self.a - self.b + both
+
+
+SETTINGS = (
+    Setting(10, 0.5, 0.5, 0.0),
+    Setting(20, 0.9, 0.9, 0.3),
+    Setting(20, 0.8, 0.6, 0.3),
+    Setting(50, 0.95, 0.95, 0.0),
+    Setting(50, 0.9, 0.8, 0.5),
+    Setting(50, 0.5, 0.5, 0.8),
+    Setting(100, 0.97, 0.9, 0.2),
+    Setting(100, 0.7, 0.6, 0.6),
+    Setting(200, 0.5, 0.4, 0.3),
+    Setting(200, 0.95, 0.93, 0.7),
+    Setting(500, 0.85, 0.85, 0.5),
+    Setting(500, 0.6, 0.55, 0.0),
+)
+STRATA = (2, 5, 20, 50)
+"""Trials per task, of ten tasks whose rates run from 0.1 to 0.98 for a, the other way for b."""
+
+
+def interval_coverage(setting: Setting, runs: int, rng: np.random.Generator) -> dict[str, float]:
+    """Share of simulated runs whose intervals hold the truth."""
+    tables = rng.multinomial(setting.n, setting.cells(), size=runs)
+    bounds = paired.bonett_price_bounds(tables[:, 1], tables[:, 2], setting.n, level=LEVEL)
+    truth = setting.a - setting.b
+    rate = 0.0
+    for wins in range(setting.n + 1):
+        interval = stats.wilson(wins, setting.n, level=LEVEL)
+        if interval is not None and interval.low <= setting.a <= interval.high:
+            rate += float(binom.pmf(wins, setting.n, setting.a))
+    held = (bounds[:, 0] <= truth) & (truth <= bounds[:, 1])
+    return {"rate": rate, "difference": float(held.mean())}
+
+
+def strata_coverage(per_task: int, runs: int, rng: np.random.Generator) -> dict[str, float]:
+    """The same for ten tasks as fixed strata: the overall difference, the mean of task rates."""
+    rates = np.linspace(0.1, 0.98, 10)
+    shifted = 0.9 * rates[::-1]
+    tasks = [Setting(per_task, p, q, 0.0) for p, q in zip(rates, shifted, strict=True)]
+    rows = np.arange(10 * per_task).reshape(10, per_task)
+    held = width = plain = held_rate = 0.0
+    for _ in range(runs):
+        kinds = np.concatenate([rng.choice(4, per_task, p=task.cells()) for task in tasks])
+        a, b = (kinds < 2).astype(np.float64), (kinds % 2 == 0).astype(np.float64)
+        found = paired.rate_difference(a, b, strata=list(rows), level=LEVEL).interval
+        pooled = paired.rate_difference(a, b, level=LEVEL).interval
+        mean = stats.stratified_rate(a[rows].sum(axis=1), np.full(10, per_task), level=LEVEL)
+        assert found is not None
+        assert pooled is not None
+        assert mean.interval is not None
+        held += found.low <= float((rates - shifted).mean()) <= found.high
+        held_rate += mean.interval.low <= float(rates.mean()) <= mean.interval.high
+        width += found.high - found.low
+        plain += pooled.high - pooled.low
+    return {"difference": held / runs, "rate": held_rate / runs, "width": width / plain}
+
+
+def first_decisions(test: PairedSequentialTest, cells: tuple[float, ...], runs: int,
+                    rng: np.random.Generator) -> tuple[Array, Array]:  # fmt: skip
+    """Which side each run declares (1: a, -1: b, 0: none), and after how many pairs."""
+    counts = np.arange(HORIZON + 1)
+    evidence = test.evidence(counts[:, None], counts[None, :])
+    for_a = evidence >= test.threshold
+    table = for_a.astype(np.int8) - for_a.T.astype(np.int8)
+    draws = rng.random((runs, HORIZON))
+    only_a = np.cumsum(draws < cells[1], axis=1, dtype=np.int16)
+    only_b = np.cumsum(draws > 1 - cells[2], axis=1, dtype=np.int16)
+    said = table[only_a, only_b][:, test.pairs_per_round - 1 :: test.pairs_per_round]
+    first = np.argmax(said != 0, axis=1)
+    return said[np.arange(runs), first], (first + 1) * test.pairs_per_round
+
+
+def sequential_errors(setting: Setting, runs: int, rng: np.random.Generator) -> dict[str, float]:
+    """False positives where there is no difference, and what it finds where there is one."""
+    test = PairedSequentialTest(alpha=ALPHA)
+    null = Setting(setting.n, setting.a, setting.a, setting.correlation)
+    said, _ = first_decisions(test, null.cells(), runs, rng)
+    result = {"false": float((said != 0).mean())}
+    if setting.a != setting.b:
+        right = 1 if setting.a > setting.b else -1
+        said, pairs = first_decisions(test, setting.cells(), runs, rng)
+        result["found"] = float((said == right).mean())
+        if (said != 0).mean() > 0.5:
+            result["pairs"] = float(np.median(np.where(said != 0, pairs, HORIZON)))
+    return result
+
+
+def opposed_tasks_error(runs: int, rng: np.random.Generator) -> float:
+    """False positives at whole rounds where two tasks differ, in opposite directions."""
+    test = PairedSequentialTest(alpha=ALPHA, pairs_per_round=2)
+    draws = rng.random((runs, HORIZON))
+    odd = np.arange(HORIZON) % 2 == 1
+    false = 0
+    for row in draws:
+        a = row < np.where(odd, 0.2, 0.8)
+        false += test.run(a, ~a).decision != "undecided"
+    return false / runs
+
+
+def main() -> int:
+    """Simulate, print the table, judge."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    parser.add_argument("--pairs-of-runs", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    rng, runs = np.random.default_rng(options.seed), options.pairs_of_runs
+    began, missed, rows = time.perf_counter(), [], []
+
+    def judge(name: str, value: float, *, at_least: float = 0.0, at_most: float = 1.0) -> None:
+        if not at_least <= value <= at_most:
+            missed.append(f"{name}: {value:.4f} is not within [{at_least}, {at_most}]")
+
+    print("   n     a     b  corr     rate  difference   false   found  pairs")
+    for setting in SETTINGS:
+        row = {**interval_coverage(setting, runs, rng), **sequential_errors(setting, runs, rng)}
+        rows.append({**asdict(setting), **row})
+        judge(f"rate at {setting}", row["rate"], at_least=BOUND)
+        judge(f"difference at {setting}", row["difference"], at_least=BOUND)
+        judge(f"sequential at {setting}", row["false"], at_most=ALPHA)
+        right = f"{100 * row['found']:6.1f}%" if "found" in row else "      -"
+        pairs = f"{row['pairs']:5.0f}" if "pairs" in row else "    -"
+        print(
+            f"{setting.n:4d}  {setting.a:.2f}  {setting.b:.2f}  {setting.correlation:4.1f}  "
+            f"{100 * row['rate']:6.2f}%     {100 * row['difference']:6.2f}% "
+            f"{100 * row['false']:6.2f}% {right}  {pairs}"
+        )
+    print("\nTen tasks as strata (width: against the interval that ignores tasks)")
+    print("   n   mean rate  difference  width")
+    strata = []
+    for per_task in STRATA:
+        found = strata_coverage(per_task, runs, rng)
+        strata.append({"n": float(10 * per_task), **found})
+        judge(f"mean rate of ten tasks, {per_task} trials each", found["rate"], at_least=BOUND)
+        judge(
+            f"difference on ten tasks, {per_task} trials each", found["difference"], at_least=BOUND
+        )
+        print(
+            f"{10 * per_task:4d}     {100 * found['rate']:6.2f}%     "
+            f"{100 * found['difference']:6.2f}%  {found['width']:5.2f}"
+        )
+    opposed = opposed_tasks_error(runs, rng)
+    judge("sequential on opposed tasks, whole rounds", opposed, at_most=ALPHA)
+    print(f"\nSequential, two opposed tasks, looks at whole rounds: {100 * opposed:.2f}% false")
+    seconds = time.perf_counter() - began
+    print(f"{runs:,} runs a setting, {seconds:.1f} s; intervals at 95 % may be conservative")
+    if options.json:
+        figures = {
+            "runs": runs, "seconds": seconds, "settings": rows, "strata": strata,
+            "opposed_tasks_false": opposed, "missed": missed,
+        }  # fmt: skip
+        options.json.write_text(json.dumps(figures, indent=1, allow_nan=False) + "\n")
+    for line in missed:
+        print(f"MISSED {line}", file=sys.stderr)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
