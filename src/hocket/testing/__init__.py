@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hocket.testing.envs import check_env as check_env
-    from hocket.testing.envs import check_suite as check_suite
     from hocket.testing.envs import env_findings as env_findings
-    from hocket.testing.envs import suite_findings as suite_findings
     from hocket.testing.findings import ConformanceError as ConformanceError
     from hocket.testing.findings import Finding as Finding
     from hocket.testing.policies import check_policy as check_policy
     from hocket.testing.policies import policy_findings as policy_findings
     from hocket.testing.scripted import ScriptedPolicy as ScriptedPolicy
+    from hocket.testing.suites import check_suite as check_suite
+    from hocket.testing.suites import suite_findings as suite_findings
     from hocket.testing.toy import ToyEnv as ToyEnv
     from hocket.testing.toy import ToySuite as ToySuite
 
@@ -36,10 +36,10 @@ _HOMES = {
     "ToySuite": "toy",
     "check_env": "envs",
     "check_policy": "policies",
-    "check_suite": "envs",
+    "check_suite": "suites",
     "env_findings": "envs",
     "policy_findings": "policies",
-    "suite_findings": "envs",
+    "suite_findings": "suites",
 }
 
 __all__ = sorted(_HOMES)

@@ -1,0 +1,155 @@
+"""Plays short episodes on the env on trial, and tells two of them apart."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hocket.data import Array, Observation
+from hocket.fleet.spaces import Drive, flatten
+from hocket.testing.findings import is_same, require
+
+ABILITIES = {
+    "deferred": ("advance", "observe"),
+    "snapshot": ("get_state", "set_state"),
+    "cameras": ("camera_keys", "use_cameras"),
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Moment:
+    """What an env gave at one step; `observation` is None where it was not asked."""
+
+    observation: Observation | None
+    reward: float
+    terminated: bool
+    truncated: bool
+    info: dict[str, Any]
+
+
+class Bench:
+    """Holds the env on trial, one at a time: two GL contexts in one process give wrong images."""
+
+    def __init__(self, make: Callable[[], Any], seeds: Sequence[int], steps: int) -> None:
+        self._make = make
+        self._actions: Array | None = None
+        self.seeds = tuple(seeds)
+        self.steps = steps
+        self.env: Any = None
+
+    def fresh(self) -> Any:
+        """Another env, the one before closed."""
+        self.close()
+        self.env = self._make()
+        return self.env
+
+    def close(self) -> None:
+        """Close the env, if there is one."""
+        env, self.env = self.env, None
+        if env is not None:
+            env.close()
+
+    def has(self, ability: str) -> bool:
+        """Whether the env has it: looked for on its class, as a worker does."""
+        return all(hasattr(type(self.env), name) for name in ABILITIES[ability])
+
+    @property
+    def actions(self) -> Array:
+        """The same `steps` actions for every episode, all over the action space."""
+        if self._actions is None:
+            drive = Drive(self.env.action_space)
+            low = np.where(np.isfinite(drive.spec.low), drive.spec.low, -1.0).ravel()
+            high = np.where(np.isfinite(drive.spec.high), drive.spec.high, 1.0).ravel()
+            drawn = np.random.default_rng(0).uniform(size=(self.steps, drive.spec.size))
+            chunk = np.ascontiguousarray(low + drawn * (high - low))
+            self._actions = drive.decode(chunk.tobytes(), self.steps)
+        return self._actions
+
+    def reset(self, seed: int) -> Observation:
+        """Begin an episode as a worker does, global randomness keyed as well."""
+        random.seed(seed)
+        np.random.seed(seed & 0xFFFFFFFF)
+        return read(self.env.reset(seed=seed)[0])
+
+    def play(self, seed: int) -> list[Moment]:
+        """A short episode by `step`, from its reset on."""
+        first = Moment(self.reset(seed), 0.0, terminated=False, truncated=False, info={})
+        return [first, *self.go_on(0)]
+
+    def go_on(self, done: int) -> list[Moment]:
+        """The rest of an episode in which `done` actions were executed."""
+        moments: list[Moment] = []
+        for action in self.actions[done:]:
+            observation, reward, terminated, truncated, info = self.env.step(action)
+            moments.append(
+                Moment(read(observation), float(reward), bool(terminated), bool(truncated), info)
+            )
+            if terminated or truncated:
+                break
+        return moments
+
+    def play_deferred(self, seed: int, *, observe: int) -> list[Moment]:
+        """The same by `advance`, observed `observe` times at each step, which must agree."""
+        self.reset(seed)
+        moments = [self._deferred((0.0, False, False, {}), observe)]
+        for action in self.actions:
+            moment = self._deferred(self.env.advance(action), observe)
+            moments.append(moment)
+            if moment.terminated or moment.truncated:
+                break
+        return moments
+
+    def _deferred(self, turn: Any, observe: int) -> Moment:
+        require(
+            isinstance(turn, tuple) and len(turn) == 4,
+            "advance must return (reward, terminated, truncated, info).",
+        )
+        seen = [read(self.env.observe()) for _ in range(observe)]
+        for again in seen[1:]:
+            changed = difference(seen[0], again)
+            require(changed is None, f"Called twice in a row it gives another {changed}.")
+        reward, terminated, truncated, info = turn
+        first = seen[0] if seen else None
+        return Moment(first, float(reward), bool(terminated), bool(truncated), info)
+
+
+def read(raw: Any) -> Observation:
+    """An observation, flat and copied: an env may write into what it returned."""
+    arrays, _ = flatten(raw)
+    return {key: np.array(array) for key, array in arrays.items()}
+
+
+def difference(one: Observation, other: Observation) -> str | None:
+    """The first key whose arrays differ."""
+    for key in sorted(set(one) | set(other)):
+        if key not in one or key not in other or not is_same(one[key], other[key]):
+            return repr(key)
+    return None
+
+
+def require_same(one: Sequence[Moment], other: Sequence[Moment], when: str) -> None:
+    """Two episodes must be equal to the bit, as far as both were observed."""
+    for step, (a, b) in enumerate(zip(one, other, strict=False)):
+        require(a.reward == b.reward, f"Rewards differ at step {step} {when}.")
+        ends = (a.terminated, a.truncated), (b.terminated, b.truncated)
+        require(ends[0] == ends[1], f"Ends differ at step {step} {when}.")
+        if a.observation is not None and b.observation is not None:
+            key = difference(a.observation, b.observation)
+            require(key is None, f"Observations of {key} differ at step {step} {when}.")
+    require(len(one) == len(other), f"Lengths {len(one)} and {len(other)} differ {when}.")
+
+
+@contextmanager
+def kept_randomness() -> Iterator[None]:
+    """The caller's global randomness, unchanged by what happens inside."""
+    state, numpy_state = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(state)
+        np.random.set_state(numpy_state)
