@@ -146,7 +146,13 @@ class WorkerSpec:
 class Link(Protocol):
     """The parent's end of the stream to one worker. Nothing here blocks."""
 
-    def send(self, message: Message) -> None: ...
+    def send(self, message: Message) -> bool:
+        """True when all of it left; what did not fit goes with later calls of `flush`."""
+        ...
+
+    def flush(self) -> bool:
+        """Send on what did not fit; true when nothing is left."""
+        ...
 
     def receive(self) -> list[Message]:
         """What has come, in order. Raises WorkerFailed once the worker is gone and all is read."""
@@ -160,6 +166,10 @@ class Link(Protocol):
         """Control steps executed in the lane since the worker started: moves while it is alive."""
         ...
 
+    def control(self, lane: int, word: int) -> None:
+        """Set the lane's control word, which the worker reads between two steps."""
+        ...
+
     def arrays(self, lane: int) -> Observation:
         """The lane's last observation; views are valid until its next chunk is sent."""
         ...
@@ -168,7 +178,9 @@ class Link(Protocol):
         """Resident bytes of the worker, where that can be read."""
         ...
 
-    def kill(self) -> None: ...
+    def kill(self) -> None:
+        """End the worker, if it lives, and let go of all that belongs to it. Twice is safe."""
+        ...
 
 
 class Runtime(Protocol):

@@ -1,0 +1,442 @@
+"""The workers of a fleet: started, heard, watched over and replaced."""
+
+from __future__ import annotations
+
+import select
+import time
+from dataclasses import dataclass
+from os import EFD_CLOEXEC, EFD_NONBLOCK, close, eventfd, eventfd_read, eventfd_write
+
+import numpy as np
+
+from hocket.contracts import Link, Runtime, WorkerSpec
+from hocket.errors import UsageError, WorkerFailed
+from hocket.fleet.notices import (
+    LaneFailed,
+    LaneSealed,
+    LanesExecuted,
+    LanesReady,
+    LanesRecycled,
+    LanesUp,
+    Notice,
+)
+from hocket.fleet.plain import env_spec_from_plain
+from hocket.fleet.shm import STOP, word
+from hocket.fleet.station import Phase, Seat, Station
+from hocket.wire import Close, Executed, Failed, Hello, Message, Ready, Sealed
+
+_WATCH_S = 0.1
+_WEIGH_S = 1.0
+_CLOSE_S = 1.0
+_PAUSE_S = 5.0
+_FAILED_STARTS = 3
+_RETRY_S = 0.2
+_SOUND = ("ObservationError", "ActionSpaceError", "ChunkShapeError", "ChunkValueError")
+"""Errors that hocket itself finds; the worker is sound after them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetConfig:
+    """How many lanes, and when a worker is given up."""
+
+    lanes: int
+    step_timeout_s: float = 60.0
+    """A worker that executes and makes no step for so long hangs."""
+    start_timeout_s: float = 300.0
+    """For the start of a worker, the build of an env with its reset, and sealing."""
+    worker_memory: int | None = None
+    """Resident bytes that a worker may have."""
+    recycle_after: int | None = None
+    """Episodes after which a worker is replaced."""
+
+
+@dataclass(slots=True)
+class Leaver:
+    """A worker whose place has gone to another, and that still seals its last attempts."""
+
+    lanes: range
+    link: Link
+    seats: list[Seat]
+    deadline: float
+
+
+class Crew:
+    """Keeps a worker at every station, and turns what they say into notices."""
+
+    def __init__(self, runtime: Runtime, spec: WorkerSpec, config: FleetConfig) -> None:
+        width = spec.lanes
+        if config.lanes < 1 or config.lanes % width:
+            raise UsageError(f"{config.lanes} lanes cannot be had in workers of {width}.")
+        self.stations = [Station(range(i, i + width)) for i in range(0, config.lanes, width)]
+        self._runtime = runtime
+        self._spec = spec
+        self._config = config
+        self._by_fd: dict[int, Station] = {}
+        self._inline: list[Station] = []
+        self._leavers: dict[int, Leaver] = {}
+        self._epoll = select.epoll()
+        self._bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
+        self._epoll.register(self._bell, select.EPOLLIN)
+        self._found: list[Notice] = []
+        self._executed: LanesExecuted | None = None
+        self._watched_at = self._weighed_at = time.monotonic()
+        self._is_closed = False
+
+    def start(self, station: Station) -> None:
+        """Ask for a worker, which comes up by itself."""
+        try:
+            link = self._runtime.start(self._spec)
+        except WorkerFailed as exc:
+            self._start_failed(station, str(exc))
+            return
+        station.settle(link, time.monotonic())
+        fd = link.fileno()
+        if fd is None:
+            self._inline.append(station)
+        else:
+            self._by_fd[fd] = station
+            self._epoll.register(fd, select.EPOLLIN)
+
+    def send(self, station: Station, message: Message) -> None:
+        """Send to a station's worker; without one the attempts are lost here."""
+        link = station.link
+        if link is None:
+            self._lose_attempts(station.lanes, station.seats, "WorkerStart", station.trouble)
+        elif not link.send(message):
+            self._epoll.modify(link.fileno() or 0, select.EPOLLIN | select.EPOLLOUT)
+
+    def ring(self) -> None:
+        """Make `hear` return. Any thread may call this."""
+        eventfd_write(self._bell, 1)
+
+    def hear(self, timeout_s: float) -> list[Notice]:
+        """What happened, waiting up to `timeout_s` for the first."""
+        deadline = time.monotonic() + timeout_s
+        is_rung = False
+        while True:
+            for station in tuple(self._inline):
+                self._read(station)
+            is_due = bool(self._found) or self._executed is not None
+            wait = 0.0 if is_due else min(max(0.0, deadline - time.monotonic()), _WATCH_S)
+            for fd, mask in self._epoll.poll(wait):
+                if fd == self._bell:
+                    eventfd_read(fd)
+                    is_rung = True
+                else:
+                    self._wake_for(fd, mask)
+            now = time.monotonic()
+            if now - self._watched_at >= _WATCH_S:
+                self._watch(now)
+            if is_rung or self._found or self._executed is not None or now >= deadline:
+                return self._take()
+
+    def close(self) -> None:
+        """End all workers and the runtime; twice is safe."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        for station in self.stations:
+            for place, seat in enumerate(station.seats):
+                if station.link is not None and seat.phase is Phase.EXECUTING:
+                    station.link.control(place, word(seat.chunk, STOP, seat.replaced))
+        links = [s.link for s in self.stations if s.link is not None]
+        for link in links:
+            link.send(Close())
+        links += [leaver.link for leaver in self._leavers.values()]
+        _await_ends(links, _CLOSE_S)
+        for link in links:
+            link.kill()
+        self._runtime.close()
+        self._epoll.close()
+        close(self._bell)
+
+    # -- Hearing -----------------------------------------------------------------------------
+
+    def _take(self) -> list[Notice]:
+        """Chunks first: an ended attempt is told before it is sealed, or its worker replaced."""
+        found, self._found = self._found, []
+        if self._executed is not None:
+            found.insert(0, self._executed)
+            self._executed = None
+        return found
+
+    def _wake_for(self, fd: int, mask: int) -> None:
+        station = self._by_fd.get(fd)
+        if station is None:
+            leaver = self._leavers.get(fd)
+            if leaver is not None:
+                self._read_leaver(fd, leaver)
+            return
+        if mask & select.EPOLLOUT and station.link is not None and station.link.flush():
+            self._epoll.modify(fd, select.EPOLLIN)
+        if mask & ~select.EPOLLOUT:
+            self._read(station)
+
+    def _read(self, station: Station) -> None:
+        link = station.link
+        if link is None:
+            return
+        try:
+            messages = link.receive()
+        except WorkerFailed as exc:
+            self._lose(station, "WorkerCrashed", str(exc))
+            return
+        has_ended = False
+        for message in messages:
+            if type(message) is Executed:
+                has_ended |= self._note_executed(station, message)
+            elif not self._note(station, message):
+                return
+        if has_ended:
+            self._recycle_if_due(station)
+
+    def _note_executed(self, station: Station, message: Executed) -> bool:
+        """Add to this poll's LanesExecuted; true where an episode ended."""
+        if self._executed is None:
+            self._executed = LanesExecuted([], [], [], [], [], [], [], [])
+        out = self._executed
+        rewards = np.frombuffer(message.rewards)
+        first, at, has_ended = station.lanes.start, 0, False
+        for row, place in enumerate(message.lanes):
+            seat, steps, ends = station.seats[place], message.steps[row], message.ends[row]
+            attempt = message.attempts[row]
+            is_orphan = seat.orphans > 0
+            if ends:
+                has_ended = True
+                station.episodes += 1
+                seat.sealing.append(-1 if is_orphan else attempt)
+                station.since = time.monotonic()
+            if is_orphan:
+                seat.orphans -= 1
+            else:
+                seat.phase = Phase.IDLE if ends else Phase.READY
+                out.lanes.append(first + place)
+                out.attempts.append(attempt)
+                out.chunks.append(message.chunks[row])
+                out.steps.append(steps)
+                out.rewards.append(rewards[at : at + steps])
+                out.ends.append(ends)
+                out.busy_s.append(message.busy_s[row])
+                out.observe_s.append(message.observe_s[row])
+            at += steps
+        return has_ended
+
+    def _note(self, station: Station, message: Message) -> bool:
+        """Any other message; false where the worker that sent it is no longer the station's."""
+        if isinstance(message, Ready):
+            self._note_ready(station, message)
+        elif isinstance(message, Sealed):
+            self._note_sealed(station.lanes, station.seats, message)
+        elif isinstance(message, Hello):
+            station.is_up = True
+            station.failed_starts = 0
+            station.since = time.monotonic()
+            self._found.append(LanesUp(station.lanes))
+        elif isinstance(message, Failed):
+            return self._note_failed(station, message)
+        return True
+
+    def _note_ready(self, station: Station, message: Ready) -> None:
+        kept = []
+        for row, place in enumerate(message.lanes):
+            seat = station.seats[place]
+            seat.live = seat.trial
+            if seat.orphans:
+                seat.orphans -= 1
+            else:
+                seat.phase = Phase.READY
+                kept.append(row)
+        if kept:
+            self._found.append(
+                LanesReady(
+                    [station.lanes[message.lanes[row]] for row in kept],
+                    [message.attempts[row] for row in kept],
+                    [message.prompts[row] for row in kept],
+                    None if message.spec is None else env_spec_from_plain(message.spec),
+                    message.build_s,
+                    message.reset_s,
+                )
+            )
+
+    def _note_sealed(self, lanes: range, seats: list[Seat], message: Sealed) -> None:
+        if seats[message.lane].sealing.popleft() >= 0:
+            self._found.append(LaneSealed(lanes[message.lane], message.attempt, message.files))
+
+    def _note_failed(self, station: Station, message: Failed) -> bool:
+        if message.lane < 0:
+            self._lose(station, message.kind, f"{message.message}\n{message.traceback}")
+            return False
+        seat = station.seats[message.lane]
+        if seat.sealing:
+            self._note_unsealed(station.lanes, station.seats, message)
+            return True
+        seat.live = None
+        # An env that broke in the middle of an episode may have broken its process too.
+        is_gone = seat.phase is Phase.EXECUTING and message.kind not in _SOUND
+        if seat.orphans:
+            seat.orphans -= 1
+        else:
+            seat.phase = Phase.IDLE
+            self._found.append(LaneFailed(station.lanes[message.lane], *message[1:], gone=is_gone))
+        if is_gone:
+            self._retire(station)
+        return not is_gone
+
+    def _note_unsealed(self, lanes: range, seats: list[Seat], message: Failed) -> None:
+        if seats[message.lane].sealing.popleft() >= 0:
+            lane = lanes[message.lane]
+            self._found.append(LaneFailed(lane, *message[1:], gone=False, sealing=True))
+
+    def _read_leaver(self, fd: int, leaver: Leaver) -> None:
+        try:
+            messages = leaver.link.receive()
+        except WorkerFailed as exc:
+            self._part(fd, leaver, str(exc))
+            return
+        for message in messages:
+            if isinstance(message, Sealed):
+                self._note_sealed(leaver.lanes, leaver.seats, message)
+            elif isinstance(message, Failed):
+                self._note_unsealed(leaver.lanes, leaver.seats, message)
+
+    # -- Replacing ---------------------------------------------------------------------------
+
+    def _start_failed(self, station: Station, message: str) -> None:
+        """Try again, a little later each time; give up after a few."""
+        now = time.monotonic()
+        station.settle(None, now)
+        station.trouble = message
+        station.failed_starts += 1
+        if station.failed_starts < _FAILED_STARTS:
+            station.retry_at = now + _RETRY_S * 2**station.failed_starts
+        else:
+            for lane in station.lanes:
+                self._found.append(LaneFailed(lane, -1, "WorkerStart", message, "", gone=True))
+
+    def _lose(self, station: Station, kind: str, message: str) -> None:
+        """The worker is gone, or must go: report what it had, and start another."""
+        was_up, seats = station.is_up, station.seats
+        link = self._detach(station)
+        has_lost = self._lose_attempts(
+            station.lanes, seats, kind if was_up else "WorkerStart", message
+        )
+        link.kill()
+        if not was_up:
+            self._start_failed(station, message)
+            return
+        if not has_lost:
+            self._found.append(LanesRecycled(station.lanes, message))
+        self.start(station)
+
+    def _lose_attempts(self, lanes: range, seats: list[Seat], kind: str, message: str) -> bool:
+        has_lost = False
+        for lane, seat in zip(lanes, seats, strict=True):
+            for attempt in seat.sealing:
+                if attempt >= 0:
+                    self._found.append(
+                        LaneFailed(lane, attempt, kind, message, "", gone=False, sealing=True)
+                    )
+            seat.sealing.clear()
+            if seat.phase is not Phase.IDLE:
+                seat.phase = Phase.IDLE
+                has_lost = True
+                self._found.append(LaneFailed(lane, seat.attempt, kind, message, "", gone=True))
+        return has_lost
+
+    def _detach(self, station: Station) -> Link:
+        link = station.link
+        assert link is not None
+        fd = link.fileno()
+        if fd is None:
+            self._inline.remove(station)
+        else:
+            del self._by_fd[fd]
+            self._epoll.unregister(fd)
+        station.link = None
+        return link
+
+    def _retire(self, station: Station) -> None:
+        """Another worker takes the place; this one seals what it has and goes."""
+        seats = station.seats
+        link = self._detach(station)
+        fd = link.fileno()
+        if fd is None:
+            link.kill()
+        else:
+            link.send(Close())
+            deadline = time.monotonic() + self._config.start_timeout_s
+            self._leavers[fd] = Leaver(station.lanes, link, seats, deadline)
+            self._epoll.register(fd, select.EPOLLIN)
+        self.start(station)
+
+    def _part(self, fd: int, leaver: Leaver, message: str) -> None:
+        self._lose_attempts(leaver.lanes, leaver.seats, "WorkerCrashed", message)
+        del self._leavers[fd]
+        self._epoll.unregister(fd)
+        leaver.link.kill()
+
+    def _recycle_if_due(self, station: Station) -> None:
+        if station.link is None or station.is_busy:
+            return
+        limit, after = self._config.worker_memory, self._config.recycle_after
+        reason = ""
+        if after is not None and station.episodes >= after:
+            reason = f"{station.episodes} episodes"
+        elif limit is not None and (station.link.memory() or 0) > limit:
+            reason = f"more than {limit} bytes of memory"
+        if reason:
+            self._found.append(LanesRecycled(station.lanes, reason))
+            self._retire(station)
+
+    # -- Watching ----------------------------------------------------------------------------
+
+    def _watch(self, now: float) -> None:
+        """Kill workers that hang or outgrow their memory; retry starts that are due."""
+        pause = now - self._watched_at
+        self._watched_at = now
+        weighs = now - self._weighed_at >= _WEIGH_S
+        if weighs:
+            self._weighed_at = now
+        for station in self.stations:
+            if pause > _PAUSE_S:
+                # Nobody listened, which is no fault of the worker's.
+                station.since = now
+            if station.retry_at is not None and now >= station.retry_at:
+                self.start(station)
+            elif station.link is not None:
+                self._check(station, now, weighs=weighs)
+        for fd, leaver in list(self._leavers.items()):
+            if now > leaver.deadline:
+                self._part(fd, leaver, "It did not end in time.")
+
+    def _check(self, station: Station, now: float, *, weighs: bool) -> None:
+        awaited, seconds = station.waits_since(now)
+        if awaited == "step" and seconds > self._config.step_timeout_s:
+            self._lose(station, "WorkerHung", f"The env made no step for {seconds:.1f} s.")
+        elif awaited == "start" and seconds > self._config.start_timeout_s:
+            self._lose(station, "WorkerHung", f"The env was not ready after {seconds:.1f} s.")
+        elif weighs and station.link is not None:
+            used, limit = station.link.memory(), self._config.worker_memory
+            if limit is not None and used is not None and used > limit:
+                self._lose(
+                    station, "WorkerMemory", f"The worker used {used} bytes; it may use {limit}."
+                )
+
+
+def _await_ends(links: list[Link], timeout_s: float) -> None:
+    """Give workers that were told to close some time to do so."""
+    deadline = time.monotonic() + timeout_s
+    poller = select.poll()
+    open_links: dict[int, Link] = {}
+    for link in links:
+        fd = link.fileno()
+        if fd is not None:
+            open_links[fd] = link
+            poller.register(fd, select.POLLIN)
+    while open_links and (left := deadline - time.monotonic()) > 0:
+        for fd, _ in poller.poll(left * 1000):
+            try:
+                open_links[fd].receive()
+            except WorkerFailed:
+                poller.unregister(fd)
+                del open_links[fd]

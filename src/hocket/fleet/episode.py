@@ -1,0 +1,207 @@
+"""Plays chunks in a lane's env until they, or the episode, end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from hocket.data import Array, Observation
+from hocket.errors import ChunkShapeError, ObservationError
+from hocket.fleet.attempt import Attempt
+from hocket.fleet.recording import Recording
+from hocket.fleet.shelf import Shelf
+from hocket.fleet.shm import STOP, Control
+from hocket.fleet.spaces import flatten
+from hocket.fleet.stage import Stage, Turn
+from hocket.wire import END_OBSERVED, Replace
+
+
+@dataclass(slots=True, kw_only=True)
+class Played:
+    """What came of one chunk."""
+
+    rewards: list[float] = field(default_factory=list)
+    ends: int = 0
+    busy_s: float = 0.0
+    observe_s: float = 0.0
+
+    @property
+    def is_observed(self) -> bool:
+        """Whether there is an observation of the last step."""
+        return not self.ends or bool(self.ends & END_OBSERVED)
+
+    def packed_rewards(self) -> bytes:
+        """The rewards as they travel."""
+        return np.array(self.rewards, "<f8").tobytes()
+
+
+class Player:
+    """One attempt in its env.
+
+    An env that can defer observations is observed only where somebody looks: at the end of a
+    chunk and the `history - 1` steps before it, at offsets asked for, and at every step where a
+    sink wants that or the history of a final observation must be whole.
+    """
+
+    def __init__(
+        self,
+        stage: Stage,
+        shelf: Shelf,
+        recording: Recording,
+        attempt: Attempt,
+        *,
+        cameras: tuple[str, ...] | None,
+        history: int,
+    ) -> None:
+        self.attempt = attempt
+        self._stage = stage
+        self._shelf = shelf
+        self._recording = recording
+        self._history = history
+        self._sinks_look = recording.observes_each_step
+        self._sink_cameras = recording.needs.cameras
+        self._all_cameras = cameras if cameras is None else (*cameras, *self._sink_cameras)
+        self._looks_always = attempt.final_observation and history > 1
+        self._decided = 0
+        """Step whose observation the running chunk answers."""
+
+    def reset(self) -> Any:
+        """The first observation, raw."""
+        self._stage.show(self._all_cameras)
+        return self._stage.reset(self.attempt.trial)
+
+    def open(self, arrays: Observation, prompt: str, record: Mapping[str, Any]) -> None:
+        """Begin to record, with the reset as step 0."""
+        self._recording.open(self.attempt, prompt, record)
+        self._record(None, 0.0, chunk=-1, observation=arrays)
+
+    def play(
+        self,
+        actions: Array,
+        chunk: int,
+        observe_at: Collection[int],
+        control: Control,
+        replacement: Callable[[], Replace | None],
+    ) -> Played:
+        """Execute a chunk up to its end, the episode's, or a recall."""
+        began = time.perf_counter()
+        played = Played()
+        self._decided = self.attempt.steps
+        total, done, replaced = len(actions), 0, 0
+        while done < total:
+            turn = self._stage.step(actions[done])
+            done += 1
+            control.count_step(0)
+            played.rewards.append(turn.reward)
+            played.ends = self.attempt.judge(
+                turn.info, terminated=turn.terminated, truncated=turn.truncated
+            )
+            is_seen = total - done < self._history or done in observe_at or self._looks_always
+            self._look(turn, actions[done - 1], chunk, played, is_seen=is_seen)
+            if played.ends:
+                break
+            code, count = control.command(0, chunk)
+            if code == STOP:
+                # The policy is owed a whole history: with one, a few more steps complete it.
+                self._see(played, turn)
+                total = min(total, done + self._shelf.lacks(self.attempt.steps))
+            elif count > replaced:
+                actions, replaced = self._splice(actions, done, count, replaced, replacement)
+                total = len(actions)
+                if done >= total:
+                    self._see(played, turn)
+        if not played.ends:
+            self._finish(played)
+        played.busy_s = time.perf_counter() - began
+        return played
+
+    def _look(
+        self, turn: Turn, action: Array, chunk: int, played: Played, *, is_seen: bool
+    ) -> None:
+        """Observe the step just made if anyone wants it, and record it."""
+        if played.ends:
+            is_seen = self.attempt.final_observation
+        arrays: Observation | None = None
+        if is_seen:
+            arrays = self._see(played, turn)
+            played.ends |= END_OBSERVED if played.ends else 0
+        elif self._sinks_look:
+            arrays = self._observe(played, turn, self._sink_cameras)
+        if self._recording.is_on:
+            self._record(action, turn.reward, chunk=chunk, observation=arrays)
+
+    def _see(self, played: Played, turn: Turn | None) -> Observation | None:
+        """Put the observation of the current step on the shelf, once."""
+        if self._shelf.last == self.attempt.steps:
+            return None
+        arrays = self._observe(played, turn, self._all_cameras)
+        began = time.perf_counter()
+        self._shelf.push(arrays, self.attempt.steps)
+        played.observe_s += time.perf_counter() - began
+        return arrays
+
+    def _observe(
+        self, played: Played, turn: Turn | None, cameras: tuple[str, ...] | None
+    ) -> Observation:
+        began = time.perf_counter()
+        if turn is not None and "deferred" not in self._stage.abilities:
+            raw = turn.observation
+        else:
+            self._stage.show(cameras)
+            raw = self._stage.observe()
+        arrays, _ = flatten(raw)
+        played.observe_s += time.perf_counter() - began
+        return arrays
+
+    def _finish(self, played: Played) -> None:
+        lacking = self._shelf.lacks(self.attempt.steps)
+        if lacking:
+            raise ObservationError(
+                f"A replaced chunk ended at step {self.attempt.steps}, {lacking} steps too soon "
+                f"to observe the {self._history} steps of history that the policy reads."
+            )
+
+    def _splice(
+        self,
+        actions: Array,
+        done: int,
+        count: int,
+        replaced: int,
+        replacement: Callable[[], Replace | None],
+    ) -> tuple[Array, int]:
+        """The chunk with its remainder replaced, as often as was asked for."""
+        drive = self._stage.drive
+        assert drive is not None
+        while replaced < count:
+            message = replacement()
+            if message is None:
+                break
+            replaced += 1
+            new = drive.decode(message.actions, message.length)
+            if message.start > len(actions):
+                raise ChunkShapeError(
+                    f"A replacement begins at step {message.start} of a chunk of {len(actions)}."
+                )
+            # Steps that were executed meanwhile cannot be taken back.
+            start = max(message.start, done)
+            actions = np.concatenate([actions[:start], new[start - message.start :]])
+        return actions, replaced
+
+    def _record(
+        self, action: Array | None, reward: float, *, chunk: int, observation: Observation | None
+    ) -> None:
+        if not self._recording.is_on:
+            return
+        self._recording.step(
+            self.attempt,
+            action,
+            reward,
+            chunk=chunk,
+            age=0 if action is None else self.attempt.steps - 1 - self._decided,
+            observation=observation,
+            state=self._stage.state() if self._recording.needs.states else None,
+        )

@@ -1,0 +1,219 @@
+"""All workers, seen from the parent: the commands that the engine gives to lanes."""
+
+from __future__ import annotations
+
+import dataclasses
+import select
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hocket.contracts import Link, Runtime, WorkerSpec
+from hocket.data import Array, Observation, TaskInfo, Trial
+from hocket.errors import HocketError, WorkerFailed
+from hocket.fleet.crew import Crew, FleetConfig
+from hocket.fleet.notices import Notice
+from hocket.fleet.shm import REPLACE, STOP, word
+from hocket.fleet.station import Phase, Seat, Station
+from hocket.wire import Begin, Describe, Described, Discard, Execute, Failed, Message, Replace
+
+__all__ = ["Fleet", "FleetConfig"]
+
+
+class Fleet:
+    """Drives every lane through its worker. One thread calls it, except for `wake`.
+
+    It has its runtime to itself, and closes it.
+    """
+
+    def __init__(self, runtime: Runtime, spec: WorkerSpec, config: FleetConfig) -> None:
+        self._runtime = runtime
+        self._spec = spec
+        self._crew = Crew(runtime, spec, config)
+        self._stations = self._crew.stations
+        self._width = spec.lanes
+
+    def __enter__(self) -> Fleet:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Ask for all workers at once; LanesUp tells as each comes up."""
+        for station in self._stations:
+            self._crew.start(station)
+
+    def describe(self, suite: str, timeout_s: float) -> list[TaskInfo]:
+        """A suite's tasks, asked of a worker made for that. Blocks."""
+        link = self._runtime.start(dataclasses.replace(self._spec, sinks=()))
+        try:
+            link.send(Describe(suite))
+            for message in _answers(link, timeout_s):
+                if isinstance(message, Described):
+                    return [TaskInfo(**task) for task in message.tasks]
+                if isinstance(message, Failed):
+                    raise HocketError(
+                        f"The tasks of {suite!r} cannot be listed: {message.message}\n"
+                        f"{message.traceback}"
+                    )
+        finally:
+            link.kill()
+        raise WorkerFailed(f"The tasks of {suite!r} were not told within {timeout_s} s.")
+
+    def begin(
+        self,
+        lanes: Sequence[int],
+        attempts: Sequence[int],
+        trials: Sequence[Trial],
+        max_steps: Sequence[int | None],
+        *,
+        final_observation: bool,
+        record: Sequence[Mapping[str, Any]],
+    ) -> None:
+        """Reset lanes for new attempts. Lanes whose worker is still starting may begin too."""
+        now = time.monotonic()
+        for station, places, rows in self._by_station(lanes):
+            if station.link is None:
+                self._crew.start(station)
+            for place, row in zip(places, rows, strict=True):
+                seat, trial = station.seats[place], trials[row]
+                seat.phase = Phase.BEGINNING
+                seat.attempt, seat.chunk = attempts[row], -1
+                seat.trial = (trial.suite, trial.task)
+            station.since = now
+            message = Begin(
+                places,
+                [attempts[row] for row in rows],
+                [(t.suite, t.task, t.seed, t.repeat) for t in (trials[row] for row in rows)],
+                [max_steps[row] or 0 for row in rows],
+                final_observation,
+                [record[row] for row in rows],
+            )
+            self._crew.send(station, message)
+
+    def execute(
+        self,
+        lanes: Sequence[int],
+        attempts: Sequence[int],
+        chunks: Sequence[int],
+        actions: Sequence[Array],
+        observe_at: Sequence[int] = (),
+    ) -> None:
+        """Run one chunk `[k, A]` in each lane."""
+        now = time.monotonic()
+        for station, places, rows in self._by_station(lanes):
+            data = []
+            for place, row in zip(places, rows, strict=True):
+                seat = station.seats[place]
+                seat.phase = Phase.EXECUTING
+                seat.chunk = chunks[row]
+                if seat.is_worded:
+                    self._word(station, place, 0)
+                seat.replaced = 0
+                data.append(np.ascontiguousarray(actions[row], "<f8").tobytes())
+            station.since = now
+            message = Execute(
+                places,
+                [attempts[row] for row in rows],
+                [chunks[row] for row in rows],
+                [len(actions[row]) for row in rows],
+                data[0] if len(data) == 1 else b"".join(data),
+                observe_at,
+            )
+            self._crew.send(station, message)
+
+    def recall(self, lane: int, attempt: int, chunk: int) -> None:
+        """Stop after the current step (with a history: as soon as that is whole); the lane answers
+        with the steps that it made. Of no effect once the chunk has ended."""
+        station, place = self._stations[lane // self._width], lane % self._width
+        seat = station.seats[place]
+        if self._runs(seat, attempt, chunk):
+            self._word(station, place, word(chunk, STOP, seat.replaced))
+
+    def replace(self, lane: int, attempt: int, chunk: int, start: int, actions: Array) -> None:
+        """From step `start` of the running chunk on, execute these actions `[k, A]` instead; steps
+        already made stay. Of no effect once the chunk has ended."""
+        station, place = self._stations[lane // self._width], lane % self._width
+        seat = station.seats[place]
+        if self._runs(seat, attempt, chunk):
+            data = np.ascontiguousarray(actions, "<f8").tobytes()
+            self._crew.send(station, Replace(place, attempt, chunk, start, len(actions), data))
+            seat.replaced += 1
+            self._word(station, place, word(chunk, REPLACE, seat.replaced))
+
+    def discard(self, lanes: Sequence[int], attempts: Sequence[int]) -> None:
+        """Forget attempts, and what was recorded of them; nothing more is told of them."""
+        for station, places, rows in self._by_station(lanes):
+            for place in places:
+                self._abandon(station, place)
+            self._crew.send(station, Discard(places, [attempts[row] for row in rows]))
+
+    def wake(self) -> None:
+        """Make a `poll` in progress return early. Any thread may call this."""
+        self._crew.ring()
+
+    def arrays(self, lane: int) -> Observation:
+        """The lane's last observation: views, valid until its next chunk or attempt is sent."""
+        link = self._stations[lane // self._width].link
+        if link is None:
+            raise WorkerFailed(f"Lane {lane} has no worker.")
+        return link.arrays(lane % self._width)
+
+    def live(self, lane: int) -> tuple[str, str] | None:
+        """Suite and task that the lane's worker has built now."""
+        return self._stations[lane // self._width].seats[lane % self._width].live
+
+    def poll(self, timeout_s: float) -> list[Notice]:
+        """What happened, waiting up to `timeout_s` for the first. Watches over the workers too."""
+        return self._crew.hear(timeout_s)
+
+    def close(self) -> None:
+        """End all workers: in order for a second, then by force. Twice is safe."""
+        self._crew.close()
+
+    def _by_station(
+        self, lanes: Sequence[int]
+    ) -> Iterator[tuple[Station, list[int], Sequence[int]]]:
+        """Each station with its lanes' places, and where these stand in `lanes`."""
+        if self._width == 1:
+            for row, lane in enumerate(lanes):
+                yield self._stations[lane], [0], (row,)
+            return
+        groups: dict[int, list[int]] = {}
+        for row, lane in enumerate(lanes):
+            groups.setdefault(lane // self._width, []).append(row)
+        for number, rows in groups.items():
+            yield self._stations[number], [lanes[row] % self._width for row in rows], rows
+
+    def _word(self, station: Station, place: int, value: int) -> None:
+        station.seats[place].is_worded = value != 0
+        if station.link is not None:
+            station.link.control(place, value)
+
+    def _runs(self, seat: Seat, attempt: int, chunk: int) -> bool:
+        return (seat.phase, seat.attempt, seat.chunk) == (Phase.EXECUTING, attempt, chunk)
+
+    def _abandon(self, station: Station, place: int) -> None:
+        """An answer that is still under way will be dropped when it comes."""
+        seat = station.seats[place]
+        if seat.phase is Phase.EXECUTING:
+            self._word(station, place, word(seat.chunk, STOP, seat.replaced))
+        if seat.phase in (Phase.BEGINNING, Phase.EXECUTING):
+            seat.orphans += 1
+        seat.phase = Phase.IDLE
+
+
+def _answers(link: Link, timeout_s: float) -> Iterator[Message]:
+    """What a single link says, until the time is over."""
+    deadline = time.monotonic() + timeout_s
+    fd = link.fileno()
+    poller = select.poll()
+    if fd is not None:
+        poller.register(fd, select.POLLIN)
+    while (left := deadline - time.monotonic()) > 0:
+        if fd is not None and not poller.poll(left * 1000):
+            return
+        yield from link.receive()

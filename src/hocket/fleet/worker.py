@@ -1,0 +1,123 @@
+"""What a worker process does: messages in, Host, messages out, until Close or the end of the
+stream."""
+
+from __future__ import annotations
+
+import os
+import platform
+import select
+import socket
+import sys
+import traceback
+from collections import deque
+from typing import Any
+
+from hocket.contracts import WorkerSpec
+from hocket.errors import HocketError, WireError
+from hocket.fleet.host import Host
+from hocket.fleet.plain import worker_spec_from_plain
+from hocket.fleet.shm import Control, create_block, map_block
+from hocket.wire import Close, Failed, Frames, Hello, Message, Open, Ready, Replace, pack
+
+_READ = 1 << 18
+_REPLACE_WAIT_S = 5.0
+
+
+class SocketPort:
+    """A Host's way to its parent through a stream socket, with file descriptors riding along."""
+
+    def __init__(self, stream: socket.socket) -> None:
+        self._stream = stream
+        self._frames = Frames()
+        self._inbox: deque[Message] = deque()
+        self._block: int | None = None
+        self.transport = "auto"
+        self.is_shared = False
+
+    def receive(self, timeout_s: float | None = None) -> Message | None:
+        """The next message; None at the end of the stream, or when nothing came in time."""
+        while not self._inbox:
+            if timeout_s is not None:
+                poller = select.poll()
+                poller.register(self._stream, select.POLLIN)
+                if not poller.poll(timeout_s * 1000):
+                    return None
+            data = self._stream.recv(_READ)
+            if not data:
+                return None
+            self._inbox.extend(self._frames.feed(data))
+        return self._inbox.popleft()
+
+    def replacement(self) -> Replace | None:
+        """The next Replace message; others that came before it are kept for later."""
+        later: list[Message] = []
+        found: Replace | None = None
+        while found is None:
+            message = self.receive(_REPLACE_WAIT_S)
+            if message is None:
+                break
+            if isinstance(message, Replace):
+                found = message
+            else:
+                later.append(message)
+        self._inbox.extendleft(reversed(later))
+        return found
+
+    def post(self, message: Message) -> None:
+        """Send a message; a new block's descriptor goes with the Ready that describes it."""
+        data = pack(message)
+        if self._block is not None and isinstance(message, Ready):
+            sent = socket.send_fds(self._stream, [data], [self._block])
+            os.close(self._block)
+            self._block = None
+            data = data[sent:]
+        self._stream.sendall(data)
+
+    def allocate(self, size: int) -> Any:
+        """Shared memory where that can be had, else plain memory that travels in messages."""
+        self.is_shared = False
+        if self._block is not None:
+            os.close(self._block)
+            self._block = None
+        if self.transport != "inline":
+            try:
+                self._block = create_block("hocket-arrays", size)
+                memory = map_block(self._block)
+            except (OSError, AttributeError):
+                if self.transport == "shm":
+                    raise
+            else:
+                self.is_shared = True
+                return memory
+        return bytearray(size)
+
+
+def serve(stream: socket.socket, control: Control, index: int) -> int:
+    """Work until told to close, or the parent is gone; gives the process's exit code."""
+    port = SocketPort(stream)
+    first = port.receive()
+    if first is None:
+        return 0
+    try:
+        host = Host(_open(first, port), control, port, index)
+    except HocketError as exc:
+        port.post(Failed(-1, -1, type(exc).__name__, str(exc), traceback.format_exc()))
+        return 1
+    version = platform.python_version()
+    port.post(Hello(os.getpid(), sys.executable, version, port.transport))
+    try:
+        while True:
+            message = port.receive()
+            if message is None or isinstance(message, Close):
+                return 0
+            host.perform(message)
+    finally:
+        host.close()
+
+
+def _open(message: Message, port: SocketPort) -> WorkerSpec:
+    if not isinstance(message, Open):
+        raise WireError(f"A worker's first message is Open, not {type(message).__name__}.")
+    spec = worker_spec_from_plain(message.spec)
+    port.transport = spec.transport
+    return spec

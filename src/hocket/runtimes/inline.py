@@ -1,0 +1,153 @@
+"""One worker in the engine's own process and thread: nothing to start, and `breakpoint()` works."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from hocket.contracts import Link, WorkerSpec
+from hocket.data import Observation
+from hocket.errors import UsageError, WorkerFailed
+from hocket.fleet.host import Host
+from hocket.fleet.layout import Layout
+from hocket.fleet.shm import Control
+from hocket.wire import Close, Hello, Message, Ready, Replace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InlineConfig:
+    """Nothing to set."""
+
+
+class InlineRuntime:
+    """Has one worker at a time, since one process can hold one simulator."""
+
+    Config = InlineConfig
+
+    def __init__(self, argument: str = "", config: InlineConfig | None = None) -> None:
+        del argument, config
+        self._link: InlineLink | None = None
+
+    def start(self, spec: WorkerSpec) -> Link:
+        """The one worker. Nothing of the env is built before its first message."""
+        if spec.python is not None:
+            raise UsageError("Another interpreter needs worker processes: use the local runtime.")
+        if self._link is not None and self._link.is_alive:
+            raise UsageError(
+                "The inline runtime has one lane: simulators cannot share a process. Use the "
+                "local runtime for more."
+            )
+        self._link = InlineLink(spec)
+        return self._link
+
+    def close(self) -> None:
+        """End the worker."""
+        if self._link is not None:
+            self._link.kill()
+
+
+class InlineLink:
+    """A Link whose `receive` does the work."""
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        self._inbox: deque[Message] = deque()
+        self._outbox: list[Message] = [Hello(0, "", "", "inline")]
+        self._memory: bytearray | None = None
+        self._views: Observation = {}
+        self._control = Control(bytearray(Control.size(spec.lanes)))
+        self._host = Host(spec, self._control, self, 0)
+        self.is_alive = True
+        self.is_shared = True
+
+    def send(self, message: Message) -> bool:
+        """Part of the Link contract."""
+        self._inbox.append(message)
+        return True
+
+    def flush(self) -> bool:
+        """Part of the Link contract."""
+        return True
+
+    def receive(self) -> list[Message]:
+        """Do all that was asked for, here and now."""
+        while self._inbox and self.is_alive:
+            message = self._inbox.popleft()
+            if isinstance(message, Close):
+                self.kill()
+            else:
+                with _own_randomness():
+                    self._host.perform(message)
+        done, self._outbox = self._outbox, []
+        if not done and not self.is_alive:
+            raise WorkerFailed("The inline worker was closed.")
+        return done
+
+    def fileno(self) -> None:
+        """Part of the Link contract."""
+
+    def steps(self, lane: int) -> int:
+        """Part of the Link contract."""
+        return self._control.steps(lane)
+
+    def control(self, lane: int, word: int) -> None:
+        """Part of the Link contract."""
+        self._control.set_word(lane, word)
+
+    def arrays(self, lane: int) -> Observation:
+        """Part of the Link contract."""
+        del lane
+        return self._views
+
+    def memory(self) -> None:
+        """Not told: it is the engine's own."""
+
+    def kill(self) -> None:
+        """Part of the Link contract."""
+        if self.is_alive:
+            self.is_alive = False
+            self._host.close()
+
+    def post(self, message: Message) -> None:
+        """What the Host answers."""
+        if isinstance(message, Ready) and message.layout is not None:
+            assert self._memory is not None
+            layout = Layout.from_plain(message.layout, len(self._memory))
+            self._views = layout.views(self._memory, 0)
+        self._outbox.append(message)
+
+    def replacement(self) -> Replace | None:
+        """The next Replace that was sent."""
+        for message in self._inbox:
+            if isinstance(message, Replace):
+                self._inbox.remove(message)
+                return message
+        return None
+
+    def allocate(self, size: int) -> bytearray:
+        """Memory that the engine reads without a copy."""
+        self._memory = bytearray(size)
+        return self._memory
+
+
+_env_state: tuple[object, object] | None = None
+
+
+@contextlib.contextmanager
+def _own_randomness() -> Iterator[None]:
+    """Keep the env's use of global randomness apart from that of everyone else in the process."""
+    global _env_state
+    outside = (random.getstate(), np.random.get_state())
+    if _env_state is not None:
+        random.setstate(_env_state[0])  # type: ignore[arg-type]
+        np.random.set_state(_env_state[1])  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        _env_state = (random.getstate(), np.random.get_state())
+        random.setstate(outside[0])
+        np.random.set_state(outside[1])
