@@ -246,7 +246,10 @@ def test_columns_that_say_nothing_are_left_out(mixed: Report) -> None:
     assert "return" not in clean
     assert "rate if" not in clean
     assert "errors" in clean
-    unjudged = str(build([episode(trial(), Outcome.FINISHED, total_reward=5.0)]))
+    unjudged = str(
+        build([episode(trial(), Outcome.FINISHED), episode(trial(seed=1), Outcome.ERROR)])
+    )
+    assert "rate if" not in unjudged
     assert "success" not in unjudged
     assert "return" in unjudged
     assert "rate if" in str(mixed)

@@ -122,7 +122,7 @@ _COLUMNS = (
         wanted=lambda scores: any(score.n > score.finished or not score.n for score in scores),
     ),
     _Column(
-        heading="return",
+        heading="mean\nreturn",
         cell=lambda score: number(score.returns.value),
         wanted=lambda scores: any(score.finished for score in scores),
     ),
@@ -132,14 +132,16 @@ _COLUMNS = (
         wanted=lambda scores: scores[0].n > 0 and scores[0].n == scores[0].finished,
     ),
     _Column(
-        heading="steps",
+        heading="mean\nsteps",
         cell=lambda score: UNDEFINED if score.steps.value is None else f"{score.steps.value:,.1f}",
     ),
     _Column(heading="errors", cell=lambda score: f"{score.errors:,}"),
     _Column(
         heading="rate if\nerrors\nfailed",
         cell=lambda score: percent(score.rate_errors_as_failures) if score.errors else "",
-        wanted=lambda scores: any(score.errors for score in scores),
+        wanted=lambda scores: any(
+            score.errors and score.rate_errors_as_failures is not None for score in scores
+        ),
     ),
 )
 
