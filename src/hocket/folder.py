@@ -27,6 +27,8 @@ from hocket.errors import RunFolderError
 
 TEMPORARY = ".tmp"
 """Suffix of a file that is still being written."""
+ROWS = ".rows"
+"""Suffix of a sink's file whose rows go into a segment: waste once its episode is committed."""
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 

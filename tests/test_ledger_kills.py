@@ -1,0 +1,110 @@
+"""`kill -9` at any moment, then resume: nothing is lost, and nothing is counted twice."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pytest
+
+import synthetic_run
+from hocket.data import Outcome, Trial
+from hocket.ledger import LedgerView
+from hocket.record.chunks import load_chunks
+from hocket.record.steps import load_steps
+from synthetic_run import episode_of, open_run, plan, steps_of
+
+KILLS = 25
+TRIALS = 240
+
+
+def rows_by_attempt(table: object, column: str) -> dict[tuple[str, int], list[int]]:
+    found: dict[tuple[str, int], list[int]] = {}
+    for row in table.select(["trial", "attempt", column]).to_pylist():  # type: ignore[attr-defined]
+        found.setdefault((row["trial"], row["attempt"]), []).append(row[column])
+    return found
+
+
+def check_counted(root: Path) -> dict[Trial, int]:
+    """Every counted episode is right and has all its rows, once; and there are no other rows.
+    The attempts that count."""
+    with LedgerView.open(root) as ledger:
+        episodes = ledger.episodes()
+    steps = rows_by_attempt(load_steps(root), "step")
+    chunks = rows_by_attempt(load_chunks(root), "chunk")
+    counted: dict[Trial, int] = {}
+    for episode in episodes:
+        trial = episode.trial
+        assert trial not in counted
+        counted[trial] = episode.attempt
+        own_steps = steps.pop((trial.id, episode.attempt), [])
+        own_chunks = chunks.pop((trial.id, episode.attempt), [])
+        if episode.outcome is Outcome.ERROR:
+            continue
+        assert episode == episode_of(trial, episode.attempt, episode.files)
+        assert own_steps == list(range(steps_of(trial) + 1))
+        assert own_chunks == list(range(episode.chunks))
+        assert [Path(file).name for file in episode.files] == ["states.npy"]
+        assert (root / episode.files[0]).is_file()
+    assert not steps
+    assert not chunks
+    return counted
+
+
+def kill_at_random(root: Path, rng: random.Random) -> bool:
+    """Go on with the run in another process and kill it; false if it ended before."""
+    child = subprocess.Popen(
+        [sys.executable, synthetic_run.__file__, str(root), str(rng.randrange(10**6))],
+        stdout=subprocess.PIPE,
+    )
+    assert child.stdout is not None
+    with child.stdout:
+        said = child.stdout.read(rng.randint(1, 70))
+        child.kill()
+        child.wait(timeout=20)
+    return b"!" not in said and child.returncode == -9
+
+
+@pytest.mark.timeout(300)
+def test_every_trial_is_counted_once_after_many_kills(tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    open_run(root, resume=False, trials=plan(TRIALS)).close()
+    rng = random.Random(11)
+    before: dict[Trial, int] = {}
+    for _ in range(KILLS):
+        assert kill_at_random(root, rng), "the run ended before it was killed: plan more trials"
+        counted = check_counted(root)
+        assert before.items() <= counted.items(), "a finished episode was lost or changed"
+        before = counted
+    assert 0 < len(before) < TRIALS
+
+    subprocess.run([sys.executable, synthetic_run.__file__, str(root), "0"], check=True, timeout=60)
+    counted = check_counted(root)
+    assert set(counted) == set(plan(TRIALS))
+    assert max(counted.values()) > 0, "no attempt was ever repeated"
+    for table, load in (("steps", load_steps), ("chunks", load_chunks)):
+        seen_directly = ds.dataset(root / table, format="parquet").to_table()
+        assert seen_directly.num_rows == load(root).num_rows
+        pairs = set(zip(*(seen_directly[c].to_pylist() for c in ("trial", "attempt")), strict=True))
+        assert pairs <= {(trial.id, attempt) for trial, attempt in counted.items()}
+
+
+def test_finished_run_leaves_one_segment_of_each_table_and_no_waste(tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    open_run(root, resume=False, trials=plan(60)).close()
+    for seed in ("1", "2"):  # the second finds nothing to do
+        subprocess.run(
+            [sys.executable, synthetic_run.__file__, str(root), seed], check=True, timeout=60
+        )
+    assert [len(list((root / table).iterdir())) for table in ("chunks", "steps")] == [1, 1]
+    assert not list(root.rglob("*.rows"))
+    assert not list(root.rglob("*.tmp"))
+    assert pc.count_distinct(load_steps(root)["trial"]).as_py() == 60
+    with open_run(root, resume=True) as ledger:
+        assert ledger.remaining() == []
+        # Failed attempts leave nothing here, so that there is nothing to sweep.
+        assert ledger.sweep() == []
