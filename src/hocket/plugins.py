@@ -53,6 +53,8 @@ BUILTIN: Mapping[Kind, Mapping[str, Builtin]] = {
             "hocket.policies.expert:MetaWorldExpert", "metaworld", ("metaworld",)
         ),
         "torch": Builtin("hocket.policies.torch:load", "torch", ("torch",)),
+        "openpi": Builtin("hocket.policies.openpi:OpenPI"),
+        "gr00t": Builtin("hocket.policies.gr00t:Gr00t", "gr00t", ("zmq",)),
         "random": Builtin("hocket.policies.simple:RandomPolicy"),
         "zero": Builtin("hocket.policies.simple:ZeroPolicy"),
         "scripted": Builtin("hocket.testing:ScriptedPolicy"),

@@ -1,0 +1,99 @@
+"""A TCP proxy that can be told to misbehave."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+
+class FaultProxy:
+    """Forwards to `target`; faults hold for bytes that come after they were set."""
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        self.is_stalled = threading.Event()
+        """Nothing passes, and nothing is closed: a half-open connection."""
+        self.delay_s = 0.0
+        self.cut_after: int | None = None
+        """Replies end, and the connection with them, after so many more bytes."""
+        self.accepted = 0
+        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._threads: list[threading.Thread] = []
+        self._is_closed = False
+        self._start(self._accept)
+
+    def __enter__(self) -> FaultProxy:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_closed = True
+        # A thread inside accept() is not woken by close() alone.
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self.drop_all()
+        for thread in self._threads:
+            thread.join(5)
+        self._listener.close()
+
+    def drop_all(self) -> None:
+        """Cut every connection."""
+        pairs, self._pairs = self._pairs, []
+        for pair in pairs:
+            cut(pair)
+
+    def _start(self, target: Callable[..., None], *arguments: object) -> None:
+        thread = threading.Thread(target=target, args=arguments, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while not self._is_closed:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            self.accepted += 1
+            try:
+                far = socket.create_connection(("127.0.0.1", self._target))
+            except OSError:
+                near.close()
+                continue
+            self._pairs.append((near, far))
+            self._start(self._carry, near, far)
+
+    def _carry(self, near: socket.socket, far: socket.socket) -> None:
+        there = threading.Thread(target=self._pump, args=(near, far, False), daemon=True)
+        there.start()
+        self._pump(far, near, True)
+        there.join()
+        near.close()
+        far.close()
+
+    def _pump(self, source: socket.socket, sink: socket.socket, is_reply: bool) -> None:
+        try:
+            while data := source.recv(65536):
+                while self.is_stalled.is_set() and not self._is_closed:
+                    time.sleep(0.005)
+                if self.delay_s:
+                    time.sleep(self.delay_s)
+                if is_reply and self.cut_after is not None:
+                    data, self.cut_after = data[: self.cut_after], self.cut_after - len(data)
+                    if self.cut_after <= 0:
+                        self.cut_after = None
+                        sink.sendall(data)
+                        break
+                sink.sendall(data)
+        except OSError:
+            pass
+        cut((source, sink))
+
+
+def cut(pair: tuple[socket.socket, socket.socket]) -> None:
+    """Shut both directions of both sockets."""
+    for one in pair:
+        with contextlib.suppress(OSError):
+            one.shutdown(socket.SHUT_RDWR)
