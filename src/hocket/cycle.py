@@ -169,7 +169,7 @@ class Latency:
         self._seconds: list[float] = []
         self._stale = False
         for size, seconds in (points or {}).items():
-            self.observe(size, seconds)
+            self.seed(size, seconds)
 
     def __bool__(self) -> bool:
         return bool(self._measured)
@@ -178,12 +178,22 @@ class Latency:
         """A batch of `size` took `seconds`."""
         if size < 1 or seconds < 0:
             raise ValueError(f"A batch of {size} cannot take {seconds} s.")
-        measured = self._measured.get(size)
-        if measured is None:
-            measured = self._measured[size] = RunningMedian(self.WINDOW)
-        elif (usual := measured.value) is not None and usual > 0:
+        if not self._sizes:
+            self._fit()
+        # Not `predict`: to fit anew for every batch would cost more than the batch's share.
+        usual = interpolate(size, self._sizes, self._seconds) if self._sizes else 0.0
+        if self._sizes and self._sizes[0] <= size <= self._sizes[-1] and usual > 0:
+            if size not in self._measured:
+                # What its neighbours say counts twice, or one outlier at a new size would be all
+                # that is known of it, and the size would not be tried again.
+                self.seed(size, usual)
+                self.seed(size, usual)
             seconds = min(max(seconds, usual / self.OUTLIER), usual * self.OUTLIER)
-        measured.add(seconds)
+        self.seed(size, seconds)
+
+    def seed(self, size: int, seconds: float) -> None:
+        """A measurement under control, as at warm-up: believed as it is."""
+        self._measured.setdefault(size, RunningMedian(self.WINDOW)).add(seconds)
         self._stale = True
 
     def predict(self, size: int) -> float:

@@ -1,39 +1,47 @@
 """Decides who is in the next batch and when it leaves. No clock, no thread, no socket: lanes come
 in, batches go out, and time is an argument (any clock that never falls, in seconds).
 
-A batch leaves when a policy slot is free and, in one ready queue,
+When a policy slot is free, a batch leaves as soon as, in one ready queue,
 
-- the ready lanes reach the target of the cycle model (see `hocket.cycle`), or
-- every awaited lane is ready, or
-- the oldest has waited longer than it is worth.
+- the ready lanes reach the target that the cycle model gives (see `hocket.cycle`), or
+- no lane is awaited any more, or the oldest has waited 1.5 times what a chunk takes, or
+- waiting does not pay. The lanes that execute are expected a median duration after they began. To
+  wait for the next few of them holds the ready ones up; to leave without them costs a second
+  inference, which they wait for. Whatever costs the lanes less time in all is done. Where several
+  signatures share one policy, a small batch lets a larger one pass that is about to be ready.
 
 Awaited are lanes that execute a chunk and are not overdue. A lane in reset, build or replacement
-has left and is awaited by nobody; neither is a lane whose kind takes much longer than most, for it
-comes when it comes. Every operation on a lane is O(log lanes), mostly O(1); the model is asked
-again only when what it was told has moved.
+has left and is awaited by nobody. Lanes that nothing is known of (a server's connections: `ready`
+and `leave` only) are not awaited either, and leave as soon as a slot is free.
+
+Per lane the work is O(log lanes), per batch O(batch); the model is asked again only when what it
+was told may have moved.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush
 from itertools import islice
+from math import ceil
 
 from hocket.cycle import Contention, Latency, RunningMedian, Work, target_batch
 
-OVERDUE = 2.0
-"""A lane that executes for so many times its kind's median is no longer awaited."""
 PATIENCE = 1.5
-"""The oldest ready lane waits at most so many times the time to execute a chunk."""
-SLOW = 2.0
-"""A kind that takes so many times longer than most chunks is never awaited."""
+"""The oldest ready lane waits at most so many times the median duration of a chunk."""
+OVERDUE = 0.25
+"""A lane is overdue when it is late by this share of the median duration."""
+IMMINENT = 0.03
+"""An awaited lane is never expected sooner than in this share of the median duration."""
+OVERFULL = 1.25
+"""A batch takes at most so many times its target, so that cohorts stay apart."""
 RECHECK = 16
-"""Batches after which the target is computed again, even where the lanes stayed the same."""
+"""Batches after which the model is asked again, even where the lanes stayed the same."""
 MOVED = 0.1
-"""Share of the lanes that must come or go before the target is computed again."""
+"""Share of the lanes that must come or go for the model to be asked again at once."""
 KIND_WINDOW = 31
-ALL_WINDOW = 127
+QUEUE_WINDOW = 127
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,49 +68,58 @@ class BatchPlan:
 
 
 class _Queue:
-    """Ready lanes of one signature, oldest first, and how many more are coming."""
-
-    __slots__ = ("awaited", "key", "lanes", "members", "members_at_target", "ready", "target")
+    """Ready lanes of one signature, oldest first, and those that will come back to it."""
 
     def __init__(self, key: Hashable) -> None:
         self.key = key
         self.ready: dict[int, float] = {}
         """Lane to the time since when it is ready. Dicts keep order, and removal is O(1)."""
-        self.awaited = 0
+        self.late_at: list[float] = []
+        """When each executing lane is overdue, sorted."""
+        self.seconds = RunningMedian(QUEUE_WINDOW)
+        """How long chunks took, whatever their kind: those that come often count often."""
+        self.kinds: dict[_Kind, int] = {}
+        """Lanes by the kind of their last chunk, so that rare guests count for little."""
         self.members = 0
         """Lanes whose last observation was of this signature and that have not left."""
         self.target = 1
-        self.members_at_target = 0
+        self.members_at_target = -1
+        """For how many the target was computed; -1: it is to be computed again."""
 
     @property
     def oldest(self) -> float:
         return next(iter(self.ready.values()))
 
+    @property
+    def typical_s(self) -> float:
+        return self.seconds.value or 0.0
+
+    def count(self, kind: _Kind | None, change: int) -> None:
+        if kind is not None:
+            self.kinds[kind] = self.kinds.get(kind, 0) + change
+
 
 class _Kind:
-    """Chunks that should take about the same time to execute."""
+    """Chunks that should take about the same time."""
 
-    __slots__ = ("is_slow", "running", "seconds")
+    __slots__ = ("seconds",)
 
     def __init__(self) -> None:
         self.seconds = RunningMedian(KIND_WINDOW)
-        self.running: dict[_Queue, int] = {}
-        """Lanes that execute and are not overdue, by the queue that they will come back to."""
-        self.is_slow = False
 
 
 class _Lane:
-    """Where a lane is: ready, in a batch, or executing (then `kind` is set)."""
+    """Where a lane is, and what it did last."""
 
-    __slots__ = ("is_late", "kind", "lane_seconds", "queue", "serial", "started")
+    __slots__ = ("is_executing", "kind", "lane_seconds", "late_at", "queue", "started")
 
     def __init__(self, queue: _Queue) -> None:
         self.queue = queue
         self.kind: _Kind | None = None
-        self.is_late = False
+        self.is_executing = False
         self.started = 0.0
         self.lane_seconds = 0.0
-        self.serial = 0
+        self.late_at: float | None = None
 
 
 class Scheduler:
@@ -114,17 +131,16 @@ class Scheduler:
         self._queues: dict[Hashable, _Queue] = {}
         self._kinds: dict[Hashable, _Kind] = {}
         self._latency = Latency()
-        self._all_seconds = RunningMedian(ALL_WINDOW)
+        self._infer_s: list[float] = [0.0] * (config.max_batch + 1)
+        """The latency of every size, as of the last check."""
         self._contention = Contention(config.cores)
         self._executing = 0
         self._lane_seconds = 0.0
         """Integral of `_executing` over time, up to `_counted_at`."""
         self._counted_at = 0.0
-        self._late_at: list[tuple[float, int, int]] = []
-        self._serial = 0
         self._in_flight = 0
         self._batches = 0
-        self._stale_at = 0
+        self._check_at = 0
 
     # -- What happens to lanes -------------------------------------------------------------------
 
@@ -133,22 +149,24 @@ class Scheduler:
         chunks = self._kinds.get(kind)
         if chunks is None:
             chunks = self._kinds[kind] = _Kind()
-        seconds = chunks.seconds.value or self._all_seconds.value
+        usual_s = chunks.seconds.value
         self._count(now, len(lanes))
         for number in lanes:
             lane = self._lanes.get(number)
-            if lane is None:
-                raise ValueError(f"Lane {number} was never ready; it cannot execute a chunk.")
-            if lane.kind is not None or number in lane.queue.ready:
-                raise ValueError(f"Lane {number} is not in a batch; it cannot execute a chunk.")
-            lane.kind = chunks
+            if lane is None or lane.is_executing or number in lane.queue.ready:
+                raise ValueError(f"Lane {number} was in no batch; it cannot execute a chunk.")
+            queue = lane.queue
+            if lane.kind is not chunks:
+                queue.count(lane.kind, -1)
+                queue.count(chunks, 1)
+                lane.kind = chunks
+            lane.is_executing = True
             lane.started = now
             lane.lane_seconds = self._lane_seconds
-            lane.is_late = False
-            self._serial = lane.serial = self._serial + 1
-            self._await(lane, 1)
-            if seconds is not None:
-                heappush(self._late_at, (now + OVERDUE * seconds, lane.serial, number))
+            expected_s = queue.seconds.value if usual_s is None else usual_s
+            if expected_s is not None:
+                lane.late_at = now + expected_s + OVERDUE * queue.typical_s
+                insort(queue.late_at, lane.late_at)
 
     def ready(self, lane: int, queue: Hashable, now: float, busy_s: float | None) -> None:
         """An observation came. `busy_s` is how long the chunk took; None after a reset."""
@@ -159,14 +177,12 @@ class Scheduler:
         if known is None:
             known = self._lanes[lane] = _Lane(place)
             place.members += 1
+        elif lane in known.queue.ready:
+            raise ValueError(f"Lane {lane} is ready already.")
         else:
-            if lane in known.queue.ready:
-                raise ValueError(f"Lane {lane} is ready already.")
             self._stop(known, now, busy_s)
             if known.queue is not place:
-                known.queue.members -= 1
-                place.members += 1
-                known.queue = place
+                self._move(known, place)
         place.ready[lane] = now
 
     def leave(self, lane: int) -> None:
@@ -174,36 +190,39 @@ class Scheduler:
         known = self._lanes.pop(lane, None)
         if known is None:
             return
-        known.queue.ready.pop(lane, None)
-        known.queue.members -= 1
-        if known.kind is not None:
+        queue = known.queue
+        queue.ready.pop(lane, None)
+        queue.members -= 1
+        queue.count(known.kind, -1)
+        self._expect_no_more(known)
+        if known.is_executing:
             self._executing -= 1
-            if not known.is_late:
-                self._await(known, -1)
 
     # -- What the policy does --------------------------------------------------------------------
 
     def seed_latency(self, points: Mapping[int, float]) -> None:
-        """What batches of some sizes cost at warm-up."""
+        """What batches of some sizes cost at warm-up, in seconds."""
         for size, seconds in points.items():
-            self._latency.observe(size, seconds)
-        self._stale_at = self._batches
+            self._latency.seed(size, seconds)
+        self._check_at = self._batches
 
     def next_batch(self, now: float) -> BatchPlan | None:
         """Take a batch out of its queue, and a policy slot; None if nothing should leave now."""
         if self._in_flight >= self._config.concurrency:
             return None
-        self._forget_late(now)
         chosen: _Queue | None = None
         for queue in self._queues.values():
             # Between queues the one whose oldest lane waits longest goes first: none starves.
-            if queue.ready and (chosen is None or queue.oldest < chosen.oldest):
-                self._aim(queue)
-                if self._leaves(queue, now):
-                    chosen = queue
+            if (
+                queue.ready
+                and (chosen is None or queue.oldest < chosen.oldest)
+                and self._leaves(queue, now)
+            ):
+                chosen = queue
         if chosen is None:
             return None
-        lanes = tuple(islice(chosen.ready, self._take(chosen)))
+        size = min(len(chosen.ready), self._config.max_batch, ceil(OVERFULL * chosen.target))
+        lanes = tuple(islice(chosen.ready, size))
         for lane in lanes:
             del chosen.ready[lane]
         self._in_flight += 1
@@ -222,18 +241,22 @@ class Scheduler:
         """When `next_batch` may answer differently though nothing happens; None if never."""
         if self._in_flight >= self._config.concurrency:
             return None
-        self._forget_late(now)
-        times = [q.oldest + self._patience_s() for q in self._queues.values() if q.ready]
+        queues = self._queues.values()
+        times = [queue.oldest + PATIENCE * queue.typical_s for queue in queues if queue.ready]
         if not times:
             return None
-        if self._late_at:
-            times.append(self._late_at[0][0])
+        # As time goes on, waiting pays ever more, until a lane is overdue: of any queue, since a
+        # batch may have let another queue's pass.
+        for queue in queues:
+            coming = bisect_right(queue.late_at, now)
+            if coming < len(queue.late_at):
+                times.append(queue.late_at[coming])
         return max(now, min(times))
 
     # -- For display -----------------------------------------------------------------------------
 
     def target(self, queue: Hashable) -> int:
-        """How many lanes a batch of this queue waits for."""
+        """How many lanes a batch of this queue waits for, if that pays."""
         place = self._queues.get(queue)
         return place.target if place is not None else 1
 
@@ -247,25 +270,62 @@ class Scheduler:
         """Batches that are being inferred."""
         return self._in_flight
 
-    # -- Rules -----------------------------------------------------------------------------------
+    # -- When a batch leaves ---------------------------------------------------------------------
 
     def _leaves(self, queue: _Queue, now: float) -> bool:
+        self._aim(queue)
         return (
             len(queue.ready) >= queue.target
-            or queue.awaited == 0
-            or queue.oldest + self._patience_s() <= now
+            or queue.oldest + PATIENCE * queue.typical_s <= now
+            or not (self._pays_to_wait(queue, now) or self._pays_to_give_way(queue, now))
         )
 
-    def _take(self, queue: _Queue) -> int:
-        return min(len(queue.ready), self._config.max_batch)
+    def _pays_to_wait(self, queue: _Queue, now: float) -> bool:
+        """Is there a number of coming lanes for which waiting costs all of them less time?"""
+        here, infer_s = len(queue.ready), self._infer_s
+        alone_s = infer_s[here]
+        is_last_slot = self._config.concurrency - self._in_flight == 1
+        late_at, coming = queue.late_at, bisect_right(queue.late_at, now)
+        more = min(queue.target - here, len(late_at) - coming)
+        while more > 0:
+            wait_s = self._expected_s(queue, coming + more - 1, now)
+            together_s = wait_s + infer_s[here + more]
+            # Apart, those who come later find the slot taken, unless there is another one.
+            apart_s = (max(wait_s, alone_s) if is_last_slot else wait_s) + infer_s[more]
+            if here * (together_s - alone_s) < more * (apart_s - together_s):
+                return True
+            more //= 2
+        return False
 
-    def _patience_s(self) -> float:
-        return PATIENCE * (self._all_seconds.value or 0.0)
+    def _pays_to_give_way(self, queue: _Queue, now: float) -> bool:
+        """Is a larger batch of another signature so near that it had better go first?"""
+        if len(self._queues) == 1 or self._config.concurrency - self._in_flight > 1:
+            return False
+        here, infer_s = len(queue.ready), self._infer_s
+        alone_s = infer_s[here]
+        for other in self._queues.values():
+            coming = bisect_right(other.late_at, now)
+            more = min(other.target - len(other.ready), len(other.late_at) - coming)
+            while other is not queue and more > 0:
+                wait_s = self._expected_s(other, coming + more - 1, now)
+                size = more + len(other.ready)
+                if here * (wait_s + infer_s[size]) < size * (alone_s - wait_s):
+                    return True
+                more //= 2
+        return False
+
+    def _expected_s(self, queue: _Queue, place: int, now: float) -> float:
+        """In how many seconds the lane at this place in the order of arrival should be ready."""
+        typical_s = queue.typical_s
+        return max(IMMINENT * typical_s, queue.late_at[place] - OVERDUE * typical_s - now)
+
+    # -- The target ------------------------------------------------------------------------------
 
     def _aim(self, queue: _Queue) -> None:
-        if self._batches >= self._stale_at:
-            self._stale_at = self._batches + RECHECK
-            self._sort_kinds()
+        if self._batches >= self._check_at:
+            self._check_at = self._batches + RECHECK
+            sizes = range(1, self._config.max_batch + 1)
+            self._infer_s = [0.0, *map(self._latency.predict, sizes)]
             for place in self._queues.values():
                 place.members_at_target = -1
         moved = abs(queue.members - queue.members_at_target)
@@ -274,72 +334,64 @@ class Scheduler:
             queue.target = self._target(queue)
 
     def _target(self, queue: _Queue) -> int:
-        seconds = self._all_seconds.value
-        if seconds is None or not self._latency:
-            return 1
+        config = self._config
+        seconds = queue.seconds.value
+        if seconds is None:
+            # Nothing is known yet. If lanes will execute, one cohort more than can be inferred at
+            # once is the least that keeps all busy; a server's connections just go.
+            is_server = self._batches > config.concurrency and not self._kinds
+            cohorts = 1 if is_server else config.concurrency + 1
+            return min(config.max_batch, ceil(queue.members / cohorts))
         work = Work(
-            cores=self._config.cores,
+            cores=config.cores,
             execute_s=seconds / self._contention.slowdown,
-            concurrency=self._config.concurrency * queue.members / len(self._lanes),
+            concurrency=config.concurrency * queue.members / len(self._lanes),
             contention=self._contention.exponent,
-            max_batch=self._config.max_batch,
+            max_batch=config.max_batch,
         )
-        return target_batch(queue.members, work, self._latency)
+        return target_batch(self._regulars(queue, seconds), work, self._latency.predict)
 
-    def _sort_kinds(self) -> None:
-        """Say which kinds are slow; what was awaited of them changes with it."""
-        usual = self._all_seconds.value
-        if usual is None:
-            return
-        for kind in self._kinds.values():
-            seconds = kind.seconds.value
-            is_slow = seconds is not None and seconds > SLOW * usual
-            if is_slow != kind.is_slow:
-                kind.is_slow = is_slow
-                for queue, count in kind.running.items():
-                    queue.awaited += -count if is_slow else count
+    def _regulars(self, queue: _Queue, seconds: float) -> int:
+        """The lanes, each counted by how often it comes: one that records video comes seldom."""
+        infer_s = self._infer_s[queue.target]
+        count = float(queue.members - sum(queue.kinds.values()))
+        for kind, lanes in queue.kinds.items():
+            usual_s = max(seconds, kind.seconds.value or seconds)
+            count += lanes * (seconds + infer_s) / (usual_s + infer_s)
+        return max(1, round(count))
 
     # -- Book-keeping ----------------------------------------------------------------------------
 
-    def _await(self, lane: _Lane, change: int) -> None:
-        kind = lane.kind
-        assert kind is not None
-        kind.running[lane.queue] = kind.running.get(lane.queue, 0) + change
-        if not kind.is_slow:
-            lane.queue.awaited += change
-
     def _stop(self, lane: _Lane, now: float, busy_s: float | None) -> None:
-        kind = lane.kind
-        if kind is None:
+        if not lane.is_executing:
             return
-        if not lane.is_late:
-            self._await(lane, -1)
+        self._expect_no_more(lane)
         self._count(now, -1)
-        lane.kind = None
-        if busy_s is None:
+        lane.is_executing = False
+        kind = lane.kind
+        if busy_s is None or kind is None:
             return
-        usual = kind.seconds.value
-        if usual and now > lane.started:
+        usual_s = kind.seconds.value
+        if usual_s and now > lane.started:
             load = (self._lane_seconds - lane.lane_seconds) / (now - lane.started)
-            self._contention.observe(load, busy_s / usual)
+            self._contention.observe(load, busy_s / usual_s)
         kind.seconds.add(busy_s)
-        self._all_seconds.add(busy_s)
+        lane.queue.seconds.add(busy_s)
+
+    def _move(self, lane: _Lane, queue: _Queue) -> None:
+        """The lane's observations have another signature now (its next trial's suite)."""
+        for place, change in ((lane.queue, -1), (queue, 1)):
+            place.members += change
+            place.count(lane.kind, change)
+        lane.queue = queue
+
+    def _expect_no_more(self, lane: _Lane) -> None:
+        if lane.late_at is not None:
+            late_at = lane.queue.late_at
+            del late_at[bisect_left(late_at, lane.late_at)]
+            lane.late_at = None
 
     def _count(self, now: float, change: int) -> None:
         self._lane_seconds += self._executing * (now - self._counted_at)
         self._counted_at = now
         self._executing += change
-
-    def _forget_late(self, now: float) -> None:
-        """Stop awaiting lanes that are overdue, and drop what no longer holds."""
-        late = self._late_at
-        while late:
-            when, serial, number = late[0]
-            lane = self._lanes.get(number)
-            holds = lane is not None and lane.serial == serial and lane.kind is not None
-            if holds and when > now:
-                return
-            heappop(late)
-            if holds and lane is not None:
-                lane.is_late = True
-                self._await(lane, -1)
