@@ -187,21 +187,16 @@ def run_evaluation(
             policy = build_policy(config)
             stack.callback(policy.close)
         worker = worker_spec(config, suites, policy)
-        inline = config.lanes == 1 and config.env_python is None
-        runtime: Runtime = plugins.build("runtimes", "inline" if inline else "local")
-        stack.callback(runtime.close)
-        lanes = (
-            _auto_lanes(config, runtime, worker, policy, trials)
-            if config.lanes == "auto"
-            else config.lanes
-        )
+        lanes = config.lanes
+        if lanes == "auto":
+            lanes = _auto_lanes(config, worker, policy, trials)
         exactness = policy.spec.exactness(padded=config.exact)
         if out is not None:
             about = {**run_config.about_this_run(), "exactness": exactness, "lanes": lanes}
             run_config.save_run(out, config.to_plain(), about=about)
         tally = _run(
             config,
-            fleet=Fleet(runtime, worker, _fleet_config(config, lanes)),
+            fleet=Fleet(_runtime(config), worker, _fleet_config(config, lanes)),
             policy=policy,
             trials=trials,
             readers=readers,
@@ -289,14 +284,17 @@ def _replicas(config: EvalConfig, policy: Policy) -> list[tuple[Policy, str]]:
     return list(zip(replicas, config.policy_devices, strict=True))
 
 
+def _runtime(config: EvalConfig) -> Runtime:
+    """One lane that was asked for runs here, where `breakpoint()` works; all others in workers."""
+    is_inline = config.lanes == 1 and config.env_python is None
+    built: Runtime = plugins.build("runtimes", "inline" if is_inline else "local")
+    return built
+
+
 def _auto_lanes(
-    config: EvalConfig,
-    runtime: Runtime,
-    worker: WorkerSpec,
-    policy: Policy,
-    trials: Sequence[Trial],
+    config: EvalConfig, worker: WorkerSpec, policy: Policy, trials: Sequence[Trial]
 ) -> int:
-    seen = probe(runtime, worker, policy, trials[0], replan=config.replan)
+    seen = probe(_runtime(config), worker, policy, trials[0], replan=config.replan)
     _refuse_misfits(policy)(seen.spec)
     return seen.lanes(
         cores=machine.cores(),
@@ -316,11 +314,9 @@ def _fleet_config(config: EvalConfig, lanes: int) -> FleetConfig:
 
 
 def _ask_worker(config: EvalConfig, suites: Mapping[str, Ref], name: str) -> Sequence[TaskInfo]:
-    runtime: Runtime = plugins.build("runtimes", "local")
-    with contextlib.closing(runtime):
-        spec = WorkerSpec(suites=suites, python=config.env_python)
-        with Fleet(runtime, spec, FleetConfig(lanes=1)) as fleet:
-            return fleet.describe(name, timeout_s=300.0)
+    spec = WorkerSpec(suites=suites, python=config.env_python)
+    with Fleet(_runtime(config), spec, FleetConfig(lanes=1)) as fleet:
+        return fleet.describe(name, timeout_s=300.0)
 
 
 def _object_name(policy: Policy) -> str:

@@ -55,7 +55,7 @@ def probe(
     replan: int | None,
     timeout_s: float = 300.0,
 ) -> Probe:
-    """Run the first chunk of `trial` in a worker of its own, which ends again.
+    """Run the first chunk of `trial` in a worker of its own, which ends with its runtime.
 
     The env's own error comes as EnvError with its traceback, a lost worker as WorkerFailed.
     """

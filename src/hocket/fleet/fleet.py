@@ -29,6 +29,7 @@ class Fleet:
     """
 
     def __init__(self, runtime: Runtime, spec: WorkerSpec, config: FleetConfig) -> None:
+        self.config = config
         self._runtime = runtime
         self._spec = spec
         self._crew = Crew(runtime, spec, config)
@@ -165,6 +166,11 @@ class Fleet:
     def live(self, lane: int) -> tuple[str, str] | None:
         """Suite and task that the lane's worker has built now."""
         return self._stations[lane // self._width].seats[lane % self._width].live
+
+    def memory(self, lane: int) -> int | None:
+        """Resident bytes of the lane's worker, where that can be read."""
+        link = self._stations[lane // self._width].link
+        return None if link is None else link.memory()
 
     def poll(self, timeout_s: float) -> list[Notice]:
         """What happened, waiting up to `timeout_s` for the first. Watches over the workers too."""
