@@ -1,0 +1,117 @@
+"""What the documents show is run: files are written as shown, commands and scripts executed."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = ["README.md", "docs/bring-an-env.md", "docs/bring-a-policy.md"]
+ALL_PAGES = sorted(ROOT.glob("*.md")) + sorted(ROOT.glob("docs/*.md"))
+
+
+def blocks(page: str, language: str) -> list[str]:
+    text = (ROOT / page).read_text()
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def shown_files() -> dict[str, str]:
+    """Every Python block is a file, named by its first line."""
+    files = {}
+    for page in PAGES:
+        for block in blocks(page, "python"):
+            name = re.match(r"# (\w+\.py)\n", block)
+            assert name, f"A block of {page} has no file name: {block[:60]!r}"
+            files[name[1]] = block
+    return files
+
+
+def commands() -> list[str]:
+    lines = [line for page in PAGES for block in blocks(page, "sh") for line in block.splitlines()]
+    return [line for line in lines if line.startswith("hocket ")]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, text in shown_files().items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "runs" / "mine").mkdir(parents=True)
+    (tmp_path / "runs" / "mine" / "run.yaml").write_text("env: [my_envs:Dot]\npolicy: random\n")
+    return tmp_path
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env={**os.environ, "COLUMNS": "100"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+    return done
+
+
+def test_the_env_and_the_policy_of_the_readme_solve_each_other(folder: Path) -> None:
+    names = ("--env", "my_envs:Dot", "--policy", "my_policies:Homing")
+    done = run(folder, "-m", "hocket", "eval", *names, "--episodes", "6", "--lanes", "2", "--json")
+    assert json.loads(done.stdout)["overall"]["rate"] == 1.0
+
+
+def test_scripts_run_as_they_are_shown(folder: Path) -> None:
+    for script in ("use.py", "live.py"):
+        run(folder, script)
+
+
+def test_conformance_tests_pass_as_they_are_shown(folder: Path) -> None:
+    run(folder, "-m", "pytest", "-p", "no:cacheprovider", "test_slippery.py", "test_constant.py")
+
+
+@pytest.mark.parametrize("command", commands())
+def test_every_command_is_understood(folder: Path, command: str) -> None:
+    words = shlex.split(command)[1:]
+    if words[0] == "eval":
+        words.append("--dry-run")
+    elif words[0] != "plan":
+        words.append("--help")
+    run(folder, "-m", "hocket", *words)
+
+
+def test_an_env_of_the_documents_is_evaluated_with_its_own_flags(folder: Path) -> None:
+    command = next(line for line in commands() if "dots:Dots" in line)
+    done = run(folder, "-m", "hocket", *shlex.split(command)[1:], "--json")
+    report = json.loads(done.stdout)
+    assert report["config"]["env_config"] == {"easy": True}
+    assert [score["task"] for score in report["tasks"]] == ["ice", "wood"]
+
+
+def test_the_examples_of_the_help_are_understood(folder: Path) -> None:
+    from hocket.cli import EXAMPLES
+
+    lines = [line.partition("#")[0] for line in EXAMPLES.splitlines()[1:]]
+    assert len(lines) >= 5
+    for line in lines:
+        words = shlex.split(line.replace("my_package.models:MyPolicy", "my_policies:Homing"))
+        run(folder, "-m", "hocket", *words[1:], *([] if words[1] == "plan" else ["--help"]))
+
+
+@pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
+    for link in links:
+        assert (page.parent / link).exists(), f"{page.name} links to {link}"
+
+
+def test_paths_in_the_architecture_page_exist() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    named = set(re.findall(r"`((?:\w+/)*\w+\.py|tests/\w+\.py)`", text))
+    assert len(named) > 5
+    for name in named:
+        assert (ROOT / "src" / "hocket" / name).exists() or (ROOT / name).exists(), name
