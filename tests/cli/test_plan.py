@@ -1,0 +1,60 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from hocket import cli
+from hocket.errors import UsageError
+
+
+def plan(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[list[str]]:
+    assert cli.main(["plan", *arguments]) == 0
+    return [line.split() for line in capsys.readouterr().out.splitlines()]
+
+
+def test_the_table_has_a_row_for_each_number_of_lanes(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = plan(capsys, "--lanes", "1:8", "--cores", "2", "--execute-s", "0.2", "--latency", "100")
+    assert [line[0] for line in lines[1:5]] == ["1", "2", "4", "8"]
+    # One lane: 0.2 s to execute and 0.1 s to infer make 3.3 chunks, or 53 steps, a second.
+    assert lines[1][1:4] == ["1", "3.3", "53"]
+    assert lines[4][-1] == "cores"
+    assert " ".join(lines[5]).startswith("Beyond 4 lanes nothing is gained: the cores limit")
+
+
+def test_numbers_of_a_run_take_the_place_of_flags(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    throughput = {
+        "env_steps": 8000,
+        "chunks": 1000,
+        "batches": 250,
+        "policy_busy": 0.5,
+        "cores_busy": 0.8,
+        "wall_s": 100.0,
+        "lanes": 8,
+        "cores": 4,
+    }
+    report = {
+        "hocket": "0",
+        "config": {},
+        "exactness": "inputs",
+        "planned": 0,
+        "tasks": [],
+        "episodes": [],
+        "throughput": throughput,
+    }
+    (tmp_path / "report.json").write_text(json.dumps(report))
+    measured = plan(capsys, "--from", str(tmp_path), "--lanes", "8")
+    given = plan(
+        capsys,
+        *("--lanes", "8", "--cores", "4", "--actions", "8"),
+        *("--execute-s", "0.32", "--latency", "4=200"),
+    )
+    assert measured == given
+
+
+def test_a_number_that_is_missing_is_named() -> None:
+    from hocket.cli.plan import run
+
+    with pytest.raises(UsageError, match="--latency is needed"):
+        run(["--execute-s", "1"])
