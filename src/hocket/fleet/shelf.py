@@ -69,7 +69,7 @@ class Shelf:
         """How many observations of steps up to this one are missing of the history; above 0
         where the step itself was not observed. Before the first step the history is padded."""
         wanted = min(self._history, step + 1)
-        return wanted - self._streak if step == self._last else wanted
+        return max(0, wanted - self._streak) if step == self._last else wanted
 
     @property
     def last(self) -> int:
