@@ -66,6 +66,24 @@ def episode_of(trial: Trial, attempt: int, files: Sequence[str] = ()) -> Episode
     )
 
 
+def began(*trials: Trial, attempt: int = 0) -> AttemptsBegan:
+    lanes = range(len(trials))
+    return AttemptsBegan(time=0.0, lanes=lanes, trials=trials, attempts=[attempt] * len(trials))
+
+
+def sealed(*episodes: Episode) -> EpisodesSealed:
+    return EpisodesSealed(time=1.0, episodes=episodes)
+
+
+def failed(trial: Trial, attempt: int, *, again: bool) -> AttemptFailed:
+    return AttemptFailed(
+        time=1.0, lane=0, trial=trial, attempt=attempt, error="it broke", again=again
+    )
+
+
+ENDED = RunEnded(time=9.0, complete=True, notes={})
+
+
 def open_run(root: Path, *, resume: bool, trials: Sequence[Trial] = ()) -> Ledger:
     """A ledger with both tables attached."""
     ledger = (

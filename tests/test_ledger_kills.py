@@ -12,47 +12,14 @@ import pyarrow.dataset as ds
 import pytest
 
 import synthetic_run
-from hocket.data import Outcome, Trial
-from hocket.ledger import LedgerView
+from counted import check_counted
+from hocket.data import Trial
 from hocket.record.chunks import load_chunks
 from hocket.record.steps import load_steps
-from synthetic_run import episode_of, open_run, plan, steps_of
+from synthetic_run import open_run, plan
 
 KILLS = 25
 TRIALS = 240
-
-
-def rows_by_attempt(table: object, column: str) -> dict[tuple[str, int], list[int]]:
-    found: dict[tuple[str, int], list[int]] = {}
-    for row in table.select(["trial", "attempt", column]).to_pylist():  # type: ignore[attr-defined]
-        found.setdefault((row["trial"], row["attempt"]), []).append(row[column])
-    return found
-
-
-def check_counted(root: Path) -> dict[Trial, int]:
-    """Every counted episode is right and has all its rows, once; and there are no other rows.
-    The attempts that count."""
-    with LedgerView.open(root) as ledger:
-        episodes = ledger.episodes()
-    steps = rows_by_attempt(load_steps(root), "step")
-    chunks = rows_by_attempt(load_chunks(root), "chunk")
-    counted: dict[Trial, int] = {}
-    for episode in episodes:
-        trial = episode.trial
-        assert trial not in counted
-        counted[trial] = episode.attempt
-        own_steps = steps.pop((trial.id, episode.attempt), [])
-        own_chunks = chunks.pop((trial.id, episode.attempt), [])
-        if episode.outcome is Outcome.ERROR:
-            continue
-        assert episode == episode_of(trial, episode.attempt, episode.files)
-        assert own_steps == list(range(steps_of(trial) + 1))
-        assert own_chunks == list(range(episode.chunks))
-        assert [Path(file).name for file in episode.files] == ["states.npy"]
-        assert (root / episode.files[0]).is_file()
-    assert not steps
-    assert not chunks
-    return counted
 
 
 def kill_at_random(root: Path, rng: random.Random) -> bool:

@@ -103,7 +103,7 @@ class StepsTrack:
             with open(temporary(path), "wb") as file:
                 np.lib.format.write_array(file, self._table(), allow_pickle=False)
             os.replace(temporary(path), path)
-            if len(self._snapshots) != len(self._numbers):
+            if not self._snapshots or len(self._snapshots) != len(self._numbers):
                 return [str(path)]
             with open(temporary(states), "wb") as file:
                 np.lib.format.write_array(file, np.stack(self._snapshots), allow_pickle=False)
