@@ -7,20 +7,10 @@ import time
 from dataclasses import dataclass
 from os import EFD_CLOEXEC, EFD_NONBLOCK, close, eventfd, eventfd_read, eventfd_write
 
-import numpy as np
-
 from hocket.contracts import Link, Runtime, WorkerSpec
 from hocket.errors import UsageError, WorkerFailed
-from hocket.fleet.notices import (
-    LaneFailed,
-    LaneSealed,
-    LanesExecuted,
-    LanesReady,
-    LanesRecycled,
-    LanesUp,
-    Notice,
-)
-from hocket.fleet.plain import env_spec_from_plain
+from hocket.fleet.logbook import Logbook
+from hocket.fleet.notices import LaneFailed, LanesRecycled, LanesUp, Notice
 from hocket.fleet.shm import STOP, word
 from hocket.fleet.station import Phase, Seat, Station
 from hocket.wire import Close, Executed, Failed, Hello, Message, Ready, Sealed
@@ -77,9 +67,9 @@ class Crew:
         self._epoll = select.epoll()
         self._bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
         self._epoll.register(self._bell, select.EPOLLIN)
-        self._found: list[Notice] = []
-        self._executed: LanesExecuted | None = None
-        self._watched_at = self._weighed_at = time.monotonic()
+        self._log = Logbook()
+        self._now = self._watched_at = self._weighed_at = time.monotonic()
+        """Taken once for each round of `hear`."""
         self._is_closed = False
 
     def start(self, station: Station) -> None:
@@ -101,7 +91,7 @@ class Crew:
         """Send to a station's worker; without one the attempts are lost here."""
         link = station.link
         if link is None:
-            self._lose_attempts(station.lanes, station.seats, "WorkerStart", station.trouble)
+            self._log.lost(station.lanes, station.seats, "WorkerStart", station.trouble)
         elif not link.send(message):
             self._epoll.modify(link.fileno() or 0, select.EPOLLIN | select.EPOLLOUT)
 
@@ -116,19 +106,19 @@ class Crew:
         while True:
             for station in tuple(self._inline):
                 self._read(station)
-            is_due = bool(self._found) or self._executed is not None
-            wait = 0.0 if is_due else min(max(0.0, deadline - time.monotonic()), _WATCH_S)
-            for fd, mask in self._epoll.poll(wait):
+            wait = 0.0 if self._log else min(max(0.0, deadline - time.monotonic()), _WATCH_S)
+            events = self._epoll.poll(wait)
+            self._now = now = time.monotonic()
+            for fd, mask in events:
                 if fd == self._bell:
                     eventfd_read(fd)
                     is_rung = True
                 else:
                     self._wake_for(fd, mask)
-            now = time.monotonic()
             if now - self._watched_at >= _WATCH_S:
                 self._watch(now)
-            if is_rung or self._found or self._executed is not None or now >= deadline:
-                return self._take()
+            if is_rung or self._log or now >= deadline:
+                return self._log.take()
 
     def close(self) -> None:
         """End all workers and the runtime; twice is safe."""
@@ -152,19 +142,12 @@ class Crew:
 
     # -- Hearing -----------------------------------------------------------------------------
 
-    def _take(self) -> list[Notice]:
-        """Chunks first: an ended attempt is told before it is sealed, or its worker replaced."""
-        found, self._found = self._found, []
-        if self._executed is not None:
-            found.insert(0, self._executed)
-            self._executed = None
-        return found
-
     def _wake_for(self, fd: int, mask: int) -> None:
         station = self._by_fd.get(fd)
         if station is None:
             leaver = self._leavers.get(fd)
             if leaver is not None:
+                leaver.link.flush()
                 self._read_leaver(fd, leaver)
             return
         if mask & select.EPOLLOUT and station.link is not None and station.link.flush():
@@ -184,83 +167,26 @@ class Crew:
         has_ended = False
         for message in messages:
             if type(message) is Executed:
-                has_ended |= self._note_executed(station, message)
+                has_ended |= self._log.executed(station, message, self._now)
             elif not self._note(station, message):
                 return
         if has_ended:
             self._recycle_if_due(station)
 
-    def _note_executed(self, station: Station, message: Executed) -> bool:
-        """Add to this poll's LanesExecuted; true where an episode ended."""
-        if self._executed is None:
-            self._executed = LanesExecuted([], [], [], [], [], [], [], [])
-        out = self._executed
-        rewards = np.frombuffer(message.rewards)
-        first, at, has_ended = station.lanes.start, 0, False
-        for row, place in enumerate(message.lanes):
-            seat, steps, ends = station.seats[place], message.steps[row], message.ends[row]
-            attempt = message.attempts[row]
-            is_orphan = seat.orphans > 0
-            if ends:
-                has_ended = True
-                station.episodes += 1
-                seat.sealing.append(-1 if is_orphan else attempt)
-                station.since = time.monotonic()
-            if is_orphan:
-                seat.orphans -= 1
-            else:
-                seat.phase = Phase.IDLE if ends else Phase.READY
-                out.lanes.append(first + place)
-                out.attempts.append(attempt)
-                out.chunks.append(message.chunks[row])
-                out.steps.append(steps)
-                out.rewards.append(rewards[at : at + steps])
-                out.ends.append(ends)
-                out.busy_s.append(message.busy_s[row])
-                out.observe_s.append(message.observe_s[row])
-            at += steps
-        return has_ended
-
     def _note(self, station: Station, message: Message) -> bool:
         """Any other message; false where the worker that sent it is no longer the station's."""
         if isinstance(message, Ready):
-            self._note_ready(station, message)
+            self._log.ready(station, message)
         elif isinstance(message, Sealed):
-            self._note_sealed(station.lanes, station.seats, message)
+            self._log.sealed(station.lanes, station.seats, message)
         elif isinstance(message, Hello):
             station.is_up = True
             station.failed_starts = 0
-            station.since = time.monotonic()
-            self._found.append(LanesUp(station.lanes))
+            station.since = self._now
+            self._log.add(LanesUp(station.lanes))
         elif isinstance(message, Failed):
             return self._note_failed(station, message)
         return True
-
-    def _note_ready(self, station: Station, message: Ready) -> None:
-        kept = []
-        for row, place in enumerate(message.lanes):
-            seat = station.seats[place]
-            seat.live = seat.trial
-            if seat.orphans:
-                seat.orphans -= 1
-            else:
-                seat.phase = Phase.READY
-                kept.append(row)
-        if kept:
-            self._found.append(
-                LanesReady(
-                    [station.lanes[message.lanes[row]] for row in kept],
-                    [message.attempts[row] for row in kept],
-                    [message.prompts[row] for row in kept],
-                    None if message.spec is None else env_spec_from_plain(message.spec),
-                    message.build_s,
-                    message.reset_s,
-                )
-            )
-
-    def _note_sealed(self, lanes: range, seats: list[Seat], message: Sealed) -> None:
-        if seats[message.lane].sealing.popleft() >= 0:
-            self._found.append(LaneSealed(lanes[message.lane], message.attempt, message.files))
 
     def _note_failed(self, station: Station, message: Failed) -> bool:
         if message.lane < 0:
@@ -268,24 +194,14 @@ class Crew:
             return False
         seat = station.seats[message.lane]
         if seat.sealing:
-            self._note_unsealed(station.lanes, station.seats, message)
+            self._log.unsealed(station.lanes, station.seats, message)
             return True
-        seat.live = None
         # An env that broke in the middle of an episode may have broken its process too.
         is_gone = seat.phase is Phase.EXECUTING and message.kind not in _SOUND
-        if seat.orphans:
-            seat.orphans -= 1
-        else:
-            seat.phase = Phase.IDLE
-            self._found.append(LaneFailed(station.lanes[message.lane], *message[1:], gone=is_gone))
+        self._log.failed(station, message, is_gone=is_gone)
         if is_gone:
             self._retire(station)
         return not is_gone
-
-    def _note_unsealed(self, lanes: range, seats: list[Seat], message: Failed) -> None:
-        if seats[message.lane].sealing.popleft() >= 0:
-            lane = lanes[message.lane]
-            self._found.append(LaneFailed(lane, *message[1:], gone=False, sealing=True))
 
     def _read_leaver(self, fd: int, leaver: Leaver) -> None:
         try:
@@ -295,9 +211,9 @@ class Crew:
             return
         for message in messages:
             if isinstance(message, Sealed):
-                self._note_sealed(leaver.lanes, leaver.seats, message)
+                self._log.sealed(leaver.lanes, leaver.seats, message)
             elif isinstance(message, Failed):
-                self._note_unsealed(leaver.lanes, leaver.seats, message)
+                self._log.unsealed(leaver.lanes, leaver.seats, message)
 
     # -- Replacing ---------------------------------------------------------------------------
 
@@ -311,37 +227,20 @@ class Crew:
             station.retry_at = now + _RETRY_S * 2**station.failed_starts
         else:
             for lane in station.lanes:
-                self._found.append(LaneFailed(lane, -1, "WorkerStart", message, "", gone=True))
+                self._log.add(LaneFailed(lane, -1, "WorkerStart", message, "", gone=True))
 
     def _lose(self, station: Station, kind: str, message: str) -> None:
         """The worker is gone, or must go: report what it had, and start another."""
         was_up, seats = station.is_up, station.seats
         link = self._detach(station)
-        has_lost = self._lose_attempts(
-            station.lanes, seats, kind if was_up else "WorkerStart", message
-        )
+        has_lost = self._log.lost(station.lanes, seats, kind if was_up else "WorkerStart", message)
         link.kill()
         if not was_up:
             self._start_failed(station, message)
             return
         if not has_lost:
-            self._found.append(LanesRecycled(station.lanes, message))
+            self._log.add(LanesRecycled(station.lanes, message))
         self.start(station)
-
-    def _lose_attempts(self, lanes: range, seats: list[Seat], kind: str, message: str) -> bool:
-        has_lost = False
-        for lane, seat in zip(lanes, seats, strict=True):
-            for attempt in seat.sealing:
-                if attempt >= 0:
-                    self._found.append(
-                        LaneFailed(lane, attempt, kind, message, "", gone=False, sealing=True)
-                    )
-            seat.sealing.clear()
-            if seat.phase is not Phase.IDLE:
-                seat.phase = Phase.IDLE
-                has_lost = True
-                self._found.append(LaneFailed(lane, seat.attempt, kind, message, "", gone=True))
-        return has_lost
 
     def _detach(self, station: Station) -> Link:
         link = station.link
@@ -364,13 +263,13 @@ class Crew:
             link.kill()
         else:
             link.send(Close())
-            deadline = time.monotonic() + self._config.start_timeout_s
+            deadline = self._now + self._config.start_timeout_s
             self._leavers[fd] = Leaver(station.lanes, link, seats, deadline)
             self._epoll.register(fd, select.EPOLLIN)
         self.start(station)
 
     def _part(self, fd: int, leaver: Leaver, message: str) -> None:
-        self._lose_attempts(leaver.lanes, leaver.seats, "WorkerCrashed", message)
+        self._log.lost(leaver.lanes, leaver.seats, "WorkerCrashed", message)
         del self._leavers[fd]
         self._epoll.unregister(fd)
         leaver.link.kill()
@@ -385,8 +284,11 @@ class Crew:
         elif limit is not None and (station.link.memory() or 0) > limit:
             reason = f"more than {limit} bytes of memory"
         if reason:
-            self._found.append(LanesRecycled(station.lanes, reason))
-            self._retire(station)
+            self._recycle(station, reason)
+
+    def _recycle(self, station: Station, reason: str) -> None:
+        self._log.add(LanesRecycled(station.lanes, reason))
+        self._retire(station)
 
     # -- Watching ----------------------------------------------------------------------------
 
@@ -417,10 +319,13 @@ class Crew:
             self._lose(station, "WorkerHung", f"The env was not ready after {seconds:.1f} s.")
         elif weighs and station.link is not None:
             used, limit = station.link.memory(), self._config.worker_memory
-            if limit is not None and used is not None and used > limit:
-                self._lose(
-                    station, "WorkerMemory", f"The worker used {used} bytes; it may use {limit}."
-                )
+            if limit is None or used is None or used <= limit:
+                return
+            reason = f"The worker used {used} bytes of memory; it may use {limit}."
+            if station.is_busy:
+                self._lose(station, "WorkerMemory", reason)
+            else:
+                self._recycle(station, reason)
 
 
 def _await_ends(links: list[Link], timeout_s: float) -> None:

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from hocket import errors
 from hocket.contracts import Link, Runtime, WorkerSpec
 from hocket.data import Array, Observation, TaskInfo, Trial
-from hocket.errors import HocketError, WorkerFailed
+from hocket.errors import EnvError, HocketError, WorkerFailed
 from hocket.fleet.crew import Crew, FleetConfig
 from hocket.fleet.notices import Notice
 from hocket.fleet.shm import REPLACE, STOP, word
@@ -56,10 +57,7 @@ class Fleet:
                 if isinstance(message, Described):
                     return [TaskInfo(**task) for task in message.tasks]
                 if isinstance(message, Failed):
-                    raise HocketError(
-                        f"The tasks of {suite!r} cannot be listed: {message.message}\n"
-                        f"{message.traceback}"
-                    )
+                    raise _error(suite, message)
         finally:
             link.kill()
         raise WorkerFailed(f"The tasks of {suite!r} were not told within {timeout_s} s.")
@@ -210,6 +208,14 @@ class Fleet:
         if seat.phase in (Phase.BEGINNING, Phase.EXECUTING):
             seat.orphans += 1
         seat.phase = Phase.IDLE
+
+
+def _error(suite: str, failed: Failed) -> HocketError:
+    """The worker's own error where it is one of hocket's, else its traceback as text."""
+    kind = getattr(errors, failed.kind, None)
+    if isinstance(kind, type) and issubclass(kind, HocketError):
+        return kind(failed.message)
+    return EnvError(f"The tasks of {suite!r} cannot be listed.\n{failed.traceback}")
 
 
 def _answers(link: Link, timeout_s: float) -> Iterator[Message]:

@@ -7,6 +7,7 @@ import random
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -58,6 +59,7 @@ class InlineLink:
         self._inbox: deque[Message] = deque()
         self._outbox: list[Message] = [Hello(0, "", "", "inline")]
         self._memory: bytearray | None = None
+        self._randomness = Randomness()
         self._views: Observation = {}
         self._control = Control(bytearray(Control.size(spec.lanes)))
         self._host = Host(spec, self._control, self, 0)
@@ -80,7 +82,7 @@ class InlineLink:
             if isinstance(message, Close):
                 self.kill()
             else:
-                with _own_randomness():
+                with self._randomness.apart():
                     self._host.perform(message)
         done, self._outbox = self._outbox, []
         if not done and not self.is_alive:
@@ -134,20 +136,21 @@ class InlineLink:
         return self._memory
 
 
-_env_state: tuple[object, object] | None = None
+class Randomness:
+    """Keeps the env's use of global random numbers apart from everyone else's in the process."""
 
+    def __init__(self) -> None:
+        self._inside: tuple[Any, Any] | None = None
 
-@contextlib.contextmanager
-def _own_randomness() -> Iterator[None]:
-    """Keep the env's use of global randomness apart from that of everyone else in the process."""
-    global _env_state
-    outside = (random.getstate(), np.random.get_state())
-    if _env_state is not None:
-        random.setstate(_env_state[0])  # type: ignore[arg-type]
-        np.random.set_state(_env_state[1])  # type: ignore[arg-type]
-    try:
-        yield
-    finally:
-        _env_state = (random.getstate(), np.random.get_state())
-        random.setstate(outside[0])
-        np.random.set_state(outside[1])
+    @contextlib.contextmanager
+    def apart(self) -> Iterator[None]:
+        outside = (random.getstate(), np.random.get_state())
+        if self._inside is not None:
+            random.setstate(self._inside[0])
+            np.random.set_state(self._inside[1])
+        try:
+            yield
+        finally:
+            self._inside = (random.getstate(), np.random.get_state())
+            random.setstate(outside[0])
+            np.random.set_state(outside[1])
