@@ -65,6 +65,7 @@ BUILTIN: Mapping[Kind, Mapping[str, Builtin]] = {
     },
     "recorders": {
         "numbers": Builtin("hocket.record.numbers:NumbersSink"),
+        "steps": Builtin("hocket.record.steps:StepsSink"),
     },
 }
 
