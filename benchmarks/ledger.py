@@ -101,9 +101,7 @@ def main() -> None:
 def show(figures: Figures) -> None:
     print(f"commits   {figures.episodes_per_s:10,.0f} episodes/s      (at least 2,000)")
     print(f"          {figures.cpu_us_per_episode:10.1f} us of CPU each")
-    print(
-        f"memory    {figures.memory_mib[-1]:10.1f} MiB, {figures.growth_mib:+.1f} since the first tenth"
-    )
+    print(f"memory    {figures.memory_mib[-1]:10.1f} MiB, {figures.growth_mib:+.1f} since a tenth")
     print(f"open      {figures.open_s:10.2f} s for {figures.episodes:,} episodes")
     print(f"report    {figures.report_s:10.2f} s with opening      (under 10)")
     print(f"numbers   {figures.numbers_us_per_step:10.1f} us of CPU a step")
