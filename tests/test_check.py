@@ -123,6 +123,6 @@ def test_the_rendering_names_both_sides_ranges_and_problems() -> None:
     console = Console(width=100, file=io.StringIO())
     console.print(result.render())
     text = console.file.getvalue()
-    for part in ("224x224x3 uint8", "mine:Policy", "-2", "80 Hz", "gripper", "mismatch: The"):
+    for part in ("224x224x3 uint8", "mine:Policy", "-2", "80 Hz", "gripper", "problem: The"):
         assert part in text
     assert "fit." not in text

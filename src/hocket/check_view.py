@@ -24,7 +24,7 @@ def render(result: CheckResult) -> RenderableType:
         parts += ["", _actions(result.actions, result.env_spec)]
     parts.append("")
     parts += [Text(f"warning: {text}", style="yellow") for text in result.warnings]
-    parts += [Text(f"mismatch: {text}", style="bold red") for text in result.problems]
+    parts += [Text(f"problem: {text}", style="bold red") for text in result.problems]
     if not result.problems:
         parts.append(Text("Env and policy fit.", style="bold green"))
     return Group(*parts)

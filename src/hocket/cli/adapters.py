@@ -6,12 +6,8 @@ the arguments or the file behind `--config`; then the parser is built.
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import enum
-import inspect
-import itertools
-import textwrap
 import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,7 +17,8 @@ import tyro
 import yaml
 
 from hocket import plugins
-from hocket.errors import ConfigError, UsageError
+from hocket.cli import flags
+from hocket.errors import ConfigError
 from hocket.plugins import Kind
 
 
@@ -34,27 +31,6 @@ def scan(arguments: Sequence[str], flag: str) -> str | None:
         elif argument.startswith(flag + "="):
             found = argument.partition("=")[2]
     return found
-
-
-def refuse_unknown(arguments: Sequence[str], flags: type[Any]) -> None:
-    """One short sentence for a flag that does not exist, with the nearest one that does."""
-    known = {"--help"}
-    for name, hint in get_type_hints(flags, include_extras=True).items():
-        group = name.removesuffix("_config")
-        if group != name:
-            settings = dataclasses.fields(get_args(hint)[0])
-            known |= {f"--{group}.{field.name}" for field in settings}
-            known |= {f"--{group}.no-{field.name}" for field in settings}
-        else:
-            known |= {f"--{name.removesuffix('_s')}", f"--no-{name}"}
-    known = {flag.replace("_", "-") for flag in known}
-    for argument in arguments:
-        flag = argument.partition("=")[0].replace("_", "-")
-        if flag.startswith("--") and flag not in known:
-            raise UsageError(
-                f"There is no flag {argument.partition('=')[0]}."
-                f"{plugins.did_you_mean(flag, sorted(known))} --help lists all."
-            )
 
 
 def settings_class(kind: Kind, names: Sequence[str]) -> type[Any]:
@@ -106,13 +82,6 @@ def given_settings(settings: Any) -> dict[str, Any]:
     return given
 
 
-def described(annotation: Any, text: str | None, default: Any) -> Any:
-    """The annotation with its help; defaults that say nothing (None, False) are not shown."""
-    if default is None or default is False or default == ():
-        return Annotated[annotation, tyro.conf.arg(help=text, help_behavior_hint="")]
-    return Annotated[annotation, tyro.conf.arg(help=text)]
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Setting:
     """One flag-to-be: its type, its default (MISSING where required) and its help."""
@@ -128,11 +97,11 @@ class _Setting:
             default = field.default_factory()
         # A type that no flag can spell is still reachable, as a YAML value.
         annotation = hint if _is_spelled(hint) else Annotated[Any, _YAML]
-        return cls(annotation, default, field_docstrings(owner).get(field.name))
+        return cls(annotation, default, flags.field_docstrings(owner).get(field.name))
 
     @property
     def flag(self) -> Any:
-        return described(self.annotation, self.help, self.default)
+        return flags.described(self.annotation, self.help, self.default)
 
     def joined(self, other: _Setting) -> _Setting:
         if self.default == other.default and self.annotation == other.annotation:
@@ -168,23 +137,6 @@ def _is_spelled(hint: Any) -> bool:
     if origin in (tuple, list):
         return bool(inner) and all(part is ... or _is_spelled(part) for part in inner)
     return origin is Literal or (isinstance(hint, type) and issubclass(hint, enum.Enum))
-
-
-def field_docstrings(owner: type[Any]) -> dict[str, str]:
-    """The strings under the fields of a class, which its source alone knows."""
-    found: dict[str, str] = {}
-    for parent in reversed(owner.__mro__[:-1]):
-        try:
-            tree = ast.parse(textwrap.dedent(inspect.getsource(parent))).body[0]
-        except (OSError, TypeError, SyntaxError):
-            continue
-        body = tree.body if isinstance(tree, ast.ClassDef) else []
-        for field, below in itertools.pairwise(body):
-            if not (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)):
-                continue
-            if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
-                found[field.target.id] = " ".join(str(below.value.value).split())
-    return found
 
 
 def _plain(value: Any) -> Any:

@@ -35,7 +35,7 @@ def run(arguments: Sequence[str]) -> int:
 
     from hocket import cli
     from hocket.check import run_check
-    from hocket.evaluate import EvalConfig
+    from hocket.evaluation import EvalConfig
 
     config, flags = EvalConfig.from_plain(parsed.config), parsed.flags
     console, has_problems = Console(), False

@@ -9,9 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import tyro
-
-from hocket.cli.values import paragraph
+from hocket.cli.flags import parse
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -33,13 +31,7 @@ class Doctor:
 
 def run(arguments: Sequence[str]) -> int:
     """Print the findings; always 0: a machine is not wrong."""
-    flags = tyro.cli(
-        Doctor,
-        args=list(arguments),
-        prog="hocket doctor",
-        description=paragraph(Doctor),
-        config=(tyro.conf.FlagCreatePairsOff,),
-    )
+    flags: Doctor = parse(Doctor, arguments, verb="doctor")
     from rich.console import Console
 
     from hocket import cli

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hocket import machine
 from hocket.cli.values import format_bytes
 from hocket.config import share_settings
-from hocket.evaluate import EvalConfig, plan_trials
+from hocket.evaluation import EvalConfig, plan_trials
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -67,7 +67,7 @@ def run(arguments: Sequence[str]) -> int:
 
     from hocket import cli
     from hocket.config import new_folder
-    from hocket.evaluate import EvalConfig, run_evaluation
+    from hocket.evaluation import EvalConfig, run_evaluation
     from hocket.progress import Progress
 
     config = EvalConfig.from_plain(parsed.config)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import tyro
 from tyro.conf import arg
 
-from hocket.cli.values import Counts, Latencies, paragraph
+from hocket.cli.flags import parse
+from hocket.cli.values import Counts, Latencies
 from hocket.errors import UsageError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Plan:
 
 def run(arguments: Sequence[str]) -> int:
     """Print the plan."""
-    flags = tyro.cli(Plan, args=list(arguments), prog="hocket plan", description=paragraph(Plan))
+    flags: Plan = parse(Plan, arguments, verb="plan")
     from rich.console import Console
 
     from hocket import machine

@@ -6,12 +6,13 @@ import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, get_type_hints
+from typing import Annotated, Any, ClassVar
 
 import tyro
 
 from hocket import config as configs
-from hocket.cli import adapters, values
+from hocket.cli import adapters
+from hocket.cli.flags import documented, parse_flags
 from hocket.cli.values import Name, Names, parse_names
 
 
@@ -63,14 +64,12 @@ def parse(flags: type[Subject], arguments: Sequence[str], *, verb: str) -> Parse
         "policy": adapters.settings_class("policies", [name for name in names["policy"] if name]),
     }
     whole = _with_settings(flags, settings, names)
-    adapters.refuse_unknown(arguments, whole)
-    parsed = tyro.cli(
+    parsed = parse_flags(
         whole,
-        args=list(arguments),
+        arguments,
+        verb=verb,
+        about=flags.__doc__,
         default=_defaults(whole, settings, plain),
-        prog=f"hocket {verb}",
-        description=values.paragraph(flags),
-        config=(tyro.conf.FlagCreatePairsOff,),
     )
     return Parsed(parsed, plain | _to_plain(parsed, flags.NOT_CONFIG))
 
@@ -81,13 +80,7 @@ def _with_settings(
     names: Mapping[str, Sequence[str]],
 ) -> type[Any]:
     """The dataclass of flags with one group of settings more for each named adapter."""
-    texts, hints = adapters.field_docstrings(flags), get_type_hints(flags, include_extras=True)
-    own = sorted(dataclasses.fields(flags), key=lambda field: field.name in _LAST)
-    fields: list[Any] = []
-    for field in own:
-        hint = adapters.described(hints[field.name], texts.get(field.name), field.default)
-        required = field.default is dataclasses.MISSING
-        fields.append((field.name, hint) if required else (field.name, hint, field.default))
+    fields = documented(flags, last=_LAST)
     for kind, group in settings.items():
         if dataclasses.fields(group):
             text = f"Settings of {', '.join(names[kind])}."

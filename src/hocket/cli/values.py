@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import re
-import shutil
-import textwrap
-from typing import Annotated, Any
+from typing import Annotated
 
 from tyro.conf import arg
 from tyro.constructors import PrimitiveConstructorSpec
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-
-
-def paragraph(documented: type[Any]) -> str:
-    """A class's docstring, wrapped for the terminal."""
-    width = shutil.get_terminal_size().columns
-    return textwrap.fill(" ".join((documented.__doc__ or "").split()), width)
 
 
 def parse_names(text: str) -> tuple[str, ...]:
