@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         Trial,
     )
     from hocket.errors import HocketError
-    from hocket.evaluate import EvalConfig, evaluate
+    from hocket.evaluation import EvalConfig, evaluate
     from hocket.replay import ChunkReplay
     from hocket.report import Report
 
@@ -35,7 +35,7 @@ _HOME = {
     "Batch": "data",
     "ChunkReplay": "replay",
     "Episode": "data",
-    "EvalConfig": "evaluate",
+    "EvalConfig": "evaluation",
     "HocketError": "errors",
     "Outcome": "data",
     "Policy": "contracts",
@@ -45,7 +45,7 @@ _HOME = {
     "Suite": "contracts",
     "TaskInfo": "data",
     "Trial": "data",
-    "evaluate": "evaluate",
+    "evaluate": "evaluation",
 }
 
 __all__ = [

@@ -186,6 +186,7 @@ def run_evaluation(
         if policy is None:
             policy = build_policy(config)
             stack.callback(policy.close)
+        _refuse_long_replan(config, policy)
         worker = worker_spec(config, suites, policy)
         lanes = config.lanes
         if lanes == "auto":
@@ -259,6 +260,15 @@ def _run(
         )
         engine.run(TrialQueue(trials), planned=trials, cores=cores)
     return tally
+
+
+def _refuse_long_replan(config: EvalConfig, policy: Policy) -> None:
+    length = policy.spec.chunk_length
+    if config.replan is not None and 0 < length < config.replan:
+        raise ConfigError(
+            f"replan is {config.replan}, but a chunk of policy {config.policy!r} has only {length} "
+            f"actions. Choose at most {length}."
+        )
 
 
 def _refuse_misfits(policy: Policy) -> Callable[[EnvSpec], None]:
