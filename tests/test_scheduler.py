@@ -88,6 +88,24 @@ def test_overdue_lanes_are_not_awaited() -> None:
     assert made.next_batch(wake) == BatchPlan(lanes=(0,), queue="q")
 
 
+def test_patience_ends_though_there_is_always_one_more_about_to_come() -> None:
+    made = scheduler(base_s=1.0)
+    now = cycle(made, range(12), 0.0)
+    made.executing(range(6), "kind", now)
+    now += 0.16
+    made.ready(0, "q", now, 0.16)
+    assert made.next_batch(now) is None
+    made.executing(range(6, 12), "kind", now + 0.1)
+    asked = now + 0.1
+    while (batch := made.next_batch(asked)) is None:
+        wake = made.wake_at(asked)
+        assert wake is not None
+        assert wake > asked
+        asked = wake
+    assert batch.lanes == (0,)
+    assert asked == pytest.approx(now + 1.5 * 0.16)
+
+
 def test_lanes_that_left_are_not_awaited() -> None:
     made = scheduler(base_s=0.15)
     now = cycle(made, range(4), 0.0)
