@@ -11,7 +11,14 @@ import pytest
 
 from hocket.data import TaskInfo
 from hocket.errors import HocketError, UnknownNameError
-from hocket.testing import ConformanceError, check_env, check_suite, env_findings, suite_findings
+from hocket.testing import (
+    ConformanceError,
+    ToySuite,
+    check_env,
+    check_suite,
+    env_findings,
+    suite_findings,
+)
 
 CAMERA = "observation/image"
 
@@ -137,6 +144,18 @@ class RareSuccess(Sound):
             *super().advance(action)[:3],
             {"success": True} if int(abs(self.at[0]) * 10) % 2 else {},
         )
+
+
+class JudgedAtTheEnd(Plain):
+    def step(self, action: Any) -> Any:
+        observation, reward, terminated, truncated, _ = super().step(action)
+        return observation, reward, terminated, truncated, {"success": 1.0} if terminated else {}
+
+
+class UnjudgedEnd(Plain):
+    def step(self, action: Any) -> Any:
+        observation, reward, terminated, truncated, _ = super().step(action)
+        return observation, reward, terminated, truncated, {} if terminated else {"success": False}
 
 
 class Unseeded(Sound):
@@ -288,6 +307,7 @@ BROKEN: list[tuple[Callable[[], Any], str]] = [
     (LosesKey, "An observation keeps its keys, shapes and dtypes."),
     (RatedSuccess, "info['success'] is a truth value"),
     (RareSuccess, "info['success'] is a truth value"),
+    (UnjudgedEnd, "info['success'] is a truth value"),
     (Unseeded, "The same seed and actions give the same episode"),
     (Tired, "An episode does not depend on the episodes before it."),
     (Individual, "A new env gives the same episode."),
@@ -307,7 +327,9 @@ BROKEN: list[tuple[Callable[[], Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize("make", [Sound, Plain, lambda: gymnasium.make("CartPole-v1")])
+@pytest.mark.parametrize(
+    "make", [Sound, Plain, JudgedAtTheEnd, lambda: gymnasium.make("CartPole-v1")]
+)
 def test_sound_envs_pass(make: Callable[[], Any]) -> None:
     check_env(make)
 
@@ -364,6 +386,12 @@ def test_only_one_env_is_alive_at_a_time() -> None:
 
     check_env(Lone)
     assert not alive
+
+
+@pytest.mark.parametrize("task", [task.name for task in ToySuite("", ToySuite.Config()).tasks()])
+def test_every_toy_is_sound(task: str) -> None:
+    suite = ToySuite("", ToySuite.Config())
+    check_suite(suite, tasks=[task], steps=80)
 
 
 class Suite:

@@ -121,12 +121,15 @@ def _judges(bench: Bench) -> None:
     told: set[bool] = set()
     for moment in bench.play(bench.seeds[0])[1:]:
         keys = [key for key in _SUCCESS_KEYS if key in moment.info]
-        told.add(bool(keys))
+        is_end = moment.terminated or moment.truncated
+        if not (is_end and keys):
+            told.add(bool(keys))
         for key in keys:
             value = moment.info[key]
             array = np.asarray(value)
             is_truth = array.ndim == 0 and array.dtype.kind in "biuf" and array in (0, 1)
             require(is_truth, f"info[{key!r}] is {value!r}.")
+    # Told only where it is true, failures would count as episodes with nothing to succeed at.
     require(len(told) < 2, "Some steps have it and some do not.")
 
 
@@ -254,7 +257,7 @@ _BASICS: Sequence[tuple[str, _Rule]] = (
 )
 _ALWAYS: Sequence[tuple[str, _Rule]] = (
     ("An observation keeps its keys, shapes and dtypes.", _keeps_shape),
-    ("info['success'] is a truth value, at every step or at none.", _judges),
+    ("info['success'] is a truth value, told at every step, at the end, or never.", _judges),
     ("The same seed and actions give the same episode, to the bit.", _repeats),
     ("An episode does not depend on the episodes before it.", _forgets),
     ("A new env gives the same episode.", _is_like_new),
