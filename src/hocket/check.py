@@ -8,6 +8,7 @@ gripper with the wrong sign fits every specification, and shows only there.
 from __future__ import annotations
 
 import contextlib
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from hocket import plugins
 from hocket.contact_sheet import contact_sheet, is_picture, write_png
 from hocket.contracts import Binds, Policy, Runtime, Sessions, WorkerSpec
 from hocket.data import Actions, Answer, Array, ArraySpec, Batch, EnvSpec, PolicySpec, Row, Trial
-from hocket.errors import EnvError, PolicyError, UnknownNameError
+from hocket.errors import EnvError, HocketError, PolicyError, UnknownNameError, WorkerFailed
 from hocket.plugins import did_you_mean
 from hocket.probe import Probe, probe
 
@@ -152,7 +153,7 @@ def run_check(
         timing, errors = None, []
         try:
             timing = probe(runtime, worker, witness, trial, replan=config.replan)
-        except (EnvError, PolicyError) as error:
+        except (EnvError, PolicyError, WorkerFailed) as error:
             errors.append(str(error))
         spec = witness.env or _describe(runtime, worker, trial)
     return _result(config.policy, trial, witness, spec, timing, errors)
@@ -161,7 +162,7 @@ def run_check(
 def _describe(runtime: Runtime, worker: WorkerSpec, trial: Trial) -> EnvSpec | None:
     """What the env is, where it refused what the policy reads: asked without that."""
     witness = _Witness(_NoPolicy())
-    with contextlib.suppress(EnvError, PolicyError):
+    with contextlib.suppress(EnvError, PolicyError, WorkerFailed):
         open_worker = replace(worker, reads=None, cameras=None, history=1)
         probe(runtime, open_worker, witness, trial, replan=None)
     return witness.env
@@ -247,7 +248,13 @@ class _Witness:
         if is_first:
             self.inputs = {key: np.array(array[0]) for key, array in batch.arrays.items()}
             self.prompt = batch.rows[0].prompt
-        answer = self._policy.infer(batch)
+        try:
+            answer = self._policy.infer(batch)
+        except HocketError:
+            raise
+        except Exception as error:
+            text = "".join(traceback.format_exception(error))
+            raise PolicyError(f"The policy raised {error!r}:\n{text}") from error
         if is_first:
             values: Any = answer.values if isinstance(answer, Actions) else answer
             if getattr(values, "ndim", 0) == 3:

@@ -283,8 +283,10 @@ def lines(tally: Tally) -> list[str]:
         first += f", {rate.errors} errors, {tally.failed_attempts} attempts lost"
     found = [first]
     speed = tally.speed
-    if tally.phase == "starting workers":
+    if tally.phase == "starting workers" and tally.workers_up < tally.lanes:
         found.append(f"starting workers: {tally.workers_up} of {tally.lanes} lanes are up")
+    elif tally.phase == "starting workers":
+        found.append(f"all {tally.lanes} lanes are up; building and resetting their envs")
     elif tally.phase == "warming up the policy":
         found.append("warming up the policy: its first calls are timed at several batch sizes")
     elif speed is not None:
