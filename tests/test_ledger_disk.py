@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -11,20 +12,18 @@ from typing import Any
 
 import pytest
 
+from counted import check_counted
 from hocket.data import Episode, Trial
 from hocket.errors import RunFolderError
-from hocket.events import Event
+from hocket.events import AttemptFailed, Event
 from hocket.folder import disk_error
 from hocket.ledger import Ledger, LedgerView
-from synthetic_run import ENDED, QUICK, began, episode_of, plan, sealed
+from synthetic_run import ENDED, QUICK, SyntheticRun, began, episode_of, open_run, plan, sealed
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     return tmp_path / "run"
-
-
-# -- a disk that takes no more -------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -44,10 +43,16 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(place)], timeout=20, check=True)
 
 
+def resize(place: Path, size: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,size={size}", str(place)], timeout=20, check=True)
+
+
 def finish(ledger: Ledger, trials: list[Trial]) -> None:
     for trial in trials:
         ledger.on(began(trial))
         ledger.on(sealed(episode_of(trial, 0, ["episodes/" + "x" * 2000])))
+        if trial.seed % 16 == 0:
+            ledger.flush()
 
 
 def test_full_disk_stops_the_run_with_the_ledger_intact(small_disk: Path) -> None:
@@ -62,7 +67,7 @@ def test_full_disk_stops_the_run_with_the_ledger_intact(small_disk: Path) -> Non
         counted = len(view.episodes())
     assert 0 < counted < len(trials)
 
-    subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], timeout=20, check=True)
+    resize(small_disk, "64m")
     with Ledger.open(root) as again:
         left = again.remaining()
         assert len(left) == len(trials) - counted
@@ -72,6 +77,42 @@ def test_full_disk_stops_the_run_with_the_ledger_intact(small_disk: Path) -> Non
             again.on(sealed(episode_of(trial, numbers[trial.id])))
         again.on(ENDED)
         assert len(again.episodes()) == counted + 5
+
+
+@pytest.mark.parametrize("size_kib", [320, 640, 1200])
+def test_run_with_all_its_tables_survives_a_full_disk(small_disk: Path, size_kib: int) -> None:
+    root = small_disk / "run"
+    resize(small_disk, f"{size_kib}k")
+    trials = plan(400)
+    ledger = open_run(root, resume=False, trials=trials)
+    run = SyntheticRun(ledger.folder, random.Random(size_kib), ledger.on)
+    with pytest.raises(RunFolderError, match="No space is left"):
+        run.play(trials, {})
+    with contextlib.suppress(RunFolderError):
+        ledger.close()
+    before = check_counted(root)
+    assert len(before) < len(trials)
+
+    resize(small_disk, "64m")
+    with open_run(root, resume=True) as again:
+        again.sweep()
+        run = SyntheticRun(again.folder, random.Random(0), again.on)
+        run.play(again.remaining(), again.next_attempts())
+    after = check_counted(root)
+    assert set(after) == set(trials)
+    assert before.items() <= after.items()
+
+
+def test_sink_without_space_stops_the_run_instead_of_counting_errors(root: Path) -> None:
+    trial = plan(1)[0]
+    error = "RunFolderError: No space is left for 'x'.\nTraceback ..."
+    lost = AttemptFailed(time=0.0, lane=0, trial=trial, attempt=0, error=error, again=False)
+    with Ledger.create(root, [trial], {}, config=QUICK) as ledger:
+        ledger.on(began(trial))
+        with pytest.raises(RunFolderError, match=r"^No space is left for 'x'\.$"):
+            ledger.on(lost)
+    with Ledger.open(root) as again:
+        assert again.remaining() == [trial]
 
 
 class BrokenRows:

@@ -145,10 +145,7 @@ class Ledger(LedgerView):
         elif isinstance(event, EpisodesSealed):
             self._writer.put([found for e in event.episodes if (found := self._accept(e))])
         elif isinstance(event, AttemptFailed):
-            row = self._row(event.trial)
-            if event.again:
-                self._running[row] = _LOST
-            self._writer.put_error(row, event.attempt, event.error)
+            self._lose(event)
         elif isinstance(event, RunEnded):
             self._writer.flush()
 
@@ -193,6 +190,17 @@ class Ledger(LedgerView):
             )
         for row, attempt in zip(rows, event.attempts, strict=True):
             self._running[row] = attempt
+
+    def _lose(self, event: AttemptFailed) -> None:
+        kind, _, message = event.error.partition(": ")
+        if kind == RunFolderError.__name__:
+            # A sink that cannot write says nothing of the trial: were the run to go on, a full
+            # disk would count as an ERROR of every trial left.
+            raise RunFolderError(message.partition("\n")[0])
+        row = self._row(event.trial)
+        if event.again:
+            self._running[row] = _LOST
+        self._writer.put_error(row, event.attempt, event.error)
 
     def _accept(self, episode: Episode) -> Pending | None:
         """The episode as it will be committed; None for one that came too late to count."""

@@ -10,6 +10,7 @@ The worker's half imports neither pyarrow nor anything else that is slow or larg
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -96,21 +97,11 @@ class StepsTrack:
             self._snapshots.append(record.state)
 
     def seal(self, outcome: Outcome) -> Sequence[str]:
-        path = self._folder / FILE
-        states = self._folder / STATES_FILE
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with open(temporary(path), "wb") as file:
-                np.lib.format.write_array(file, self._table(), allow_pickle=False)
-            os.replace(temporary(path), path)
-            if not self._snapshots or len(self._snapshots) != len(self._numbers):
-                return [str(path)]
-            with open(temporary(states), "wb") as file:
-                np.lib.format.write_array(file, np.stack(self._snapshots), allow_pickle=False)
-            publish(temporary(states), states)
-        except OSError as exc:
-            raise disk_error(exc, path) from exc
-        return [str(path), str(states)]
+        files = [_write(self._folder / FILE, self._table(), durable=False)]
+        if self._snapshots and len(self._snapshots) == len(self._numbers):
+            states = np.stack(self._snapshots)
+            files.append(_write(self._folder / STATES_FILE, states, durable=True))
+        return files
 
     def discard(self) -> None:
         """Nothing is on disk before `seal`."""
@@ -139,6 +130,24 @@ _NUMBERS: Mapping[str, str] = {
     "truncated": "?",
     "success": "i1",
 }
+
+
+def _write(path: Path, array: Array, *, durable: bool) -> str:
+    """Write an array under its name, whole or not at all."""
+    draft = temporary(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(draft, "wb") as file:
+            np.lib.format.write_array(file, array, allow_pickle=False)
+        if durable:
+            publish(draft, path)
+        else:
+            os.replace(draft, path)
+    except OSError as exc:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise disk_error(exc, path) from exc
+    return str(path)
 
 
 def _dtype(actions: Array | None, states: Array | None) -> Any:
