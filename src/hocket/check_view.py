@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -60,7 +61,7 @@ def _sides(result: CheckResult) -> Table:
         table.add_row(
             "time",
             f"{1e3 * timing.execute_s:.1f} ms a chunk",
-            ", ".join(f"{1e3 * s:.1f} ms at {size}" for size, s in timing.latencies.items()),
+            _latencies(timing.latencies),
         )
     table.add_row("prompt", repr(result.prompt), "")
     return table
@@ -113,6 +114,12 @@ def _range(values: Array) -> tuple[str, str, str]:
     if values.size == 0 or values.dtype.kind not in "biuf":
         return _NONE, _NONE, _NONE
     return f"{values.min():.4g}", f"{values.max():.4g}", f"{values.mean():.4g}"
+
+
+def _latencies(seconds: Mapping[int, float]) -> str:
+    """The smallest and the largest batch that were timed."""
+    ends = sorted({min(seconds), max(seconds)}) if seconds else []
+    return ", ".join(f"{1e3 * seconds[size]:.1f} ms a batch of {size}" for size in ends)
 
 
 def _rate(rate: float | None) -> str:
