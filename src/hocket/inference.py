@@ -34,7 +34,7 @@ class Job:
     queue: Hashable
     rows: tuple[Row, ...]
     views: Sequence[Observation]
-    action_size: int
+    action_size: int | None
     pad_to: int = 0
     keep: bool = False
     """Give the stacked observations back with the answer."""
@@ -67,6 +67,7 @@ class Inference:
     def __init__(self, policies: Sequence[Policy], names: Sequence[str]) -> None:
         self._policies = tuple(policies)
         self._names = tuple(names)
+        self._has_sessions = isinstance(policies[0], Sessions)
         self.spec = policies[0].spec
         self._jobs: queue.SimpleQueue[Job | str | None] = queue.SimpleQueue()
         self._answers: deque[Answered | WarmedUp] = deque()
@@ -97,7 +98,7 @@ class Inference:
 
     def end_session(self, session: str) -> None:
         """Tell a policy that keeps state that an attempt is over."""
-        if isinstance(self._policies[0], Sessions):
+        if self._has_sessions:
             self._jobs.put(session)
 
     def warm_up(self, job: Job, sizes: Sequence[int]) -> None:
@@ -156,21 +157,22 @@ class Seat:
 
     def __init__(self, policy: Policy, name: str) -> None:
         self._policy = policy
+        self._sessions = policy if isinstance(policy, Sessions) else None
         self._name = name
         self._buffers: dict[Hashable, dict[str, Array]] = {}
 
     def end_session(self, session: str) -> None:
         """The policy's own `end_session`; an error there ends nothing else."""
-        if isinstance(self._policy, Sessions):
-            self._policy.end_session(session)
+        if self._sessions is not None:
+            self._sessions.end_session(session)
 
     def answer(self, job: Job) -> Answered:
         """Run one job to its end; errors of the policy become errors of rows."""
         began = time.perf_counter()
-        if isinstance(self._policy, Sessions):
+        if self._sessions is not None:
             for row in job.rows:
                 if row.chunk == 0:
-                    self._policy.begin_session(row)
+                    self._sessions.begin_session(row)
         chunks: list[Chunk | None] = [None] * len(job.rows)
         errors: list[Exception | None] = [None] * len(job.rows)
         self._infer(job, 0, len(job.rows), chunks, errors)
@@ -256,8 +258,8 @@ class Seat:
         """Seconds for the job's first row in a batch of `size`, after a call that may compile."""
         row = replace(job.rows[0], session=f"warm-up@{size}")
         full = replace(job, rows=(row,) * size, views=[job.views[0]] * size)
-        if isinstance(self._policy, Sessions):
-            self._policy.begin_session(row)
+        if self._sessions is not None:
+            self._sessions.begin_session(row)
         fastest = float("inf")
         for call in range(4):
             start = time.perf_counter()
@@ -267,8 +269,8 @@ class Seat:
                 fastest = min(fastest, took)
             if fastest < float("inf") and took > 0.02:
                 break
-        if isinstance(self._policy, Sessions):
-            self._policy.end_session(row.session)
+        if self._sessions is not None:
+            self._sessions.end_session(row.session)
         return fastest
 
 

@@ -26,7 +26,7 @@ from hocket.policies.openpi_connection import Dialing, parse_endpoints
 from hocket.policies.openpi_protocol import (
     Announcement,
     batch_request,
-    begin_request,
+    bind_request,
     check_extended,
     read_chunk,
     read_observation,
@@ -93,8 +93,14 @@ class OpenPI:
         return self._spec
 
     def bind(self, spec: EnvSpec) -> None:
-        """Check that an env can feed the mapping."""
+        """Check that an env can feed the mapping; a hocket server's policy is told of it too."""
         check_env(self._mapping, self._config.mapping, spec)
+        client = self._connect()
+        if self._announcement is not None and isinstance(self._mapping, Identity):
+            number = next(self._numbers)
+            frame = pack(bind_request(number, spec))
+            for reply in client.thread.run(client.servers.tell_all(frame)):
+                check_extended(unpack(reply.frames[0]), number, reply.source)
 
     def infer(self, batch: Batch) -> Actions:
         """The server's answer to all rows of a batch, all from one connection."""
@@ -108,8 +114,6 @@ class OpenPI:
         client = self._connect()
         if self._announcement is not None and self._announcement.is_stateful:
             client.thread.run(client.servers.begin(row.session))
-            number = next(self._numbers)
-            self._tell(client, number, begin_request(number, row), row.session)
 
     def end_session(self, session: str) -> None:
         """The attempt is over."""

@@ -3,8 +3,8 @@
 Stock: the server's first frame is its metadata, then each binary request has one binary reply, in
 order; a text frame is an error and the connection ends. hocket's server adds a map `hocket` to the
 metadata; a client that found it there may send requests with a key `hocket`: several observations
-at once, who they are (noise seed, session), and messages that begin and end sessions. Such a
-request carries a number that its reply repeats.
+at once, who they are (noise seed, session), and messages that tell of envs and of ends of sessions.
+Such a request carries a number that its reply repeats.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from hocket.data import Array, ArraySpec, Batch, Observation, PolicySpec, Row, Trial
+from hocket.data import Array, ArraySpec, Batch, EnvSpec, Observation, PolicySpec, Row, Trial
 from hocket.errors import (
     ChunkShapeError,
     ObservationError,
@@ -23,6 +23,7 @@ from hocket.errors import (
     SessionLostError,
     WireError,
 )
+from hocket.fleet.plain import env_spec_to_plain
 
 EXTENSION = "hocket"
 EXTENSION_VERSION = 1
@@ -101,9 +102,9 @@ def batch_request(number: int, batch: Batch) -> dict[str, Any]:
     }
 
 
-def begin_request(number: int, row: Row) -> dict[str, Any]:
-    """Tell a stateful policy that an attempt begins."""
-    return {EXTENSION: {"op": "begin", "id": number, "rows": [_plain_row(row)]}}
+def bind_request(number: int, spec: EnvSpec) -> dict[str, Any]:
+    """Tell a policy that adapts to envs what a task's env is."""
+    return {EXTENSION: {"op": "bind", "id": number, "env": env_spec_to_plain(spec)}}
 
 
 def reset_request(number: int, session: str) -> dict[str, Any]:

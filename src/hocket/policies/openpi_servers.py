@@ -69,6 +69,8 @@ class Replica:
         self.load = 0
         """Questions in flight here, or waiting for a connection."""
         self.announcement: Announcement | None = None
+        self.greetings: list[bytes] = []
+        """Told to the server first on every new connection: it may be a new server."""
 
     @property
     def generation(self) -> str:
@@ -146,6 +148,12 @@ class Replica:
             raise
         self.announcement = connection.announcement
         self.retry_at, self._backoff_s, self.outage_since = 0.0, FIRST_BACKOFF_S, None
+        try:
+            for greeting in self.greetings:
+                await self._ask(connection, greeting)
+        except BaseException:
+            await self._give_back(connection)
+            raise
         return connection
 
     async def _give_back(self, connection: Connection | None) -> None:
@@ -187,17 +195,34 @@ class Servers:
 
         Sessions that share a question must have been pinned to one server.
         """
+        if not sessions:
+            return await self._until_answered(lambda replica: replica.ask(frames, None))
         pins = [self._pins[session] for session in sessions if session in self._pins]
         if len(pins) < len(sessions) or len({pin.generation for pin in pins}) > 1:
             raise SessionLostError("The server that knew this attempt is gone.")
-        pin = pins[0] if pins else None
-        return await self._until_answered(
-            lambda replica: replica.ask(frames, pin.generation if pin else None), pin
+        generation = pins[0].generation
+        try:
+            return await self._until_answered(
+                lambda replica: replica.ask(frames, generation), pins[0].replica, repeats=0
+            )
+        except Dropped as exc:
+            raise SessionLostError(f"{exc}; what it knew of this attempt is lost.") from exc
+
+    async def tell_all(self, frame: bytes) -> list[Reply]:
+        """Tell every server the same, now and whenever a connection is made again."""
+        replies = await asyncio.gather(
+            *(
+                self._until_answered(lambda replica: replica.ask([frame], None), replica)
+                for replica in self.replicas
+            )
         )
+        for replica in self.replicas:
+            replica.greetings.append(frame)
+        return list(replies)
 
     async def connect(self) -> Connection:
         """Wait until one server is there, and say what it announces."""
-        return await self._until_answered(lambda replica: replica.connect(), None)
+        return await self._until_answered(lambda replica: replica.connect())
 
     async def begin(self, session: str) -> Replica:
         """Pin a session to the least loaded server."""
@@ -220,34 +245,37 @@ class Servers:
         await asyncio.gather(*(replica.close() for replica in self.replicas))
 
     async def _until_answered(
-        self, ask: Callable[[Replica], Awaitable[Answer]], pin: Pin | None
+        self,
+        ask: Callable[[Replica], Awaitable[Answer]],
+        only: Replica | None = None,
+        repeats: int | None = None,
     ) -> Answer:
+        """Ask the least loaded server, or `only` that one, again after drops and outages."""
         clock = asyncio.get_running_loop().time
+        repeats = self.patience.retries if repeats is None else repeats
         drops = 0
         while True:
-            replica = pin.replica if pin else self._least_loaded(clock())
+            replica = only or self._least_loaded(clock())
             if replica.retry_at > clock():
                 await asyncio.sleep(replica.retry_at - clock())
             try:
                 return await ask(replica)
             except Unreachable as exc:
                 replica.failed(clock())
-                self._give_up_if_hopeless(clock(), pin, exc)
+                self._give_up_if_hopeless(clock(), [only] if only else self.replicas, exc)
             except Dropped as exc:
                 replica.failed(clock())
-                if pin is not None:
-                    raise SessionLostError(f"{exc}; what it knew of this attempt is lost") from exc
                 drops += 1
-                if drops > self.patience.retries:
-                    raise PolicyUnavailableError(
-                        f"Asked {drops} times, the last time: {exc}"
-                    ) from exc
+                if drops > repeats:
+                    raise Dropped(f"Asked {drops} times, the last time: {exc}") from exc
 
     def _least_loaded(self, now: float) -> Replica:
         return min(self.replicas, key=lambda replica: (replica.retry_at > now, replica.load))
 
-    def _give_up_if_hopeless(self, now: float, pin: Pin | None, last: Unreachable) -> None:
-        outages = [replica.outage_since for replica in ([pin.replica] if pin else self.replicas)]
+    def _give_up_if_hopeless(
+        self, now: float, replicas: Sequence[Replica], last: Unreachable
+    ) -> None:
+        outages = [replica.outage_since for replica in replicas]
         limit_s = self.patience.ready_timeout_s
         if all(since is not None and now - since >= limit_s for since in outages):
             raise PolicyUnavailableError(

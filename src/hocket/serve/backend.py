@@ -1,0 +1,327 @@
+"""Answers requests with a policy of this process, batched across all callers."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import logging
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from hocket.contracts import Binds, Policy, Sessions
+from hocket.data import (
+    ActionSpec,
+    ArraySpec,
+    EnvSpec,
+    Observation,
+    PolicySpec,
+    Row,
+    TaskInfo,
+    Trial,
+)
+from hocket.errors import HocketError, ObservationError, WireError
+from hocket.fleet.plain import env_spec_from_plain
+from hocket.msgpack_numpy import pack, unpack
+from hocket.policies.openpi_protocol import (
+    EXTENSION,
+    Announcement,
+    announce,
+    read_arrays,
+    read_observation,
+    read_row,
+    source_names,
+)
+from hocket.serve.batching import Batcher, Lane, Overloaded, Served
+from hocket.serve.metrics import Metrics
+
+_LOG = logging.getLogger("hocket.serve")
+STOCK_SUITE = "openpi"
+"""Suite of the trials that rows of stock clients stand for."""
+
+
+@dataclass(slots=True, eq=False)
+class Caller:
+    """One connection, as a backend knows it."""
+
+    name: str
+    lanes: list[Lane] = field(default_factory=list)
+    asked: int = 0
+    sessions: set[str] = field(default_factory=set)
+    sent_at: float | None = None
+    """When its last reply had been made."""
+
+
+class Backend(Protocol):
+    """Answers frames. `answer` raises for the caller's own error; the connection then ends."""
+
+    async def start(self) -> Mapping[str, Any]:
+        """Get ready, and say what the metadata frame holds."""
+        ...
+
+    async def answer(self, caller: Caller, frame: bytes) -> bytes: ...
+
+    def leave(self, caller: Caller) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyOptions:
+    """What a server adds to its policy."""
+
+    name: str
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """Sent to clients first, beside hocket's own key."""
+    prompt: str = ""
+    """For requests without one."""
+    action_size: int | None = None
+    """For policies that adapt to an env: numbers a step, from -1 to 1."""
+    seed: int = 0
+    """Of the noise for requests that bring no seed."""
+    max_queue: int = 1024
+    warm_up: bool = True
+
+
+class PolicyBackend:
+    """A policy, served."""
+
+    def __init__(self, policy: Policy, options: PolicyOptions, metrics: Metrics) -> None:
+        self._policy = policy
+        self._options = options
+        self._metrics = metrics
+        self._is_stateful = isinstance(policy, Sessions)
+        self._requests = itertools.count()
+        if isinstance(policy, Binds) and options.action_size is not None:
+            policy.bind(_stand_in_env(options.action_size))
+        self._spec = policy.spec
+        size = self._spec.action_size
+        self._batcher = Batcher(
+            policy,
+            options.name,
+            metrics,
+            max_queue=options.max_queue,
+            action_size=size if size is not None else options.action_size,
+        )
+        self._is_warm = not options.warm_up
+        self._warming: asyncio.Future[None] | None = None
+
+    async def start(self) -> Mapping[str, Any]:
+        """Warm up where the policy says what it reads; else the first request does."""
+        self._batcher.start()
+        example = _example(self._spec)
+        if example is not None and not self._is_warm:
+            await self._batcher.warm_up(self._row(Caller("warm-up"), ""), example)
+            self._is_warm = True
+        announcement = Announcement(
+            spec=self._spec, instance=secrets.token_hex(8), is_stateful=self._is_stateful
+        )
+        return {**self._options.metadata, EXTENSION: announce(announcement)}
+
+    async def answer(self, caller: Caller, frame: bytes) -> bytes:
+        """The reply to one frame."""
+        began = time.perf_counter()
+        request = unpack(frame)
+        if not isinstance(request, Mapping):
+            raise WireError(f"A request must be a map, not {type(request).__name__}.")
+        if EXTENSION in request:
+            reply = await self._answer_extended(caller, request, began)
+        else:
+            reply = await self._answer_stock(caller, request, began)
+        caller.sent_at = time.perf_counter()
+        return pack(reply)
+
+    def leave(self, caller: Caller) -> None:
+        """Drop what the caller waits for, and its sessions."""
+        for lane in caller.lanes:
+            self._batcher.close_lane(lane)
+        for session in caller.sessions:
+            self._batcher.end_session(session)
+
+    async def close(self) -> None:
+        """End the policy."""
+        if self._warming is not None:
+            self._warming.cancel()
+        self._batcher.close()
+        self._policy.close()
+
+    # -- Requests --------------------------------------------------------------------------------
+
+    async def _answer_stock(
+        self, caller: Caller, request: Mapping[str, Any], began: float
+    ) -> dict[str, Any]:
+        found, prompt = read_observation(request)
+        row = self._row(caller, self._options.prompt if prompt is None else prompt)
+        if self._is_stateful:
+            caller.sessions.add(row.session)
+        (served,) = await self._infer(caller, [row], [self._fit(found)])
+        if served.chunk is None:
+            raise served.error or AssertionError("neither chunk nor error")
+        timing = {"infer_ms": 1e3 * (time.perf_counter() - began)}
+        if caller.sent_at is not None:
+            timing["prev_total_ms"] = 1e3 * (began - caller.sent_at)
+        self._metrics.answered(1, time.perf_counter() - began)
+        return {
+            "actions": served.chunk.actions,
+            "policy_timing": {"infer_ms": 1e3 * served.infer_s},
+            "server_timing": timing,
+            EXTENSION: {"version": served.chunk.version, "batch": served.batch},
+        }
+
+    async def _answer_extended(
+        self, caller: Caller, request: Mapping[str, Any], began: float
+    ) -> dict[str, Any]:
+        asked = request[EXTENSION]
+        if not isinstance(asked, Mapping) or not isinstance(asked.get("id"), int):
+            raise WireError("An extended request needs a number.")
+        head: dict[str, Any] = {"id": asked["id"]}
+        try:
+            op = asked.get("op")
+            if op == "infer":
+                return await self._answer_rows(caller, asked, request.get("arrays"), head, began)
+            if op == "bind":
+                await self._bind(asked)
+            elif op == "reset":
+                self._batcher.end_session(str(asked.get("session")))
+            else:
+                raise WireError(f"There is no operation {op!r}.")
+        except (HocketError, Overloaded) as exc:
+            # The reply is numbered, so the connection stays in step and need not end.
+            self._metrics.errors[type(exc).__name__] += 1
+            return {EXTENSION: {**head, "error": str(exc), "kind": type(exc).__name__}}
+        return {EXTENSION: head}
+
+    async def _answer_rows(
+        self,
+        caller: Caller,
+        asked: Mapping[str, Any],
+        arrays: Any,
+        head: dict[str, Any],
+        began: float,
+    ) -> dict[str, Any]:
+        plain = asked.get("rows")
+        if not isinstance(plain, list) or not plain:
+            raise WireError("An extended request needs rows.")
+        rows = [read_row(one) for one in plain]
+        views = [self._fit(view) for view in read_arrays(arrays, len(rows))]
+        served = await self._infer(caller, rows, views)
+        for one in served:
+            if one.error is not None:
+                kind = type(one.error).__name__
+                self._metrics.errors[kind] += 1
+                return {EXTENSION: {**head, "error": str(one.error), "kind": kind}}
+        chunks = [one.chunk for one in served if one.chunk is not None]
+        if len({chunk.actions.shape for chunk in chunks}) > 1:
+            raise ObservationError("Rows of one request were answered with different shapes.")
+        self._metrics.answered(len(rows), time.perf_counter() - began)
+        extras = {k: np.stack([chunk.extras[k] for chunk in chunks]) for k in chunks[0].extras}
+        head["version"] = min(chunk.version for chunk in chunks)
+        head["source"] = source_names([chunk.source for chunk in chunks])
+        return {
+            "actions": np.stack([chunk.actions for chunk in chunks]),
+            "extras": extras,
+            EXTENSION: head,
+        }
+
+    async def _bind(self, asked: Mapping[str, Any]) -> None:
+        try:
+            spec = env_spec_from_plain(asked["env"])
+        except (KeyError, TypeError, ValueError, IndexError) as exc:
+            raise WireError(f"That describes no env: {exc!r}") from exc
+        if isinstance(self._policy, Binds):
+            await asyncio.to_thread(self._policy.bind, spec)
+
+    async def _infer(
+        self, caller: Caller, rows: list[Row], views: list[Observation]
+    ) -> list[Served]:
+        if self._warming is None:
+            self._warming = asyncio.ensure_future(self._warm_up(rows[0], views[0]))
+        if not self._warming.done():
+            await asyncio.wait({self._warming})
+        while len(caller.lanes) < len(rows):
+            caller.lanes.append(self._batcher.open_lane())
+        lanes = caller.lanes[: len(rows)]
+        return await asyncio.gather(*self._batcher.submit(lanes, rows, views))
+
+    async def _warm_up(self, row: Row, view: Observation) -> None:
+        """With the first request, where the policy does not say what it reads."""
+        if self._is_warm:
+            return
+        try:
+            await self._batcher.warm_up(row, view)
+        except Exception as exc:  # noqa: BLE001 - the request itself then tells its client
+            _LOG.warning("warm-up failed: %s", exc)
+        self._is_warm = True
+
+    def _row(self, caller: Caller, prompt: str) -> Row:
+        """What a stock request stands for: a chunk of an attempt as long as its connection."""
+        text = f"{self._options.seed}\0{next(self._requests)}"
+        digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+        row = Row(
+            trial=Trial(suite=STOCK_SUITE, task=STOCK_SUITE, seed=self._options.seed),
+            attempt=0,
+            chunk=caller.asked,
+            noise_seed=int.from_bytes(digest, "little") >> 1,
+            prompt=prompt,
+            session=caller.name,
+        )
+        caller.asked += 1
+        return row
+
+    def _fit(self, found: Observation) -> Observation:
+        """The keys that the policy reads, in its dtypes; all keys where it does not say."""
+        inputs = self._spec.inputs
+        if inputs is None:
+            if not found:
+                raise ObservationError("The observation is empty.")
+            return found
+        fitted = {}
+        for key, wanted in inputs.items():
+            value = found.get(key)
+            if value is None:
+                raise ObservationError(
+                    f"The observation lacks {key!r}; it has: "
+                    f"{', '.join(sorted(found)) or 'nothing'}."
+                )
+            if not _fits(value.shape, wanted.shape):
+                raise ObservationError(
+                    f"{key!r} has shape {value.shape}; the policy takes {wanted.shape}."
+                )
+            if not np.can_cast(value.dtype, wanted.dtype, "same_kind"):
+                raise ObservationError(
+                    f"{key!r} has dtype {value.dtype}; the policy takes {wanted.dtype}."
+                )
+            fitted[key] = value.astype(wanted.dtype, copy=False)
+        return fitted
+
+
+def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    return len(shape) == len(wanted) and all(
+        w in (-1, n) for n, w in zip(shape, wanted, strict=True)
+    )
+
+
+def _example(spec: PolicySpec) -> Observation | None:
+    """An observation of zeros, where the policy says all of what it reads."""
+    if not spec.inputs or any(-1 in wanted.shape for wanted in spec.inputs.values()):
+        return None
+    return {key: np.zeros(wanted.shape, wanted.dtype) for key, wanted in spec.inputs.items()}
+
+
+def _stand_in_env(action_size: int) -> EnvSpec:
+    """An env for policies that want to know one, where stock clients tell nothing of theirs."""
+    bound = np.ones(action_size)
+    return EnvSpec(
+        task=TaskInfo(name=STOCK_SUITE),
+        action=ActionSpec(
+            size=action_size, kind="box", shape=(action_size,), dtype="<f4", low=-bound, high=bound
+        ),
+        observations={"observation/state": ArraySpec(shape=(-1,), dtype="<f4")},
+        cameras=(),
+        abilities=(),
+    )

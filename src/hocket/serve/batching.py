@@ -1,0 +1,272 @@
+"""Batches rows from all connections, by the engine's own scheduler.
+
+A connection's row is a lane. Clients are never awaited, but for one case: a client that keeps
+coming back within a fraction of a batch's time drives a closed loop, and leaving without it would
+split the clients into two alternating halves for good. Such a lane counts as executing until it is
+overdue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hocket.contracts import Policy
+from hocket.data import Chunk, Observation, Row, Signature, signature
+from hocket.errors import ObservationError, PolicyError, PolicyUnavailableError
+from hocket.inference import Answered, Inference, Job, WarmedUp
+from hocket.scheduler import Scheduler, SchedulerConfig
+from hocket.serve.metrics import Metrics
+
+CLOSED_LOOP = 0.25
+"""A client that comes back within this share of a batch's time is worth a short wait."""
+MAX_SIGNATURES = 32
+"""Each kind of observation holds buffers for good, so a server takes only so many."""
+NO_CONTENTION = 1 << 20
+"""Clients bring their own cores."""
+
+
+class Overloaded(PolicyError):
+    """Too many observations wait already."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """The answer to one row."""
+
+    chunk: Chunk | None
+    error: Exception | None
+    batch: int
+    infer_s: float
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    row: Row
+    view: Observation
+    future: asyncio.Future[Served]
+
+
+class Lane:
+    """One place in a connection, where one row at a time waits."""
+
+    __slots__ = ("answered_at", "number", "think_s")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.answered_at: float | None = None
+        self.think_s: float | None = None
+        """From its last answer to its next row."""
+
+
+class Batcher:
+    """Rows in, answers out; owned by the event loop. Inference runs on threads of its own."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        name: str,
+        metrics: Metrics,
+        *,
+        max_queue: int,
+        action_size: int | None,
+    ) -> None:
+        spec = policy.spec
+        self._scheduler = Scheduler(
+            SchedulerConfig(
+                cores=NO_CONTENTION, max_batch=spec.max_batch, concurrency=spec.concurrency
+            )
+        )
+        self._inference = Inference([policy], [name])
+        self._metrics = metrics
+        metrics.concurrency = spec.concurrency
+        self._max_queue = max_queue
+        self._action_size = action_size
+        self._max_batch = spec.max_batch
+        self._waiting: dict[int, _Waiting] = {}
+        """Rows that wait or are being inferred, by lane."""
+        self._lanes: dict[int, Lane] = {}
+        self._jobs: dict[int, tuple[int, ...]] = {}
+        """Lanes of the batches that are being inferred."""
+        self._lane_numbers = itertools.count()
+        self._job_numbers = itertools.count()
+        self._signatures: set[Signature] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_pumping = False
+        self._warming: asyncio.Future[None] | None = None
+
+    def start(self) -> None:
+        """Begin to work, on the running loop."""
+        loop = self._loop = asyncio.get_running_loop()
+
+        def wake() -> None:
+            # The loop may be gone while a long call still runs: then nobody waits for it.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._take_answers)
+
+        self._inference.start(wake)
+
+    async def warm_up(self, row: Row, view: Observation) -> None:
+        """Try every batch shape with one row, so that no client pays for a first call. To be
+        called before the first `submit`."""
+        assert self._loop is not None
+        sizes = [1 << n for n in range(self._max_batch.bit_length()) if 1 << n < self._max_batch]
+        self._warming = self._loop.create_future()
+        job = Job(
+            number=next(self._job_numbers),
+            queue=signature(view),
+            rows=(row,),
+            views=[view],
+            action_size=self._action_size,
+        )
+        self._inference.warm_up(job, [*sizes, self._max_batch])
+        try:
+            await self._warming
+        finally:
+            self._warming = None
+
+    def open_lane(self) -> Lane:
+        """A new place."""
+        lane = Lane(next(self._lane_numbers))
+        self._lanes[lane.number] = lane
+        return lane
+
+    def close_lane(self, lane: Lane) -> None:
+        """Its client is gone: a row that waits is dropped, one in a batch is computed in vain."""
+        self._lanes.pop(lane.number, None)
+        waiting = self._waiting.pop(lane.number, None)
+        if waiting is not None:
+            waiting.future.cancel()
+        self._scheduler.leave(lane.number)
+        self._count()
+
+    def submit(
+        self, lanes: Sequence[Lane], rows: Sequence[Row], views: Sequence[Observation]
+    ) -> list[asyncio.Future[Served]]:
+        """The future answers to rows of one kind; all are taken, or Overloaded is raised."""
+        assert self._loop is not None
+        if len(self._waiting) + len(rows) > self._max_queue:
+            raise Overloaded(
+                f"{len(self._waiting)} observations wait already; this server's limit is "
+                f"{self._max_queue}. Try again later, or use fewer clients."
+            )
+        kind = signature(views[0])
+        self._admit(kind)
+        now = time.perf_counter()
+        futures = []
+        for lane, row, view in zip(lanes, rows, views, strict=True):
+            if lane.answered_at is not None:
+                lane.think_s = now - lane.answered_at
+            future: asyncio.Future[Served] = self._loop.create_future()
+            futures.append(future)
+            self._waiting[lane.number] = _Waiting(row, view, future)
+            self._scheduler.ready(lane.number, kind, now, lane.think_s)
+        self._count()
+        self._pump_soon()
+        return futures
+
+    def end_session(self, session: str) -> None:
+        """Tell a policy that keeps state that an attempt is over."""
+        self._inference.end_session(session)
+
+    def close(self) -> None:
+        """End the threads; what still waits is told."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for waiting in self._waiting.values():
+            if not waiting.future.done():
+                waiting.future.set_exception(PolicyUnavailableError("The server is closing."))
+        self._waiting.clear()
+        self._inference.close()
+
+    # -- Turning ---------------------------------------------------------------------------------
+
+    def _pump_soon(self) -> None:
+        # Requests that came in the same turn of the loop are seen together.
+        if not self._is_pumping and self._loop is not None:
+            self._is_pumping = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._is_pumping = False
+        now = time.perf_counter()
+        while (plan := self._scheduler.next_batch(now)) is not None:
+            waiting = [self._waiting[lane] for lane in plan.lanes]
+            number = next(self._job_numbers)
+            self._jobs[number] = plan.lanes
+            self._inference.submit(
+                Job(
+                    number=number,
+                    queue=plan.queue,
+                    rows=tuple(one.row for one in waiting),
+                    views=[one.view for one in waiting],
+                    action_size=self._action_size,
+                )
+            )
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        wake = self._scheduler.wake_at(now)
+        if wake is not None and self._loop is not None:
+            self._timer = self._loop.call_later(max(0.0, wake - now), self._pump)
+
+    def _take_answers(self) -> None:
+        for answer in self._inference.answers():
+            if isinstance(answer, WarmedUp):
+                self._warmed(answer)
+            else:
+                self._answered(answer)
+        self._pump_soon()
+
+    def _warmed(self, answer: WarmedUp) -> None:
+        self._scheduler.seed_latency(answer.latencies)
+        if self._warming is not None and not self._warming.done():
+            if answer.error is not None:
+                self._warming.set_exception(answer.error)
+            else:
+                self._warming.set_result(None)
+
+    def _answered(self, answer: Answered) -> None:
+        now = time.perf_counter()
+        lanes = self._jobs.pop(answer.job.number)
+        seconds = answer.ended - answer.began
+        self._scheduler.inferred(len(lanes), seconds, now)
+        self._metrics.inferred(len(lanes), seconds)
+        for i, number in enumerate(lanes):
+            lane = self._lanes.get(number)
+            waiting = self._waiting.pop(number, None)
+            if lane is None or waiting is None:
+                continue
+            lane.answered_at = now
+            if lane.think_s is not None and lane.think_s <= CLOSED_LOOP * seconds:
+                self._scheduler.executing([number], "closed loop", now)
+            else:
+                self._scheduler.leave(number)
+            if not waiting.future.done():
+                waiting.future.set_result(
+                    Served(
+                        chunk=answer.chunks[i],
+                        error=answer.errors[i],
+                        batch=len(lanes),
+                        infer_s=seconds,
+                    )
+                )
+        self._count()
+
+    def _admit(self, kind: Signature) -> None:
+        if kind in self._signatures:
+            return
+        if len(self._signatures) >= MAX_SIGNATURES:
+            raise ObservationError(
+                f"This server has met {MAX_SIGNATURES} kinds of observation (keys, shapes and "
+                f"dtypes) and takes no more. Send observations of one kind."
+            )
+        self._signatures.add(kind)
+
+    def _count(self) -> None:
+        self._metrics.queue_depth = self._scheduler.waiting

@@ -1,0 +1,260 @@
+"""The server: connections, health, metrics, refusals, and an end that loses nothing.
+
+Stock protocol: metadata first, then one reply per request, in order; a client's own bad request
+gets a text frame and close code 1011. Requests are read one at a time from each connection, so what
+waits is bounded by the sockets' own buffers and the backend's queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import signal
+import ssl
+import traceback
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+from websockets.asyncio.server import Server, ServerConnection, serve, unix_serve
+from websockets.datastructures import Headers
+from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request, Response
+
+from hocket.errors import HocketError, PolicyUnavailableError
+from hocket.msgpack_numpy import pack
+from hocket.policies.openpi_protocol import CLOSE_INTERNAL_ERROR, CLOSE_TRY_AGAIN, ERROR_REASON
+from hocket.serve.access import NO_KEYS, Keys
+from hocket.serve.backend import Backend, Caller
+from hocket.serve.batching import Overloaded
+from hocket.serve.metrics import Metrics
+
+PING_INTERVAL_S = 20.0
+PING_TIMEOUT_S = 120.0
+"""A client that simulates with its interpreter locked may answer late; one that is gone is gone."""
+GOING_AWAY = 1001
+_LOG = logging.getLogger("hocket.serve")
+_LOG_OF_FRAMES = logging.getLogger("hocket.serve.frames")
+_LOG_OF_FRAMES.setLevel(logging.CRITICAL)  # what strangers send is no event of ours
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listening:
+    """Where to listen, to whom, and how much to take."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    """0 takes any free one."""
+    unix_path: str | None = None
+    """A local socket instead of host and port."""
+    keys: Keys = NO_KEYS
+    tls: ssl.SSLContext | None = None
+    max_message_bytes: int = 64 << 20
+    max_connections: int = 1024
+    drain_s: float = 30.0
+    """For requests under way when the server is told to end."""
+
+
+class PolicyServer:
+    """Serves one backend until told to stop."""
+
+    def __init__(self, backend: Backend, listening: Listening, metrics: Metrics) -> None:
+        self._backend = backend
+        self._listening = listening
+        self._metrics = metrics
+        self._metadata = b""
+        self._connections: dict[ServerConnection, bool] = {}
+        """Open connections, and whether a request of theirs is under way."""
+        self._numbers = itertools.count(1)
+        self._is_draining = False
+        self._server: Server | None = None
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        assert self._server is not None
+        found: int = next(iter(self._server.sockets)).getsockname()[1]
+        return found
+
+    async def start(self) -> None:
+        """Get the backend ready, then listen."""
+        self._metadata = pack(await self._backend.start())
+        place, settings = self._listening, self._settings()
+        if place.unix_path is not None:
+            self._server = await unix_serve(self._serve, place.unix_path, **settings)
+        else:
+            self._server = await serve(self._serve, place.host, place.port, **settings)
+
+    async def drain(self) -> None:
+        """Take nothing new, answer what is under way, close."""
+        assert self._server is not None
+        self._is_draining = True
+        self._server.close(close_connections=False)
+        for connection, is_busy in list(self._connections.items()):
+            if not is_busy:
+                _spawn(connection.close(GOING_AWAY, "The server is closing."))
+        deadline = asyncio.get_running_loop().time() + self._listening.drain_s
+        while self._connections and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0.01)
+        for connection in list(self._connections):
+            connection.transport.abort()
+        await self._server.wait_closed()
+        await self._backend.close()
+
+    def _settings(self) -> dict[str, Any]:
+        place = self._listening
+        return {
+            "ssl": place.tls,
+            "compression": None,
+            "max_size": place.max_message_bytes,
+            "max_queue": 2,
+            "process_request": self._check,
+            # Browsers name an origin; a page must not reach a server on its reader's machine.
+            "origins": [None],
+            "ping_interval": PING_INTERVAL_S,
+            "ping_timeout": PING_TIMEOUT_S,
+            "close_timeout": 2.0,
+            "logger": _LOG_OF_FRAMES,
+        }
+
+    # -- Plain HTTP ------------------------------------------------------------------------------
+
+    def _check(self, connection: ServerConnection, request: Request) -> Response | None:
+        path = request.path.partition("?")[0]
+        if path == "/healthz":
+            return connection.respond(HTTPStatus.OK, "OK\n")
+        if not self._listening.keys.accept(request.headers.get("Authorization")):
+            self._metrics.errors["unauthorized"] += 1
+            return connection.respond(
+                HTTPStatus.UNAUTHORIZED,
+                "This server wants the header Authorization: Api-Key KEY.\n",
+            )
+        if path == "/metrics":
+            body = self._metrics.text().encode()
+            headers = Headers(
+                {
+                    "Content-Type": "text/plain; version=0.0.4; charset=utf-8",
+                    "Content-Length": str(len(body)),
+                    "Connection": "close",
+                }
+            )
+            return Response(HTTPStatus.OK, "OK", headers, body)
+        if self._is_draining:
+            return connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, "The server is closing.\n")
+        if len(self._connections) >= self._listening.max_connections:
+            self._metrics.errors["too_many_connections"] += 1
+            return connection.respond(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                f"{len(self._connections)} clients are connected, which is this server's limit.\n",
+            )
+        return None
+
+    # -- One connection --------------------------------------------------------------------------
+
+    async def _serve(self, connection: ServerConnection) -> None:
+        caller = Caller(f"connection-{next(self._numbers)}")
+        self._connections[connection] = False
+        self._metrics.connections_total += 1
+        self._metrics.connections = len(self._connections)
+        closed = asyncio.ensure_future(connection.wait_closed())
+        try:
+            await connection.send(self._metadata)
+            async for frame in connection:
+                self._connections[connection] = True
+                is_over = await self._respond(connection, caller, frame, closed)
+                self._connections[connection] = False
+                if is_over:
+                    return
+                if self._is_draining:
+                    await connection.close(GOING_AWAY, "The server is closing.")
+        except ConnectionClosed:
+            return
+        finally:
+            closed.cancel()
+            self._backend.leave(caller)
+            del self._connections[connection]
+            self._metrics.connections = len(self._connections)
+
+    async def _respond(
+        self,
+        connection: ServerConnection,
+        caller: Caller,
+        frame: str | bytes,
+        closed: asyncio.Future[None],
+    ) -> bool:
+        """Answer one frame; true where the connection is over."""
+        try:
+            if isinstance(frame, str):
+                raise HocketError("A request must be a binary frame, not text.")
+            answer = asyncio.ensure_future(self._backend.answer(caller, frame))
+            either: set[asyncio.Future[Any]] = {answer, closed}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
+                # The client is gone: drop its rows. What is in a batch already is computed in vain.
+                self._backend.leave(caller)
+                answer.cancel()
+                await asyncio.gather(answer, return_exceptions=True)
+                return True
+            await connection.send(answer.result())
+        except ConnectionClosed:
+            return True
+        except Exception as exc:  # noqa: BLE001 - the protocol tells any error to the client
+            self._metrics.errors[type(exc).__name__] += 1
+            await _refuse(connection, exc)
+            return True
+        return False
+
+
+async def _refuse(connection: ServerConnection, exc: Exception) -> None:
+    """The error as text, then the end of the connection."""
+    busy = isinstance(exc, (Overloaded, PolicyUnavailableError))
+    text = "".join(traceback.format_exception(exc)) if not busy else f"{type(exc).__name__}: {exc}"
+    _LOG.info("a request failed: %s", exc)
+    with contextlib.suppress(ConnectionClosed):
+        await connection.send(text)
+    if busy:
+        await connection.close(CLOSE_TRY_AGAIN, "The server is busy. See the previous frame.")
+    else:
+        await connection.close(CLOSE_INTERNAL_ERROR, ERROR_REASON)
+
+
+_TASKS: set[asyncio.Future[Any]] = set()
+
+
+def _spawn(work: Any) -> None:
+    # The loop holds tasks weakly; this set keeps them until they are done.
+    task = asyncio.ensure_future(work)
+    _TASKS.add(task)
+    task.add_done_callback(_TASKS.discard)
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    backend: Backend, listening: Listening, metrics: Metrics
+) -> AsyncIterator[PolicyServer]:
+    """A server that listens inside the block, and drains at its end."""
+    server = PolicyServer(backend, listening, metrics)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.drain()
+
+
+async def serve_until_signal(
+    backend: Backend,
+    listening: Listening,
+    metrics: Metrics,
+    on_ready: Callable[[PolicyServer], None],
+) -> None:
+    """Serve until SIGTERM or SIGINT, then drain."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with serving(backend, listening, metrics) as server:
+        on_ready(server)
+        await stop.wait()

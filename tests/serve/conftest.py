@@ -1,0 +1,124 @@
+"""Servers on threads of their own, and the real OpenPI client."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import importlib.util
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from hocket.contracts import Policy
+from hocket.serve.backend import Backend, PolicyBackend, PolicyOptions
+from hocket.serve.metrics import Metrics
+from hocket.serve.server import Listening, PolicyServer, serving
+
+WAIT_S = 20.0
+
+
+@dataclass
+class Running:
+    """A server that listens, and the loop that it lives on."""
+
+    server: PolicyServer
+    metrics: Metrics
+    loop: asyncio.AbstractEventLoop
+    stop: Callable[[], None]
+    """Drain, and wait for the end."""
+
+    @property
+    def port(self) -> int:
+        return self.server.port
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+
+@contextmanager
+def running(backend: Backend, metrics: Metrics, **listening: Any) -> Iterator[Running]:
+    """Serve a backend on a thread until the block ends."""
+    ready: threading.Event = threading.Event()
+    found: list[Running] = []
+    errors: list[BaseException] = []
+
+    async def main() -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        settings = Listening(**{"port": 0, "drain_s": 5.0, **listening})
+        async with serving(backend, settings, metrics) as server:
+
+            def end() -> None:
+                if thread.is_alive():
+                    loop.call_soon_threadsafe(stop.set)
+                    thread.join(WAIT_S)
+                    assert not thread.is_alive(), "the server did not end"
+
+            found.append(Running(server, metrics, loop, end))
+            ready.set()
+            await stop.wait()
+
+    def work() -> None:
+        try:
+            asyncio.run(main())
+        except BaseException as exc:  # noqa: BLE001 - raised again on the test's thread
+            errors.append(exc)
+            ready.set()
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    assert ready.wait(WAIT_S), "the server did not come up"
+    if errors:
+        raise errors[0]
+    try:
+        yield found[0]
+    finally:
+        found[0].stop()
+        if errors:
+            raise errors[0]
+
+
+ServePolicy = Callable[..., Running]
+
+
+@pytest.fixture
+def serve_policy() -> Iterator[ServePolicy]:
+    """`serve_policy(policy, **options)`: a server of hocket's, ended after the test."""
+    with ExitStack() as stack:
+
+        def start(
+            policy: Policy, *, listening: dict[str, Any] | None = None, **options: Any
+        ) -> Running:
+            metrics = Metrics()
+            settings = PolicyOptions(**{"name": "test", "warm_up": False, **options})
+            backend = PolicyBackend(policy, settings, metrics)
+            return stack.enter_context(running(backend, metrics, **(listening or {})))
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def openpi_client(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The package openpi-client from PyPI. Its pin of numpy<2 is out of date, so it is installed
+    apart and without its dependencies, where it is not installed already."""
+    if importlib.util.find_spec("openpi_client") is None:
+        target = tmp_path_factory.mktemp("openpi-client")
+        command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target"]
+        done = subprocess.run(
+            [*command, str(target), "openpi-client==0.1.2"],
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        if done.returncode:
+            pytest.skip(f"openpi-client cannot be installed here: {done.stderr[-300:]}")
+        sys.path.append(str(target))
+    return importlib.import_module("openpi_client.websocket_client_policy")
