@@ -34,6 +34,8 @@ class Batches:
         self, policy: Policy, inference: Inference, scheduler: Scheduler, config: BatchConfig
     ) -> None:
         self._policy = policy
+        # Asked once: a look for a Protocol's methods costs more than a whole turn.
+        self._binds = policy if isinstance(policy, Binds) else None
         self._inference = inference
         self._scheduler = scheduler
         self._config = config
@@ -47,7 +49,7 @@ class Batches:
 
     def bind(self, spec: EnvSpec) -> None:
         """Tell the policy of a new task before any row of it is inferred."""
-        if isinstance(self._policy, Binds):
+        if self._binds is not None:
             self._to_bind.append(spec)
 
     def add(self, number: int, lane: Lane, now: float, busy_s: float | None) -> None:
@@ -70,9 +72,9 @@ class Batches:
         """Let every batch go that is due."""
         if self._is_warming or ((self._to_bind or self._cold) and self._flying):
             return
-        if isinstance(self._policy, Binds):
+        if self._to_bind and self._binds is not None:
             for spec in self._to_bind:
-                self._policy.bind(spec)
+                self._binds.bind(spec)
             self._to_bind.clear()
         if self._cold:
             self._warm_up(lanes, fleet)
