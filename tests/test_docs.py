@@ -92,6 +92,12 @@ def test_an_env_of_the_documents_is_evaluated_with_its_own_flags(folder: Path) -
     assert [score["task"] for score in report["tasks"]] == ["ice", "wood"]
 
 
+def test_the_torch_module_of_the_documents_is_evaluated(folder: Path) -> None:
+    command = next(line for line in commands() if "linear:make" in line)
+    done = run(folder, "-m", "hocket", *shlex.split(command)[1:], "--lanes", "1", "--json")
+    assert json.loads(done.stdout)["overall"]["n"] == 2
+
+
 def test_the_examples_of_the_help_are_understood(folder: Path) -> None:
     from hocket.cli import EXAMPLES
 

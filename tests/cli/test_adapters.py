@@ -8,6 +8,7 @@ from hocket.cli import adapters
 from hocket.cli.eval import Eval
 from hocket.cli.subject import parse
 from hocket.errors import ConfigError, UsageError
+from hocket.evaluation import EvalConfig
 
 
 class Small:
@@ -107,3 +108,11 @@ def test_an_unknown_setting_in_a_file_is_refused(tmp_path: Path) -> None:
     file.write_text(f"env: [{SMALL}]\npolicy: {PICKY}\nenv_config: {{sise: 5}}\n")
     with pytest.raises(ConfigError, match="'sise'"):
         parse(Eval, ["--config", str(file), "--policy.path", "p"], verb="eval")
+
+
+def test_flags_have_the_defaults_of_the_configuration_and_cover_all_of_it() -> None:
+    fields = {field.name: field for field in dataclasses.fields(EvalConfig)}
+    flags = {field.name: field for field in dataclasses.fields(Eval)}
+    assert set(flags) - Eval.NOT_CONFIG == set(fields) - {"env_config", "policy_config"}
+    for name in set(flags) - Eval.NOT_CONFIG:
+        assert flags[name].default == fields[name].default, name

@@ -33,8 +33,8 @@ class Eval(Subject):
     """Execute only the first K actions of each chunk, then ask again. Fewer react sooner and cost
     more inferences; the default is the policy's own, or the whole chunk."""
     ensemble: Annotated[float | None, arg(metavar="M")] = None
-    """Ask at every K-th step and average the overlapping chunks with weights exp(-M i), the
-    oldest prediction first (temporal ensembling). 0.01 is usual; off by default."""
+    """Ask after every action (every K with --replan K) and average what the overlapping chunks
+    say of a step, the i-th oldest weighing exp(-M i): temporal ensembling. ACT uses 0.01."""
     exact: bool = False
     """Pad every batch to one shape, so that results are the same to the bit whatever the number
     of lanes, for policies whose arithmetic depends on the batch size. Costs throughput."""
