@@ -35,7 +35,7 @@ OVERDUE = 0.25
 IMMINENT = 0.03
 """An awaited lane is never expected sooner than in this share of the median duration."""
 OVERFULL = 1.25
-"""A batch takes at most so many times its target, so that cohorts stay apart."""
+"""A batch of up to so many times its target is left whole; a larger one may be split."""
 RECHECK = 16
 """Batches after which the model is asked again, even where the lanes stayed the same."""
 MOVED = 0.1
@@ -190,10 +190,9 @@ class Scheduler:
         known = self._lanes.pop(lane, None)
         if known is None:
             return
-        queue = known.queue
-        queue.ready.pop(lane, None)
-        queue.members -= 1
-        queue.count(known.kind, -1)
+        known.queue.ready.pop(lane, None)
+        known.queue.members -= 1
+        known.queue.count(known.kind, -1)
         self._expect_no_more(known)
         if known.is_executing:
             self._executing -= 1
@@ -213,16 +212,12 @@ class Scheduler:
         chosen: _Queue | None = None
         for queue in self._queues.values():
             # Between queues the one whose oldest lane waits longest goes first: none starves.
-            if (
-                queue.ready
-                and (chosen is None or queue.oldest < chosen.oldest)
-                and self._leaves(queue, now)
-            ):
+            is_older = queue.ready and (chosen is None or queue.oldest < chosen.oldest)
+            if is_older and self._leaves(queue, now):
                 chosen = queue
         if chosen is None:
             return None
-        size = min(len(chosen.ready), self._config.max_batch, ceil(OVERFULL * chosen.target))
-        lanes = tuple(islice(chosen.ready, size))
+        lanes = tuple(islice(chosen.ready, self._size(chosen)))
         for lane in lanes:
             del chosen.ready[lane]
         self._in_flight += 1
@@ -279,6 +274,15 @@ class Scheduler:
             or queue.oldest + PATIENCE * queue.typical_s <= now
             or not (self._pays_to_wait(queue, now) or self._pays_to_give_way(queue, now))
         )
+
+    def _size(self, queue: _Queue) -> int:
+        """All that are ready, or the target of them where two batches cost all of them less."""
+        infer_s = self._infer_s
+        ready = min(len(queue.ready), self._config.max_batch)
+        first = min(ready, ceil(OVERFULL * queue.target))
+        rest = ready - first
+        second_s = infer_s[first] + infer_s[rest]
+        return first if first * infer_s[first] + rest * second_s < ready * infer_s[ready] else ready
 
     def _pays_to_wait(self, queue: _Queue, now: float) -> bool:
         """Is there a number of coming lanes for which waiting costs all of them less time?"""
