@@ -25,7 +25,8 @@ if TYPE_CHECKING:
         Trial,
     )
     from hocket.errors import HocketError
-    from hocket.evaluation import EvalConfig, evaluate
+    from hocket.eval_config import EvalConfig
+    from hocket.evaluation import evaluate, resume
     from hocket.replay import ChunkReplay
     from hocket.report import Report
 
@@ -35,7 +36,7 @@ _HOME = {
     "Batch": "data",
     "ChunkReplay": "replay",
     "Episode": "data",
-    "EvalConfig": "evaluation",
+    "EvalConfig": "eval_config",
     "HocketError": "errors",
     "Outcome": "data",
     "Policy": "contracts",
@@ -46,6 +47,7 @@ _HOME = {
     "TaskInfo": "data",
     "Trial": "data",
     "evaluate": "evaluation",
+    "resume": "evaluation",
 }
 
 __all__ = [
@@ -66,6 +68,7 @@ __all__ = [
     "Trial",
     "__version__",
     "evaluate",
+    "resume",
 ]
 
 

@@ -27,7 +27,7 @@ from hocket.probe import Probe, probe
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from hocket.evaluation import EvalConfig
+    from hocket.eval_config import EvalConfig
 
 RATE_TOLERANCE = 0.01
 """Control rates that differ by less than this share are the same rate, rounded."""
@@ -132,7 +132,7 @@ def run_check(
     config: EvalConfig, *, suite: str | None = None, task: str | None = None
 ) -> CheckResult:
     """Run the first chunk of one task (the first, by default) and keep what the policy saw."""
-    from hocket.evaluation import build_policy, suites_of, tasks_of, worker_spec
+    from hocket.planning import build_policy, suites_of, tasks_of, worker_spec
 
     suites = suites_of(config)
     suite = suite or config.env[0]

@@ -71,6 +71,16 @@ def new_folder(out: Path | None, env: Sequence[str], policy: str) -> Path:
     return out
 
 
+def load_about(folder: Path) -> dict[str, Any]:
+    """What a run folder's file says about where and with what the run was made; often empty."""
+    try:
+        plain = yaml.safe_load((folder / RUN_FILE).read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        return {}
+    about = plain.get("about") if isinstance(plain, dict) else None
+    return about if isinstance(about, dict) else {}
+
+
 def about_this_run() -> dict[str, Any]:
     """Versions and hardware, for the `about` section."""
     versions = {}

@@ -1,0 +1,86 @@
+"""Everything that an evaluation is, as one value."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from hocket import plugins
+from hocket.errors import ConfigError
+from hocket.replay import make_rule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalConfig:
+    """Everything that an evaluation is; saved with the run, and enough to run it again."""
+
+    env: tuple[str, ...]
+    policy: str
+    episodes: int = 10
+    """Of each task."""
+    seed: int = 0
+    """Of each task's first episode; the next ones count up."""
+    lanes: int | Literal["auto"] = "auto"
+    replan: int | None = None
+    ensemble: float | None = None
+    exact: bool = False
+    max_steps: int | None = None
+    retries: int = 2
+    step_timeout_s: float = 60.0
+    worker_memory: int | None = None
+    recycle_after: int | None = None
+    env_python: str | None = None
+    policy_devices: tuple[str, ...] = ()
+    env_config: Mapping[str, Any] = field(default_factory=dict)
+    policy_config: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, low in (("episodes", 1), ("retries", 0), ("max_steps", 1), ("recycle_after", 1)):
+            value = getattr(self, name)
+            if value is not None and value < low:
+                raise ConfigError(f"{name} is {value}; it must be at least {low}.")
+        if not self.env:
+            raise ConfigError("No env is named. Give one, as in --env metaworld:mt10.")
+        if len(set(self.env)) < len(self.env):
+            raise ConfigError(f"An env is named twice in {', '.join(self.env)}.")
+        if self.lanes != "auto" and self.lanes < 1:
+            raise ConfigError(f"lanes is {self.lanes}; it must be at least 1, or 'auto'.")
+        if self.step_timeout_s <= 0:
+            raise ConfigError(f"step_timeout_s is {self.step_timeout_s}; it must be above 0.")
+        make_rule(self.replan, self.ensemble)
+
+    def to_plain(self) -> dict[str, Any]:
+        """As values that YAML and JSON know."""
+        plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {key: _plain(value) for key, value in plain.items()}
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> EvalConfig:
+        """From plain values; unknown keys are errors."""
+        known = [f.name for f in dataclasses.fields(cls)]
+        for key in plain:
+            if key not in known:
+                raise ConfigError(
+                    f"A run has no setting {key!r}.{plugins.did_you_mean(key, known)}"
+                )
+        values = dict(plain)
+        for key in ("env", "policy_devices"):
+            value = values.get(key)
+            if isinstance(value, str):
+                values[key] = tuple(part for part in value.split(",") if part)
+            elif value is not None:
+                values[key] = tuple(value)
+        try:
+            return cls(**values)
+        except TypeError as exc:
+            raise ConfigError(f"The configuration is wrong: {exc}") from exc
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (tuple, list)):
+        return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return value

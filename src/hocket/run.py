@@ -1,0 +1,241 @@
+"""A run: planned trials, what has come of them so far, and its folder where it has one."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from hocket import config as run_config
+from hocket import machine
+from hocket.batches import BatchConfig, Batches
+from hocket.check import check_specs
+from hocket.contracts import Policy, Reader, Replicas, WorkerSpec
+from hocket.data import EnvSpec, Episode, Ref, Trial
+from hocket.engine import Engine, EngineConfig
+from hocket.errors import ConfigError, RunFolderError, SpecMismatchError, UsageError
+from hocket.eval_config import EvalConfig
+from hocket.fleet.fleet import Fleet, FleetConfig
+from hocket.inference import Inference
+from hocket.ledger import Ledger, LedgerView
+from hocket.planning import build_policy, build_runtime, plan_trials, suites_of, worker_spec
+from hocket.probe import probe
+from hocket.record.chunks import ChunkRows
+from hocket.record.steps import StepRows
+from hocket.replay import make_rule
+from hocket.report import Report, Throughput
+from hocket.scheduler import Scheduler, SchedulerConfig
+from hocket.tally import Tally
+from hocket.trials import TrialQueue
+from hocket.version import VERSION
+
+
+class Run:
+    """An evaluation under way. With a folder, whatever has ended stays, whatever happens; a run
+    without one lives in memory alone."""
+
+    def __init__(
+        self, config: EvalConfig, trials: Sequence[Trial], ledger: Ledger | None = None
+    ) -> None:
+        self.config = config
+        self.trials = list(trials)
+        self._ledger = ledger
+        self._done: list[Episode] = ledger.episodes() if ledger else []
+
+    @classmethod
+    def new(cls, config: EvalConfig, folder: Path | None) -> Run:
+        """Plan a run; its folder, where it gets one, must not hold a run yet."""
+        suites_of(config)
+        trials = plan_trials(config)
+        if folder is None:
+            return cls(config, trials)
+        ledger = Ledger.create(folder, trials, {"config": config.to_plain()})
+        return cls(config, trials, ledger)
+
+    @classmethod
+    def open(cls, folder: Path) -> Run:
+        """A run that was begun before. What its lost attempts left behind is swept away."""
+        ledger = Ledger.open(folder)
+        ledger.sweep()
+        config = EvalConfig.from_plain(ledger.meta()["config"])
+        return cls(config, ledger.trials(), ledger)
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the folder back. Twice is safe."""
+        if self._ledger is not None:
+            self._ledger.close()
+
+    @property
+    def remaining(self) -> list[Trial]:
+        """Planned trials that have not ended."""
+        ended = {episode.trial.id for episode in self._done}
+        return [trial for trial in self.trials if trial.id not in ended]
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the run is kept."""
+        return None if self._ledger is None else self._ledger.folder.root
+
+    def finish(
+        self,
+        *,
+        policy: Policy | None = None,
+        readers: Sequence[Reader] = (),
+        check: bool = True,
+    ) -> Report:
+        """Run what remains; after an interruption the Report says that it is not complete."""
+        if not self.remaining and self.folder is not None:
+            return rebuild_report(self.folder)
+        with contextlib.ExitStack() as stack:
+            if policy is None:
+                policy = build_policy(self.config)
+                stack.callback(policy.close)
+            _refuse_long_replan(self.config, policy)
+            worker = worker_spec(self.config, suites_of(self.config), policy)
+            lanes = self.config.lanes
+            if lanes == "auto":
+                lanes = _auto_lanes(self.config, worker, policy, self.remaining)
+            exactness = policy.spec.exactness(padded=self.config.exact)
+            if self.folder is not None:
+                about = {**run_config.about_this_run(), "exactness": exactness, "lanes": lanes}
+                run_config.save_run(self.folder, self.config.to_plain(), about=about)
+            tally = self._roll(policy, worker, lanes, readers, check=check)
+        report = Report.build(
+            config=self.config.to_plain(),
+            exactness=exactness,
+            trials=self.trials,
+            episodes=tally.episodes,
+            throughput=tally.throughput(),
+            version=VERSION,
+        )
+        if self.folder is not None:
+            report.save(self.folder)
+        return report
+
+    def _roll(
+        self,
+        policy: Policy,
+        worker: WorkerSpec,
+        lanes: int,
+        readers: Sequence[Reader],
+        *,
+        check: bool,
+    ) -> Tally:
+        config, cores = self.config, machine.cores()
+        if self._ledger is not None:
+            self._ledger.attach(ChunkRows(leg=self._ledger.leg))
+            self._ledger.attach(StepRows(self._ledger.folder.root))
+            worker = replace(
+                worker, sinks=(Ref(name="steps"),), folder=str(self._ledger.folder.root)
+            )
+            readers = (self._ledger, *readers)
+        replicas = _replicas(config, policy)
+        inference = Inference([p for p, _ in replicas], [name for _, name in replicas])
+        tally = Tally(inference.concurrency)
+        fleet = Fleet(build_runtime(config), worker, _fleet_config(config, lanes))
+        with fleet, contextlib.closing(inference):
+            scheduler = Scheduler(
+                SchedulerConfig(
+                    cores=cores,
+                    max_batch=policy.spec.max_batch,
+                    concurrency=inference.concurrency,
+                )
+            )
+            engine = Engine(
+                fleet=fleet,
+                inference=inference,
+                batches=Batches(policy, inference, scheduler, BatchConfig(pad=config.exact)),
+                make_rule=make_rule(config.replan or policy.spec.replan, config.ensemble),
+                config=EngineConfig(retries=config.retries, max_steps=config.max_steps),
+                readers=(tally, *readers),
+                fits=_refuse_misfits(policy) if check else lambda _: None,
+            )
+            engine.run(
+                TrialQueue(self.remaining),
+                planned=self.trials,
+                done=self._done,
+                attempts=self._ledger.next_attempts() if self._ledger else {},
+                cores=cores,
+            )
+        return tally
+
+
+def rebuild_report(folder: Path) -> Report:
+    """The report of what a run's folder holds, whether the run is complete or not."""
+    about = run_config.load_about(folder)
+    with LedgerView.open(folder) as ledger:
+        try:
+            throughput = Report.load(folder).throughput
+        except RunFolderError:
+            throughput = Throughput()
+        report = Report.build(
+            config=ledger.meta()["config"],
+            exactness=about.get("exactness", "environment"),
+            trials=ledger.trials(),
+            episodes=ledger.episodes(),
+            throughput=throughput,
+            version=VERSION,
+        )
+    report.save(folder)
+    return report
+
+
+def _refuse_long_replan(config: EvalConfig, policy: Policy) -> None:
+    length = policy.spec.chunk_length
+    if config.replan is not None and 0 < length < config.replan:
+        raise ConfigError(
+            f"replan is {config.replan}, but a chunk of policy {config.policy!r} has only {length} "
+            f"actions. Choose at most {length}."
+        )
+
+
+def _refuse_misfits(policy: Policy) -> Callable[[EnvSpec], None]:
+    def fits(spec: EnvSpec) -> None:
+        problems = check_specs(policy.spec, spec)
+        if problems:
+            raise SpecMismatchError(
+                f"Env task {spec.task.name!r} and the policy do not fit: {'; '.join(problems)} "
+                "`hocket check` shows both side by side."
+            )
+
+    return fits
+
+
+def _replicas(config: EvalConfig, policy: Policy) -> list[tuple[Policy, str]]:
+    if not config.policy_devices:
+        return [(policy, config.policy)]
+    if not isinstance(policy, Replicas):
+        raise UsageError(
+            f"Policy {config.policy!r} cannot stand on several devices; leave out --policy-devices."
+        )
+    replicas = policy.replicas(config.policy_devices)
+    return list(zip(replicas, config.policy_devices, strict=True))
+
+
+def _auto_lanes(
+    config: EvalConfig, worker: WorkerSpec, policy: Policy, trials: Sequence[Trial]
+) -> int:
+    seen = probe(build_runtime(config), worker, policy, trials[0], replan=config.replan)
+    _refuse_misfits(policy)(seen.spec)
+    return seen.lanes(
+        cores=machine.cores(),
+        memory=machine.memory_bytes(),
+        trials=len(trials),
+        policy=policy,
+    )
+
+
+def _fleet_config(config: EvalConfig, lanes: int) -> FleetConfig:
+    return FleetConfig(
+        lanes=lanes,
+        step_timeout_s=config.step_timeout_s,
+        worker_memory=config.worker_memory,
+        recycle_after=config.recycle_after,
+    )
