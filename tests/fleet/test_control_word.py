@@ -1,0 +1,204 @@
+"""Recall and replacement of chunks that are running, and their races."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from rig import Rig, wait_until
+
+from hocket.contracts import Link
+from hocket.data import Array
+from hocket.fleet.notices import LaneFailed, LanesExecuted, LanesReady
+from hocket.fleet.shm import REPLACE, STOP, Control, word
+from hocket.runtimes.inline import InlineRuntime
+
+LONG = {"length_min": 5000, "length_max": 5000}
+SLOW = {**LONG, "step_s": 0.01}
+
+
+def link_of(rig: Rig) -> Link:
+    link = rig.fleet._stations[0].link
+    assert link is not None
+    return link
+
+
+def begun(rig: Rig, actions: Array, *, steps: int, task: str = "count") -> None:
+    """Execute a chunk and wait until it has made some steps."""
+    rig.begin(task=task)
+    rig.wait(LanesReady)
+    rig.execute(actions)
+    wait_until(lambda: link_of(rig).steps(0) >= steps)
+
+
+def rewards_of(actions: Array) -> list[float]:
+    """Of a whole chunk, run without any disturbance."""
+    with Rig(toy=LONG) as rig:
+        rig.begin()
+        rig.wait(LanesReady)
+        rig.execute(actions)
+        found: list[float] = rig.wait(LanesExecuted).rewards[0].tolist()
+    return found
+
+
+def numbers(count: int, seed: int) -> Array:
+    return np.random.default_rng(seed).uniform(-1, 1, (count, 4))
+
+
+@pytest.mark.parametrize("task", ["count", "plain"])
+@pytest.mark.parametrize("history", [1, 4])
+def test_recalled_chunk_answers_with_the_steps_made_and_a_whole_history(
+    task: str, history: int
+) -> None:
+    with Rig(toy=SLOW, history=history) as rig:
+        begun(rig, np.zeros((3000, 4)), steps=3, task=task)
+        rig.fleet.recall(0, 0, 0)
+        done = rig.wait(LanesExecuted)
+        assert 3 <= done.steps[0] < 3000
+        assert not done.ends[0]
+        seen = rig.fleet.arrays(0)["observation/state"].reshape(history, 5)[:, 4]
+        expected = [max(0, done.steps[0] - back) for back in reversed(range(history))]
+        assert np.rint(seen * 1000).tolist() == expected
+
+
+def test_replaced_remainder_is_executed_instead() -> None:
+    first, second = numbers(200, 1), numbers(5, 2)
+    with Rig(toy=SLOW) as rig:
+        begun(rig, first, steps=3)
+        rig.fleet.replace(0, 0, 0, 60, second)
+        done = rig.wait(LanesExecuted)
+    assert done.steps == [65]
+    assert done.rewards[0].tolist() == rewards_of(np.concatenate([first[:60], second]))
+
+
+def test_steps_already_made_are_not_replaced() -> None:
+    first, second = numbers(200, 1), numbers(100, 2)
+    with Rig(toy=SLOW) as rig:
+        begun(rig, first, steps=8)
+        rig.fleet.replace(0, 0, 0, 1, second)
+        done = rig.wait(LanesExecuted)
+    assert done.steps == [101]
+    made = done.rewards[0].tolist()
+    assert made[:8] == rewards_of(first[:8])
+    # Where the new actions took over shows in the rewards, which depend on every action.
+    undisturbed = rewards_of(first[:101])
+    kept = next(k for k in range(8, 101) if made[k] != undisturbed[k])
+    assert made == rewards_of(np.concatenate([first[:kept], second[kept - 1 :]]))
+
+
+def test_replacement_that_is_shorter_than_what_was_made_ends_the_chunk() -> None:
+    with Rig(toy=SLOW) as rig:
+        begun(rig, numbers(3000, 1), steps=10)
+        rig.fleet.replace(0, 0, 0, 2, numbers(3, 2))
+        done = rig.wait(LanesExecuted)
+        assert 10 <= done.steps[0] < 3000
+        seen = rig.fleet.arrays(0)["observation/state"][4]
+        assert round(float(seen) * 1000) == done.steps[0]
+
+
+def test_of_two_replacements_both_are_applied_in_order() -> None:
+    first, second, third = numbers(3000, 1), numbers(3000, 2), numbers(4, 3)
+    with Rig(toy=SLOW) as rig:
+        begun(rig, first, steps=3)
+        rig.fleet.replace(0, 0, 0, 40, second)
+        rig.fleet.replace(0, 0, 0, 50, third)
+        done = rig.wait(LanesExecuted)
+    expected = np.concatenate([first[:40], second[:10], third])
+    assert done.rewards[0].tolist() == rewards_of(expected)
+
+
+def test_recall_after_a_replacement_wins_and_leaves_the_stream_in_order() -> None:
+    with Rig(toy=SLOW) as rig:
+        begun(rig, np.zeros((3000, 4)), steps=3)
+        rig.fleet.replace(0, 0, 0, 2000, numbers(500, 1))
+        rig.fleet.recall(0, 0, 0)
+        assert rig.wait(LanesExecuted).steps[0] < 2000
+        rig.execute(np.zeros((5, 4)), chunk=1)
+        assert rig.wait(LanesExecuted).steps == [5]
+
+
+def test_word_for_another_chunk_is_ignored() -> None:
+    with Rig(toy=SLOW) as rig:
+        rig.begin()
+        rig.wait(LanesReady)
+        rig.execute(np.zeros((2, 4)))
+        rig.wait(LanesExecuted)
+        rig.fleet.recall(0, 0, 0)
+        rig.fleet.replace(0, 0, 0, 0, numbers(9, 1))
+        rig.execute(np.zeros((20, 4)), chunk=1)
+        rig.fleet.recall(0, 0, 0)
+        link_of(rig).control(0, word(0, STOP, 0))
+        link_of(rig).control(0, word(7, REPLACE, 1))
+        assert rig.wait(LanesExecuted).steps == [20]
+
+
+def test_recall_that_came_too_late_does_not_stop_the_same_chunk_of_the_next_attempt() -> None:
+    with Rig(toy={**SLOW, "length_min": 5, "length_max": 5}) as rig:
+        for _ in range(2):
+            rig.begin()
+            rig.wait(LanesReady)
+            rig.execute(np.zeros((20, 4)))
+            wait_until(lambda: link_of(rig).steps(0) % 5 == 4)
+            # The episode ends at its fifth step, whatever the word says by then.
+            done = rig.wait(LanesExecuted)
+            assert done.steps == [5]
+            link_of(rig).control(0, word(0, STOP, 0))
+            rig.fleet._stations[0].seats[0].is_worded = True
+
+
+@pytest.mark.parametrize("transport", ["auto", "inline"])
+def test_recalls_at_any_moment_lose_and_repeat_nothing(transport: str) -> None:
+    expected = rewards_of(np.zeros((300, 4)))
+    draw = random.Random(0)
+    made: list[float] = []
+    with Rig(toy=LONG, transport=transport) as rig:
+        rig.begin()
+        rig.wait(LanesReady)
+        chunk = 0
+        while len(made) < 300:
+            rig.execute(np.zeros((min(20, 300 - len(made)), 4)), chunk=chunk)
+            for _ in range(draw.randrange(300)):
+                pass
+            rig.fleet.recall(0, 0, chunk)
+            done = rig.wait(LanesExecuted)
+            assert done.chunks == [chunk]
+            made += done.rewards[0].tolist()
+            chunk += 1
+    assert made == expected
+
+
+def test_replacement_that_leaves_a_hole_fails_the_attempt_only() -> None:
+    with Rig(toy=SLOW) as rig:
+        begun(rig, np.zeros((100, 4)), steps=3)
+        rig.fleet.replace(0, 0, 0, 200, numbers(3, 1))
+        failed = rig.wait(LaneFailed)
+        assert (failed.kind, failed.gone) == ("ChunkShapeError", False)
+
+
+def test_observe_at_observes_inside_of_the_chunk_too() -> None:
+    counts = []
+    for offsets in ((), (3, 5)):
+        with Rig(toy=LONG, runtime=InlineRuntime()) as rig:
+            rig.begin(task="image")
+            rig.wait(LanesReady)
+            env = link_of(rig)._host._stage._env  # type: ignore[attr-defined]
+            before = env.pictures
+            rig.fleet.execute([0], [0], [0], [np.zeros((10, 4))], offsets)
+            rig.wait(LanesExecuted)
+            counts.append(env.pictures - before)
+    assert counts == [2, 6]
+
+
+def test_control_page_keeps_lanes_and_codes_apart() -> None:
+    control = Control(bytearray(Control.size(2)))
+    control.set_word(1, word(5, STOP, 3))
+    assert control.command(0, 5) == (0, 0)
+    assert control.command(1, 5) == (STOP, 3)
+    assert control.command(1, 4) == (0, 0)
+    control.count_step(0)
+    assert (control.steps(0), control.steps(1)) == (1, 0)
+    assert control.exit_status is None
+    for status in (0, 3, -11):
+        control.exit_status = status
+        assert control.exit_status == status
