@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -66,6 +65,7 @@ def run(arguments: Sequence[str]) -> int:
     from rich.console import Console
 
     from hocket import cli
+    from hocket.cli.results import conclude
     from hocket.config import new_folder
     from hocket.evaluation import EvalConfig, run_evaluation
     from hocket.progress import Progress
@@ -80,12 +80,4 @@ def run(arguments: Sequence[str]) -> int:
         return cli.OK
     with Progress(quiet=flags.json and not sys.stderr.isatty()) as progress:
         report = run_evaluation(config, out=out, readers=[progress])
-    if flags.json:
-        sys.stdout.write(json.dumps(report.to_json(), indent=2) + "\n")
-    else:
-        console = Console()
-        console.print(report.table())
-        console.print(f"Run folder: {out}", highlight=False, soft_wrap=True)
-    if not report.complete:
-        return cli.INTERRUPTED
-    return cli.FAILED if report.overall.errors else cli.OK
+    return conclude(report, out, as_json=flags.json)
