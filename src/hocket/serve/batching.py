@@ -1,9 +1,7 @@
 """Batches rows from all connections, by the engine's own scheduler.
 
-A connection's row is a lane. Clients are never awaited, but for one case: a client that keeps
-coming back within a fraction of a batch's time drives a closed loop, and leaving without it would
-split the clients into two alternating halves for good. Such a lane counts as executing until it is
-overdue.
+A connection's row is a lane, of which the scheduler knows only that it is ready: it awaits nobody.
+Clients that come straight back are the one exception; see `closed_loop.py`.
 """
 
 from __future__ import annotations
@@ -20,10 +18,9 @@ from hocket.data import Chunk, Observation, Row, Signature, signature
 from hocket.errors import ObservationError, PolicyError, PolicyUnavailableError
 from hocket.inference import Answered, Inference, Job, WarmedUp
 from hocket.scheduler import Scheduler, SchedulerConfig
+from hocket.serve.closed_loop import ClosedLoop
 from hocket.serve.metrics import Metrics
 
-CLOSED_LOOP = 0.25
-"""A client that comes back within this share of a batch's time is worth a short wait."""
 MAX_SIGNATURES = 32
 """Each kind of observation holds buffers for good, so a server takes only so many."""
 NO_CONTENTION = 1 << 20
@@ -81,6 +78,7 @@ class Batcher:
                 cores=NO_CONTENTION, max_batch=spec.max_batch, concurrency=spec.concurrency
             )
         )
+        self._closed_loop = ClosedLoop(spec.max_batch) if spec.concurrency == 1 else None
         self._inference = Inference([policy], [name])
         self._metrics = metrics
         metrics.concurrency = spec.concurrency
@@ -143,6 +141,8 @@ class Batcher:
         if waiting is not None:
             waiting.future.cancel()
         self._scheduler.leave(lane.number)
+        if self._closed_loop is not None:
+            self._closed_loop.came(lane.number)
         self._count()
 
     def submit(
@@ -165,7 +165,9 @@ class Batcher:
             future: asyncio.Future[Served] = self._loop.create_future()
             futures.append(future)
             self._waiting[lane.number] = _Waiting(row, view, future)
-            self._scheduler.ready(lane.number, kind, now, lane.think_s)
+            self._scheduler.ready(lane.number, kind, now, None)
+            if self._closed_loop is not None:
+                self._closed_loop.came(lane.number)
         self._count()
         self._pump_soon()
         return futures
@@ -195,6 +197,14 @@ class Batcher:
     def _pump(self) -> None:
         self._is_pumping = False
         now = time.perf_counter()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._closed_loop is not None and not self._scheduler.in_flight:
+            held = self._closed_loop.hold_until(self._scheduler.waiting, now)
+            if held is not None:
+                self._pump_at(held, now)
+                return
         while (plan := self._scheduler.next_batch(now)) is not None:
             waiting = [self._waiting[lane] for lane in plan.lanes]
             number = next(self._job_numbers)
@@ -208,12 +218,13 @@ class Batcher:
                     action_size=self._action_size,
                 )
             )
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         wake = self._scheduler.wake_at(now)
-        if wake is not None and self._loop is not None:
-            self._timer = self._loop.call_later(max(0.0, wake - now), self._pump)
+        if wake is not None:
+            self._pump_at(wake, now)
+
+    def _pump_at(self, when: float, now: float) -> None:
+        assert self._loop is not None
+        self._timer = self._loop.call_later(max(0.0, when - now), self._pump)
 
     def _take_answers(self) -> None:
         for answer in self._inference.answers():
@@ -225,6 +236,8 @@ class Batcher:
 
     def _warmed(self, answer: WarmedUp) -> None:
         self._scheduler.seed_latency(answer.latencies)
+        if self._closed_loop is not None:
+            self._closed_loop.learn(answer.latencies)
         if self._warming is not None and not self._warming.done():
             if answer.error is not None:
                 self._warming.set_exception(answer.error)
@@ -237,16 +250,17 @@ class Batcher:
         seconds = answer.ended - answer.began
         self._scheduler.inferred(len(lanes), seconds, now)
         self._metrics.inferred(len(lanes), seconds)
+        if self._closed_loop is not None:
+            self._closed_loop.inferred(len(lanes), seconds)
         for i, number in enumerate(lanes):
             lane = self._lanes.get(number)
             waiting = self._waiting.pop(number, None)
             if lane is None or waiting is None:
                 continue
             lane.answered_at = now
-            if lane.think_s is not None and lane.think_s <= CLOSED_LOOP * seconds:
-                self._scheduler.executing([number], "closed loop", now)
-            else:
-                self._scheduler.leave(number)
+            self._scheduler.leave(number)
+            if self._closed_loop is not None:
+                self._closed_loop.answered(number, lane.think_s, seconds, now)
             if not waiting.future.done():
                 waiting.future.set_result(
                     Served(
