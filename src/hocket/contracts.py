@@ -183,6 +183,13 @@ class Link(Protocol):
         ...
 
 
+@runtime_checkable
+class LastWords(Protocol):
+    """A link that can make a worker that hangs say where."""
+
+    def last_words(self) -> str: ...
+
+
 class Runtime(Protocol):
     """Starts workers somewhere, and ends them."""
 

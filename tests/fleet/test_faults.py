@@ -128,6 +128,14 @@ def test_env_that_is_not_ready_in_time_is_given_up(slow: str) -> None:
         assert (failed.kind, failed.gone) == ("WorkerHung", True)
 
 
+def test_hanging_env_is_told_with_the_place_where_it_hangs() -> None:
+    with Rig(toy={"hang_at": 2}, fleet={"step_timeout_s": 0.5}) as rig:
+        rig.begin()
+        rig.wait(LanesReady)
+        rig.execute(np.zeros((4, 4)))
+        assert "toy.py" in rig.wait(LaneFailed).message
+
+
 def test_slow_steps_within_the_timeout_are_progress() -> None:
     toy = {"step_s": 0.4, "length_min": 6, "length_max": 6}
     with Rig(toy=toy, fleet={"step_timeout_s": 1.5}) as rig:

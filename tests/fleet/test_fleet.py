@@ -280,3 +280,13 @@ def test_twenty_fleets_leave_no_file_descriptor_open() -> None:
     for _ in range(20):
         one()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_discarded_reset_does_not_swallow_what_the_env_is() -> None:
+    with Rig() as rig:
+        rig.begin(seed=1)
+        rig.fleet.discard([0], [0])
+        rig.begin(seed=2)
+        ready = rig.wait(LanesReady)
+        assert ready.spec is not None
+        assert ready.spec.task.name == "count"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import select
+import threading
 import time
 from dataclasses import dataclass
 from os import EFD_CLOEXEC, EFD_NONBLOCK, close, eventfd, eventfd_read, eventfd_write
 
-from hocket.contracts import Link, Runtime, WorkerSpec
+from hocket.contracts import LastWords, Link, Runtime, WorkerSpec
 from hocket.errors import UsageError, WorkerFailed
 from hocket.fleet.logbook import Logbook
 from hocket.fleet.notices import LaneFailed, LanesRecycled, LanesUp, Notice
@@ -71,6 +72,8 @@ class Crew:
         self._now = self._watched_at = self._weighed_at = time.monotonic()
         """Taken once for each round of `hear`."""
         self._is_closed = False
+        # The bell is never rung once it is closed, when its number may be another file's.
+        self._ringing = threading.Lock()
 
     def start(self, station: Station) -> None:
         """Ask for a worker, which comes up by itself."""
@@ -96,8 +99,10 @@ class Crew:
             self._epoll.modify(link.fileno() or 0, select.EPOLLIN | select.EPOLLOUT)
 
     def ring(self) -> None:
-        """Make `hear` return. Any thread may call this."""
-        eventfd_write(self._bell, 1)
+        """Make `hear` return. Any thread may call this, also after `close`."""
+        with self._ringing:
+            if not self._is_closed:
+                eventfd_write(self._bell, 1)
 
     def hear(self, timeout_s: float) -> list[Notice]:
         """What happened, waiting up to `timeout_s` for the first."""
@@ -124,7 +129,8 @@ class Crew:
         """End all workers and the runtime; twice is safe."""
         if self._is_closed:
             return
-        self._is_closed = True
+        with self._ringing:
+            self._is_closed = True
         for station in self.stations:
             for place, seat in enumerate(station.seats):
                 if station.link is not None and seat.phase is Phase.EXECUTING:
@@ -183,7 +189,7 @@ class Crew:
             station.is_up = True
             station.failed_starts = 0
             station.since = self._now
-            self._log.add(LanesUp(station.lanes))
+            self._log.add(LanesUp(list(station.lanes)))
         elif isinstance(message, Failed):
             return self._note_failed(station, message)
         return True
@@ -239,7 +245,7 @@ class Crew:
             self._start_failed(station, message)
             return
         if not has_lost:
-            self._log.add(LanesRecycled(station.lanes, message))
+            self._log.add(LanesRecycled(list(station.lanes), message))
         self.start(station)
 
     def _detach(self, station: Station) -> Link:
@@ -287,7 +293,7 @@ class Crew:
             self._recycle(station, reason)
 
     def _recycle(self, station: Station, reason: str) -> None:
-        self._log.add(LanesRecycled(station.lanes, reason))
+        self._log.add(LanesRecycled(list(station.lanes), reason))
         self._retire(station)
 
     # -- Watching ----------------------------------------------------------------------------
@@ -314,9 +320,9 @@ class Crew:
     def _check(self, station: Station, now: float, *, weighs: bool) -> None:
         awaited, seconds = station.waits_since(now)
         if awaited == "step" and seconds > self._config.step_timeout_s:
-            self._lose(station, "WorkerHung", f"The env made no step for {seconds:.1f} s.")
+            self._give_up(station, f"The env made no step for {seconds:.1f} s.")
         elif awaited == "start" and seconds > self._config.start_timeout_s:
-            self._lose(station, "WorkerHung", f"The env was not ready after {seconds:.1f} s.")
+            self._give_up(station, f"The env was not ready after {seconds:.1f} s.")
         elif weighs and station.link is not None:
             used, limit = station.link.memory(), self._config.worker_memory
             if limit is None or used is None or used <= limit:
@@ -326,6 +332,10 @@ class Crew:
                 self._lose(station, "WorkerMemory", reason)
             else:
                 self._recycle(station, reason)
+
+    def _give_up(self, station: Station, message: str) -> None:
+        words = station.link.last_words() if isinstance(station.link, LastWords) else ""
+        self._lose(station, "WorkerHung", f"{message}\nIts last words:\n{words}".strip())
 
 
 def _await_ends(links: list[Link], timeout_s: float) -> None:

@@ -196,6 +196,8 @@ class Host:
 
     def _discard(self, message: Discard) -> None:
         if self._player is not None and self._player.attempt.number in message.attempts:
+            # Nobody may have read the answer that told what the env is.
+            self._told.clear()
             self._drop()
 
     def _drop(self) -> None:

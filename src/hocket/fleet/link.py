@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,7 @@ from hocket.wire import Begin, Executed, Frames, Message, Ready, pack
 _READ = 1 << 16
 _READ_INLINE = 1 << 20
 _TAIL = 4096
+_SPEAK_S = 0.3
 _LOG_LIMIT = 1 << 20
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _FLAGS = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
@@ -26,7 +28,8 @@ _FLAGS = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
 class ProcessLink:
     """A Link over a socket, a control page and a log that the worker process shares.
 
-    `end` is called once, by `kill`: it ends the process if it lives.
+    `end` is called once, by `kill`: it ends the process if it lives. `speak` makes it write where
+    it is into its log. `explain` says why it ended where it left no exit status.
     """
 
     def __init__(
@@ -36,6 +39,7 @@ class ProcessLink:
         log: int,
         lanes: int,
         end: Callable[[], None],
+        speak: Callable[[], None],
         explain: Callable[[], str],
     ) -> None:
         stream.settimeout(0)
@@ -44,6 +48,7 @@ class ProcessLink:
         self._log = log
         self._lanes = lanes
         self._end = end
+        self._speak = speak
         self._explain = explain
         self._frames = Frames()
         self._out = bytearray()
@@ -138,6 +143,16 @@ class ProcessLink:
         os.close(self._log)
         while self._fds:
             os.close(self._fds.popleft())
+
+    def last_words(self) -> str:
+        """Where the worker's threads are, as it writes that into its log within moments."""
+        size = os.fstat(self._log).st_size
+        self._speak()
+        deadline = time.monotonic() + _SPEAK_S
+        while time.monotonic() < deadline and os.fstat(self._log).st_size == size:
+            time.sleep(0.01)
+        time.sleep(0.01)
+        return self._tail()
 
     def _read(self) -> bytes | None:
         """None where nothing has come, empty at the end of the stream."""

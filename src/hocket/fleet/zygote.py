@@ -30,8 +30,8 @@ from hocket.fleet.shm import Control, map_block
 from hocket.fleet.suites import preloads
 
 REQUEST = struct.Struct("<cqi")
-"""`F` or `K`, the worker's id, its index."""
-FORK, KILL = b"F", b"K"
+"""What to do, the worker's id, its index."""
+FORK, KILL, SPEAK = b"F", b"K", b"S"
 INDEX_VARIABLE = "HOCKET_WORKER_INDEX"
 _PR_SET_PDEATHSIG = 1
 _END_WAIT_S = 2.0
@@ -80,8 +80,10 @@ class Zygote:
         kind, ident, index = REQUEST.unpack(data)
         if kind == FORK:
             self._fork(ident, index, fds)
-        elif ident in self._children:
+        elif ident in self._children and kind == KILL:
             _kill_group(self._children[ident].pid)
+        elif ident in self._children:
+            os.kill(self._children[ident].pid, signal.SIGUSR1)
         return True
 
     def _fork(self, ident: int, index: int, fds: list[int]) -> None:
@@ -121,6 +123,7 @@ class Zygote:
         os.dup2(log, 2)
         os.close(log)
         faulthandler.enable()
+        faulthandler.register(signal.SIGUSR1, all_threads=True)
         os.environ[INDEX_VARIABLE] = str(index)
         gc.enable()
 

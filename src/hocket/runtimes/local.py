@@ -7,6 +7,7 @@ import fcntl
 import heapq
 import json
 import os
+import resource
 import shutil
 import socket
 import subprocess
@@ -23,7 +24,7 @@ from hocket.fleet import bootstrap
 from hocket.fleet.link import ProcessLink
 from hocket.fleet.plain import worker_spec_to_plain
 from hocket.fleet.shm import Control, create_file, map_block
-from hocket.fleet.zygote import FORK, KILL, REQUEST
+from hocket.fleet.zygote import FORK, KILL, REQUEST, SPEAK
 from hocket.wire import Open
 
 _THREADS = (
@@ -36,6 +37,7 @@ _THREADS = (
 )
 _REQUEST_TIMEOUT_S = 60.0
 _END_TIMEOUT_S = 4.0
+_FILES = 16384
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +59,7 @@ class LocalRuntime:
 
     def start(self, spec: WorkerSpec) -> Link:
         """Ask for a worker; it comes up by itself, and says Hello."""
+        _allow_files()
         nursery = self._nursery(spec)
         ours, theirs = socket.socketpair()
         size = Control.size(spec.lanes)
@@ -71,9 +74,12 @@ class LocalRuntime:
         def end() -> None:
             heapq.heappush(self._free, index)
             if control.exit_status is None:
-                nursery.kill(ident)
+                nursery.request(KILL, ident)
 
-        link = ProcessLink(ours, control, log, spec.lanes, end, nursery.explain)
+        def speak() -> None:
+            nursery.request(SPEAK, ident)
+
+        link = ProcessLink(ours, control, log, spec.lanes, end, speak, nursery.explain)
         try:
             nursery.fork(ident, index, (theirs.fileno(), page, log))
         except OSError as exc:
@@ -149,10 +155,10 @@ class Nursery:
         """Ask for a worker."""
         socket.send_fds(self._requests, [REQUEST.pack(FORK, ident, index)], fds)
 
-    def kill(self, ident: int) -> None:
-        """Ask for a worker's death; without a zygote it is dead already."""
+    def request(self, kind: bytes, ident: int) -> None:
+        """Ask for something to be done to a worker; without a zygote it is dead already."""
         with contextlib.suppress(OSError):
-            self._requests.send(REQUEST.pack(KILL, ident, 0))
+            self._requests.send(REQUEST.pack(kind, ident, 0))
 
     def explain(self) -> str:
         """Why workers end without a report of their own: because this did."""
@@ -180,6 +186,14 @@ class Nursery:
         if self._log is not None:
             os.close(self._log)
             self._log = None
+
+
+def _allow_files() -> None:
+    """Each worker takes four descriptors here, and the usual soft limit is 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _environment(*, is_foreign: bool) -> dict[str, str]:
