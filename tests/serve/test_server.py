@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import WAIT_S, Running, ServePolicy
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from hocket.data import Actions, ArraySpec, Batch, PolicySpec, Row
 from hocket.msgpack_numpy import pack, unpack
 from hocket.serve.access import Keys
+from peers.running_server import WAIT_S, Running, ServePolicy
 
 
 class Echo:
@@ -210,7 +210,7 @@ def test_what_the_policy_reads_is_checked_cut_and_cast(serve_policy: ServePolicy
     assert {batch.size for batch in policy.batches} == {1, 2, 4, 8, 16, 32, 64}
     with open_client(server) as client:
         client.recv(timeout=WAIT_S)
-        ask(client, {"observation/state": np.array([7.0]), "extra": np.zeros(4)})
+        ask(client, {"observation/state": np.array([7.0]), "extra": "words"})
     (batch,) = policy.batches[warmed:]
     assert set(batch.arrays) == {"observation/state"}
     assert batch.arrays["observation/state"].dtype == np.float32

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import ServePolicy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as stn
@@ -16,6 +15,7 @@ from hypothesis.extra import numpy as stn
 from hocket.data import Observation, Row
 from hocket.msgpack_numpy import pack, unpack
 from hocket.testing import ScriptedPolicy
+from peers.running_server import ServePolicy
 
 pytestmark = pytest.mark.filterwarnings("ignore:connect.. must be used as a context manager")
 

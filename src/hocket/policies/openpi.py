@@ -11,6 +11,7 @@ import itertools
 import os
 import ssl
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from hocket.errors import ChunkShapeError, ConfigError
 from hocket.mapping import Embodiment, Identity, check_env, open_mapping
 from hocket.msgpack_numpy import pack, unpack
 from hocket.policies.loop_thread import LoopThread
-from hocket.policies.openpi_connection import Dialing, parse_endpoints
+from hocket.policies.openpi_connection import Dialing, Endpoint, parse_endpoints
 from hocket.policies.openpi_protocol import (
     Announcement,
     batch_request,
@@ -132,10 +133,16 @@ class OpenPI:
         if client is not None:
             client.close()
 
+    def servers(self) -> Servers:
+        """The same servers for another event loop: what a gateway forwards single rows to."""
+        return _servers(self._endpoints, self._dialing, self._config, is_row_wise=True)
+
     def _connect(self) -> _Client:
         with self._lock:
             if self._client is None:
-                self._client = _Client(self._endpoints, self._dialing, self._config)
+                self._client = _Client(
+                    _servers(self._endpoints, self._dialing, self._config, is_row_wise=False)
+                )
             client = self._client
             if self._spec is None:
                 connection = client.thread.run(client.servers.connect())
@@ -227,20 +234,29 @@ class OpenPI:
 class _Client:
     """The event loop of a policy's own, and the servers that live on it."""
 
-    def __init__(self, endpoints: Any, dialing: Dialing, config: OpenPIConfig) -> None:
-        patience = Patience(
-            timeout_s=config.timeout_s,
-            ready_timeout_s=config.ready_timeout_s,
-            retries=config.retries,
-        )
+    def __init__(self, servers: Servers) -> None:
         self.thread = LoopThread("hocket-openpi")
-        self.servers = Servers(
-            [Replica(endpoint, dialing, patience, config.connections) for endpoint in endpoints],
-            patience,
-        )
+        self.servers = servers
 
     def close(self) -> None:
         self.thread.close(self.servers.close())
+
+
+def _servers(
+    endpoints: Sequence[Endpoint], dialing: Dialing, config: OpenPIConfig, *, is_row_wise: bool
+) -> Servers:
+    patience = Patience(
+        timeout_s=config.timeout_s,
+        ready_timeout_s=config.ready_timeout_s,
+        retries=config.retries,
+    )
+    return Servers(
+        [
+            Replica(endpoint, dialing, patience, config.connections, is_row_wise=is_row_wise)
+            for endpoint in endpoints
+        ],
+        patience,
+    )
 
 
 def _dialing(config: OpenPIConfig) -> Dialing:

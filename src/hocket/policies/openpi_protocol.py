@@ -9,7 +9,7 @@ Such a request carries a number that its reply repeats.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -153,8 +153,11 @@ def read_arrays(found: Any, count: int) -> list[Observation]:
     return [{key: value[i] for key, value in found.items()} for i in range(count)]
 
 
-def read_observation(request: Mapping[str, Any]) -> tuple[Observation, str | None]:
-    """A stock request as a flat observation and its prompt; nested maps get slash keys."""
+def read_observation(
+    request: Mapping[str, Any], wanted: Container[str] | None = None
+) -> tuple[Observation, str | None]:
+    """A stock request as a flat observation and its prompt; nested maps get slash keys. Only what
+    is `wanted` is read, where that is known."""
     observation: Observation = {}
     prompt: str | None = None
     left: list[tuple[Any, Any]] = list(request.items())
@@ -168,7 +171,7 @@ def read_observation(request: Mapping[str, Any]) -> tuple[Observation, str | Non
             ]
         elif key == "prompt":
             prompt = _text(value)
-        else:
+        elif wanted is None or key in wanted:
             observation[key] = _numbers(key, value)
     return observation, prompt
 

@@ -50,12 +50,20 @@ class Replica:
     """One server: a few connections, made when they are needed."""
 
     def __init__(
-        self, endpoint: Endpoint, dialing: Dialing, patience: Patience, connections: int
+        self,
+        endpoint: Endpoint,
+        dialing: Dialing,
+        patience: Patience,
+        connections: int,
+        *,
+        is_row_wise: bool,
     ) -> None:
         self.endpoint = endpoint
         self._dialing = dialing
         self._patience = patience
         self._connections = connections
+        self._is_row_wise = is_row_wise
+        """Questions are single rows: a server that batches is asked for a batch of them at once."""
         self._idle: list[Connection] = []
         self._open = 0
         self._free = asyncio.Condition()
@@ -170,7 +178,8 @@ class Replica:
             return self._connections
         if self.announcement is None:
             return STOCK_CONNECTIONS
-        return self.announcement.spec.concurrency + 1
+        spec = self.announcement.spec
+        return spec.concurrency * spec.max_batch if self._is_row_wise else spec.concurrency + 1
 
 
 @dataclass(slots=True)

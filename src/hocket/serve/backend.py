@@ -155,7 +155,7 @@ class PolicyBackend:
     async def _answer_stock(
         self, caller: Caller, request: Mapping[str, Any], began: float
     ) -> dict[str, Any]:
-        found, prompt = read_observation(request)
+        found, prompt = read_observation(request, self._spec.inputs)
         row = self._row(caller, self._options.prompt if prompt is None else prompt)
         if self._is_stateful:
             caller.sessions.add(row.session)

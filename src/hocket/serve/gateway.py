@@ -1,0 +1,108 @@
+"""One endpoint in front of several OpenPI servers.
+
+Frames pass as they are, so every dialect of requests and replies does too. Each goes to the least
+loaded server that is up; when that one fails, a stateless request moves to another. Sessions stay
+on the server where they began.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from hocket.errors import PolicyUnavailableError, WireError
+from hocket.msgpack_numpy import unpack
+from hocket.policies.openpi_protocol import EXTENSION, find_announcement
+from hocket.policies.openpi_servers import Servers
+from hocket.serve.backend import Caller
+from hocket.serve.batching import Overloaded
+from hocket.serve.metrics import Metrics
+
+
+class Gateway:
+    """Answers with other servers. `servers` must live on the loop that serves."""
+
+    def __init__(self, servers: Servers, metrics: Metrics, *, max_queue: int) -> None:
+        self._servers = servers
+        self._metrics = metrics
+        self._max_queue = max_queue
+        self._is_stateful = False
+        self._tasks: set[asyncio.Future[Any]] = set()
+
+    async def start(self) -> Mapping[str, Any]:
+        """Wait for a server, and pass its metadata on."""
+        connection = await self._servers.connect()
+        metadata = connection.metadata if isinstance(connection.metadata, Mapping) else {}
+        found = find_announcement(metadata)
+        self._is_stateful = found is not None and found.is_stateful
+        self._metrics.concurrency = len(self._servers.replicas)
+        if found is None:
+            return metadata
+        extension = dict(metadata[EXTENSION])
+        spec = dict(extension["spec"])
+        spec["concurrency"] *= len(self._servers.replicas)
+        if self._is_stateful:
+            spec["max_batch"] = 1  # rows of one batch may live on two servers
+        return {**metadata, EXTENSION: {**extension, "spec": spec}}
+
+    async def answer(self, caller: Caller, frame: bytes) -> bytes:
+        """The reply of whichever server answers."""
+        if self._servers.load >= self._max_queue:
+            raise Overloaded(f"{self._servers.load} requests wait already. Try again later.")
+        request = unpack(frame)
+        if not isinstance(request, Mapping):
+            raise WireError(f"A request must be a map, not {type(request).__name__}.")
+        extension = request.get(EXTENSION)
+        began = asyncio.get_running_loop().time()
+        # A client that leaves must not cost its server the connection: the question is finished.
+        task = asyncio.ensure_future(self._ask(frame, extension))
+        self._tasks.add(task)
+        task.add_done_callback(self._forget)
+        reply = await asyncio.shield(task)
+        self._metrics.answered(1, asyncio.get_running_loop().time() - began)
+        self._metrics.queue_depth = self._servers.load
+        return reply
+
+    def leave(self, caller: Caller) -> None:
+        """Sessions outlive connections: their owner ends them."""
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._servers.close()
+
+    async def _ask(self, frame: bytes, extension: Any) -> bytes:
+        if not isinstance(extension, Mapping):
+            return (await self._servers.ask([frame])).frames[0]
+        if extension.get("op") == "bind":
+            replies = await self._servers.tell_all(frame)
+            return replies[0].frames[0]
+        if not self._is_stateful:
+            return (await self._servers.ask([frame])).frames[0]
+        sessions = _sessions(extension)
+        for session, is_first in sessions.items():
+            if is_first:
+                await self._servers.begin(session)
+        reply = await self._servers.ask([frame], list(sessions))
+        if extension.get("op") == "reset":
+            for session in sessions:
+                self._servers.end(session)
+        return reply.frames[0]
+
+    def _forget(self, task: asyncio.Future[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and isinstance(task.exception(), PolicyUnavailableError):
+            self._metrics.errors["upstream"] += 1
+
+
+def _sessions(extension: Mapping[str, Any]) -> dict[str, bool]:
+    """The sessions that an extended request is about, and whether each begins with it."""
+    if extension.get("op") == "reset":
+        return {str(extension.get("session")): False}
+    try:
+        return {str(row[5]): row[2] == 0 for row in extension["rows"]}
+    except (KeyError, TypeError, IndexError) as exc:
+        raise WireError(f"An extended request needs rows: {exc!r}") from exc

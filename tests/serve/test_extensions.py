@@ -1,0 +1,280 @@
+"""hocket's client against hocket's server: batches, seeds, sessions, versions over one wire."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hocket.data import (
+    Actions,
+    ActionSpec,
+    ArraySpec,
+    Batch,
+    EnvSpec,
+    PolicySpec,
+    Row,
+    TaskInfo,
+    Trial,
+    noise_seed,
+)
+from hocket.errors import ChunkShapeError, ObservationError, PolicyError, SessionLostError
+from hocket.policies.openpi import OpenPI, OpenPIConfig
+from hocket.testing import ScriptedPolicy
+from peers.running_server import WAIT_S, Running, ServePolicy
+
+Connect = Callable[..., OpenPI]
+
+
+@pytest.fixture
+def connect() -> Iterator[Connect]:
+    opened: list[OpenPI] = []
+
+    def start(*servers: Running, **settings: Any) -> OpenPI:
+        settings = {"ready_timeout_s": WAIT_S, "timeout_s": WAIT_S, **settings}
+        opened.append(
+            OpenPI(",".join(server.address for server in servers), OpenPIConfig(**settings))
+        )
+        return opened[-1]
+
+    yield start
+    for policy in opened:
+        policy.close()
+
+
+def make_row(value: int, chunk: int = 0) -> Row:
+    trial = Trial(suite="s", task="push", seed=value, repeat=1)
+    return Row(
+        trial=trial,
+        attempt=2,
+        chunk=chunk,
+        noise_seed=noise_seed(trial, chunk),
+        prompt=f"go {value}",
+        session=f"session {value}",
+    )
+
+
+def make_batch(*values: int, chunk: int = 0, pad: int = 0) -> Batch:
+    state = np.array([*values, *values[-1:] * pad], np.float32)[:, None]
+    image = np.zeros((len(state), 8, 8, 3), np.uint8)
+    return Batch(
+        arrays={"observation/state": state, "observation/image": image},
+        rows=tuple(make_row(value, chunk) for value in values),
+        pad=pad,
+    )
+
+
+class Keeper:
+    """Remembers what it was asked, and answers with extras and a version."""
+
+    spec = PolicySpec(
+        chunk_length=4,
+        action_size=2,
+        max_batch=16,
+        concurrency=2,
+        batch_invariant=True,
+        control_rate=15.0,
+        cameras=("observation/image",),
+        replan=3,
+    )
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+
+    def infer(self, batch: Batch) -> Actions:
+        self.batches.append(batch)
+        state = batch.arrays["observation/state"][:, 0]
+        if (state == 13).any():
+            raise ValueError("unlucky")
+        values = np.broadcast_to(state[:, None, None], (len(state), 4, 2)).copy()
+        return Actions(values, {"logprob": -state}, version=11)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def test_spec_travels_whole(serve_policy: ServePolicy, connect: Connect) -> None:
+    assert connect(serve_policy(Keeper())).spec == Keeper.spec
+    wanted = {"observation/state": ArraySpec(shape=(-1, 3), dtype="<f4")}
+    scripted = ScriptedPolicy()
+    scripted.spec = PolicySpec(chunk_length=2, inputs=wanted, cameras=None)
+    assert connect(serve_policy(scripted)).spec == scripted.spec
+
+
+def test_batch_is_one_request_with_rows_extras_and_version(
+    serve_policy: ServePolicy, connect: Connect
+) -> None:
+    policy = Keeper()
+    server = serve_policy(policy)
+    client = connect(server)
+    answer = client.infer(make_batch(1, 2, 3, pad=1))
+    assert answer.values.shape == (4, 4, 2)
+    assert answer.values[:, 0, 0].tolist() == [1, 2, 3, 3]
+    assert answer.extras["logprob"].tolist() == [-1, -2, -3, -3]
+    assert answer.version == 11
+    assert server.address in str(answer.source)
+    assert server.metrics.requests == 1
+    asked = [row for batch in policy.batches for row in batch.rows]
+    assert sorted(asked, key=lambda row: row.trial.seed) == [make_row(i) for i in (1, 2, 3)]
+
+
+def test_row_that_fails_is_told_and_the_connection_stays(
+    serve_policy: ServePolicy, connect: Connect
+) -> None:
+    server = serve_policy(Keeper())
+    client = connect(server)
+    with pytest.raises(PolicyError, match="unlucky"):
+        client.infer(make_batch(13))
+    assert client.infer(make_batch(4)).values[0, 0, 0] == 4
+    assert server.metrics.connections_total == 1
+
+
+def test_request_over_the_queue_s_limit_is_refused_in_words(
+    serve_policy: ServePolicy, connect: Connect
+) -> None:
+    client = connect(serve_policy(Keeper(), max_queue=2))
+    with pytest.raises(PolicyError, match="limit is 2"):
+        client.infer(make_batch(1, 2, 3))
+    assert client.infer(make_batch(1, 2)).values.shape == (2, 4, 2)
+
+
+def test_answers_equal_those_in_this_process(serve_policy: ServePolicy, connect: Connect) -> None:
+    spec = env_spec(3)
+    here, there = ScriptedPolicy(), ScriptedPolicy()
+    client = connect(serve_policy(there))
+    here.bind(spec)
+    client.bind(spec)
+    batch = make_batch(1, 2, 3)
+    assert np.array_equal(client.infer(batch).values, np.asarray(here.infer(batch)))
+
+
+def env_spec(actions: int) -> EnvSpec:
+    bound = np.full(actions, 0.5)
+    return EnvSpec(
+        task=TaskInfo(name="push"),
+        action=ActionSpec(
+            size=actions, kind="box", shape=(actions,), dtype="<f4", low=-bound, high=bound
+        ),
+        observations={"observation/state": ArraySpec(shape=(1,), dtype="<f4")},
+        cameras=(),
+        abilities=(),
+    )
+
+
+def test_env_is_told_again_to_a_server_that_was_restarted(
+    serve_policy: ServePolicy, connect: Connect
+) -> None:
+    first = serve_policy(ScriptedPolicy())
+    port = first.port
+    client = connect(first)
+    client.bind(env_spec(3))
+    before = client.infer(make_batch(5)).values
+    first.stop()
+    serve_policy(ScriptedPolicy(), listening={"port": port})
+    assert np.array_equal(client.infer(make_batch(5)).values, before)
+
+
+def test_mapping_stands_before_an_extended_server(
+    serve_policy: ServePolicy, connect: Connect, tmp_path: Any
+) -> None:
+    file = tmp_path / "m.yaml"
+    file.write_text(
+        "request: {observation/state: {from: observation/state, range: [[0, 1], [0, 10]]},\n"
+        "          x/image: {from: observation/image, resize: [4, 4]}}\n"
+        "actions: {clip: [0, 25]}\n"
+    )
+    policy = Keeper()
+    client = connect(serve_policy(policy), mapping=str(file))
+    assert client.infer(make_batch(2, 3)).values[:, 0, 0].tolist() == [20, 25]
+    assert policy.batches[0].arrays["x/image"].shape[1:] == (4, 4, 3)
+
+
+class Stateful(Keeper):
+    """Counts the chunks of each session."""
+
+    spec = PolicySpec(chunk_length=1, action_size=1, max_batch=8)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live: dict[str, int] = {}
+        self.ended = threading.Semaphore(0)
+
+    def begin_session(self, row: Row) -> None:
+        self.live[row.session] = 0
+
+    def end_session(self, session: str) -> None:
+        del self.live[session]
+        self.ended.release()
+
+    def infer(self, batch: Batch) -> Actions:
+        for row in batch.rows:
+            self.live[row.session] += 1
+        counts = [[[float(self.live[row.session])]] for row in batch.rows]
+        return Actions(np.array(counts))
+
+
+def test_sessions_begin_count_and_end(serve_policy: ServePolicy, connect: Connect) -> None:
+    policy = Stateful()
+    client = connect(serve_policy(policy))
+    for value in (1, 2):
+        client.begin_session(make_row(value))
+    assert client.infer(make_batch(1, 2)).values.ravel().tolist() == [1, 1]
+    assert client.infer(make_batch(1, chunk=1)).values.ravel().tolist() == [2]
+    client.end_session("session 1")
+    assert policy.ended.acquire(timeout=WAIT_S)
+    assert set(policy.live) == {"session 2"}
+
+
+def test_session_is_lost_with_its_server_and_not_asked_again(
+    serve_policy: ServePolicy, connect: Connect
+) -> None:
+    first = serve_policy(Stateful())
+    port = first.port
+    client = connect(first)
+    client.begin_session(make_row(1))
+    client.infer(make_batch(1))
+    first.stop()
+    fresh = Stateful()
+    serve_policy(fresh, listening={"port": port})
+    with pytest.raises(SessionLostError):
+        client.infer(make_batch(1, chunk=1))
+    assert fresh.live == {}
+    client.begin_session(make_row(2))
+    assert client.infer(make_batch(2)).values.ravel().tolist() == [1]
+
+
+def test_sessions_stay_on_the_server_where_they_began(
+    serve_policy: ServePolicy, connect: Connect
+) -> None:
+    policies = [Stateful(), Stateful()]
+    client = connect(*(serve_policy(policy) for policy in policies))
+    assert client.spec.max_batch == 1
+    with ThreadPoolExecutor(8) as pool:
+
+        def drive(value: int) -> list[float]:
+            client.begin_session(make_row(value))
+            return [
+                float(client.infer(make_batch(value, chunk=chunk)).values[0, 0, 0])
+                for chunk in range(5)
+            ]
+
+        for counts in pool.map(drive, range(8)):
+            assert counts == [1, 2, 3, 4, 5]
+    assert sum(len(policy.live) for policy in policies) == 8
+
+
+def test_answers_of_different_shapes_for_one_request_are_refused(
+    serve_policy: ServePolicy, connect: Connect
+) -> None:
+    def ragged(_: Any, row: Row) -> np.ndarray:
+        return np.zeros((row.trial.seed, 2))
+
+    policy = ScriptedPolicy.of(ragged, chunk_length=1, action_size=2, max_batch=1)
+    policy.spec = PolicySpec(chunk_length=0, action_size=2, max_batch=1)
+    client = connect(serve_policy(policy))
+    with pytest.raises((PolicyError, ObservationError, ChunkShapeError), match="shapes"):
+        client.infer(make_batch(2, 3))
