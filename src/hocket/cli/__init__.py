@@ -32,6 +32,7 @@ VERBS = {
     "eval": Verb("hocket.cli.eval", "Run a policy on every task of one or more suites; report."),
     "resume": Verb("hocket.cli.resume", "Finish a run that was interrupted; nothing runs twice."),
     "check": Verb("hocket.cli.check", "Show what the policy really sees, on one chunk; no run."),
+    "serve": Verb("hocket.cli.serve", "Serve a policy over OpenPI's protocol, in batches."),
     "plan": Verb("hocket.cli.plan", "Predict throughput from lanes, cores and policy latency."),
     "doctor": Verb("hocket.cli.doctor", "Say what works on this machine, and how to get the rest."),
 }

@@ -1,0 +1,155 @@
+"""`hocket serve`."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from tyro.conf import arg
+
+from hocket import plugins
+from hocket.cli import adapters
+from hocket.cli.flags import documented, parse_flags
+from hocket.cli.values import Bytes, Name
+from hocket.errors import ConfigError, UsageError
+
+if TYPE_CHECKING:
+    from hocket.serve.backend import Backend
+    from hocket.serve.metrics import Metrics
+    from hocket.serve.server import PolicyServer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Serve:
+    """Serve a policy over OpenPI's protocol. Requests from all connections share batches, though
+    clients notice nothing of it; /healthz and /metrics answer on the same port. With several
+    openpi:// addresses as the policy it is a gateway in front of those servers."""
+
+    policy: Name
+    """What decides: any policy that eval takes; or openpi://a:8000,openpi://b:8000."""
+    host: Annotated[str, arg(metavar="HOST")] = "127.0.0.1"
+    """Where to listen. Anything but loopback wants a key, or --insecure."""
+    port: int = 8000
+    """0 takes any free port, and says which."""
+    socket: Annotated[Path | None, arg(metavar="PATH")] = None
+    """Listen on a local socket instead of host and port."""
+    key_file: Annotated[str | None, arg(metavar="FILE")] = None
+    """Keys that clients must send, one a line; the variable HOCKET_API_KEY holds one too."""
+    insecure: bool = False
+    """Serve without a key beyond loopback, to anyone who can connect."""
+    tls_cert: Annotated[str | None, arg(metavar="FILE")] = None
+    """Certificate chain: serve wss:// instead of ws://."""
+    tls_key: Annotated[str | None, arg(metavar="FILE")] = None
+    """The certificate's key, where it is a file of its own."""
+    prompt: str = ""
+    """For requests that bring none."""
+    metadata: Annotated[Path | None, arg(metavar="FILE")] = None
+    """A YAML file whose content is sent to every client first."""
+    action_size: Annotated[int | None, arg(metavar="A")] = None
+    """Numbers a step, for policies that adapt to an env (random, zero)."""
+    seed: int = 0
+    """Of the noise for requests that bring no seed of their own."""
+    skip_warm_up: bool = False
+    """Do not try every batch size once before clients are answered."""
+    max_message: Bytes = 64 << 20
+    """Longest request."""
+    max_connections: int = 1024
+    """More are refused."""
+    max_queue: int = 1024
+    """Observations that may wait; more are refused, in words."""
+    drain_s: Annotated[float, arg(name="drain", metavar="SECONDS")] = 30.0
+    """On SIGTERM, time for what is under way."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Serve until SIGTERM or Ctrl-C."""
+    flags = _parse(arguments)
+    from hocket import cli
+    from hocket.serve.access import check_exposure, load_keys, load_tls
+    from hocket.serve.metrics import Metrics
+    from hocket.serve.server import Listening, serve_until_signal
+
+    logging.basicConfig(format="hocket: %(message)s", level=logging.INFO)
+    keys = load_keys(flags.key_file)
+    if flags.socket is None:
+        check_exposure(flags.host, keys, insecure=flags.insecure)
+    listening = Listening(
+        host=flags.host,
+        port=flags.port,
+        unix_path=None if flags.socket is None else str(flags.socket),
+        keys=keys,
+        tls=load_tls(flags.tls_cert, flags.tls_key),
+        max_message_bytes=flags.max_message or sys.maxsize,
+        max_connections=flags.max_connections,
+        drain_s=flags.drain_s,
+    )
+    metrics = Metrics()
+    backend = _backend(flags, metrics)
+    scheme = "wss" if listening.tls else "ws"
+
+    def say_ready(server: PolicyServer) -> None:
+        place = flags.socket or f"{scheme}://{flags.host}:{server.port}"
+        sys.stderr.write(f"hocket: serving {flags.policy} on {place}\n")
+        sys.stderr.flush()
+
+    try:
+        asyncio.run(serve_until_signal(backend, listening, metrics, say_ready))
+    except OSError as exc:
+        place = flags.socket or f"{flags.host}:{flags.port}"
+        raise UsageError(f"The server cannot listen on {place}: {exc.strerror or exc}") from exc
+    return cli.OK
+
+
+def _parse(arguments: Sequence[str]) -> Any:
+    """The flags, with those of the named policy."""
+    name = adapters.scan(arguments, "--policy")
+    settings = adapters.settings_class("policies", [name] if name else [])
+    fields = documented(Serve)
+    if dataclasses.fields(settings):
+        text = arg(name="policy", help=f"Settings of {name}.")
+        group: Any = Annotated[settings, text]
+        fields.append(("policy_config", group, adapters.default_settings(settings, {})))
+    whole = dataclasses.make_dataclass("Flags", fields, kw_only=True, frozen=True)
+    return parse_flags(whole, arguments, verb="serve", about=Serve.__doc__)
+
+
+def _backend(flags: Any, metrics: Metrics) -> Backend:
+    from hocket.policies.openpi import OpenPI
+    from hocket.serve.backend import PolicyBackend, PolicyOptions
+    from hocket.serve.gateway import Gateway
+
+    given = getattr(flags, "policy_config", None)
+    config = adapters.given_settings(given) if given is not None else {}
+    policy = plugins.build("policies", flags.policy, config)
+    if isinstance(policy, OpenPI):
+        return Gateway(policy.servers(), metrics, max_queue=flags.max_queue)
+    options = PolicyOptions(
+        name=flags.policy,
+        metadata=_metadata(flags.metadata),
+        prompt=flags.prompt,
+        action_size=flags.action_size,
+        seed=flags.seed,
+        max_queue=flags.max_queue,
+        warm_up=not flags.skip_warm_up,
+    )
+    return PolicyBackend(policy, options, metrics)
+
+
+def _metadata(file: Path | None) -> dict[str, Any]:
+    if file is None:
+        return {}
+    import yaml
+
+    try:
+        found = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as exc:
+        raise ConfigError(f"The metadata {str(file)!r} cannot be read: {exc}") from exc
+    if not isinstance(found, dict):
+        raise ConfigError(f"The metadata {str(file)!r} must be keys with values.")
+    return found

@@ -1,0 +1,195 @@
+"""`hocket serve` as a process."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from websockets.sync.client import connect
+
+import hocket
+from hocket.errors import ConfigError, UsageError
+from hocket.msgpack_numpy import pack, unpack
+from hocket.serve.access import NO_KEYS, Keys, check_exposure, load_keys, load_tls
+from peers.stock_openpi import StockServer
+
+WAIT_S = 30.0
+MAKE_CERTIFICATE = [
+    "openssl",
+    "req",
+    "-x509",
+    "-newkey",
+    "rsa:2048",
+    "-nodes",
+    "-days",
+    "2",
+    "-subj",
+    "/CN=localhost",
+    "-addext",
+    "subjectAltName=DNS:localhost,IP:127.0.0.1",
+]
+
+
+@contextmanager
+def command(*flags: str, **variables: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The process, and the place where it says that it serves."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hocket", "serve", *flags],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent), **variables},
+    )
+    assert process.stderr is not None
+    try:
+        lines = ""
+        deadline = time.monotonic() + WAIT_S
+        while " on " not in lines:
+            ready, _, _ = select.select([process.stderr], [], [], deadline - time.monotonic())
+            assert ready, f"it never said that it serves: {lines}"
+            line = process.stderr.readline()
+            assert line, f"it ended: {lines}"
+            lines += line
+        yield process, re.findall(r" on (\S+)\n", lines)[-1]
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def ask(place: str, **settings: Any) -> Any:
+    with connect(place, compression=None, open_timeout=WAIT_S, **settings) as client:
+        client.recv(timeout=WAIT_S)
+        client.send(pack({"observation/state": np.zeros(3, np.float32)}))
+        reply = client.recv(timeout=WAIT_S)
+        assert isinstance(reply, bytes), reply
+        return unpack(reply)["actions"]
+
+
+def test_policy_is_served_by_its_name() -> None:
+    flags = ("--policy", "zero", "--action-size", "4", "--port", "0")
+    with command(*flags) as (process, place):
+        assert ask(place).shape[1] == 4
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(WAIT_S) == 0
+
+
+def test_sigterm_answers_what_is_under_way(tmp_path: Path) -> None:
+    began = tmp_path / "began"
+    flags = ("--policy", "peers.slow_policy:Slow", "--port", "0", "--skip-warm-up")
+    with command(*flags, HOCKET_TEST_BEGAN=str(began)) as (process, place):
+        answers: list[Any] = []
+        asking = threading.Thread(target=lambda: answers.append(ask(place)))
+        asking.start()
+        deadline = time.monotonic() + WAIT_S
+        while not began.exists() and time.monotonic() < deadline:
+            time.sleep(0.005)
+        process.send_signal(signal.SIGTERM)
+        asking.join(WAIT_S)
+        assert process.wait(WAIT_S) == 0
+    assert [answer.tolist() for answer in answers] == [[[1.0]]]
+
+
+def test_several_addresses_are_a_gateway() -> None:
+    def infer(_: dict[str, Any]) -> dict[str, Any]:
+        return {"actions": np.full((2, 3), 6.0)}
+
+    with StockServer(infer) as one, StockServer(infer) as two:
+        policy = f"openpi://{one.address},openpi://{two.address}"
+        with command("--policy", policy, "--port", "0") as (_, place):
+            assert ask(place).tolist() == [[6, 6, 6], [6, 6, 6]]
+
+
+def test_tls_serves_wss(tmp_path: Path) -> None:
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    made = subprocess.run(
+        [*MAKE_CERTIFICATE, "-keyout", str(key), "-out", str(certificate)],
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    if made.returncode:
+        pytest.skip("openssl is not here to make a certificate")
+    flags = ("--policy", "zero", "--action-size", "2", "--port", "0")
+    tls = ("--tls-cert", str(certificate), "--tls-key", str(key))
+    with command(*flags, *tls) as (_, place):
+        assert place.startswith("wss://")
+        trust = ssl.create_default_context(cafile=str(certificate))
+        assert ask(place, ssl=trust).shape[1] == 2
+
+
+def run_command(*flags: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "hocket", "serve", *flags],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+
+
+def test_port_that_is_taken_is_told_in_a_sentence() -> None:
+    with StockServer(lambda _: {}) as server:
+        done = run_command(
+            "--policy", "zero", "--action-size", "1", "--port", str(server.port), "--skip-warm-up"
+        )
+    assert done.returncode == 2
+    assert "cannot listen" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_nothing_without_a_key_listens_beyond_loopback() -> None:
+    for host in ("0.0.0.0", "::", "10.1.2.3", "robot.local"):
+        with pytest.raises(UsageError, match="--key-file"):
+            check_exposure(host, NO_KEYS, insecure=False)
+        check_exposure(host, NO_KEYS, insecure=True)
+        check_exposure(host, Keys.of(["k"]), insecure=False)
+    for host in ("127.0.0.1", "::1", "localhost"):
+        check_exposure(host, NO_KEYS, insecure=False)
+
+
+def test_keys_come_from_a_file_or_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HOCKET_API_KEY", raising=False)
+    assert not load_keys(None)
+    monkeypatch.setenv("HOCKET_API_KEY", "from-env")
+    assert load_keys(None).accept("Api-Key from-env")
+    file = tmp_path / "keys"
+    file.write_text("# team\nalpha\n\nbeta\n")
+    keys = load_keys(str(file))
+    assert keys.accept("Api-Key alpha")
+    assert keys.accept("Api-Key beta")
+    for header in (None, "", "alpha", "Api-Key # team", "Api-Key from-env", "Api-Key alph"):
+        assert not keys.accept(header)
+    file.write_text("\n")
+    with pytest.raises(ConfigError, match="holds no key"):
+        load_keys(str(file))
+
+
+def test_certificate_that_is_none_is_told(tmp_path: Path) -> None:
+    (tmp_path / "cert.pem").write_text("no certificate")
+    with pytest.raises(ConfigError, match=r"cert\.pem"):
+        load_tls(str(tmp_path / "cert.pem"), None)
+    with pytest.raises(ConfigError, match="--tls-cert"):
+        load_tls(None, "key.pem")
+
+
+def test_package_stays_light() -> None:
+    assert hocket.__doc__
+    script = "import hocket.cli.serve, sys; print('websockets' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=WAIT_S
+    )
+    assert done.stdout.strip() == "False", "--help must not wait for what serving needs"
