@@ -85,14 +85,20 @@ def _cell(name: str, picture: Array) -> Array:
     return cell
 
 
-def _text(text: str) -> Array:
-    """Black capitals on white."""
+def letters(text: str) -> Array:
+    """Where the ink of a line of capitals is, `[5, 4 a letter]` of bool."""
     glyph_width, glyph_height = _GLYPH
-    page = np.full((glyph_height, max(1, len(text) * (glyph_width + 1))), 255, np.uint8)
+    ink = np.zeros((glyph_height, max(1, len(text) * (glyph_width + 1))), np.bool_)
     for place, letter in enumerate(text.upper()):
         for row, bits in enumerate(_LETTERS.get(letter, "00000")):
             for column in range(glyph_width):
                 if int(bits, 8) >> (glyph_width - 1 - column) & 1:
-                    page[row, place * (glyph_width + 1) + column] = 0
+                    ink[row, place * (glyph_width + 1) + column] = True
+    return ink
+
+
+def _text(text: str) -> Array:
+    """Black capitals on white."""
+    page = np.where(letters(text), 0, 255).astype(np.uint8)
     page = page.repeat(_SCALE, axis=0).repeat(_SCALE, axis=1)
     return np.repeat(page[:, :, None], 3, axis=2)

@@ -211,6 +211,8 @@ class SinkNeeds:
     """A simulator state at every step, from envs with the snapshot ability."""
     cameras: tuple[str, ...] = ()
     """Image keys that it records, rendered at every step."""
+    all_cameras: bool = False
+    """Every camera that the env has, rendered at every step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,6 +227,8 @@ class AttemptStart:
     """Absolute path of this attempt's folder; the sink makes it on its first write."""
     record: Mapping[str, Any]
     """What the engine asks of this attempt (which cameras, video or not ...)."""
+    abilities: tuple[str, ...] = ()
+    """The env's, as EnvSpec has them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -264,6 +268,15 @@ class Sink(Protocol):
     def needs(self) -> SinkNeeds: ...
 
     def open(self, start: AttemptStart) -> Track: ...
+
+
+@runtime_checkable
+class Selective(Protocol):
+    """A sink that needs more of some attempts than of others: asked before each reset."""
+
+    def needs_of(
+        self, task: TaskInfo, record: Mapping[str, Any], abilities: Collection[str]
+    ) -> SinkNeeds: ...
 
 
 class Reader(Protocol):

@@ -66,6 +66,8 @@ BUILTIN: Mapping[Kind, Mapping[str, Builtin]] = {
     "recorders": {
         "numbers": Builtin("hocket.record.numbers:NumbersSink"),
         "steps": Builtin("hocket.record.steps:StepsSink"),
+        "states": Builtin("hocket.record.states:StatesSink"),
+        "video": Builtin("hocket.record.video:VideoSink"),
     },
 }
 

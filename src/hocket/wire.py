@@ -82,6 +82,21 @@ class Discard(NamedTuple):
     attempts: Sequence[int]
 
 
+class Render(NamedTuple):
+    """Show an ended attempt again, state by state, to the sinks; answered by Sealed, or Failed.
+    For workers that run no attempts beside."""
+
+    lane: int
+    attempt: int
+    trial: tuple[str, str, int, int]
+    outcome: str
+    length: int
+    states: bytes
+    """float64, little-endian: `[length, S]`, the first one at the reset."""
+    record: Mapping[str, Any]
+    """Asked of the sinks."""
+
+
 class Close(NamedTuple):
     """Seal what is open, close the env, exit."""
 
@@ -186,6 +201,7 @@ Message = Union[
     Sealed,
     Failed,
     Progress,
+    Render,
 ]
 MESSAGES: tuple[type[Any], ...] = (
     Open,
@@ -202,6 +218,7 @@ MESSAGES: tuple[type[Any], ...] = (
     Sealed,
     Failed,
     Progress,
+    Render,
 )
 _CODES = {kind: code for code, kind in enumerate(MESSAGES)}
 

@@ -63,8 +63,12 @@ class Player:
         self._recording = recording
         self._history = history
         self._sinks_look = recording.observes_each_step
-        self._sink_cameras = recording.needs.cameras
-        self._all_cameras = cameras if cameras is None else (*cameras, *self._sink_cameras)
+        needs = recording.needs
+        self._policy_cameras = cameras
+        self._sink_cameras = None if needs.all_cameras else needs.cameras
+        self._all_cameras: tuple[str, ...] | None = None
+        if cameras is not None and not needs.all_cameras:
+            self._all_cameras = tuple(dict.fromkeys((*cameras, *needs.cameras)))
         self._looks_always = attempt.final_observation and history > 1
         self._decided = 0
         """Step whose observation the running chunk answers."""
@@ -73,6 +77,14 @@ class Player:
         """The first observation, raw."""
         self._stage.show(self._all_cameras)
         return self._stage.reset(self.attempt.trial)
+
+    def for_policy(self, arrays: Observation) -> Observation:
+        """Without cameras that are rendered for sinks alone: whether an attempt is filmed must
+        not change what the policy is given."""
+        if self._policy_cameras == self._all_cameras:
+            return arrays
+        unasked = set(self._stage.cameras) - set(self._policy_cameras or ())
+        return {key: array for key, array in arrays.items() if key not in unasked}
 
     def open(self, arrays: Observation, prompt: str, record: Mapping[str, Any]) -> None:
         """Begin to record, with the reset as step 0."""
@@ -140,7 +152,7 @@ class Player:
             return None
         arrays = self._observe(played, turn, self._all_cameras)
         began = time.perf_counter()
-        self._shelf.push(arrays, self.attempt.steps)
+        self._shelf.push(self.for_policy(arrays), self.attempt.steps)
         played.observe_s += time.perf_counter() - began
         return arrays
 

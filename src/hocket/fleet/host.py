@@ -9,13 +9,16 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, Protocol
 
+import numpy as np
+
 from hocket.contracts import WorkerSpec
-from hocket.data import Trial
+from hocket.data import Outcome, Trial
 from hocket.errors import UsageError, WireError
 from hocket.fleet.attempt import Attempt
 from hocket.fleet.episode import Played, Player
 from hocket.fleet.plain import env_spec_to_plain
 from hocket.fleet.recording import Recording
+from hocket.fleet.screening import show_again
 from hocket.fleet.shelf import Shelf
 from hocket.fleet.shm import Control
 from hocket.fleet.spaces import flatten
@@ -30,6 +33,7 @@ from hocket.wire import (
     Failed,
     Message,
     Ready,
+    Render,
     Replace,
     Sealed,
 )
@@ -73,6 +77,7 @@ class Host:
             Begin: self._begin,
             Execute: self._execute,
             Discard: self._discard,
+            Render: self._render,
             Replace: lambda _: None,  # Of a chunk that had ended when it came.
         }
 
@@ -109,15 +114,15 @@ class Host:
         suite, task, seed, repeat = message.trials[0]
         trial = Trial(suite=suite, task=task, seed=seed, repeat=repeat)
         self._drop()
-        if self._recording is None:
-            self._recording = Recording(self._spec.sinks, self._spec.folder)
+        recording = self._open_recording()
         began = time.perf_counter()
         self._stage.build(suite, task)
         built = time.perf_counter()
+        recording.prepare(self._stage.task, message.record[0], self._stage.abilities)
         player = Player(
             self._stage,
             self._shelf,
-            self._recording,
+            recording,
             Attempt(
                 trial,
                 message.attempts[0],
@@ -129,14 +134,15 @@ class Host:
             history=self._spec.history,
         )
         arrays, prompt = flatten(player.reset())
-        is_new = self._shelf.restart(arrays, self._port.allocate)
+        seen = player.for_policy(arrays)
+        is_new = self._shelf.restart(seen, self._port.allocate)
         prompt = prompt if prompt is not None else self._stage.task.prompt
         player.open(arrays, prompt, message.record[0])
         self._player = player
         spec = None
         if (suite, task) not in self._told:
             self._told.add((suite, task))
-            spec = env_spec_to_plain(self._stage.spec(arrays))
+            spec = env_spec_to_plain(self._stage.spec(seen))
         layout = self._shelf.layout
         return Ready(
             lanes=[0],
@@ -193,6 +199,32 @@ class Host:
             self._port.post(_failure(0, attempt.number, exc))
         else:
             self._port.post(Sealed(0, attempt.number, files))
+
+    def _render(self, message: Render) -> None:
+        suite, task, seed, repeat = message.trial
+        try:
+            self._drop()
+            recording = self._open_recording()
+            self._stage.build(suite, task)
+            attempt = Attempt(
+                Trial(suite=suite, task=task, seed=seed, repeat=repeat),
+                message.attempt,
+                self._stage.task,
+                max_steps=0,
+                final=False,
+            )
+            states = np.frombuffer(message.states, "<f8").reshape(message.length, -1)
+            show_again(self._stage, recording, attempt, states, message.record, self._control)
+            files = recording.seal(Outcome(message.outcome))
+        except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent, whatever it is
+            self._fail(message.attempt, exc)
+        else:
+            self._port.post(Sealed(0, message.attempt, files))
+
+    def _open_recording(self) -> Recording:
+        if self._recording is None:
+            self._recording = Recording(self._spec.sinks, self._spec.folder)
+        return self._recording
 
     def _discard(self, message: Discard) -> None:
         if self._player is not None and self._player.attempt.number in message.attempts:

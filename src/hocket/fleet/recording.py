@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from hocket import plugins
-from hocket.contracts import AttemptStart, Sink, SinkNeeds, StepRecord, Track
-from hocket.data import Array, Observation, Outcome, Ref
+from hocket.contracts import AttemptStart, Selective, Sink, SinkNeeds, StepRecord, Track
+from hocket.data import Array, Observation, Outcome, Ref, TaskInfo
 from hocket.fleet.attempt import Attempt
 from hocket.wire import END_TERMINATED, END_TRUNCATED
 
@@ -22,11 +22,24 @@ class Recording:
             plugins.build("recorders", ref.name, ref.config) for ref in sinks
         ]
         self._tracks: list[Track] = []
-        wanted = [sink.needs for sink in self._sinks]
+        self._abilities: tuple[str, ...] = ()
+        self.needs = SinkNeeds()
+        """Of all sinks together, for the attempt that was prepared last."""
+
+    def prepare(
+        self, task: TaskInfo, record: Mapping[str, Any], abilities: Collection[str]
+    ) -> None:
+        """Learn what the sinks need of the next attempt; before its reset."""
+        self._abilities = tuple(abilities)
+        wanted = [
+            sink.needs_of(task, record, abilities) if isinstance(sink, Selective) else sink.needs
+            for sink in self._sinks
+        ]
         self.needs = SinkNeeds(
             observations=any(needs.observations for needs in wanted),
             states=any(needs.states for needs in wanted),
             cameras=tuple(dict.fromkeys(key for needs in wanted for key in needs.cameras)),
+            all_cameras=any(needs.all_cameras for needs in wanted),
         )
 
     @property
@@ -37,7 +50,7 @@ class Recording:
     @property
     def observes_each_step(self) -> bool:
         """Whether a sink wants an observation of every step."""
-        return self.needs.observations or bool(self.needs.cameras)
+        return self.needs.observations or self.needs.all_cameras or bool(self.needs.cameras)
 
     def open(self, attempt: Attempt, prompt: str, record: Mapping[str, Any]) -> None:
         """Begin to record an attempt."""
@@ -50,6 +63,7 @@ class Recording:
             prompt=prompt,
             folder=os.path.join(self._folder, "episodes", trial.slug, str(attempt.number)),
             record=record,
+            abilities=self._abilities,
         )
         for sink in self._sinks:
             self._tracks.append(sink.open(start))

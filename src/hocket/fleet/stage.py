@@ -88,11 +88,22 @@ class Stage:
             return None
         return np.array(self._env.get_state(), np.float64)
 
+    def restore(self, state: Array) -> None:
+        """Put the simulator where `state` was taken."""
+        if "snapshot" not in self.abilities:
+            raise EnvError(f"The env of {self.task.name!r} cannot take its states back.")
+        self._env.set_state(np.array(state))
+
+    @property
+    def cameras(self) -> tuple[str, ...]:
+        """Keys of the cameras that the env can choose between; none where it always shows all."""
+        return tuple(self._env.camera_keys) if "cameras" in self.abilities else ()
+
     def show(self, cameras: tuple[str, ...] | None) -> None:
         """Render these cameras from now on, where the env can choose; None means all it has."""
         if "cameras" not in self.abilities:
             return
-        keys = tuple(self._env.camera_keys) if cameras is None else cameras
+        keys = self.cameras if cameras is None else cameras
         if keys != self._shown:
             self._env.use_cameras(keys)
             self._shown = keys

@@ -1,0 +1,100 @@
+"""Simulator states of every step, from which an episode can be shown and checked again.
+
+One file for each attempt. Most numbers of a state never change in an episode (how the scene was
+laid out, what does not move): they are kept once, the others for every step, as they are. For
+MetaWorld that is a quarter of the size at next to no cost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hocket.contracts import AttemptStart, SinkNeeds, StepRecord
+from hocket.data import Array, Outcome
+from hocket.errors import EnvError, RunFolderError
+from hocket.folder import disk_error, publish, temporary
+
+FILE = "states.npz"
+"""`first` `[S]` is the state at the reset; of the numbers that `varies` `[S]` marks, `values`
+`[steps + 1, V]` holds every one. All float64."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatesConfig:
+    """Nothing to set."""
+
+
+class StatesSink:
+    """Keeps the simulator's state after every step, of envs with the snapshot ability."""
+
+    Config = StatesConfig
+
+    def __init__(self, argument: str = "", config: StatesConfig | None = None) -> None:
+        del argument, config
+        self.needs = SinkNeeds(states=True)
+
+    def open(self, start: AttemptStart) -> StatesTrack:
+        return StatesTrack(Path(start.folder) / FILE)
+
+
+class StatesTrack:
+    """One attempt's states, in memory until it is sealed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._states: list[Array] = []
+
+    def step(self, record: StepRecord) -> None:
+        if record.state is None:
+            return
+        if self._states and record.state.shape != self._states[0].shape:
+            raise EnvError(
+                f"The simulator's state changed its size from {self._states[0].shape} to "
+                f"{record.state.shape} at step {record.step}."
+            )
+        self._states.append(record.state)
+
+    def seal(self, outcome: Outcome) -> Sequence[str]:
+        if not self._states:
+            return ()
+        save_states(self._path, np.stack(self._states))
+        return [str(self._path)]
+
+    def discard(self) -> None:
+        """Nothing is on disk before `seal`."""
+        self._states = []
+
+
+def save_states(path: Path, states: Array) -> None:
+    """Write states `[n, S]`, durably."""
+    states = np.ascontiguousarray(states, np.float64)
+    # Compared as bits: a NaN is as constant as any number, and 0.0 is not -0.0.
+    bits = states.view(np.uint64)
+    varies = (bits != bits[0]).any(axis=0)
+    draft = temporary(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(draft, "wb") as file:
+            np.savez(file, first=states[0], varies=varies, values=states[:, varies])
+        publish(draft, path)
+    except OSError as exc:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise disk_error(exc, path) from exc
+
+
+def load_states(path: Path) -> Array:
+    """The states of an attempt, float64 `[steps + 1, S]`, row 0 at the reset."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            first, varies, values = file["first"], file["varies"], file["values"]
+            states: Array = np.tile(first, (len(values), 1))
+            states[:, varies] = values
+    except (OSError, ValueError, KeyError, EOFError) as exc:
+        raise RunFolderError(f"The states in {str(path)!r} cannot be read: {exc}") from exc
+    return states
