@@ -201,7 +201,7 @@ class Report:
         speed = self.throughput.env_steps_per_s
         pace = f" in {self.throughput.wall_s:,.1f} s" if self.throughput.wall_s else ""
         pace += f", {speed:,.0f} env steps/s" if speed is not None else ""
-        return f"{count}{pace}. {_EXACTNESS[self.exactness]}"
+        return f"{count}{pace}. {EXACTNESS[self.exactness]}"
 
     def table(self) -> Table:
         """The results for rich's consoles."""
@@ -214,7 +214,7 @@ class Report:
         return self.results().html()
 
 
-_EXACTNESS: Mapping[Exactness, str] = {
+EXACTNESS: Mapping[Exactness, str] = {
     "bitwise": "Same trial, same result to the bit.",
     "inputs": "Same trial, same inputs; results may differ in the last bits with the batch.",
     "environment": "Same trial, same environment; the policy draws its own noise.",

@@ -1,0 +1,97 @@
+"""How fast a run went, and where the time of its lanes and of the policy went."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hocket.page.charts import area_chart, legend, share_bar
+from hocket.page.markup import Markup, join, tag
+from hocket.page.recorded import RecordedRun
+from hocket.page.shell import Section
+from hocket.page.timeline import timeline
+from hocket.page.timing import Timing
+
+_BINS = 90
+_KINDS = {
+    "stepping": ("stepping", "stepping"),
+    "observing": ("observing", "observing"),
+    "waiting": ("waiting", "waiting for a batch"),
+    "inferring": ("inferring", "waiting for the policy"),
+    "handing over": ("handing", "handing over"),
+    "resetting": ("resetting", "resetting"),
+    "done": ("done", "no trial left"),
+}
+_WINDOW_KEY = ("stepping", "observing", "waiting", "inferring", "handing over")
+
+
+def speed_section(run: RecordedRun) -> Section | None:
+    """Throughput, shares and the timeline; None where no chunk is recorded."""
+    timing = run.timing
+    if timing is None or timing.wall_s <= 0:
+        return None
+    shares = timing.shares
+    kinds = {name: kind for name, (kind, _) in _KINDS.items()}
+    entries = [
+        (kind, words, f"{100 * shares[name]:.1f} %")
+        for name, (kind, words) in _KINDS.items()
+        if shares[name] >= 0.0005
+    ]
+    width_s, pace = timing.pace.per_second(_BINS)
+    whole, unit = (timing.wall_s, "s") if timing.wall_s < 600 else (timing.wall_s / 60, "min")
+    body = join(
+        share_bar(shares, kinds),
+        legend(entries),
+        _policy_line(run, timing),
+        tag("h3", "Throughput over the run"),
+        area_chart(
+            pace, width_s=width_s, label="env steps a second", end_label=f"{whole:,.1f} {unit}"
+        )
+        if len(pace) > 2
+        else tag("p", "Too short a run to draw.", class_="note"),
+        _timeline(timing),
+    )
+    lanes = "1 lane" if timing.lanes == 1 else f"{timing.lanes:,} lanes"
+    lead = (
+        f"What {lanes} did from the first observation to the last step, {timing.wall_s:,.1f} s, "
+        "as shares of their time. Resetting holds attempts that were lost, too."
+    )
+    return Section(anchor="time", title="Where the time went", body=body, lead=lead)
+
+
+def _policy_line(run: RecordedRun, timing: Timing) -> Markup:
+    machine = run.about.get("machine")
+    cores = machine.get("cores") if isinstance(machine, dict) else None
+    median, slow = np.quantile(timing.infer_s, [0.5, 0.95]) * 1e3 if timing.batches else (0.0, 0.0)
+    tiles = [
+        ("policy inferring", f"{100 * timing.policy_s / timing.wall_s:.0f}", " % of the time"),
+        ("a batch, median", f"{median:,.3g}", f" ms, 95th {slow:,.3g} ms"),
+        ("mean batch", f"{timing.batch_sizes.mean() if timing.batches else 0:.1f}", " rows"),
+        ("chunks", f"{timing.chunks:,}", f" in {timing.batches:,} batches"),
+    ]
+    if isinstance(cores, int) and cores > 0:
+        work = timing.lane_s["stepping"] + timing.lane_s["observing"]
+        busy = work / (timing.wall_s * min(cores, max(1, timing.lanes)))
+        tiles.append(("cores stepping", f"{100 * min(1.0, busy):.0f}", f" % of {cores}"))
+    boxes = [
+        tag("div", tag("dt", name), tag("dd", figure, tag("small", unit)))
+        for name, figure, unit in tiles
+    ]
+    return tag("dl", *boxes, class_="tiles")
+
+
+def _timeline(timing: Timing) -> Markup | None:
+    window = timing.window
+    if window is None or window.chunks.num_rows == 0:
+        return None
+    note = "" if window.whole else ", from the middle of the run"
+    lanes = (
+        ""
+        if window.lanes >= timing.lanes
+        else f", the first {window.lanes} of {timing.lanes:,} lanes"
+    )
+    key = [(_KINDS[name][0], _KINDS[name][1], "") for name in _WINDOW_KEY]
+    return join(
+        tag("h3", f"Lanes against the policy{note}{lanes}"),
+        timeline(window),
+        legend([*key, ("pending", "blank: resetting or done", "")]),
+    )
