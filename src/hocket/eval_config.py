@@ -33,6 +33,12 @@ class EvalConfig:
     recycle_after: int | None = None
     env_python: str | None = None
     policy_devices: tuple[str, ...] = ()
+    until: Literal["done", "decided"] = "done"
+    """`decided` stops when the comparison with `against` is decided; `episodes` is then the cap."""
+    against: str | None = None
+    """The run folder to compare with."""
+    alpha: float = 0.05
+    """How often a decision may be wrong where there is no difference."""
     env_config: Mapping[str, Any] = field(default_factory=dict)
     policy_config: Mapping[str, Any] = field(default_factory=dict)
 
@@ -49,6 +55,12 @@ class EvalConfig:
             raise ConfigError(f"lanes is {self.lanes}; it must be at least 1, or 'auto'.")
         if self.step_timeout_s <= 0:
             raise ConfigError(f"step_timeout_s is {self.step_timeout_s}; it must be above 0.")
+        if (self.until == "decided") != (self.against is not None):
+            raise ConfigError("until='decided' and against=RUN go together: give both, or none.")
+        if self.until not in ("done", "decided"):
+            raise ConfigError(f"until is {self.until!r}; it is 'done' or 'decided'.")
+        if not 0 < self.alpha < 1:
+            raise ConfigError(f"alpha is {self.alpha}; it must lie between 0 and 1.")
         make_rule(self.replan, self.ensemble)
 
     def to_plain(self) -> dict[str, Any]:

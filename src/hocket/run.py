@@ -13,6 +13,7 @@ from hocket.batches import BatchConfig, Batches
 from hocket.check import check_specs
 from hocket.contracts import Policy, Reader, Replicas, WorkerSpec
 from hocket.data import EnvSpec, Episode, Ref, Trial
+from hocket.deciding import Decider, paired_with, rounds_of
 from hocket.engine import Engine, EngineConfig
 from hocket.errors import ConfigError, RunFolderError, SpecMismatchError, UsageError
 from hocket.eval_config import EvalConfig
@@ -41,6 +42,7 @@ class Run:
         self.config = config
         self.trials = list(trials)
         self._ledger = ledger
+        self.decider = _decider(config)
         self._done: list[Episode] = ledger.episodes() if ledger else []
 
     @classmethod
@@ -48,6 +50,9 @@ class Run:
         """Plan a run; its folder, where it gets one, must not hold a run yet."""
         suites_of(config)
         trials = plan_trials(config)
+        if config.until == "decided":
+            # Only the first round is planned; the decider plans the others while it needs them.
+            trials = rounds_of(trials)[0]
         if folder is None:
             return cls(config, trials)
         ledger = Ledger.create(folder, trials, {"config": config.to_plain()})
@@ -136,6 +141,8 @@ class Run:
                 worker, sinks=(Ref(name="steps"),), folder=str(self._ledger.folder.root)
             )
             readers = (self._ledger, *readers)
+        if self.decider is not None:
+            readers = (*readers, self.decider)
         replicas = _replicas(config, policy)
         inference = Inference([p for p, _ in replicas], [name for _, name in replicas])
         tally = Tally(inference.concurrency)
@@ -157,14 +164,28 @@ class Run:
                 readers=(tally, *readers),
                 fits=_refuse_misfits(policy) if check else lambda _: None,
             )
+            queue = TrialQueue(self.remaining)
+            if self.decider is not None:
+                self.decider.begin(
+                    self._planner(queue), planned=self.trials, done=self._done, ahead=lanes
+                )
             engine.run(
-                TrialQueue(self.remaining),
+                queue,
                 planned=self.trials,
                 done=self._done,
                 attempts=self._ledger.next_attempts() if self._ledger else {},
                 cores=cores,
             )
         return tally
+
+    def _planner(self, queue: TrialQueue) -> Callable[[Sequence[Trial]], None]:
+        def plan(trials: Sequence[Trial]) -> None:
+            if self._ledger is not None:
+                self._ledger.add_trials(trials)
+            self.trials.extend(trials)
+            queue.add(trials)
+
+        return plan
 
 
 def rebuild_report(folder: Path) -> Report:
@@ -185,6 +206,23 @@ def rebuild_report(folder: Path) -> Report:
         )
     report.save(folder)
     return report
+
+
+def _decider(config: EvalConfig) -> Decider | None:
+    if config.against is None:
+        return None
+    against = Path(config.against)
+    other = EvalConfig.from_plain(run_config.load_run(against))
+    for name in ("env_config", "max_steps"):
+        if getattr(other, name) != getattr(config, name):
+            raise UsageError(
+                f"The trials of {config.against} are not those of this run: its {name} is "
+                f"{getattr(other, name)!r}, here it is {getattr(config, name)!r}."
+            )
+    trials = plan_trials(config)
+    with LedgerView.open(against) as ledger:
+        baseline = paired_with(trials, ledger.episodes(), config.against)
+    return Decider(rounds_of(trials), baseline, alpha=config.alpha)
 
 
 def _refuse_long_replan(config: EvalConfig, policy: Policy) -> None:

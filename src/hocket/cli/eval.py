@@ -50,6 +50,13 @@ class Eval(Subject):
     """Replace each worker after N episodes, for simulators that leak."""
     policy_devices: Annotated[Names, arg(metavar="DEVICE[,DEVICE...]")] = ()
     """Put a copy of the policy on each of these (cuda:0,cuda:1); they infer at the same time."""
+    until: Literal["done", "decided"] = "done"
+    """decided stops as soon as the comparison with --against is decided, by a paired test that
+    stays valid however often one looks; --episodes is then the cap."""
+    against: Annotated[str | None, arg(metavar="RUN")] = None
+    """With --until decided: the run folder to compare with, which has run the same trials."""
+    alpha: Annotated[float, arg(metavar="P")] = 0.05
+    """With --until decided: how often it may decide where there is no difference."""
     out: Annotated[Path | None, arg(metavar="FOLDER")] = None
     """The run folder itself, for run.yaml and report.json; must be new or empty. The default is
     runs/TIME-ENV-POLICY."""
@@ -67,8 +74,9 @@ def run(arguments: Sequence[str]) -> int:
     from hocket import cli
     from hocket.cli.results import conclude
     from hocket.config import new_folder
-    from hocket.evaluation import EvalConfig, run_evaluation
+    from hocket.eval_config import EvalConfig
     from hocket.progress import Progress
+    from hocket.run import Run
 
     config = EvalConfig.from_plain(parsed.config)
     flags: Eval = parsed.flags
@@ -78,6 +86,9 @@ def run(arguments: Sequence[str]) -> int:
 
         Console().print(describe(config, out))
         return cli.OK
-    with Progress(quiet=flags.json and not sys.stderr.isatty()) as progress:
-        report = run_evaluation(config, out=out, readers=[progress])
+    with Run.new(config, out) as planned:
+        with Progress(quiet=flags.json and not sys.stderr.isatty()) as progress:
+            report = planned.finish(readers=[progress])
+        if planned.decider is not None and config.against is not None:
+            sys.stderr.write(planned.decider.sentence(config.against) + "\n")
     return conclude(report, out, as_json=flags.json)
