@@ -1,0 +1,283 @@
+"""Whole runs against servers that misbehave: every trial is resolved, and no lane ever executes
+actions that were not meant for it (each step's reward depends on every action before it, so equal
+returns mean equal actions)."""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hocket.evaluation as evaluation
+from hocket.contracts import Policy
+from hocket.data import Actions, Batch, PolicySpec
+from hocket.errors import PolicyUnavailableError
+from hocket.policies.openpi import OpenPI, OpenPIConfig
+from hocket.replay.loop import ChunkReplay
+from hocket.report import Report
+from hocket.testing import ScriptedPolicy, check_policy
+from peers.fault_proxy import FaultProxy
+from peers.running_server import WAIT_S, ServePolicy
+from peers.stock_openpi import StockServer
+
+EPISODES = 6
+STATE = "observation/state"
+
+
+def decide(state: np.ndarray, prompt: str, length: int = 8) -> np.ndarray:
+    """Actions that every bit of the observation moves."""
+    key = zlib.crc32(np.ascontiguousarray(state).tobytes() + prompt.encode())
+    return np.random.default_rng(key).uniform(-1, 1, (length, 4))
+
+
+def stock(request: dict[str, Any]) -> dict[str, Any]:
+    return {"actions": decide(request[STATE], request["prompt"])}
+
+
+def run(policy: Policy | str, **settings: Any) -> Report:
+    return evaluation.evaluate(
+        env="toy:count", policy=policy, episodes=EPISODES, lanes=3, seed=5, **settings
+    )
+
+
+def outcomes(report: Report) -> list[Any]:
+    plain = report.to_json()["episodes"]
+    return sorted((e["trial"], e["outcome"], e["steps"], e["return"]) for e in plain)
+
+
+class Here:
+    """The same decisions in this process."""
+
+    spec = PolicySpec(chunk_length=8, action_size=4)
+
+    def infer(self, batch: Batch) -> Actions:
+        rows = zip(batch.arrays[STATE], batch.rows, strict=False)
+        return Actions(np.stack([decide(state, row.prompt) for state, row in rows]))
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[Any]:
+    return outcomes(run(Here()))
+
+
+@pytest.fixture
+def connect() -> Iterator[Any]:
+    opened: list[OpenPI] = []
+
+    def start(address: str, **settings: Any) -> OpenPI:
+        settings = {"ready_timeout_s": WAIT_S, "timeout_s": 2.0, "retries": 8, **settings}
+        opened.append(OpenPI(address, OpenPIConfig(**settings)))
+        return opened[-1]
+
+    yield start
+    for policy in opened:
+        policy.close()
+
+
+def test_run_through_a_stock_server_equals_the_run_in_this_process(
+    connect: Any, expected: list[Any]
+) -> None:
+    with StockServer(stock) as server:
+        report = run(connect(server.address))
+    assert outcomes(report) == expected
+    assert report.to_json()["exactness"] == "environment"
+
+
+def test_server_killed_and_restarted_in_the_middle(connect: Any, expected: list[Any]) -> None:
+    half = threading.Event()
+    server = StockServer(stock)
+
+    def count(request: dict[str, Any]) -> dict[str, Any]:
+        if len(server.requests) == 12:
+            half.set()
+        return stock(request)
+
+    def restart() -> None:
+        assert half.wait(WAIT_S)
+        server.stop()
+        server.infer = stock
+        server.start()
+
+    server.infer = count
+    with server:
+        restarting = threading.Thread(target=restart)
+        restarting.start()
+        report = run(connect(server.address))
+        restarting.join(WAIT_S)
+    assert half.is_set()
+    assert outcomes(report) == expected
+
+
+@pytest.mark.parametrize("fault", ["drop", "truncate", "stall", "delay", "duplicate"])
+def test_network_that_misbehaves_all_along(connect: Any, expected: list[Any], fault: str) -> None:
+    with StockServer(stock) as server, FaultProxy(server.port) as proxy:
+        turns = iter(range(10_000))
+
+        def act_up(request: dict[str, Any]) -> dict[str, Any]:
+            if next(turns) % 7 == 6:
+                if fault == "drop":
+                    proxy.drop_all()
+                elif fault == "truncate":
+                    proxy.cut_after = 30
+                elif fault == "stall" and not proxy.is_stalled.is_set():
+                    proxy.is_stalled.set()
+                    threading.Timer(0.5, proxy.is_stalled.clear).start()
+                elif fault == "delay":
+                    proxy.delay_s = 0.01
+                else:
+                    server.repeats = 2
+            else:
+                server.repeats = 1
+            return stock(request)
+
+        server.infer = act_up
+        timeout_s = 0.3 if fault == "stall" else 2.0
+        report = run(connect(f"127.0.0.1:{proxy.port}", timeout_s=timeout_s))
+    assert outcomes(report) == expected
+
+
+def test_error_frames_cost_their_own_attempts_only(connect: Any, expected: list[Any]) -> None:
+    turns = iter(range(10_000))
+
+    def sometimes(request: dict[str, Any]) -> dict[str, Any]:
+        if next(turns) == 9:
+            raise RuntimeError("out of memory, once")
+        return stock(request)
+
+    with StockServer(sometimes) as server:
+        report = run(connect(server.address))
+    assert outcomes(report) == expected
+    assert sum(e["attempts"] for e in report.to_json()["episodes"]) == EPISODES + 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"actions": np.zeros((8, 3))},
+        {"actions": np.full((8, 4), np.nan)},
+        {"actions": np.zeros((8, 4), bool)},
+        {"nothing": 1},
+        "an error in words",
+        b"\xc1",
+    ],
+)
+def test_wrong_answers_are_errors_and_every_trial_is_resolved(connect: Any, wrong: Any) -> None:
+    turns = iter(range(10_000))
+
+    def goes_wrong(request: dict[str, Any]) -> Any:
+        return stock(request) if next(turns) < 10 else wrong
+
+    with StockServer(goes_wrong) as server:
+        report = run(connect(server.address, retries=0), retries=0)
+    episodes = report.to_json()["episodes"]
+    assert len(episodes) == EPISODES
+    assert {e["outcome"] for e in episodes} >= {"error"}
+
+
+def test_server_that_answers_another_horizon_after_a_restart(
+    connect: Any,
+) -> None:
+    server = StockServer(stock)
+    half = threading.Event()
+
+    def long(request: dict[str, Any]) -> dict[str, Any]:
+        return {"actions": decide(request[STATE], request["prompt"], 12)}
+
+    def count(request: dict[str, Any]) -> dict[str, Any]:
+        if len(server.requests) == 8:
+            half.set()
+        return stock(request)
+
+    def restart() -> None:
+        assert half.wait(WAIT_S)
+        server.stop()
+        server.infer = long
+        server.start()
+
+    server.infer = count
+    with server:
+        restarting = threading.Thread(target=restart)
+        restarting.start()
+        report = run(connect(server.address))
+        restarting.join(WAIT_S)
+    episodes = report.to_json()["episodes"]
+    assert len(episodes) == EPISODES
+    assert all(e["outcome"] != "error" for e in episodes)
+
+
+def test_run_through_hocket_s_own_server_is_the_same_to_the_bit(
+    connect: Any, serve_policy: ServePolicy
+) -> None:
+    server = serve_policy(ScriptedPolicy())
+    there = run(connect(server.address))
+    here = run(ScriptedPolicy())
+    assert outcomes(there) == outcomes(here)
+    assert there.to_json()["exactness"] == "bitwise"
+
+
+def test_client_keeps_the_contract_of_policies(connect: Any, serve_policy: ServePolicy) -> None:
+    server = serve_policy(ScriptedPolicy.of(echo_rows, chunk_length=3, action_size=1))
+    example = {STATE: np.arange(4, dtype=np.float32)[:, None]}
+    check_policy(connect(server.address), example, close=True)
+
+
+def echo_rows(observation: dict[str, np.ndarray], _: Any) -> np.ndarray:
+    return np.repeat(observation[STATE][None], 3, axis=0)
+
+
+# -- In somebody else's loop ---------------------------------------------------------------------
+
+
+def test_drop_in_the_middle_of_a_step_mixes_nothing_and_moves_no_place(connect: Any) -> None:
+    """Four envs in a loop of the user's; the server dies while it answers the third."""
+    base = 100.0
+    dies = threading.Event()
+    server = StockServer(stock)
+
+    def numbered(request: dict[str, Any]) -> dict[str, Any]:
+        if dies.is_set() and request[STATE][0] == 2:
+            dies.clear()
+            threading.Thread(target=restart).start()
+            threading.Event().wait(0.5)
+        return {"actions": base + np.arange(3.0)[:, None]}
+
+    def restart() -> None:
+        nonlocal base
+        server.stop()
+        base = 200.0
+        server.start()
+
+    server.infer = numbered
+    observation = {STATE: np.arange(4, dtype=np.float32)[:, None]}
+    with server:
+        replay = ChunkReplay(connect(server.address, max_batch=4))
+        for step in range(3):
+            assert replay.act(observation).ravel().tolist() == [100 + step] * 4
+        dies.set()
+        assert replay.act(observation).ravel().tolist() == [200] * 4
+        replay.reset([1])
+        assert replay.act(observation).ravel().tolist() == [201, 200, 201, 201]
+
+
+def test_step_that_raised_is_returned_whole_by_the_next_call(connect: Any) -> None:
+    server = StockServer(lambda _: {"actions": np.arange(3.0)[:, None]})
+    observation = {STATE: np.arange(4, dtype=np.float32)[:, None]}
+    with server:
+        policy = connect(server.address, max_batch=4, ready_timeout_s=0.3, retries=0)
+        replay = ChunkReplay(policy)
+        assert replay.act(observation).ravel().tolist() == [0] * 4
+        replay.reset(2)
+        server.stop()
+        with pytest.raises(PolicyUnavailableError):
+            replay.act(observation)
+        server.start()
+        answer = replay.act(observation).ravel().tolist()
+        assert answer[2] == 0
+        assert len({answer[i] for i in (0, 1, 3)}) == 1
