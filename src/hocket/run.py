@@ -20,6 +20,7 @@ from hocket.eval_config import EvalConfig
 from hocket.fleet.fleet import Fleet, FleetConfig
 from hocket.inference import Inference
 from hocket.ledger import Ledger, LedgerView
+from hocket.page.report_page import write_report_page
 from hocket.planning import build_policy, build_runtime, plan_trials, suites_of, worker_spec
 from hocket.probe import probe
 from hocket.record.chunks import ChunkRows
@@ -122,6 +123,7 @@ class Run:
         )
         if self.folder is not None:
             report.save(self.folder)
+            write_report_page(self.folder)
         return report
 
     def _roll(
@@ -205,6 +207,7 @@ def rebuild_report(folder: Path) -> Report:
             version=VERSION,
         )
     report.save(folder)
+    write_report_page(folder)
     return report
 
 
