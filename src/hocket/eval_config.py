@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from hocket import plugins
 from hocket.errors import ConfigError
+from hocket.record.wishes import Wish
 from hocket.replay import make_rule
 
 
@@ -39,6 +40,11 @@ class EvalConfig:
     """The run folder to compare with."""
     alpha: float = 0.05
     """How often a decision may be wrong where there is no difference."""
+    record: Literal["none", "numbers", "full"] = "numbers"
+    """What is kept of each step in the run folder; `full` adds every camera's picture."""
+    video: str = "first:1"
+    """Which episodes get a video: `none`, `first:N` of each task, `failures` or `all`."""
+    video_overlay: bool = False
     env_config: Mapping[str, Any] = field(default_factory=dict)
     policy_config: Mapping[str, Any] = field(default_factory=dict)
 
@@ -61,6 +67,9 @@ class EvalConfig:
             raise ConfigError(f"until is {self.until!r}; it is 'done' or 'decided'.")
         if not 0 < self.alpha < 1:
             raise ConfigError(f"alpha is {self.alpha}; it must lie between 0 and 1.")
+        if self.record not in ("none", "numbers", "full"):
+            raise ConfigError(f"record is {self.record!r}; it is none, numbers or full.")
+        Wish.parse(self.video)
         make_rule(self.replan, self.ensemble)
 
     def to_plain(self) -> dict[str, Any]:

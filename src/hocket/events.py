@@ -154,6 +154,24 @@ class RunEnded:
     notes: Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeFilmed:
+    """An ended episode was filmed from its states, or could not be. Comes after RunEnded."""
+
+    trial: Trial
+    error: str | None
+    done: int
+    """Filmed so far, of `total`."""
+    total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noted:
+    """Something that the user should know, in a sentence."""
+
+    text: str
+
+
 Event = Union[
     RunStarted,
     AttemptsBegan,
@@ -166,4 +184,6 @@ Event = Union[
     AttemptFailed,
     WorkerChanged,
     RunEnded,
+    EpisodeFilmed,
+    Noted,
 ]

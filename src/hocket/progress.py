@@ -20,9 +20,11 @@ from hocket.events import (
     AttemptFailed,
     BatchInferred,
     ChunksExecuted,
+    EpisodeFilmed,
     EpisodesEnded,
     Event,
     LanesReady,
+    Noted,
     RunEnded,
     RunStarted,
     SpecLearned,
@@ -54,6 +56,8 @@ class Tally:
     carried: int = 0
     """Episodes that an earlier part of the run ended: done, but they say nothing of the speed."""
     failed_attempts: int = 0
+    filmed: tuple[int, int] = (0, 0)
+    """Episodes filmed so far, and in all, once the run has ended."""
     began: float | None = None
     """When the first batch was inferred: speeds count from here."""
     now: float = 0.0
@@ -88,6 +92,8 @@ class Tally:
             self.failed_attempts += 1
         elif isinstance(event, RunEnded):
             self.phase = "done" if event.complete else "interrupted"
+        elif isinstance(event, EpisodeFilmed):
+            self.phase, self.filmed = "filming", (event.done, event.total)
 
     def _slice(self, at: float) -> _Slice:
         """The current half second's sums; old ones fall out of the window."""
@@ -211,9 +217,9 @@ class Progress:
             self._show_error(event)
         elif isinstance(event, SpecLearned):
             for note in event.spec.notes:
-                if note not in self._notes:
-                    self._notes.add(note)
-                    self._say(f"note: {note}")
+                self._note(note)
+        elif isinstance(event, Noted):
+            self._note(event.text)
         if self._live is None:
             self._plain_line()
 
@@ -237,6 +243,11 @@ class Progress:
                 f"Attempt {event.attempt + 1} at {event.trial.id} failed; {then}:\n"
                 f"{event.error.rstrip()}"
             )
+
+    def _note(self, text: str) -> None:
+        if text not in self._notes:
+            self._notes.add(text)
+            self._say(f"note: {text}")
 
     def _say(self, text: str) -> None:
         if self._console is not None:
@@ -289,6 +300,8 @@ def lines(tally: Tally) -> list[str]:
         found.append(f"all {tally.lanes} lanes are up; building and resetting their envs")
     elif tally.phase == "warming up the policy":
         found.append("warming up the policy: its first calls are timed at several batch sizes")
+    elif tally.phase == "filming":
+        found.append(f"filming: {tally.filmed[0]} of {tally.filmed[1]} episodes have their video")
     elif speed is not None:
         batch = "-" if speed.mean_batch is None else f"{speed.mean_batch:.1f}"
         found.append(

@@ -12,12 +12,14 @@ from hocket import machine
 from hocket.batches import BatchConfig, Batches
 from hocket.check import check_specs
 from hocket.contracts import Policy, Reader, Replicas, WorkerSpec
-from hocket.data import EnvSpec, Episode, Ref, Trial
+from hocket.data import EnvSpec, Episode, Trial
 from hocket.deciding import Decider, paired_with, rounds_of
 from hocket.engine import Engine, EngineConfig
 from hocket.errors import ConfigError, RunFolderError, SpecMismatchError, UsageError
 from hocket.eval_config import EvalConfig
+from hocket.events import Event, Noted
 from hocket.fleet.fleet import Fleet, FleetConfig
+from hocket.footage import InLineCost, film_wanted, orders_of, require_encoders, sinks_of
 from hocket.inference import Inference
 from hocket.ledger import Ledger, LedgerView
 from hocket.page.report_page import write_report_page
@@ -98,7 +100,10 @@ class Run:
     ) -> Report:
         """Run what remains; after an interruption the Report says that it is not complete."""
         if not self.remaining and self.folder is not None:
+            self._film(readers)
             return rebuild_report(self.folder)
+        if self.folder is not None:
+            require_encoders(self.config)
         with contextlib.ExitStack() as stack:
             if policy is None:
                 policy = build_policy(self.config)
@@ -122,6 +127,8 @@ class Run:
             version=VERSION,
         )
         if self.folder is not None:
+            if report.complete:
+                self._film(readers)
             report.save(self.folder)
             write_report_page(self.folder)
         return report
@@ -136,13 +143,13 @@ class Run:
         check: bool,
     ) -> Tally:
         config, cores = self.config, machine.cores()
+        orders = orders_of(config, self.trials)
+        in_line = InLineCost(orders)
         if self._ledger is not None:
             self._ledger.attach(ChunkRows(leg=self._ledger.leg))
             self._ledger.attach(StepRows(self._ledger.folder.root))
-            worker = replace(
-                worker, sinks=(Ref(name="steps"),), folder=str(self._ledger.folder.root)
-            )
-            readers = (self._ledger, *readers)
+            worker = replace(worker, sinks=sinks_of(config), folder=str(self._ledger.folder.root))
+            readers = (self._ledger, *readers, in_line)
         if self.decider is not None:
             readers = (*readers, self.decider)
         replicas = _replicas(config, policy)
@@ -165,6 +172,7 @@ class Run:
                 config=EngineConfig(retries=config.retries, max_steps=config.max_steps),
                 readers=(tally, *readers),
                 fits=_refuse_misfits(policy) if check else lambda _: None,
+                record=orders if self._ledger is not None else lambda _, __: {},
             )
             queue = TrialQueue(self.remaining)
             if self.decider is not None:
@@ -178,7 +186,20 @@ class Run:
                 attempts=self._ledger.next_attempts() if self._ledger else {},
                 cores=cores,
             )
+        if in_line.note is not None:
+            for reader in readers:
+                reader.on(Noted(text=in_line.note))
         return tally
+
+    def _film(self, readers: Sequence[Reader]) -> None:
+        """Make the videos that are wanted and can only be made of episodes that have ended."""
+        assert self._ledger is not None
+
+        def tell(event: Event) -> None:
+            for reader in readers:
+                reader.on(event)
+
+        film_wanted(self.config, self._ledger.folder, self.trials, self._ledger.episodes(), tell)
 
     def _planner(self, queue: TrialQueue) -> Callable[[Sequence[Trial]], None]:
         def plan(trials: Sequence[Trial]) -> None:

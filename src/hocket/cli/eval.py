@@ -57,6 +57,16 @@ class Eval(Subject):
     """With --until decided: the run folder to compare with, which has run the same trials."""
     alpha: Annotated[float, arg(metavar="P")] = 0.05
     """With --until decided: how often it may decide where there is no difference."""
+    record: Literal["none", "numbers", "full"] = "numbers"
+    """What is kept of each step in the run folder. numbers: action, reward, state and the
+    simulator's own state, from which video can be made later. full: every camera's picture too,
+    without loss, as datasets need them."""
+    video: Annotated[str, arg(metavar="none|first:N|failures|all")] = "first:1"
+    """Which episodes get a video; first:N means of each task. Where the env's states are kept they
+    are filmed after the run, in all cores' time, and `hocket video` can film more later; other
+    envs are filmed while they run."""
+    video_overlay: bool = False
+    """Burn the task, the step and the outcome into videos."""
     out: Annotated[Path | None, arg(metavar="FOLDER")] = None
     """The run folder itself, for run.yaml and report.json; must be new or empty. The default is
     runs/TIME-ENV-POLICY."""

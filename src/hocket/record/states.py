@@ -8,16 +8,18 @@ MetaWorld that is a quarter of the size at next to no cost.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from hocket.contracts import AttemptStart, SinkNeeds, StepRecord
-from hocket.data import Array, Outcome
+from hocket.data import Array, Outcome, TaskInfo
 from hocket.errors import EnvError, RunFolderError
 from hocket.folder import disk_error, publish, temporary
+from hocket.record.wishes import IMAGES, VIDEO
 
 FILE = "states.npz"
 """`first` `[S]` is the state at the reset; of the numbers that `varies` `[S]` marks, `values`
@@ -26,7 +28,10 @@ FILE = "states.npz"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatesConfig:
-    """Nothing to set."""
+    """Of which attempts states are kept."""
+
+    only_filmed: bool = False
+    """Only of those that a video or pictures were asked for."""
 
 
 class StatesSink:
@@ -35,22 +40,35 @@ class StatesSink:
     Config = StatesConfig
 
     def __init__(self, argument: str = "", config: StatesConfig | None = None) -> None:
-        del argument, config
-        self.needs = SinkNeeds(states=True)
+        del argument
+        self._config = config or StatesConfig()
+        self.needs = SinkNeeds(states=not self._config.only_filmed)
+
+    def needs_of(
+        self, task: TaskInfo, record: Mapping[str, Any], abilities: Collection[str]
+    ) -> SinkNeeds:
+        """States, of attempts that are kept."""
+        del task, abilities
+        return SinkNeeds(states=self._keeps(record))
 
     def open(self, start: AttemptStart) -> StatesTrack:
-        return StatesTrack(Path(start.folder) / FILE)
+        return StatesTrack(Path(start.folder) / FILE, is_on=self._keeps(start.record))
+
+    def _keeps(self, record: Mapping[str, Any]) -> bool:
+        is_filmed = bool(record.get(VIDEO) or record.get(IMAGES))
+        return not self._config.only_filmed or is_filmed
 
 
 class StatesTrack:
     """One attempt's states, in memory until it is sealed."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, is_on: bool = True) -> None:
         self._path = path
+        self._is_on = is_on
         self._states: list[Array] = []
 
     def step(self, record: StepRecord) -> None:
-        if record.state is None:
+        if record.state is None or not self._is_on:
             return
         if self._states and record.state.shape != self._states[0].shape:
             raise EnvError(

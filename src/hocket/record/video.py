@@ -26,8 +26,6 @@ from hocket.record.h264 import Quality, VideoFile, exact_rate, require_encoder
 from hocket.record.overlay import caption, draw_lines
 from hocket.record.wishes import IMAGES, OUTCOME, RESTORED, STEPS, VIDEO, is_filmed_later
 
-LOSSLESS = "lossless"
-"""Folder, in an attempt's, of the videos that keep every pixel."""
 _WAITING = 16
 """Frames that may wait for the encoder."""
 _LONGEST_WAIT_S = 120.0
@@ -42,7 +40,7 @@ class VideoConfig:
     overlay: bool = False
     """Burn in the task, the step and the outcome (in line, the outcome on the last frame only)."""
     lossless: bool = False
-    """Keep every pixel, for datasets, in `lossless/<camera>.mp4`."""
+    """Keep every pixel, for datasets, in `<camera>.lossless.m4v`."""
     crf: int = 23
     preset: str = "veryfast"
 
@@ -224,11 +222,16 @@ class Reel:
 
 def file_name(camera: str, *, lossless: bool = False) -> str:
     """Of a camera's video: `observation/wrist_image` is `wrist_image.mp4`."""
-    name = camera.removeprefix("observation/").replace("/", ".") + ".mp4"
-    return f"{LOSSLESS}/{name}" if lossless else name
+    return camera.removeprefix("observation/").replace("/", ".") + _suffix(lossless=lossless)
 
 
 def videos_in(folder: Path, *, lossless: bool = False) -> dict[str, Path]:
     """The sealed videos in an attempt's folder, by the camera's name without `observation/`."""
-    place = folder / LOSSLESS if lossless else folder
-    return {path.stem: path for path in sorted(place.glob("[!.]*.mp4"))}
+    suffix = _suffix(lossless=lossless)
+    found = sorted(folder.glob(f"[!.]*{suffix}"))
+    return {path.name.removesuffix(suffix): path for path in found}
+
+
+def _suffix(*, lossless: bool) -> str:
+    # An MP4 too, but one that browsers cannot play: not to be taken for the others.
+    return ".lossless.m4v" if lossless else ".mp4"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -79,12 +79,18 @@ class Wish:
 class Orders:
     """What the engine asks of the sinks in each attempt: its `record` function."""
 
-    def __init__(self, video: Wish, planned: Iterable[Trial], *, images: bool) -> None:
-        self._chosen = video.trials(planned)
+    def __init__(self, video: Wish, planned: Sequence[Trial], *, images: bool) -> None:
+        """`planned` may grow while the run goes on."""
+        self._wish = video
+        self._planned = planned
+        self._counted = -1
+        self._chosen: set[str] = set()
         self._video = "failures" if video.kind == "failures" else "all"
         self._images = {IMAGES: "all"} if images else {}
 
     def __call__(self, trial: Trial, attempt: int) -> Mapping[str, Any]:
+        if self._counted != len(self._planned):
+            self._counted, self._chosen = len(self._planned), self._wish.trials(self._planned)
         if trial.id not in self._chosen:
             return self._images
         return {VIDEO: self._video, **self._images}
