@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -52,6 +53,7 @@ class Rig:
         config = FleetConfig(lanes=lanes, **({"start_timeout_s": DEADLINE_S} | (fleet or {})))
         self.fleet = Fleet(runtime or LocalRuntime(), self.spec, config)
         self.heard: list[Notice] = []
+        self._unread: deque[Notice] = deque()
         self.specs: list[EnvSpec] = []
         self.action_size = 4
 
@@ -72,9 +74,11 @@ class Rig:
         """The next notice of a kind."""
         deadline = time.monotonic() + DEADLINE_S
         while time.monotonic() < deadline:
-            for notice in self.hear():
+            while self._unread:
+                notice = self._unread.popleft()
                 if isinstance(notice, kind) and where(notice):
                     return notice
+            self._unread.extend(self.hear())
         raise AssertionError(f"No {kind.__name__} came; heard {self.heard}")
 
     def begin(

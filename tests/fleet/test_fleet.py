@@ -282,6 +282,15 @@ def test_twenty_fleets_leave_no_file_descriptor_open() -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+def test_discarded_reset_leaves_the_next_ones_arrays_whole() -> None:
+    with Rig() as rig:
+        rig.begin(task="count")
+        rig.fleet.discard([0], [0])
+        rig.begin(task="pixels")
+        rig.wait(LanesReady)
+        assert rig.fleet.arrays(0)["observation/image"].any()
+
+
 def test_discarded_reset_does_not_swallow_what_the_env_is() -> None:
     with Rig() as rig:
         rig.begin(seed=1)

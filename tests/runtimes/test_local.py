@@ -53,9 +53,17 @@ class Telling:
             "session": os.getsid(0),
             "pid": os.getpid(),
             "fds": len(os.listdir("/proc/self/fd")),
+            "inheritable": [fd for fd in map(int, os.listdir("/proc/self/fd"))
+                            if fd > 2 and is_inheritable(fd)],
         })
 
 PREPARED = []
+
+def is_inheritable(fd):
+    try:
+        return os.get_inheritable(fd)
+    except OSError:
+        return False  # The listing's own.
 
 def make():
     return Telling()
@@ -167,6 +175,7 @@ def test_worker_has_one_thread_a_session_of_its_own_and_no_siblings_files(tellin
     assert {fact["threads"] for fact in facts} == {"11"}
     assert all(fact["session"] == fact["pid"] for fact in facts)
     assert len({fact["fds"] for fact in facts}) == 1
+    assert all(fact["inheritable"] == [] for fact in facts)
 
 
 def test_worker_imports_nothing_heavy(telling: Ref) -> None:

@@ -14,7 +14,7 @@ from hocket.data import Observation
 from hocket.errors import WorkerFailed
 from hocket.fleet.layout import Layout
 from hocket.fleet.shm import Control, map_block
-from hocket.wire import Begin, Executed, Frames, Message, Ready, pack
+from hocket.wire import Begin, Execute, Executed, Frames, Message, Ready, pack
 
 _READ = 1 << 16
 _READ_INLINE = 1 << 20
@@ -22,7 +22,6 @@ _TAIL = 4096
 _SPEAK_S = 0.3
 _LOG_LIMIT = 1 << 20
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-_FLAGS = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
 
 
 class ProcessLink:
@@ -62,8 +61,12 @@ class ProcessLink:
 
     def send(self, message: Message) -> bool:
         """Part of the Link contract."""
-        if type(message) is Begin:
+        kind = type(message)
+        if kind is Begin:
             self._expects_fd = True
+        elif kind is Execute:
+            # Sent only once every earlier Begin of the lane was answered.
+            self._expects_fd = self._lanes > 1
         data = pack(message)
         if self._out:
             self._out += data
@@ -160,7 +163,7 @@ class ProcessLink:
             if not self._expects_fd:
                 size = _READ if self._inline is None else _READ_INLINE
                 return self._stream.recv(size)
-            data, fds, _, _ = socket.recv_fds(self._stream, _READ_INLINE, 4, _FLAGS)
+            data, fds, _, _ = socket.recv_fds(self._stream, _READ_INLINE, 4)
             self._fds.extend(fds)
         except BlockingIOError:
             return None
@@ -170,7 +173,6 @@ class ProcessLink:
 
     def _adopt(self, ready: Ready) -> None:
         """Learn where the arrays lie, from the first Ready and wherever that changes."""
-        self._expects_fd = self._lanes > 1  # Other lanes may still have one under way.
         if ready.layout is not None:
             memory: Any
             if ready.arrays is not None:

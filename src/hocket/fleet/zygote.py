@@ -77,6 +77,9 @@ class Zygote:
             return False
         if not data:
             return False
+        for fd in fds:
+            # Programs that an env starts must not keep them open.
+            os.set_inheritable(fd, False)  # noqa: FBT003
         kind, ident, index = REQUEST.unpack(data)
         if kind == FORK:
             self._fork(ident, index, fds)
@@ -89,6 +92,7 @@ class Zygote:
     def _fork(self, ident: int, index: int, fds: list[int]) -> None:
         stream = socket.socket(fileno=fds[0])
         control = Control(map_block(fds[1]))
+        os.close(fds[1])
         zygote = os.getpid()
         pid = os.fork()
         if pid == 0:
@@ -102,7 +106,6 @@ class Zygote:
                 _flush()
                 os._exit(code)
         control.pid = pid
-        os.close(fds[1])
         os.close(fds[2])
         self._children[ident] = Child(pid, stream, control)
 
