@@ -31,6 +31,8 @@ class Verb:
 VERBS = {
     "eval": Verb("hocket.cli.eval", "Run a policy on every task of one or more suites; report."),
     "resume": Verb("hocket.cli.resume", "Finish a run that was interrupted; nothing runs twice."),
+    "video": Verb("hocket.cli.video", "Film episodes of a run afterwards, from its states."),
+    "replay": Verb("hocket.cli.replay", "Run one trial of a run again and verify every step."),
     "check": Verb("hocket.cli.check", "Show what the policy really sees, on one chunk; no run."),
     "serve": Verb("hocket.cli.serve", "Serve a policy over OpenPI's protocol, in batches."),
     "plan": Verb("hocket.cli.plan", "Predict throughput from lanes, cores and policy latency."),

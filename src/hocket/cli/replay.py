@@ -1,0 +1,48 @@
+"""`hocket replay`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional, arg
+
+from hocket.cli.flags import parse
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """Run one trial of a run again, in this process (where a debugger works), and compare it step
+    by step with what was recorded: actions, rewards, ends, states. Exits with 1 and the first
+    difference where there is one."""
+
+    folder: Positional[Path]
+    """The run folder."""
+    trial: Positional[Annotated[str, arg(metavar="TRIAL")]]
+    """The trial, as reports name it (metaworld:mt10/reach-v3/3), or the end of its name
+    (reach-v3/3)."""
+    with_policy: bool = False
+    """Ask the run's policy again, instead of executing the recorded actions."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Verify a trial; 1 where it differs."""
+    flags: Replay = parse(Replay, arguments, verb="replay")
+    from hocket import cli
+    from hocket.verify import verify
+
+    verdict = verify(flags.folder, flags.trial, with_policy=flags.with_policy)
+    sys.stdout.write(f"{verdict.trial.id}: {verdict}\n")
+    if verdict.difference is not None and flags.with_policy:
+        from hocket.config import load_about
+
+        level = load_about(flags.folder).get("exactness", "environment")
+        if level != "bitwise":
+            sys.stdout.write(
+                f"The run's exactness is {level!r}: its policy may answer otherwise in a batch of "
+                f"another size or at another time.\n"
+            )
+    return cli.OK if verdict.difference is None else cli.FAILED

@@ -1,0 +1,122 @@
+"""`hocket video`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from tyro.conf import Positional, arg
+
+from hocket.cli.flags import parse
+from hocket.cli.values import Names
+
+if TYPE_CHECKING:
+    from hocket.data import Episode
+    from hocket.eval_config import EvalConfig
+    from hocket.ledger import LedgerView
+    from hocket.record.rendering import Filmed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Video:
+    """Film episodes of a run afterwards, from the simulator states that it kept. What is there
+    already is not made again, so that an interrupted filming goes on where it was. Without a
+    choice, whatever the run was to film and has not."""
+
+    folder: Positional[Path]
+    """The run folder."""
+    failures: bool = False
+    """Every episode that failed."""
+    all: bool = False
+    """Every episode."""
+    first: Annotated[int | None, arg(metavar="N")] = None
+    """The first N episodes of each task."""
+    trial: Annotated[tuple[str, ...], arg(metavar="TRIAL")] = ()
+    """These trials, as reports name them (metaworld:mt10/reach-v3/3), or the ends of the names."""
+    camera: Annotated[Names, arg(metavar="KEY[,KEY...]")] = ()
+    """Only these cameras, by their observation keys (observation/wrist_image)."""
+    overlay: bool = False
+    """Burn the task, the step and the outcome into each frame."""
+    images: bool = False
+    """Lossless pictures of every step, for datasets, instead of videos to look at."""
+    again: bool = False
+    """Film anew also what is there."""
+    workers: Annotated[int | None, arg(metavar="N")] = None
+    """Processes that film at the same time; as many as there are cores by default."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Film; 1 where an episode could not be filmed."""
+    flags: Video = parse(Video, arguments, verb="video")
+    from hocket import cli
+    from hocket.eval_config import EvalConfig
+    from hocket.footage import FilmConfig, plan_shoot, shoot
+    from hocket.ledger import LedgerView
+    from hocket.record.h264 import Quality, require_encoder
+
+    require_encoder(Quality(lossless=flags.images).codec)
+    with LedgerView.open(flags.folder) as ledger:
+        config = EvalConfig.from_plain(ledger.meta()["config"])
+        chosen = _choose(flags, config, ledger)
+        folder = ledger.folder
+    wanted = FilmConfig(
+        cameras=flags.camera,
+        overlay=flags.overlay or config.video_overlay,
+        images=flags.images,
+        again=flags.again,
+        workers=flags.workers,
+    )
+    plan = plan_shoot(folder, chosen, wanted)
+    sys.stderr.write(
+        f"{len(plan.jobs)} episodes to film, {len(plan.there)} there already, {len(plan.lost)} "
+        f"without states.\n"
+    )
+    if plan.lost and not plan.jobs and not plan.there:
+        sys.stderr.write(
+            "No states are kept of these: their env cannot be shown again, or the run kept none "
+            "(--record none). Such envs are filmed while they run: hocket eval --video all\n"
+        )
+    filmed = shoot(config, folder, plan.jobs, wanted, _Teller(len(plan.jobs)))
+    return cli.FAILED if plan.lost or any(some.error for some in filmed) else cli.OK
+
+
+def _choose(flags: Video, config: EvalConfig, ledger: LedgerView) -> list[Episode]:
+    from hocket.record.wishes import Wish
+    from hocket.verify import find_trial
+
+    planned, ended = ledger.trials(), ledger.episodes()
+    wishes = []
+    if flags.failures:
+        wishes.append(Wish("failures"))
+    if flags.all:
+        wishes.append(Wish("all"))
+    if flags.first is not None:
+        wishes.append(Wish("first", flags.first))
+    if not wishes and not flags.trial:
+        wishes.append(Wish("all") if flags.images else Wish.parse(config.video))
+    named = {find_trial(planned, name) for name in flags.trial}
+    chosen = {episode.trial for wish in wishes for episode in wish.episodes(planned, ended)}
+    return [episode for episode in ended if episode.trial in chosen | named]
+
+
+class _Teller:
+    """Prints a line for each episode."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._done = 0
+
+    def __call__(self, filmed: Filmed) -> None:
+        self._done += 1
+        trial = filmed.job.episode.trial.id
+        head = f"[{self._done}/{self._total}] {trial}: "
+        if filmed.error is not None:
+            sys.stderr.write(f"{head}{filmed.error}\n")
+        elif not filmed.files:
+            sys.stderr.write(f"{head}the env has no camera\n")
+        else:
+            sys.stdout.write(f"{head}{' '.join(filmed.files)}\n")
+            sys.stdout.flush()
