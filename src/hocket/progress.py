@@ -301,7 +301,7 @@ def lines(tally: Tally) -> list[str]:
     elif tally.phase == "warming up the policy":
         found.append("warming up the policy: its first calls are timed at several batch sizes")
     elif tally.phase == "filming":
-        found.append(f"filming: {tally.filmed[0]} of {tally.filmed[1]} episodes have their video")
+        found.append(f"filming: {tally.filmed[0]} of {tally.filmed[1]} episodes are done")
     elif speed is not None:
         batch = "-" if speed.mean_batch is None else f"{speed.mean_batch:.1f}"
         found.append(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from fractions import Fraction
 from pathlib import Path
 
 _WIDTH = 320
@@ -27,7 +28,7 @@ def poster(path: Path) -> str | None:
     small = frame.reformat(width=_WIDTH, height=height, format="yuvj420p")
     codec = av.CodecContext.create("mjpeg", "w")
     codec.width, codec.height, codec.pix_fmt = _WIDTH, height, "yuvj420p"
-    codec.time_base = "1/25"
+    codec.time_base = Fraction(1, 25)
     small.pts = 0
     packets = [*codec.encode(small), *codec.encode(None)]
     data = b"".join(bytes(packet) for packet in packets)

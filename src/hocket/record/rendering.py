@@ -104,6 +104,8 @@ class Studio:
         self._waiting = deque(jobs)
         self._stands = [Stand() for _ in range(max(1, min(config.workers, len(jobs))))]
         self._filmed: list[Filmed] = []
+        self._blind: set[tuple[str, str]] = set()
+        """Tasks whose env turned out to have no camera."""
 
     def run(self) -> list[Filmed]:
         while self._waiting or any(stand.job for stand in self._stands):
@@ -127,6 +129,9 @@ class Studio:
         now = time.monotonic()
         stand.job, stand.began, stand.moved, stand.is_rolling = job, now, now, False
         trial = job.episode.trial
+        if (trial.suite, trial.task) in self._blind:
+            self._finish(stand)
+            return
         try:
             states = load_states(job.states)
             if stand.link is None:
@@ -181,6 +186,8 @@ class Studio:
 
     def _take(self, stand: Stand, message: Message) -> None:
         if isinstance(message, Sealed):
+            if not message.files and stand.live is not None:
+                self._blind.add(stand.live)
             self._finish(stand, files=tuple(message.files))
         elif isinstance(message, Failed):
             # After an error a worker may be in any state but the right one.
