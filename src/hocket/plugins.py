@@ -44,6 +44,7 @@ class Builtin:
 BUILTIN: Mapping[Kind, Mapping[str, Builtin]] = {
     "envs": {
         "metaworld": Builtin("hocket.envs.metaworld:MetaWorld", "metaworld", ("metaworld",)),
+        "libero": Builtin("hocket.envs.libero:Libero", "libero", ("libero", "robosuite")),
         "gym": Builtin("hocket.envs.gym:Gym"),
         "toy": Builtin("hocket.testing:ToySuite"),
     },
@@ -54,7 +55,11 @@ BUILTIN: Mapping[Kind, Mapping[str, Builtin]] = {
         ),
         "torch": Builtin("hocket.policies.torch:load", "torch", ("torch",)),
         "openpi": Builtin("hocket.policies.openpi:OpenPI"),
+        "sidecar": Builtin("hocket.policies.sidecar:Sidecar"),
         "gr00t": Builtin("hocket.policies.gr00t:Gr00t", "gr00t", ("zmq",)),
+        "actor": Builtin("hocket.train.names:Actor", "train", ("torch", "tensordict")),
+        "flow": Builtin("hocket.train.names:Flow", "train", ("torch", "tensordict")),
+        "trained": Builtin("hocket.train.trained:TrainedPolicy", "train", ("torch", "tensordict")),
         "random": Builtin("hocket.policies.simple:RandomPolicy"),
         "zero": Builtin("hocket.policies.simple:ZeroPolicy"),
         "scripted": Builtin("hocket.testing:ScriptedPolicy"),
@@ -156,6 +161,8 @@ def did_you_mean(name: str, choices: typing.Iterable[str]) -> str:
 
 
 def _split(name: str) -> tuple[str, str]:
+    if os.path.isfile(os.path.join(name, "policy.json")):  # a folder that `hocket train` wrote
+        return "trained", name
     head, separator, argument = name.partition(":")
     if separator and argument.startswith("//"):
         argument = argument[2:]

@@ -23,9 +23,15 @@ from hocket.errors import ChunkShapeError, ConfigError
 from hocket.mapping import Embodiment, Identity, check_env, open_mapping
 from hocket.msgpack_numpy import pack, unpack
 from hocket.policies.loop_thread import LoopThread
-from hocket.policies.openpi_connection import Dialing, Endpoint, parse_endpoints
+from hocket.policies.openpi_connection import (
+    API_KEY_VARIABLE,
+    Dialing,
+    Endpoint,
+    parse_endpoints,
+)
 from hocket.policies.openpi_protocol import (
     Announcement,
+    batch_arrays,
     batch_request,
     bind_request,
     check_extended,
@@ -33,9 +39,14 @@ from hocket.policies.openpi_protocol import (
     read_observation,
     reset_request,
 )
-from hocket.policies.openpi_servers import STOCK_CONNECTIONS, Patience, Replica, Servers
-
-API_KEY_VARIABLE = "HOCKET_API_KEY"
+from hocket.policies.openpi_servers import (
+    STOCK_CONNECTIONS,
+    Patience,
+    Replica,
+    Reply,
+    Servers,
+)
+from hocket.policies.openpi_shared import SharedArrays
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +72,8 @@ class OpenPIConfig:
     """The key of the actions in a reply; empty takes `actions` or `action`."""
     max_batch: int = 1
     """Rows that a stock server is asked for in one call, one after the other."""
+    shares_memory: bool = False
+    """The server is a child of this process: arrays need not travel."""
 
     def __post_init__(self) -> None:
         if self.connections < 0 or self.retries < 0 or self.max_batch < 1:
@@ -80,7 +93,9 @@ class OpenPI:
         self._mapping: Embodiment = open_mapping(self._config.mapping)
         self._dialing = _dialing(self._config)
         self._numbers = itertools.count(1)
-        # Guards the two below: threads that ask for the first time at once must share one client.
+        self._shared = SharedArrays() if self._config.shares_memory else None
+        # Guards what is below, and the shared memory: threads that ask for the first time at once
+        # must share one client.
         self._lock = threading.Lock()
         self._client: _Client | None = None
         self._spec: PolicySpec | None = None
@@ -130,6 +145,8 @@ class OpenPI:
         """Close all connections; closing twice is safe."""
         with self._lock:
             client, self._client = self._client, None
+            if self._shared is not None:
+                self._shared.close()
         if client is not None:
             client.close()
 
@@ -195,9 +212,7 @@ class OpenPI:
         number = next(self._numbers)
         stateful = self._announcement.is_stateful
         sessions = [row.session for row in batch.rows] if stateful else []
-        reply = client.thread.run(
-            client.servers.ask([pack(batch_request(number, asked))], sessions)
-        )
+        reply = self._ask_batch(client, number, asked, sessions)
         answer = unpack(reply.frames[0])
         found = check_extended(answer, number, reply.source)
         values = answer.get("actions")
@@ -211,6 +226,24 @@ class OpenPI:
         extras = {key: _pad(value, batch.pad) for key, value in answer.get("extras", {}).items()}
         source = reply.source if not found.get("source") else f"{reply.source}/{found['source']}"
         return Actions(_pad(values, batch.pad), extras, found.get("version"), source)
+
+    def _ask_batch(
+        self, client: _Client, number: int, batch: Batch, sessions: Sequence[str]
+    ) -> Reply:
+        if self._shared is None:
+            frame = pack(batch_request(number, batch))
+            return client.thread.run(client.servers.ask([frame], sessions))
+        with self._lock:
+            placed = self._shared.place(batch_arrays(batch))
+        frame = pack(batch_request(number, batch, placed.description))
+        try:
+            reply = client.thread.run(client.servers.ask([frame], sessions))
+        except BaseException:
+            placed.abandon()
+            raise
+        with self._lock:
+            self._shared.release(placed)
+        return reply
 
     def _tell(self, client: _Client, number: int, request: dict[str, Any], session: str) -> None:
         reply = client.thread.run(client.servers.ask([pack(request)], [session]))

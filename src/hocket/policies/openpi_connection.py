@@ -24,6 +24,7 @@ from hocket.msgpack_numpy import unpack
 from hocket.policies.openpi_protocol import Announcement, find_announcement
 
 DEFAULT_PORT = 8000
+API_KEY_VARIABLE = "HOCKET_API_KEY"
 PING_INTERVAL_S = 20.0
 REFUSED_STATUSES = (401, 403, 404)
 

@@ -93,13 +93,23 @@ def find_announcement(metadata: Any) -> Announcement | None:
 # -- Requests ------------------------------------------------------------------------------------
 
 
-def batch_request(number: int, batch: Batch) -> dict[str, Any]:
-    """A whole batch as one extended request; padding stays at home."""
-    count = len(batch.rows)
-    return {
-        EXTENSION: {"op": "infer", "id": number, "rows": [_plain_row(row) for row in batch.rows]},
-        "arrays": {key: value[:count] for key, value in batch.arrays.items()},
+def batch_request(
+    number: int, batch: Batch, shared: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """A whole batch as one extended request; `shared` says where its arrays lie already."""
+    head: dict[str, Any] = {
+        "op": "infer",
+        "id": number,
+        "rows": [_plain_row(row) for row in batch.rows],
     }
+    if shared is not None:
+        return {EXTENSION: {**head, "shared": shared}}
+    return {EXTENSION: head, "arrays": batch_arrays(batch)}
+
+
+def batch_arrays(batch: Batch) -> dict[str, Array]:
+    """The arrays of a batch; padding stays at home."""
+    return {key: value[: len(batch.rows)] for key, value in batch.arrays.items()}
 
 
 def bind_request(number: int, spec: EnvSpec) -> dict[str, Any]:

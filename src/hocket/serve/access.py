@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hocket.errors import ConfigError, UsageError
-from hocket.policies.openpi import API_KEY_VARIABLE
+from hocket.policies.openpi_connection import API_KEY_VARIABLE
 
 SCHEME = "Api-Key "
 

@@ -37,6 +37,7 @@ from hocket.policies.openpi_protocol import (
     read_row,
     source_names,
 )
+from hocket.policies.openpi_shared import Maps, read_shared
 from hocket.serve.batching import Batcher, Lane, Overloaded, Served
 from hocket.serve.metrics import Metrics
 
@@ -86,6 +87,8 @@ class PolicyOptions:
     """Of the noise for requests that bring no seed."""
     max_queue: int = 1024
     warm_up: bool = True
+    shares_memory: bool = False
+    """Clients may name shared memory; only for a server whose one client is its parent."""
 
 
 class PolicyBackend:
@@ -97,6 +100,7 @@ class PolicyBackend:
         self._metrics = metrics
         self._is_stateful = isinstance(policy, Sessions)
         self._requests = itertools.count()
+        self._maps: Maps = {}
         if isinstance(policy, Binds) and options.action_size is not None:
             policy.bind(_stand_in_env(options.action_size))
         self._spec = policy.spec
@@ -208,6 +212,8 @@ class PolicyBackend:
         if not isinstance(plain, list) or not plain:
             raise WireError("An extended request needs rows.")
         rows = [read_row(one) for one in plain]
+        if "shared" in asked and self._options.shares_memory:
+            arrays = read_shared(asked["shared"], self._maps)
         views = [self._fit(view) for view in read_arrays(arrays, len(rows))]
         served = await self._infer(caller, rows, views)
         for one in served:

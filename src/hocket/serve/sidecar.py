@@ -1,0 +1,54 @@
+"""The child's side of a sidecar: serves one policy on a local socket, for the parent alone.
+
+Run by `hocket.policies.sidecar` in another interpreter. What to serve comes as one line of JSON on
+standard input; the end of that stream is the end of the parent, and of this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import threading
+from typing import Any
+
+from hocket import plugins
+from hocket.serve.backend import PolicyBackend, PolicyOptions
+from hocket.serve.metrics import Metrics
+from hocket.serve.server import Listening, PolicyServer, serve_until_signal
+
+READY = "ready"
+
+
+def main() -> None:
+    """Build the policy, serve it, say so."""
+    order: dict[str, Any] = json.loads(sys.stdin.readline())
+    # What the policy prints must not be taken for what we say.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    policy = plugins.build("policies", order["policy"], order["config"])
+    metrics = Metrics()
+    # The engine warms a policy up itself, and batches itself: no waiting here.
+    options = PolicyOptions(
+        name=order["policy"], warm_up=False, shares_memory=True, max_queue=1 << 20
+    )
+    backend = PolicyBackend(policy, options, metrics)
+    listening = Listening(unix_path=order["socket"], max_message_bytes=1 << 30, drain_s=1.0)
+
+    def say_ready(_: PolicyServer) -> None:
+        answers.write(READY + "\n")
+        answers.flush()
+
+    asyncio.run(serve_until_signal(backend, listening, metrics, say_ready))
+
+
+def _end_with_parent() -> None:
+    while sys.stdin.readline():
+        continue
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
