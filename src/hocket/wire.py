@@ -250,6 +250,8 @@ class Frames:
     def feed(self, data: bytes) -> list[Message]:
         """Every message that is whole now, in order."""
         buffer = self._buffer
+        if not buffer and len(data) >= 4 and _LENGTH.unpack_from(data)[0] == len(data) - 4:
+            return [unpack(memoryview(data)[4:])]  # One whole frame, as nearly always.
         buffer += data
         messages: list[Message] = []
         at = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from hocket.data import EnvSpec
 from hocket.fleet.notices import (
     LaneFailed,
     LaneSealed,
@@ -22,6 +23,8 @@ class Logbook:
     def __init__(self) -> None:
         self._notices: list[Notice] = []
         self._executed: LanesExecuted | None = None
+        self._specs: dict[tuple[str, str], EnvSpec] = {}
+        """What workers told of each task. Each tells once, but every listener wants to know."""
 
     def __bool__(self) -> bool:
         return self._executed is not None or bool(self._notices)
@@ -74,6 +77,10 @@ class Logbook:
     def ready(self, station: Station, message: Ready) -> None:
         """Lanes were reset."""
         kept = []
+        task = station.seats[message.lanes[0]].trial
+        assert task is not None  # it was begun
+        if message.spec is not None:
+            self._specs[task] = env_spec_from_plain(message.spec)
         for row, place in enumerate(message.lanes):
             seat = station.seats[place]
             seat.live = seat.trial
@@ -88,7 +95,7 @@ class Logbook:
                     [station.lanes[message.lanes[row]] for row in kept],
                     [message.attempts[row] for row in kept],
                     [message.prompts[row] for row in kept],
-                    None if message.spec is None else env_spec_from_plain(message.spec),
+                    self._specs.get(task),
                     message.build_s,
                     message.reset_s,
                 )

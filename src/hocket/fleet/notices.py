@@ -21,7 +21,7 @@ class LanesReady(NamedTuple):
     attempts: Sequence[int]
     prompts: Sequence[str]
     spec: EnvSpec | None
-    """What the env is, where this worker had not told yet."""
+    """What the env is."""
     build_s: float
     reset_s: float
 

@@ -17,7 +17,7 @@ class Recording:
     """Builds the sinks once, opens a track of each for an attempt, feeds and seals them."""
 
     def __init__(self, sinks: Sequence[Ref], folder: str | None) -> None:
-        self._folder = os.path.abspath(folder or ".")
+        self._default_folder = self._folder = os.path.abspath(folder or ".")
         self._sinks: list[Sink] = [
             plugins.build("recorders", ref.name, ref.config) for ref in sinks
         ]
@@ -56,6 +56,8 @@ class Recording:
         """Begin to record an attempt."""
         self.discard()
         trial = attempt.trial
+        # A fleet that is kept for several runs is told with each attempt whose it is.
+        self._folder = os.path.abspath(record.get("folder") or self._default_folder)
         start = AttemptStart(
             trial=trial,
             attempt=attempt.number,
