@@ -139,7 +139,8 @@ class VideoFile:
         """Leave nothing behind. After `seal` and twice this is safe."""
         with contextlib.suppress(OSError):
             self._close()
-        self._draft.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self._draft.unlink()
 
     def _open(self, shape: tuple[int, ...]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)

@@ -8,6 +8,7 @@ MetaWorld that is a quarter of the size at next to no cost.
 from __future__ import annotations
 
 import contextlib
+import zipfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,10 +110,10 @@ def save_states(path: Path, states: Array) -> None:
 def load_states(path: Path) -> Array:
     """The states of an attempt, float64 `[steps + 1, S]`, row 0 at the reset."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
             first, varies, values = file["first"], file["varies"], file["values"]
             states: Array = np.tile(first, (len(values), 1))
             states[:, varies] = values
-    except (OSError, ValueError, KeyError, EOFError) as exc:
+    except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile) as exc:
         raise RunFolderError(f"The states in {str(path)!r} cannot be read: {exc}") from exc
     return states
