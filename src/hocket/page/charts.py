@@ -9,7 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from hocket.data import Array
-from hocket.page.markup import Child, Markup, join, tag
+from hocket.page.markup import Child, Markup, breakable, join, tag
+
+_FEWEST_COLUMNS = 12
+LONG = 45
+"""Rows of a chart that scrolls in its own frame."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +25,8 @@ class IntervalRow:
     low: float | None
     high: float | None
     text: str
-    note: str = ""
+    bounds: str = ""
+    count: str = ""
     strong: bool = False
     kind: str = "neutral"
     """A colour's name in the style sheet."""
@@ -52,13 +57,19 @@ def interval_chart(
             )  # fmt: skip
         if row.value is not None:
             marks.append(tag("circle", class_="dot", cx=_pc(place(row.value)), cy=14, r=5))
-        spoken = f"{row.label}: {row.text} {row.note}"
+        spoken = f"{row.label}: {row.text} {row.bounds} {row.count}"
         lines.append(
             tag(
                 "div",
-                tag("div", row.label, class_="ic-label", title=row.label),
+                tag("div", breakable(row.label), class_="ic-label", title=row.label),
                 tag("svg", *marks, class_=f"ic-plot k-{row.kind}", role="img", aria_label=spoken),
-                tag("div", tag("b", row.text), " ", tag("span", row.note), class_="ic-value"),
+                tag(
+                    "div",
+                    tag("b", row.text),
+                    tag("span", row.bounds),
+                    tag("span", row.count),
+                    class_="ic-value",
+                ),
                 class_="ic-row strong" if row.strong else "ic-row",
             )
         )
@@ -70,7 +81,8 @@ def interval_chart(
         class_="ic-row ic-axis",
         aria_hidden="true",
     )
-    return tag("div", *lines, scale, class_="intervals")
+    long = " scroll long" if len(rows) > LONG else ""
+    return tag("div", *lines, scale, class_=f"intervals{long}")
 
 
 def share_bar(parts: Mapping[str, float], kinds: Mapping[str, str]) -> Markup:
@@ -105,11 +117,12 @@ def histogram(
     """Stacked counts of whole numbers, a colour for each group."""
     values = np.concatenate([np.asarray(some, float) for some in groups.values()])
     low, high = float(values.min()), float(values.max())
-    width = max(1, math.ceil((high - low + 1) / bins))
-    edges = np.arange(low, high + width + 1, width)
+    width = max(1, math.ceil(nice_ceiling((high - low + 1) / bins)))
+    first = width * math.floor(low / width)
+    columns = max(_FEWEST_COLUMNS, math.floor((high - first) / width) + 1)
+    edges = first + width * np.arange(columns + 1)
     counts = {kind: np.histogram(some, edges)[0] for kind, some in groups.items() if len(some)}
     tallest = max(1, int(np.sum(list(counts.values()), axis=0).max()))
-    columns = len(edges) - 1
     floor = np.zeros(columns)
     paths: list[Markup] = []
     for kind, some in counts.items():
@@ -132,9 +145,9 @@ def histogram(
         ),
         tag(
             "div",
-            tag("span", f"{low:,.0f}"),
+            tag("span", f"{first:,.0f}"),
             tag("span", f"{unit} an episode; a column is {span}"),
-            tag("span", f"{edges[-1] - 1:,.0f}"),
+            tag("span", f"{edges[-1]:,.0f}"),
             class_="x-axis",
         ),
         class_="framed",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Iterable
 from typing import Union
 from urllib.parse import quote
@@ -31,6 +32,12 @@ def tag(name: str, /, *children: Child, **attributes: Attribute) -> Markup:
 def join(*children: Child) -> Markup:
     """Pieces one after the other, each escaped where it is no Markup."""
     return Markup("".join(_text(child) for child in children))
+
+
+def breakable(name: str) -> Markup:
+    """A name that may be broken after its separators, where it is too long for its place."""
+    pieces = re.split(r"(?<=[_/-])", name)
+    return Markup("<wbr/>".join(html.escape(piece) for piece in pieces))
 
 
 def file_link(path: str) -> str:

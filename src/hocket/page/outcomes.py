@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hocket.data import Episode, Outcome, Trial
-from hocket.page.charts import legend
-from hocket.page.markup import Markup, file_link, join, tag
+from hocket.page.charts import LONG, legend
+from hocket.page.markup import Markup, breakable, file_link, join, tag
 from hocket.page.recorded import RecordedRun
 from hocket.tables import number
 
@@ -52,7 +52,9 @@ def shown_tasks(run: RecordedRun) -> list[tuple[str, str]]:
     """Suite and task of each row: all in planned order, or of very many those that did worst."""
     scores = list(run.report.tasks)
     if len(scores) > MOST_TASKS:
-        scores = sorted(scores, key=lambda s: (s.rate is None, s.rate or 0.0))[:MOST_TASKS]
+        worst = sorted(scores, key=lambda s: (s.rate is None, s.rate or 0.0))[:MOST_TASKS]
+        kept = {(score.suite, score.task) for score in worst}
+        scores = [score for score in scores if (score.suite, score.task) in kept]
     return [(score.suite or "", score.task or "") for score in scores]
 
 
@@ -66,7 +68,7 @@ def outcome_grid(run: RecordedRun, listed: Listed) -> Markup:
     columns = sorted({(trial.seed, trial.repeat) for some in rows.values() for trial in some})
     together = sum(map(len, rows.values())) > MOST_CELLS
     aligned = not together and len(columns) <= _ALIGNED
-    lines = []
+    lines = [_heads([seed for seed, _ in columns])] if aligned else []
     for some in rows.values():
         some.sort(key=lambda trial: (trial.seed, trial.repeat))
         if together:
@@ -77,13 +79,28 @@ def outcome_grid(run: RecordedRun, listed: Listed) -> Markup:
         if aligned:
             at = {column: place for place, column in enumerate(columns)}
             cells = _placed(cells, [at[trial.seed, trial.repeat] for trial in some])
-            places = f"--n:{max(len(columns), 12)}"
+            places = _width(len(columns))
         name = run.task_name(some[0]) if some else ""
-        label = tag("div", name, class_="grid-label", title=name)
+        label = tag("div", breakable(name), class_="grid-label", title=name)
         kind = "cells aligned" if aligned else "cells"
         lines.append(tag("div", label, tag("div", *cells, class_=kind, style=places), class_="g"))
     kind = "grid pooled" if together else "grid"
+    kind += " scroll long" if len(rows) > LONG else ""
     return join(tag("div", *lines, class_=kind), _key(run, together=together))
+
+
+def _heads(seeds: Sequence[int]) -> Markup:
+    """The seeds above their columns; of many every fifth."""
+    every = 1 if len(seeds) <= 12 else 5
+    texts = [
+        tag("span", str(seed) if place % every == 0 else None) for place, seed in enumerate(seeds)
+    ]
+    cells = tag("div", *texts, class_="cells aligned heads", style=_width(len(seeds)))
+    return tag("div", tag("div"), cells, class_="g", aria_hidden="true")
+
+
+def _width(columns: int) -> str:
+    return f"--n:{max(columns, 12)}"
 
 
 def _key(run: RecordedRun, *, together: bool) -> Markup:
@@ -92,7 +109,7 @@ def _key(run: RecordedRun, *, together: bool) -> Markup:
     left = run.report.planned - len(run.report.episodes)
     if left:
         entries.append(("pending", "not run yet", f"{left:,}"))
-    note = "A cell holds several trials; the fuller its colour, the more of them succeeded."
+    note = "A cell holds several trials: the fuller its colour, the more of them succeeded."
     return join(legend(entries), tag("p", note, class_="note") if together else None)
 
 
@@ -186,7 +203,7 @@ def _line(run: RecordedRun, episode: Episode, anchor: str) -> Markup:
     reward = None if episode.total_reward != episode.total_reward else episode.total_reward
     return tag(
         "tr",
-        tag("td", run.task_name(trial)),
+        tag("td", breakable(run.task_name(trial))),
         tag("td", seed, class_="n"),
         tag("td", tag("span", kind, class_=f"badge k-{kind}")),
         tag("td", f"{episode.steps:,}", class_="n"),

@@ -29,7 +29,7 @@ from hocket.page.outcomes import (
 )
 from hocket.page.recorded import RecordedRun, open_recorded
 from hocket.page.shell import Section, document
-from hocket.page.speed import speed_section
+from hocket.page.speed import duration, speed_section
 from hocket.page.videos import video_section
 from hocket.scores import Score
 from hocket.tables import number, percent, percent_range
@@ -118,7 +118,7 @@ def _tiles(run: RecordedRun) -> Markup:
         tiles.append(("mean length", f"{score.steps.value:,.1f}", " steps"))
     if timing is not None and timing.wall_s > 0:
         tiles.append(("throughput", f"{timing.steps / timing.wall_s:,.0f}", " env steps/s"))
-        tiles.append(("time", *_duration(timing.wall_s)))
+        tiles.append(("time", *duration(timing.wall_s)))
         tiles.append(("lanes", f"{timing.lanes:,}", ""))
     tiles.append(("errors", f"{score.errors:,}", ""))
     boxes = [
@@ -126,14 +126,6 @@ def _tiles(run: RecordedRun) -> Markup:
         for name, figure, unit in tiles
     ]
     return tag("dl", *boxes, class_="tiles")
-
-
-def _duration(seconds: float) -> tuple[str, str]:
-    if seconds < 120:
-        return f"{seconds:,.1f}", " s"
-    if seconds < 7200:
-        return f"{seconds / 60:,.1f}", " min"
-    return f"{seconds / 3600:,.1f}", " h"
 
 
 def _alerts(run: RecordedRun) -> Markup:
@@ -166,7 +158,7 @@ def _alerts(run: RecordedRun) -> Markup:
 
 def _success_section(run: RecordedRun) -> Section:
     report, wanted = run.report, set(shown_tasks(run))
-    judged = report.overall.success.n > 0
+    judged = report.overall.success.n > 0 or report.overall.n == 0
     rows = [_score_row("overall", report.overall, judged=judged, strong=True)]
     for suite in report.suites:
         if len(report.suites) > 1:
@@ -197,16 +189,16 @@ def _returns(rows: list[IntervalRow]) -> Markup:
 
 
 def _score_row(label: str, score: Score, *, judged: bool, strong: bool = False) -> IntervalRow:
-    errors = f" · {score.errors:,} err" if score.errors else ""
+    errors = f", {score.errors:,} err" if score.errors else ""
     if judged:
         interval, value = score.success.interval, score.rate
         text = percent(value)
-        note = percent_range(interval.low, interval.high) if interval else ""
+        bounds = percent_range(interval.low, interval.high) if interval else ""
         kind, n = "success", score.success.n
     else:
         interval, value = score.returns.interval, score.returns.value
         text = number(value)
-        note = f"[{number(interval.low)}, {number(interval.high)}]" if interval else ""
+        bounds = f"[{number(interval.low)}, {number(interval.high)}]" if interval else ""
         kind, n = "finished", score.n
     return IntervalRow(
         label=label,
@@ -214,7 +206,8 @@ def _score_row(label: str, score: Score, *, judged: bool, strong: bool = False) 
         low=interval.low if interval else None,
         high=interval.high if interval else None,
         text=text,
-        note=f"{note} n={n:,}{errors}".strip(),
+        bounds=bounds,
+        count=f"n = {n:,}{errors}",
         strong=strong,
         kind=kind,
     )

@@ -12,12 +12,14 @@ from hocket.page.timeline import timeline
 from hocket.page.timing import Timing
 
 _BINS = 90
+_FEWEST_CHUNKS = 20
+"""Below them a rate over time says nothing."""
 _KINDS = {
     "stepping": ("stepping", "stepping"),
     "observing": ("observing", "observing"),
     "waiting": ("waiting", "waiting for a batch"),
     "inferring": ("inferring", "waiting for the policy"),
-    "handing over": ("handing", "handing over"),
+    "handing over": ("handing", "messages, or waiting for a core"),
     "resetting": ("resetting", "resetting"),
     "done": ("done", "no trial left"),
 }
@@ -36,36 +38,42 @@ def speed_section(run: RecordedRun) -> Section | None:
         for name, (kind, words) in _KINDS.items()
         if shares[name] >= 0.0005
     ]
-    width_s, pace = timing.pace.per_second(_BINS)
-    whole, unit = (timing.wall_s, "s") if timing.wall_s < 600 else (timing.wall_s / 60, "min")
     body = join(
         share_bar(shares, kinds),
         legend(entries),
         _policy_line(run, timing),
-        tag("h3", "Throughput over the run"),
-        area_chart(
-            pace, width_s=width_s, label="env steps a second", end_label=f"{whole:,.1f} {unit}"
-        )
-        if len(pace) > 2
-        else tag("p", "Too short a run to draw.", class_="note"),
+        _pace(timing),
         _timeline(timing),
     )
     lanes = "1 lane" if timing.lanes == 1 else f"{timing.lanes:,} lanes"
     lead = (
-        f"What {lanes} did from the first observation to the last step, {timing.wall_s:,.1f} s, "
-        "as shares of their time. Resetting holds attempts that were lost, too."
+        f"What {lanes} did from the first observation on, {''.join(duration(timing.wall_s))}, as "
+        "shares of their time. Resetting holds attempts that were lost, too."
     )
     return Section(anchor="time", title="Where the time went", body=body, lead=lead)
+
+
+def duration(seconds: float) -> tuple[str, str]:
+    """A figure and its unit."""
+    if seconds < 120:
+        return f"{seconds:,.1f}", " s"
+    if seconds < 7200:
+        return f"{seconds / 60:,.1f}", " min"
+    return f"{seconds / 3600:,.1f}", " h"
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1e3 * seconds:,.0f}" if seconds >= 0.01 else f"{1e3 * seconds:.2g}"
 
 
 def _policy_line(run: RecordedRun, timing: Timing) -> Markup:
     machine = run.about.get("machine")
     cores = machine.get("cores") if isinstance(machine, dict) else None
-    median, slow = np.quantile(timing.infer_s, [0.5, 0.95]) * 1e3 if timing.batches else (0.0, 0.0)
+    median, slow = map(_milliseconds, np.quantile(timing.infer_s, [0.5, 0.95]))
     tiles = [
         ("policy inferring", f"{100 * timing.policy_s / timing.wall_s:.0f}", " % of the time"),
-        ("a batch, median", f"{median:,.3g}", f" ms, 95th {slow:,.3g} ms"),
-        ("mean batch", f"{timing.batch_sizes.mean() if timing.batches else 0:.1f}", " rows"),
+        ("a batch takes", median, f" ms, 95th {slow}"),
+        ("mean batch", f"{timing.batch_sizes.mean():.1f}", " rows"),
         ("chunks", f"{timing.chunks:,}", f" in {timing.batches:,} batches"),
     ]
     if isinstance(cores, int) and cores > 0:
@@ -77,6 +85,17 @@ def _policy_line(run: RecordedRun, timing: Timing) -> Markup:
         for name, figure, unit in tiles
     ]
     return tag("dl", *boxes, class_="tiles")
+
+
+def _pace(timing: Timing) -> Markup | None:
+    if timing.chunks < _FEWEST_CHUNKS:
+        return None
+    width_s, pace = timing.pace.per_second(_BINS)
+    end = "".join(duration(timing.wall_s))
+    return join(
+        tag("h3", "Throughput over the run"),
+        area_chart(pace, width_s=width_s, label="env steps a second", end_label=end),
+    )
 
 
 def _timeline(timing: Timing) -> Markup | None:

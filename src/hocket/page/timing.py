@@ -41,6 +41,7 @@ _TRIES = 10
 _FINEST_S = 0.02
 _MOST_BINS = 1 << 16
 _WINDOW_CHUNKS = 1200
+_WINDOW_CHUNKS_PER_LANE = 64
 _WINDOW_LANES = 24
 
 
@@ -254,7 +255,8 @@ def _window(
     begin, end = spans[leg]
     count = max(lane for at, lane in lanes if at == leg) + 1
     shown = min(count, _WINDOW_LANES)
-    length = _WINDOW_CHUNKS * wall_s / chunks * count / shown
+    wanted = min(_WINDOW_CHUNKS, _WINDOW_CHUNKS_PER_LANE * shown)
+    length = wanted * wall_s / chunks * count / shown
     whole = length >= end - begin
     if not whole:
         middle = (begin + end) / 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hocket.data import Episode
-from hocket.page.markup import Markup, file_link, join, tag
+from hocket.page.markup import Markup, breakable, file_link, join, tag
 from hocket.page.outcomes import Listed, camera_name
 from hocket.page.posters import poster
 from hocket.page.recorded import RecordedRun
@@ -50,7 +50,7 @@ def _card(
     words = f"seed {trial.seed} · {episode.steps:,} steps · {camera_name(file)}"
     text = tag(
         "figcaption",
-        tag("a", run.task_name(trial), href=f"#{anchor}"),
+        tag("a", breakable(run.task_name(trial)), href=f"#{anchor}"),
         tag("div", tag("span", kind, class_=f"badge k-{kind}"), class_="sub"),
         tag("div", words, class_="sub"),
     )
