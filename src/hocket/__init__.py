@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from hocket.evaluation import evaluate, resume
     from hocket.replay import ChunkReplay
     from hocket.report import Report
+    from hocket.suspendable import Suspendable
 
 _HOME = {
     "Actions": "data",
@@ -44,6 +45,7 @@ _HOME = {
     "Report": "report",
     "Row": "data",
     "Suite": "contracts",
+    "Suspendable": "suspendable",
     "TaskInfo": "data",
     "Trial": "data",
     "evaluate": "evaluation",
@@ -64,6 +66,7 @@ __all__ = [
     "Report",
     "Row",
     "Suite",
+    "Suspendable",
     "TaskInfo",
     "Trial",
     "__version__",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hocket.contracts import Binds, Policy
-from hocket.data import EnvSpec, Observation
+from hocket.data import EnvSpec
 from hocket.fleet.fleet import Fleet
 from hocket.inference import Answered, Inference, Job, WarmedUp
 from hocket.lanes import Lane
@@ -115,23 +115,25 @@ class Batches:
         largest = min(self._policy.spec.max_batch, fleet.config.lanes)
         sizes = sorted({min(1 << power, largest) for power in range(largest.bit_length() + 1)})
         self._is_warming = True
-        job = self._job(-1, [lane], [fleet.arrays(number)])
+        job = self._job(-1, [lane], [number], fleet)
         self._inference.warm_up(job, [1] if self._pad_to else sizes)
 
     def _submit(self, plan: BatchPlan, lanes: Mapping[int, Lane], fleet: Fleet) -> None:
         rows = [lanes[number] for number in plan.lanes]
         self._count += 1
         self._flying[self._count] = (plan.lanes, [lane.ready_at for lane in rows])
-        self._inference.submit(
-            self._job(self._count, rows, [fleet.arrays(number) for number in plan.lanes])
-        )
+        self._inference.submit(self._job(self._count, rows, plan.lanes, fleet))
+        fleet.expect(plan.lanes, self._scheduler.infer_s(len(rows)))
 
-    def _job(self, number: int, rows: list[Lane], views: list[Observation]) -> Job:
+    def _job(self, number: int, rows: list[Lane], lanes: Sequence[int], fleet: Fleet) -> Job:
+        stacked = fleet.gather(lanes)
+        views = [fleet.arrays(lane) for lane in lanes] if stacked is None else ()
         return Job(
             number=number,
             queue=rows[0].queue,
             rows=tuple(lane.row() for lane in rows),
             views=views,
+            stacked=stacked,
             action_size=rows[0].action_size,
             pad_to=self._pad_to,
             keep=self._config.keep_observations,

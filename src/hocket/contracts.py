@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from hocket.data import (
     Answer,
@@ -21,6 +21,7 @@ from hocket.data import (
     PolicySpec,
     Ref,
     Row,
+    Signature,
     TaskInfo,
     Trial,
 )
@@ -72,6 +73,14 @@ class Weights(Protocol):
 
 
 @runtime_checkable
+class ReadsDevice(Protocol):
+    """A policy that takes a batch's arrays where they live, by DLPack; others get numpy's."""
+
+    @property
+    def reads_device_arrays(self) -> bool: ...
+
+
+@runtime_checkable
 class Replicas(Protocol):
     """A policy that can stand on several devices; one `infer` runs at a time on each."""
 
@@ -117,6 +126,86 @@ class SelectsCameras(Protocol):
     def camera_keys(self) -> tuple[str, ...]: ...
 
     def use_cameras(self, keys: Collection[str]) -> None: ...
+
+
+# -- Batched simulators --------------------------------------------------------------------------
+
+
+class RowSteps(NamedTuple):
+    """What one step gave, for every row, on the host; of rows that were not active nothing is
+    read."""
+
+    rewards: Array
+    """float `[N]`."""
+    terminated: Array
+    """bool `[N]`."""
+    truncated: Array
+    """bool `[N]`."""
+    success: Array | None = None
+    """bool `[N]`; None where the simulator does not judge."""
+
+
+class BatchedEnv(Protocol):
+    """Many rows behind one step. A row that is not active does not move: no physics, no clock, no
+    termination, to the bit. Rows know nothing of each other, and none resets itself.
+
+    Everything random in a row follows from the seed of its last reset. What `observe` gives may
+    live on a device (torch, or any array with DLPack); all else is numpy's.
+    """
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def tasks(self) -> Sequence[str]:
+        """Those that rows may be reset to, side by side."""
+        ...
+
+    @property
+    def action_space(self) -> gymnasium.Space[Any]:
+        """Of one row."""
+        ...
+
+    @property
+    def suspension(self) -> str:
+        """How rows are kept from moving: `mask`, or `snapshot` where they are put back after each
+        step of the others."""
+        ...
+
+    def reset(self, rows: Array, tasks: Sequence[str], seeds: Sequence[int]) -> None:
+        """Begin anew in these rows, int `[k]`, and touch no other."""
+        ...
+
+    def step(self, actions: Array, active: Array) -> RowSteps:
+        """One control step of the rows in the mask `[N]`, with actions `[N, ...]`."""
+        ...
+
+    def observe(self, rows: Array) -> Mapping[str, Array]:
+        """What these rows see now, stacked `[k, ...]` under flat keys; changes nothing."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class RowSnapshots(Protocol):
+    """A batched simulator whose rows' whole state, clocks and random numbers included, can be
+    taken and given back: one vector of numbers for each row, stacked `[k, S]`."""
+
+    def get_rows(self, rows: Array) -> Array: ...
+
+    def set_rows(self, rows: Array, states: Array) -> None: ...
+
+
+@runtime_checkable
+class BatchedSuite(Protocol):
+    """A suite whose tasks run as rows of one simulator: `lanes` of them in one worker."""
+
+    def tasks(self) -> Sequence[TaskInfo]: ...
+
+    def make_rows(self, task: str, rows: int) -> BatchedEnv:
+        """A simulator that has this task at least."""
+        ...
 
 
 # -- Workers -------------------------------------------------------------------------------------
@@ -188,6 +277,30 @@ class LastWords(Protocol):
     """A link that can make a worker that hangs say where."""
 
     def last_words(self) -> str: ...
+
+
+@runtime_checkable
+class SelfDriven(Protocol):
+    """A link without a file descriptor whose worker has work of its own to do in `receive`."""
+
+    def due_s(self) -> float | None:
+        """In how many seconds there is some; None: not before something is sent."""
+        ...
+
+    def expect(self, lanes: int, seconds: float) -> None:
+        """Chunks for so many lanes will probably be sent in so many seconds."""
+        ...
+
+
+@runtime_checkable
+class Gathers(Protocol):
+    """A link that gives the observations of many lanes at once, where they live."""
+
+    def gather(self, lanes: Sequence[int]) -> Mapping[str, Array]:
+        """Stacked `[k, ...]`, and nobody else's: they stay as they are."""
+        ...
+
+    def signature(self, lane: int) -> Signature: ...
 
 
 class Runtime(Protocol):

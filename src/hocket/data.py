@@ -84,7 +84,7 @@ class EnvSpec:
     cameras: tuple[str, ...]
     """Keys of `observations` that are images."""
     abilities: tuple[str, ...]
-    """Of `deferred`, `snapshot`, `cameras`, `batched`."""
+    """Of `deferred`, `snapshot`, `cameras`, `batched`, `masked`."""
     notes: tuple[str, ...] = ()
     """What the user should know (a slow renderer, a changed image); shown once."""
 

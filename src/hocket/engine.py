@@ -19,7 +19,7 @@ from typing import Any
 
 from hocket.batches import Batches
 from hocket.contracts import Durable, Reader
-from hocket.data import Array, Chunk, EnvSpec, Episode, Observation, Outcome, Trial, signature
+from hocket.data import Array, Chunk, EnvSpec, Episode, Observation, Outcome, Trial
 from hocket.errors import EnvError, HocketError, WorkerFailed
 from hocket.events import (
     AttemptFailed,
@@ -183,7 +183,7 @@ class Engine:
             spec = self._specs[task]
             lane.prompt = prompt or spec.task.prompt
             lane.action_size = spec.action.size
-            lane.queue = (signature(self._fleet.arrays(number)), lane.action_size)
+            lane.queue = (self._fleet.signature(number), lane.action_size)
             self._wait(number, lane, now, None)
 
     def _learn(self, task: tuple[str, str], spec: EnvSpec, now: float) -> None:

@@ -8,6 +8,7 @@ HocketError
 ├── SpecMismatchError       env and policy do not fit each other; names the key
 ├── EnvError                an env broke its contract
 │   ├── ObservationError    a key is missing, or changed its shape or dtype
+│   ├── SuspensionError     rows of a batched simulator cannot wait without moving
 │   └── ActionSpaceError    the action space cannot be driven
 ├── PolicyError             a policy broke its contract
 │   ├── ChunkShapeError     wrong [B, T, A]
@@ -51,6 +52,10 @@ class EnvError(HocketError):
 
 class ObservationError(EnvError):
     """An observation lacks a key, or a key changed its shape or dtype."""
+
+
+class SuspensionError(EnvError):
+    """Rows of a batched simulator cannot wait without moving."""
 
 
 class ActionSpaceError(EnvError):

@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hocket.contracts import Policy, Sessions
+from hocket.contracts import Policy, ReadsDevice, Sessions
 from hocket.data import Actions, Array, Batch, Chunk, Observation, Row
 from hocket.errors import ChunkShapeError, ChunkValueError, PolicyUnavailableError
-from hocket.replay import check_answer, finite_rows
+from hocket.replay import as_numpy, check_answer, finite_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -35,6 +35,8 @@ class Job:
     rows: tuple[Row, ...]
     views: Sequence[Observation]
     action_size: int | None
+    stacked: Mapping[str, Array] | None = None
+    """All rows' observations `[B, ...]` instead of `views`, perhaps on a device."""
     pad_to: int = 0
     keep: bool = False
     """Give the stacked observations back with the answer."""
@@ -158,6 +160,7 @@ class Seat:
     def __init__(self, policy: Policy, name: str) -> None:
         self._policy = policy
         self._sessions = policy if isinstance(policy, Sessions) else None
+        self._reads_device = isinstance(policy, ReadsDevice) and policy.reads_device_arrays
         self._name = name
         self._buffers: dict[Hashable, dict[str, Array]] = {}
 
@@ -236,7 +239,23 @@ class Seat:
             name=self._name,
         )
 
+    def _select(
+        self, stacked: Mapping[str, Array], start: int, stop: int, size: int
+    ) -> dict[str, Array]:
+        """Rows of arrays that came stacked; on the host for policies that read only there."""
+        arrays = {}
+        for key, array in stacked.items():
+            rows = array if self._reads_device else as_numpy(array)
+            if start or stop < len(rows):
+                rows = rows[start:stop]
+            if size > stop - start:
+                rows = rows[np.minimum(np.arange(size), stop - start - 1)]
+            arrays[key] = rows
+        return arrays
+
     def _stack(self, job: Job, start: int, stop: int, size: int) -> dict[str, Array]:
+        if job.stacked is not None:
+            return self._select(job.stacked, start, stop, size)
         buffers = self._buffers.get(job.queue)
         if buffers is None or len(next(iter(buffers.values()), ())) < size:
             buffers = {
@@ -257,7 +276,10 @@ class Seat:
     def time(self, job: Job, size: int) -> float:
         """Seconds for the job's first row in a batch of `size`, after a call that may compile."""
         row = replace(job.rows[0], session=f"warm-up@{size}")
-        full = replace(job, rows=(row,) * size, views=[job.views[0]] * size)
+        full = replace(job, rows=(row,) * size, views=list(job.views[:1]) * size)
+        if job.stacked is not None:
+            many = {key: array[np.zeros(size, int)] for key, array in job.stacked.items()}
+            full = replace(full, stacked=many)
         if self._sessions is not None:
             self._sessions.begin_session(row)
         fastest = float("inf")
@@ -276,4 +298,6 @@ class Seat:
 
 def _kept(job: Job) -> dict[str, Array]:
     """The rows' observations in arrays of their own: buffers serve the next batch."""
+    if job.stacked is not None:
+        return {key: np.array(as_numpy(array)) for key, array in job.stacked.items()}
     return {key: np.stack([view[key] for view in job.views]) for key in job.views[0]}

@@ -8,8 +8,10 @@ from hocket import config as run_config
 from hocket import plugins
 from hocket.contracts import Policy, Runtime, Suite, WorkerSpec
 from hocket.data import Ref, TaskInfo, Trial
+from hocket.errors import UsageError
 from hocket.eval_config import EvalConfig
 from hocket.fleet.fleet import Fleet, FleetConfig
+from hocket.fleet.suites import has_rows
 
 
 def suites_of(config: EvalConfig) -> dict[str, Ref]:
@@ -60,9 +62,22 @@ def worker_spec(config: EvalConfig, suites: Mapping[str, Ref], policy: Policy) -
     )
 
 
+def is_batched(config: EvalConfig) -> bool:
+    """Whether the lanes of the run are rows of a batched simulator."""
+    return any(has_rows(name) for name in config.env)
+
+
 def build_runtime(config: EvalConfig) -> Runtime:
-    """One lane that was asked for runs here, where `breakpoint()` works; all others in workers."""
+    """One lane that was asked for runs here, where `breakpoint()` works, and so do all rows of a
+    batched simulator, which may share a device with the policy; all others run in workers."""
     is_inline = config.lanes == 1 and config.env_python is None
+    if is_batched(config):
+        if config.env_python is not None:
+            raise UsageError(
+                "A batched simulator runs in hocket's own process: leave out --env-python and run "
+                "hocket itself with that interpreter."
+            )
+        is_inline = True
     built: Runtime = plugins.build("runtimes", "inline" if is_inline else "local")
     return built
 

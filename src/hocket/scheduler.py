@@ -232,6 +232,10 @@ class Scheduler:
         self._in_flight -= 1
         self._latency.observe(size, seconds)
 
+    def infer_s(self, size: int) -> float:
+        """How long a batch of this size should take."""
+        return self._infer_s[min(size, self._config.max_batch)]
+
     def wake_at(self, now: float) -> float | None:
         """When `next_batch` may answer differently though nothing happens; None if never."""
         if self._in_flight >= self._config.concurrency:

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from os import EFD_CLOEXEC, EFD_NONBLOCK, close, eventfd, eventfd_read, eventfd_write
 
-from hocket.contracts import LastWords, Link, Runtime, WorkerSpec
+from hocket.contracts import LastWords, Link, Runtime, SelfDriven, WorkerSpec
 from hocket.errors import UsageError, WorkerFailed
 from hocket.fleet.logbook import Logbook
 from hocket.fleet.notices import LaneFailed, LanesRecycled, LanesUp, Notice
@@ -63,7 +63,8 @@ class Crew:
         self._spec = spec
         self._config = config
         self._by_fd: dict[int, Station] = {}
-        self._inline: list[Station] = []
+        self._inline: dict[Station, SelfDriven | None] = {}
+        """Stations whose workers work in `receive`; those that have work of their own tell when."""
         self._leavers: dict[int, Leaver] = {}
         self._epoll = select.epoll()
         self._bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
@@ -85,10 +86,14 @@ class Crew:
         station.settle(link, time.monotonic())
         fd = link.fileno()
         if fd is None:
-            self._inline.append(station)
+            self._inline[station] = link if isinstance(link, SelfDriven) else None
         else:
             self._by_fd[fd] = station
             self._epoll.register(fd, select.EPOLLIN)
+
+    def announce(self, station: Station) -> None:
+        """Tell of a worker that was up before, to whoever listens now."""
+        self._log.add(LanesUp(station.lanes))
 
     def send(self, station: Station, message: Message) -> None:
         """Send to a station's worker; without one the attempts are lost here."""
@@ -111,7 +116,7 @@ class Crew:
         while True:
             for station in tuple(self._inline):
                 self._read(station)
-            wait = 0.0 if self._log else min(max(0.0, deadline - time.monotonic()), _WATCH_S)
+            wait = 0.0 if self._log else min(max(0.0, deadline - time.monotonic()), self._rest_s())
             events = self._epoll.poll(wait)
             self._now = now = time.monotonic()
             for fd, mask in events:
@@ -147,6 +152,15 @@ class Crew:
         close(self._bell)
 
     # -- Hearing -----------------------------------------------------------------------------
+
+    def _rest_s(self) -> float:
+        """How long nobody needs to be looked after."""
+        rest_s = _WATCH_S
+        for driven in self._inline.values():
+            due_s = None if driven is None else driven.due_s()
+            if due_s is not None:
+                rest_s = min(rest_s, due_s)
+        return rest_s
 
     def _wake_for(self, fd: int, mask: int) -> None:
         station = self._by_fd.get(fd)
@@ -253,7 +267,7 @@ class Crew:
         assert link is not None
         fd = link.fileno()
         if fd is None:
-            self._inline.remove(station)
+            del self._inline[station]
         else:
             del self._by_fd[fd]
             self._epoll.unregister(fd)

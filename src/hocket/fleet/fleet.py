@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from hocket import errors
-from hocket.contracts import Link, Runtime, WorkerSpec
-from hocket.data import Array, Observation, TaskInfo, Trial
+from hocket.contracts import Gathers, Link, Runtime, SelfDriven, WorkerSpec
+from hocket.data import Array, Observation, Signature, TaskInfo, Trial, signature
 from hocket.errors import EnvError, HocketError, WorkerFailed
 from hocket.fleet.crew import Crew, FleetConfig
 from hocket.fleet.notices import Notice
@@ -36,6 +36,9 @@ class Fleet:
         self._crew = Crew(runtime, spec, config)
         self._stations = self._crew.stations
         self._width = spec.lanes
+        self._is_one = len(self._stations) == 1
+        """All lanes are in one worker."""
+        self._looked_at: tuple[Link | None, Gathers | None] = (None, None)
 
     def __enter__(self) -> Fleet:
         return self
@@ -44,9 +47,21 @@ class Fleet:
         self.close()
 
     def start(self) -> None:
-        """Ask for all workers at once; LanesUp tells as each comes up."""
+        """Ask for all workers at once; LanesUp tells as each comes up.
+
+        A fleet that has served one engine may start for the next: workers that are up stay up, and
+        are told again.
+        """
         for station in self._stations:
-            self._crew.start(station)
+            if station.link is None:
+                self._crew.start(station)
+            elif station.is_up:
+                self._crew.announce(station)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no lane has an attempt, so that another engine may start."""
+        return not any(station.is_busy for station in self._stations)
 
     def describe(self, suite: str, timeout_s: float) -> list[TaskInfo]:
         """A suite's tasks, asked of a worker made for that. Blocks."""
@@ -160,6 +175,33 @@ class Fleet:
         if link is None:
             raise WorkerFailed(f"Lane {lane} has no worker.")
         return link.arrays(lane % self._width)
+
+    def gather(self, lanes: Sequence[int]) -> Mapping[str, Array] | None:
+        """The observations of these lanes, stacked where they live; None where each lies apart."""
+        source = self._source()
+        return None if source is None else source.gather(lanes)
+
+    def signature(self, lane: int) -> Signature:
+        """Of the lane's last observation."""
+        source = self._source()
+        return signature(self.arrays(lane)) if source is None else source.signature(lane)
+
+    def expect(self, lanes: Sequence[int], seconds: float) -> None:
+        """Chunks for these lanes will probably come in so many seconds."""
+        link: object = self._stations[0].link
+        if self._is_one and isinstance(link, SelfDriven):
+            link.expect(len(lanes), seconds)
+
+    def _source(self) -> Gathers | None:
+        """The one worker of all lanes, where it gives many lanes' observations at once."""
+        if not self._is_one:
+            return None
+        link = self._stations[0].link
+        if link is not self._looked_at[0]:
+            # Looked for once: to look for a Protocol's methods costs more than a small batch.
+            found: object = link
+            self._looked_at = (link, found if isinstance(found, Gathers) else None)
+        return self._looked_at[1]
 
     def live(self, lane: int) -> tuple[str, str] | None:
         """Suite and task that the lane's worker has built now."""

@@ -99,6 +99,10 @@ class Control:
         """Tell the lane, between two of its steps."""
         self._words[_HEADER + lane * _PER_LANE + _WORD] = value
 
+    def columns(self) -> tuple[memoryview, memoryview]:
+        """Steps and control words of all lanes, one after the other, as views of the page."""
+        return self._words[_HEADER + _STEPS :: _PER_LANE], self._words[_HEADER + _WORD :: _PER_LANE]
+
     def command(self, lane: int, chunk: int) -> tuple[int, int]:
         """Code and number of replacements that hold for this chunk; a word for another is none."""
         value = self.word(lane)

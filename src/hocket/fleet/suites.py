@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hocket import plugins
-from hocket.contracts import Suite
+from hocket.contracts import Suite, WorkerSpec
 from hocket.data import Ref, TaskInfo
-from hocket.errors import EnvError, UnknownNameError
+from hocket.errors import EnvError, UnknownNameError, UsageError
 
 
 class OneTask:
@@ -52,7 +52,8 @@ def open_suite(ref: Ref, worker: int | None = None) -> Suite:
         return plugins.build("envs", ref.name, ref.config)
 
     found = build()
-    if callable(getattr(found, "tasks", None)) and callable(getattr(found, "make", None)):
+    makes = callable(getattr(found, "make", None)) or callable(getattr(found, "make_rows", None))
+    if callable(getattr(found, "tasks", None)) and makes:
         suite: Suite = found
         return suite
     if callable(getattr(found, "reset", None)) and callable(getattr(found, "step", None)):
@@ -61,6 +62,23 @@ def open_suite(ref: Ref, worker: int | None = None) -> Suite:
         f"{ref.name!r} gave a {type(found).__name__}, which is neither an env (reset, step) nor a "
         f"suite (tasks, make)."
     )
+
+
+def is_batched(spec: WorkerSpec) -> bool:
+    """Whether a worker's suites run as rows of a batched simulator; all or none of them must."""
+    batched = [name for name, ref in spec.suites.items() if has_rows(ref.name)]
+    if batched and len(batched) < len(spec.suites):
+        plain = next(name for name in spec.suites if name not in batched)
+        raise UsageError(
+            f"{batched[0]!r} is a batched simulator and {plain!r} is not: one run cannot have "
+            f"both. Give each a run of its own."
+        )
+    return bool(batched)
+
+
+def has_rows(name: str) -> bool:
+    """Whether an env's name means a batched simulator; its adapter's class tells."""
+    return callable(getattr(plugins.find("envs", name).build, "make_rows", None))
 
 
 def preloads(names: Sequence[str]) -> list[str]:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import random
+import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from hocket.contracts import Link, WorkerSpec
-from hocket.data import Observation
+from hocket.data import Array, Observation, Signature
 from hocket.errors import UsageError, WorkerFailed
 from hocket.fleet.host import Host
 from hocket.fleet.layout import Layout
+from hocket.fleet.rows import RowsHost
 from hocket.fleet.shm import Control
+from hocket.fleet.suites import is_batched
 from hocket.wire import Close, Hello, Message, Ready, Replace
 
 
@@ -32,7 +35,7 @@ class InlineRuntime:
 
     def __init__(self, argument: str = "", config: InlineConfig | None = None) -> None:
         del argument, config
-        self._link: InlineLink | None = None
+        self._link: InlineLink | RowsLink | None = None
 
     def start(self, spec: WorkerSpec) -> Link:
         """The one worker. Nothing of the env is built before its first message."""
@@ -43,7 +46,7 @@ class InlineRuntime:
                 "The inline runtime has one lane: simulators cannot share a process. Use the "
                 "local runtime for more."
             )
-        self._link = InlineLink(spec)
+        self._link = RowsLink(spec) if is_batched(spec) else InlineLink(spec)
         return self._link
 
     def close(self) -> None:
@@ -134,6 +137,88 @@ class InlineLink:
         """Memory that the engine reads without a copy."""
         self._memory = bytearray(size)
         return self._memory
+
+
+class RowsLink:
+    """A Link to a batched simulator: `receive` makes one step of the rows that have an action, so
+    that whoever infers meanwhile can give the others theirs."""
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        self._inbox: deque[Message] = deque()
+        self._outbox: list[Message] = [Hello(0, "", "", "inline")]
+        self._control = Control(bytearray(Control.size(spec.lanes)))
+        self._host = RowsHost(spec, self._control, self._post, 0)
+        self.is_alive = True
+
+    def send(self, message: Message) -> bool:
+        """Part of the Link contract."""
+        self._inbox.append(message)
+        return True
+
+    def flush(self) -> bool:
+        """Part of the Link contract."""
+        return True
+
+    def receive(self) -> list[Message]:
+        """Take what was sent, then make at most one step."""
+        while self._inbox and self.is_alive:
+            message = self._inbox.popleft()
+            if isinstance(message, Close):
+                self.kill()
+            else:
+                self._host.perform(message)
+        if self.is_alive and not self._outbox:
+            # What is to be told first may bring chunks for this very step.
+            self._host.work()
+        done, self._outbox = self._outbox, []
+        if not done and not self.is_alive:
+            raise WorkerFailed("The inline worker was closed.")
+        return done
+
+    def fileno(self) -> None:
+        """Part of the Link contract."""
+
+    def due_s(self) -> float | None:
+        """Part of the SelfDriven contract."""
+        if not self.is_alive:
+            return None
+        return 0.0 if self._inbox or self._outbox else self._host.due_s()
+
+    def expect(self, lanes: int, seconds: float) -> None:
+        """Part of the SelfDriven contract."""
+        self._host.rule.expect(lanes, time.perf_counter() + seconds)
+
+    def gather(self, lanes: Sequence[int]) -> Mapping[str, Array]:
+        """Part of the Gathers contract."""
+        return self._host.gather(lanes)
+
+    def signature(self, lane: int) -> Signature:
+        """Part of the Gathers contract."""
+        return self._host.signature(lane)
+
+    def steps(self, lane: int) -> int:
+        """Part of the Link contract."""
+        return self._control.steps(lane)
+
+    def control(self, lane: int, word: int) -> None:
+        """Part of the Link contract."""
+        self._control.set_word(lane, word)
+
+    def arrays(self, lane: int) -> Observation:
+        """Part of the Link contract."""
+        return self._host.arrays(lane)
+
+    def memory(self) -> None:
+        """Not told: it is the engine's own."""
+
+    def kill(self) -> None:
+        """Part of the Link contract."""
+        if self.is_alive:
+            self.is_alive = False
+            self._host.close()
+
+    def _post(self, message: Message) -> None:
+        self._outbox.append(message)
 
 
 class Randomness:

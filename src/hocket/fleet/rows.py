@@ -1,0 +1,445 @@
+"""Executes a worker's messages on a batched simulator: many lanes behind one step.
+
+Messages are taken in order; between them `work` makes one step of all rows that have an action. A
+row without one is suspended: it is in no step's mask, so it does not move, is not recorded, timed
+or judged. What a row's policy will read is observed when its batch leaves, and not before.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from hocket.contracts import WorkerSpec
+from hocket.data import Array, Observation, Signature, TaskInfo, Trial
+from hocket.errors import ChunkValueError, EnvError, UnknownNameError, WireError
+from hocket.fleet.plain import env_spec_to_plain
+from hocket.fleet.row_arrays import on_host
+from hocket.fleet.row_history import RowHistory
+from hocket.fleet.row_recording import RowRecording
+from hocket.fleet.row_sim import RowSim
+from hocket.fleet.row_table import RowTable
+from hocket.fleet.shm import STOP, Control
+from hocket.fleet.suites import open_suite
+from hocket.plugins import did_you_mean
+from hocket.stepping import StepRule
+from hocket.wire import (
+    END_OBSERVED,
+    Begin,
+    Describe,
+    Described,
+    Discard,
+    Execute,
+    Executed,
+    Failed,
+    Message,
+    Ready,
+    Replace,
+    Sealed,
+)
+
+
+class RowsHost:
+    """Owns the batched simulators of a worker; a lane of the worker is a row in each of them."""
+
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        control: Control,
+        post: Callable[[Message], None],
+        index: int,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._spec = spec
+        self._post = post
+        self._index = index
+        self._clock = clock
+        self._table = RowTable(spec.lanes)
+        steps, words = control.columns()
+        self._counters, self._words = np.asarray(steps), np.asarray(words)
+        self._suites: dict[str, Any] = {}
+        self._tasks: dict[tuple[str, str], TaskInfo] = {}
+        self._sims: list[RowSim] = []
+        self._homes: dict[tuple[str, str], int] = {}
+        self._trials: list[Trial | None] = [None] * spec.lanes
+        self._recording: RowRecording | None = None
+        self._history = RowHistory(spec.lanes, spec.history)
+        self._final: dict[int, Observation] = {}
+        self._told: set[tuple[str, str]] = set()
+        self.rule = StepRule()
+        self._performs: dict[type[Any], Callable[[Any], None]] = {
+            Describe: self._describe,
+            Begin: self._begin,
+            Execute: self._execute,
+            Replace: self._replace,
+            Discard: self._discard,
+        }
+
+    # -- What the link asks --------------------------------------------------------------------
+
+    def perform(self, message: Message) -> None:
+        """Do what a message asks. What the simulator raises costs all of its rows."""
+        task = self._performs.get(type(message))
+        if task is None:
+            raise WireError(f"A batched simulator cannot perform {type(message).__name__}.")
+        try:
+            task(message)
+        except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent, whatever it is
+            self._post(_failure(-1, -1, exc))
+
+    def work(self) -> bool:
+        """One step of the rows that have an action, unless more are about to come; false where
+        none was made."""
+        active = self._table.active
+        count = int(np.count_nonzero(active))
+        if not count or self.rule.hold_s(count, self._clock()) > 0:
+            return False
+        try:
+            self._obey()
+            self._step()
+        except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent, whatever it is
+            self._post(_failure(-1, -1, exc))
+            active[:] = False
+        return True
+
+    def due_s(self) -> float | None:
+        """In how many seconds `work` has something to do; None: not before a message comes."""
+        count = int(np.count_nonzero(self._table.active))
+        return self.rule.hold_s(count, self._clock()) if count else None
+
+    def gather(self, lanes: Sequence[int]) -> Mapping[str, Array]:
+        """What these rows see, stacked: rows that wait for a chunk, or that have just ended."""
+        rows = np.asarray(lanes, np.int64)
+        homes = self._table.home[rows]
+        if self._history.length > 1:
+            return self._history.gather(int(homes[0]), rows)
+        if len(self._sims) == 1 or (homes == homes[0]).all():
+            return self._sims[int(homes[0])].observe(rows, self._spec.reads)
+        return self._gather_apart(rows, homes)
+
+    def _gather_apart(self, rows: Array, homes: Array) -> dict[str, Array]:
+        """Rows of several simulators that look alike."""
+        found: dict[str, Array] = {}
+        for home in np.unique(homes).tolist():
+            places = np.flatnonzero(homes == home)
+            arrays = self._sims[home].observe(rows[places], self._spec.reads)
+            for key, array in arrays.items():
+                part = on_host(array)
+                whole = found.setdefault(key, np.empty((len(rows), *part.shape[1:]), part.dtype))
+                whole[places] = part
+        return found
+
+    def arrays(self, lane: int) -> Observation:
+        """One row's observation, on the host."""
+        if lane in self._final:
+            return self._final[lane]
+        return {key: on_host(array)[0] for key, array in self.gather([lane]).items()}
+
+    def signature(self, lane: int) -> Signature:
+        """What the lane's observations look like."""
+        trial = self._trials[lane]
+        assert trial is not None  # asked of lanes that were reset
+        found = self._sims[int(self._table.home[lane])].signature(trial.task)
+        return self._history.signature(found)
+
+    def close(self) -> None:
+        """Close the simulators and forget the attempts that are running."""
+        if self._recording is not None:
+            self._recording.discard(np.flatnonzero(self._table.attempt >= 0))
+        while self._sims:
+            self._sims.pop().env.close()
+
+    # -- Messages ------------------------------------------------------------------------------
+
+    def _describe(self, message: Describe) -> None:
+        try:
+            tasks = [asdict(task) for task in self._suite(message.suite).tasks()]
+        except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent, whatever it is
+            self._post(_failure(-1, -1, exc))
+        else:
+            self._post(Described(message.suite, tasks))
+
+    def _begin(self, message: Begin) -> None:
+        if self._recording is None:
+            self._recording = RowRecording(self._spec)
+        began = self._clock()
+        homes = [self._home(suite, task) for suite, task, _, _ in message.trials]
+        built = self._clock()
+        for home in dict.fromkeys(homes):
+            places = [place for place, other in enumerate(homes) if other == home]
+            self._reset(message, home, places, built - began)
+
+    def _reset(self, message: Begin, home: int, places: Sequence[int], build_s: float) -> None:
+        began = self._clock()
+        sim, table = self._sims[home], self._table
+        lanes = [message.lanes[place] for place in places]
+        trials = [_trial(message.trials[place]) for place in places]
+        tasks = [self._tasks[trial.suite, trial.task] for trial in trials]
+        rows = np.asarray(lanes, np.int64)
+        assert self._recording is not None
+        self._recording.discard(rows[table.attempt[rows] >= 0])
+        sim.env.reset(rows, [trial.task for trial in trials], [trial.seed for trial in trials])
+        attempts = [message.attempts[place] for place in places]
+        limits = [message.max_steps[place] for place in places]
+        table.begin(rows, attempts, tasks, limits, final=message.final_observation)
+        table.home[rows] = home
+        prompts = sim.prompts(rows, tasks)
+        for lane, trial in zip(lanes, trials, strict=True):
+            self._trials[lane] = trial
+            self._final.pop(lane, None)
+            sim.learn(trial.task, lane, self._spec.reads)
+        self._history.restart(home, rows, sim, self._spec.reads)
+        record = [message.record[place] for place in places]
+        self._recording.open(sim, rows, attempts, trials, tasks, prompts, record)
+        # One spec for a message: a task that is new gets a message of its own.
+        for group in self._by_news(trials):
+            spec = None
+            new = (trials[group[0]].suite, trials[group[0]].task)
+            if new not in self._told:
+                self._told.add(new)
+                spec = env_spec_to_plain(
+                    sim.spec(tasks[group[0]], lanes[group[0]], self._spec.reads)
+                )
+            self._post(
+                Ready(
+                    lanes=[lanes[place] for place in group],
+                    attempts=[attempts[place] for place in group],
+                    prompts=[prompts[place] for place in group],
+                    spec=spec,
+                    layout=None,
+                    arrays=None,
+                    build_s=build_s,
+                    reset_s=self._clock() - began,
+                )
+            )
+
+    def _by_news(self, trials: Sequence[Trial]) -> list[list[int]]:
+        """Places of trials: all of known tasks together, each new task apart."""
+        groups: dict[tuple[str, str] | None, list[int]] = {}
+        for place, trial in enumerate(trials):
+            task = (trial.suite, trial.task)
+            groups.setdefault(None if task in self._told else task, []).append(place)
+        return list(groups.values())
+
+    def _execute(self, message: Execute) -> None:
+        rows = np.asarray(message.lanes, np.int64)
+        counts = np.asarray(message.counts, np.int64)
+        if not np.array_equal(self._table.attempt[rows], message.attempts):
+            raise WireError("A chunk came for an attempt that is not running here.")
+        self.rule.came(len(rows))
+        homes = self._table.home[rows]
+        if (homes == homes[0]).all():
+            self._load(message, int(homes[0]), rows, counts)
+            return
+        offsets = np.concatenate([[0], np.cumsum(counts)])
+        for place, home in enumerate(homes.tolist()):
+            size = 8 * self._sims[home].drive.spec.size
+            part = message._replace(
+                lanes=[message.lanes[place]],
+                attempts=[message.attempts[place]],
+                chunks=[message.chunks[place]],
+                counts=[message.counts[place]],
+                actions=message.actions[size * offsets[place] : size * offsets[place + 1]],
+            )
+            self._load(part, home, rows[place : place + 1], counts[place : place + 1])
+
+    def _load(self, message: Execute, home: int, rows: Array, counts: Array) -> None:
+        sim = self._sims[home]
+        try:
+            actions = sim.drive.decode(message.actions, int(counts.sum()))
+        except ChunkValueError as exc:
+            if len(rows) == 1:
+                self._post(_failure(int(rows[0]), message.attempts[0], exc))
+                self._drop(rows)
+                return
+            middle, cut = len(rows) // 2, int(counts[: len(rows) // 2].sum())
+            cut *= 8 * sim.drive.spec.size
+            for part, data in (
+                (slice(0, middle), message.actions[:cut]),
+                (slice(middle, len(rows)), message.actions[cut:]),
+            ):
+                half = message._replace(
+                    attempts=message.attempts[part], chunks=message.chunks[part], actions=data
+                )
+                self._load(half, home, rows[part], counts[part])
+            return
+        sim.load(rows, counts, actions)
+        self._table.load(rows, message.chunks, counts, self._clock())
+
+    def _replace(self, message: Replace) -> None:
+        table, row = self._table, message.lane
+        is_running = table.active[row] and table.attempt[row] == message.attempt
+        if not is_running or table.chunk[row] != message.chunk:
+            return
+        if message.start > table.count[row]:
+            raise EnvError(
+                f"A replacement begins at step {message.start} of a chunk of {table.count[row]}."
+            )
+        sim = self._sims[int(table.home[row])]
+        new = sim.drive.decode(message.actions, message.length)
+        # Steps that were executed meanwhile cannot be taken back.
+        start = max(message.start, int(table.done[row]))
+        new = new[start - message.start :]
+        sim.splice(row, start, new)
+        rows = np.array([row])
+        began, done = table.began[row], table.done[row]
+        table.load(rows, [message.chunk], np.array([start + len(new)]), float(began))
+        table.done[row] = done
+        if done >= start + len(new):
+            self._answer(rows, np.zeros(table.rows, np.bool_), np.zeros(table.rows, np.bool_))
+
+    def _discard(self, message: Discard) -> None:
+        rows = np.asarray(message.lanes, np.int64)
+        rows = rows[self._table.attempt[rows] == message.attempts]
+        running = rows[self._table.active[rows]]
+        if len(running):
+            # The fleet counts answers: one for each chunk that it sent.
+            none = np.zeros(self._table.rows, np.bool_)
+            self._answer(running, none, none)
+        self._drop(rows)
+
+    def _drop(self, rows: Array) -> None:
+        self._table.attempt[rows] = -1
+        self._table.active[rows] = False
+        if self._recording is not None:
+            self._recording.discard(rows)
+
+    # -- Steps ---------------------------------------------------------------------------------
+
+    def _obey(self) -> None:
+        """Recalled chunks end after the step that was made last."""
+        if not self._words.any():
+            return
+        table = self._table
+        is_stop = self._words & 0xFF == STOP
+        worded = (self._words >> 24 == table.chunk + 1) & is_stop & table.active
+        lacking = self._history.lacks(table.steps)
+        table.count[worded] = np.minimum(table.count, table.done + lacking)[worded]
+        rows = np.flatnonzero(worded & (table.done >= table.count))
+        if len(rows):
+            none = np.zeros(table.rows, np.bool_)
+            self._answer(rows, none, none)
+
+    def _step(self) -> None:
+        table = self._table
+        for home, sim in enumerate(self._sims):
+            active = table.active
+            if len(self._sims) > 1:
+                active = active & (table.home == home)
+            rows = np.flatnonzero(active)
+            if not len(rows):
+                continue
+            began = self._clock()
+            result = sim.step(rows, active, table.done)
+            self.rule.stepped(self._clock() - began)
+            active = active.copy() if active is table.active else active
+            terminated, truncated = table.judge(rows, active, result)
+            self._counters[rows] += 1
+            self._keep(home, sim, rows, terminated, truncated)
+            finished = (table.done >= table.count) & active | terminated | truncated
+            if finished.any():
+                self._answer(np.flatnonzero(finished), terminated, truncated)
+
+    def _keep(
+        self, home: int, sim: RowSim, rows: Array, terminated: Array, truncated: Array
+    ) -> None:
+        """Observe and record the step just made, where anyone asked for it."""
+        if self._history.length > 1:
+            left = self._table.count[rows] - self._table.done[rows]
+            seen = rows[(left < self._history.length) | self._table.wants_final[rows]]
+            self._history.push(home, seen, sim, self._spec.reads, self._table.steps)
+        assert self._recording is not None
+        if self._recording.is_on:
+            self._recording.step(sim, self._table, rows, terminated, truncated)
+
+    def _answer(self, rows: Array, terminated: Array, truncated: Array) -> None:
+        """Tell what came of these rows' chunks."""
+        table = self._table
+        now = self._clock()
+        ends = table.ends(rows, terminated, truncated)
+        ended = rows[ends > 0]
+        if len(ended):
+            final = ended[table.wants_final[ended]]
+            if len(final):
+                self._observe_final(final)
+                ends[(ends > 0) & table.wants_final[rows]] |= END_OBSERVED
+        table.active[rows] = False
+        attempts = table.attempt[rows].tolist()
+        self._post(
+            Executed(
+                lanes=rows.tolist(),
+                attempts=attempts,
+                chunks=table.chunk[rows].tolist(),
+                steps=table.done[rows].tolist(),
+                rewards=table.packed_rewards(rows),
+                ends=ends.tolist(),
+                busy_s=(now - table.began[rows]).tolist(),
+                observe_s=[0.0] * len(rows),
+                arrays=None,
+            )
+        )
+        if len(ended):
+            self._seal(ended, ends[ends > 0])
+
+    def _observe_final(self, rows: Array) -> None:
+        """The lanes are free at once; what they saw last is kept until their next reset."""
+        arrays = {key: on_host(array) for key, array in self.gather(rows.tolist()).items()}
+        for place, row in enumerate(rows.tolist()):
+            self._final[row] = {key: array[place] for key, array in arrays.items()}
+
+    def _seal(self, rows: Array, ends: Array) -> None:
+        """After the answer: the lanes are free already, and wait for no disk."""
+        assert self._recording is not None
+        for row, end in zip(rows.tolist(), ends.tolist(), strict=True):
+            number = int(self._table.attempt[row])
+            self._table.attempt[row] = -1
+            try:
+                files = self._recording.seal(row, end)
+            except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent
+                self._recording.discard(np.array([row]))
+                self._post(_failure(row, number, exc))
+            else:
+                self._post(Sealed(row, number, files))
+
+    # -- Simulators ----------------------------------------------------------------------------
+
+    def _home(self, suite: str, task: str) -> int:
+        """The simulator that has this task; built where there is none yet."""
+        home = self._homes.get((suite, task))
+        if home is None:
+            infos = {info.name: info for info in self._suite(suite).tasks()}
+            if task not in infos:
+                raise UnknownNameError(
+                    f"Suite {suite!r} has no task {task!r}.{did_you_mean(task, infos)}"
+                )
+            env = self._suite(suite).make_rows(task, self._spec.lanes)
+            home = len(self._sims)
+            self._sims.append(RowSim(env, self._spec.lanes))
+            for name in (task, *env.tasks):
+                self._homes[suite, name] = home
+                self._tasks[suite, name] = infos[name]
+        return home
+
+    def _suite(self, name: str) -> Any:
+        if name not in self._suites:
+            if name not in self._spec.suites:
+                raise UnknownNameError(
+                    f"This worker knows no suite {name!r}.{did_you_mean(name, self._spec.suites)}"
+                )
+            self._suites[name] = open_suite(self._spec.suites[name], self._index)
+        return self._suites[name]
+
+
+def _trial(plain: tuple[str, str, int, int]) -> Trial:
+    suite, task, seed, repeat = plain
+    return Trial(suite=suite, task=task, seed=seed, repeat=repeat)
+
+
+def _failure(lane: int, number: int, exc: BaseException) -> Failed:
+    text = "".join(traceback.format_exception(type(exc), exc, exc.__traceback__))
+    return Failed(lane, number, type(exc).__name__, str(exc), text)
