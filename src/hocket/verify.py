@@ -226,6 +226,7 @@ def _difference(step: int, key: str, old: Any, new: Any) -> Difference | None:
         shapes = f"{was.size} numbers", f"{now.size} numbers"
         return Difference(step=step, key=key, recorded=shapes[0], again=shapes[1], max_abs=None)
     apart = np.abs(was - now)
+    finite = apart[np.isfinite(apart)]
     is_same = (was == now) | (np.isnan(was) & np.isnan(now))
     place = int(np.argmin(is_same))
     if isinstance(old, bool):
@@ -236,5 +237,5 @@ def _difference(step: int, key: str, old: Any, new: Any) -> Difference | None:
         key=name,
         recorded=repr(float(was[place])),
         again=repr(float(now[place])),
-        max_abs=float(np.nanmax(np.where(is_same, 0.0, apart))),
+        max_abs=float(finite.max()) if finite.size else None,
     )

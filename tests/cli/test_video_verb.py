@@ -1,0 +1,124 @@
+"""`hocket video` and `hocket replay`, as a user runs them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import av
+import pytest
+import yaml
+
+from hocket.record.states import load_states, save_states
+
+
+def hocket(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "hocket", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Holds a run of five episodes, one of them filmed."""
+    place = tmp_path_factory.mktemp("runs")
+    done = hocket(
+        place,
+        *("eval", "--env", "toy:image", "--policy", "random", "--episodes", "5", "--lanes", "2"),
+        *("--out", "a", "--video", "first:1", "--video-overlay"),
+    )
+    assert done.returncode == 0, done.stderr
+    return place
+
+
+def videos(folder: Path) -> set[str]:
+    return {
+        f"{path.parent.parent.name[-1]}/{path.name}" for path in (folder / "a").rglob("[!.]*.mp4")
+    }
+
+
+def test_a_run_says_in_its_file_what_it_filmed(folder: Path) -> None:
+    saved = yaml.safe_load((folder / "a" / "run.yaml").read_text())
+    assert (saved["video"], saved["video_overlay"], saved["record"]) == ("first:1", True, "numbers")
+    assert {"0/image.mp4", "0/wrist_image.mp4"} <= videos(folder)
+
+
+def test_video_films_what_is_chosen_and_skips_what_is_there(folder: Path) -> None:
+    first = hocket(folder, "video", "a", "--trial", "image/3", "--camera", "observation/image")
+    assert first.returncode == 0, first.stderr
+    assert "1 episodes to film, 0 there already" in first.stderr
+    assert first.stdout == "[1/1] toy:image/image/3: episodes/toy-image-image-3/0/image.mp4\n"
+    assert "3/wrist_image.mp4" not in videos(folder)
+    again = hocket(folder, "video", "a", "--trial", "image/3", "--camera", "observation/image")
+    assert "0 episodes to film, 1 there already" in again.stderr
+    assert again.stdout == ""
+    default = hocket(folder, "video", "a")
+    assert "0 episodes to film, 1 there already" in default.stderr
+
+
+def test_video_films_failures_and_images(folder: Path) -> None:
+    done = hocket(folder, "video", "a", "--failures", "--workers", "1")
+    assert done.returncode == 0, done.stderr
+    done = hocket(folder, "video", "a", "--trial", "image/4", "--images")
+    assert done.returncode == 0, done.stderr
+    path = folder / "a" / "episodes" / "toy-image-image-4" / "0" / "image.lossless.m4v"
+    with av.open(str(path), format="mp4") as container:
+        assert container.streams.video[0].codec_context.pix_fmt == "gbrp"
+
+
+def test_a_run_without_states_cannot_be_filmed_and_says_why(folder: Path) -> None:
+    done = hocket(
+        folder,
+        *("eval", "--env", "toy:pixels", "--policy", "random", "--episodes", "1", "--lanes", "1"),
+        *("--out", "b", "--video", "none"),
+    )
+    assert done.returncode == 0, done.stderr
+    done = hocket(folder, "video", "b", "--all")
+    assert done.returncode == 1
+    assert "1 without states" in done.stderr
+    assert "filmed while they run" in done.stderr
+
+
+def test_a_wish_that_is_none_is_refused(folder: Path) -> None:
+    done = hocket(
+        folder, "eval", "--env", "toy:image", "--policy", "random", "--video", "last:1", "--dry-run"
+    )
+    assert done.returncode == 2
+    assert "write none, first:N" in done.stderr
+
+
+def test_video_of_no_run_is_refused(folder: Path) -> None:
+    assert hocket(folder, "video", "nowhere").returncode == 2
+    assert hocket(folder, "video", "a", "--trial", "image/9").returncode == 2
+
+
+def test_replay_verifies_with_actions_and_with_the_policy(folder: Path) -> None:
+    for flags in ((), ("--with-policy",)):
+        done = hocket(folder, "replay", "a", "image/2", *flags)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith("toy:image/image/2: identical: ")
+
+
+def test_replay_names_the_first_difference_and_exits_with_1(folder: Path) -> None:
+    shutil.copytree(folder / "a", folder / "c", dirs_exist_ok=True)
+    for seed in (1, 2):
+        state = folder / "c" / "episodes" / f"toy-image-image-{seed}" / "0" / "states.npz"
+        state.unlink()
+    done = hocket(folder, "replay", "c", "image/1")
+    assert done.returncode == 0, "rewards and observations are compared without states too"
+    assert "simulator state" not in done.stdout
+    path = folder / "c" / "episodes" / "toy-image-image-0" / "0" / "states.npz"
+    states = load_states(path)
+    states[4, 1] += 1
+    save_states(path, states)
+    done = hocket(folder, "replay", "c", "image/0")
+    assert done.returncode == 1
+    assert "step 4: simulator state[1] differs (by up to 1)" in done.stdout
+    assert "recorded: " in done.stdout
