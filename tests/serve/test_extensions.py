@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,7 @@ from hocket.data import (
 )
 from hocket.errors import ChunkShapeError, ObservationError, PolicyError, SessionLostError
 from hocket.policies.openpi import OpenPI, OpenPIConfig
+from hocket.policies.openpi_shared import SharedArrays, SharedArraysError, SharedReader
 from hocket.testing import ScriptedPolicy
 from peers.running_server import WAIT_S, Running, ServePolicy
 
@@ -278,3 +280,78 @@ def test_answers_of_different_shapes_for_one_request_are_refused(
     client = connect(serve_policy(policy))
     with pytest.raises((PolicyError, ObservationError, ChunkShapeError), match="shapes"):
         client.infer(make_batch(2, 3))
+
+
+# -- Shared memory -------------------------------------------------------------------------------
+
+
+def large_batch(*values: int) -> Batch:
+    batch = make_batch(*values)
+    images = np.stack([np.full((256, 256, 3), value, np.uint8) for value in values])
+    return Batch(arrays={**batch.arrays, "observation/image": images}, rows=batch.rows)
+
+
+class Looking(Keeper):
+    """Answers with what it sees in the image."""
+
+    def infer(self, batch: Batch) -> Actions:
+        self.batches.append(batch)
+        means = batch.arrays["observation/image"].reshape(batch.size, -1).mean(axis=1)
+        return Actions(np.broadcast_to(means[:, None, None], (batch.size, 4, 2)).copy())
+
+
+def test_large_arrays_do_not_travel_on_one_machine(
+    serve_policy: ServePolicy, connect: Connect
+) -> None:
+    server = serve_policy(Looking(), listening={"max_message_bytes": 10_000})
+    client = connect(server)
+    with ThreadPoolExecutor(4) as pool:
+        for i, answer in enumerate(
+            pool.map(lambda i: client.infer(large_batch(i, i + 100)), range(40))
+        ):
+            assert answer.values[:, 0, 0].tolist() == [i, i + 100]
+
+
+def test_arrays_travel_where_memory_cannot_be_shared(
+    serve_policy: ServePolicy, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> Any:
+        raise SharedArraysError("not permitted")
+
+    monkeypatch.setattr("hocket.policies.openpi_shared.SharedReader.read", refuse)
+    client = connect(serve_policy(Looking()))
+    for value in (3, 4):
+        assert client.infer(large_batch(value)).values[0, 0, 0] == value
+
+
+def test_only_sealed_memory_of_ours_is_mapped(tmp_path: Any) -> None:
+    reader = SharedReader(1 << 20)
+    placed = SharedArrays().place({"x": np.arange(4.0)})
+    good = placed.description
+    assert reader.read(good)["x"].tolist() == [0, 1, 2, 3]
+    file = tmp_path / "secret"
+    file.write_bytes(b"s" * 4096)
+    unsealed = os.memfd_create("hocket-arrays")
+    os.ftruncate(unsealed, 4096)
+    stranger = os.memfd_create("other")
+    with file.open() as opened:
+        bad = [
+            {**good, "path": str(file)},
+            {**good, "path": f"/proc/self/fd/{opened.fileno()}"},
+            {**good, "path": f"/proc/{os.getpid()}/fd/{opened.fileno()}", "file": [1, 4096]},
+            {**good, "path": f"/proc/{os.getpid()}/fd/{unsealed}", "file": [2, 4096]},
+            {**good, "path": f"/proc/{os.getpid()}/fd/{stranger}", "file": [3, 4096]},
+            {**good, "file": [4, 1 << 16]},
+            {**good, "file": [5, 1 << 30]},
+            {**good, "layout": [["x", [1 << 20], "<f8", 0]]},
+            {**good, "layout": [["x", [4], "|O", 0]]},
+            {**good, "layout": [["x", [4], "<f8", -8]]},
+            {"path": 3},
+            None,
+        ]
+        for description in bad:
+            with pytest.raises(SharedArraysError):
+                reader.read(description)
+    for number in (unsealed, stranger):
+        os.close(number)
+    placed.abandon()

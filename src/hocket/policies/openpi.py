@@ -46,7 +46,12 @@ from hocket.policies.openpi_servers import (
     Reply,
     Servers,
 )
-from hocket.policies.openpi_shared import SharedArrays
+from hocket.policies.openpi_shared import (
+    WORTH_BYTES,
+    SharedArrays,
+    SharedArraysError,
+    this_machine,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +77,6 @@ class OpenPIConfig:
     """The key of the actions in a reply; empty takes `actions` or `action`."""
     max_batch: int = 1
     """Rows that a stock server is asked for in one call, one after the other."""
-    shares_memory: bool = False
-    """The server is a child of this process: arrays need not travel."""
 
     def __post_init__(self) -> None:
         if self.connections < 0 or self.retries < 0 or self.max_batch < 1:
@@ -93,7 +96,7 @@ class OpenPI:
         self._mapping: Embodiment = open_mapping(self._config.mapping)
         self._dialing = _dialing(self._config)
         self._numbers = itertools.count(1)
-        self._shared = SharedArrays() if self._config.shares_memory else None
+        self._shared: SharedArrays | None = None
         # Guards what is below, and the shared memory: threads that ask for the first time at once
         # must share one client.
         self._lock = threading.Lock()
@@ -163,7 +166,9 @@ class OpenPI:
             client = self._client
             if self._spec is None:
                 connection = client.thread.run(client.servers.connect())
-                self._announcement = connection.announcement
+                self._announcement = found = connection.announcement
+                if found is not None and found.machine and found.machine == this_machine():
+                    self._shared = SharedArrays()
                 self._spec = self._make_spec()
         return client
 
@@ -212,9 +217,14 @@ class OpenPI:
         number = next(self._numbers)
         stateful = self._announcement.is_stateful
         sessions = [row.session for row in batch.rows] if stateful else []
-        reply = self._ask_batch(client, number, asked, sessions)
-        answer = unpack(reply.frames[0])
-        found = check_extended(answer, number, reply.source)
+        try:
+            reply = self._ask_batch(client, number, asked, sessions)
+            answer = unpack(reply.frames[0])
+            found = check_extended(answer, number, reply.source)
+        except SharedArraysError:
+            # The server may not look into this process after all: arrays travel from now on.
+            self._shared = None
+            return self._infer_extended(client, batch)
         values = answer.get("actions")
         if not isinstance(values, np.ndarray) or values.ndim != 3 or len(values) != len(batch.rows):
             shape = getattr(values, "shape", None)
@@ -230,11 +240,12 @@ class OpenPI:
     def _ask_batch(
         self, client: _Client, number: int, batch: Batch, sessions: Sequence[str]
     ) -> Reply:
-        if self._shared is None:
+        shared, arrays = self._shared, batch_arrays(batch)
+        if shared is None or sum(value.nbytes for value in arrays.values()) < WORTH_BYTES:
             frame = pack(batch_request(number, batch))
             return client.thread.run(client.servers.ask([frame], sessions))
         with self._lock:
-            placed = self._shared.place(batch_arrays(batch))
+            placed = shared.place(arrays)
         frame = pack(batch_request(number, batch, placed.description))
         try:
             reply = client.thread.run(client.servers.ask([frame], sessions))
@@ -242,7 +253,7 @@ class OpenPI:
             placed.abandon()
             raise
         with self._lock:
-            self._shared.release(placed)
+            shared.release(placed)
         return reply
 
     def _tell(self, client: _Client, number: int, request: dict[str, Any], session: str) -> None:

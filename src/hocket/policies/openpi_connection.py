@@ -26,6 +26,8 @@ from hocket.policies.openpi_protocol import Announcement, find_announcement
 DEFAULT_PORT = 8000
 API_KEY_VARIABLE = "HOCKET_API_KEY"
 PING_INTERVAL_S = 20.0
+FRAGMENT = 1 << 20
+"""Longer frames go in pieces: an event loop's write buffer is slow with many megabytes at once."""
 REFUSED_STATUSES = (401, 403, 404)
 
 
@@ -125,7 +127,7 @@ class Connection:
         self._expected = asyncio.get_running_loop().create_future()
         try:
             async with _within(timeout_s):
-                await self._socket.send(frame)
+                await self._socket.send(frame if len(frame) <= FRAGMENT else _fragments(frame))
                 reply = await self._expected
         except TimeoutError as exc:
             self.abort()
@@ -177,6 +179,11 @@ class Connection:
             self._socket.transport.abort()
             if self._expected is not None and not self._expected.done():
                 self._expected.set_exception(failure)
+
+
+def _fragments(frame: bytes) -> list[memoryview]:
+    view = memoryview(frame)
+    return [view[start : start + FRAGMENT] for start in range(0, len(view), FRAGMENT)]
 
 
 async def _dial(endpoint: Endpoint, dialing: Dialing) -> ClientConnection:

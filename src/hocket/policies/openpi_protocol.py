@@ -18,12 +18,14 @@ import numpy as np
 from hocket.data import Array, ArraySpec, Batch, EnvSpec, Observation, PolicySpec, Row, Trial
 from hocket.errors import (
     ChunkShapeError,
+    HocketError,
     ObservationError,
     PolicyError,
     SessionLostError,
     WireError,
 )
 from hocket.fleet.plain import env_spec_to_plain
+from hocket.policies.openpi_shared import SharedArraysError
 
 EXTENSION = "hocket"
 EXTENSION_VERSION = 1
@@ -42,6 +44,8 @@ class Announcement:
     instance: str
     """New with every start of the server: sessions live as long as it."""
     is_stateful: bool
+    machine: str | None = None
+    """Where it runs, and for whom: memory is shared with clients who are there too."""
 
 
 def announce(announcement: Announcement) -> dict[str, Any]:
@@ -52,6 +56,7 @@ def announce(announcement: Announcement) -> dict[str, Any]:
         "version": EXTENSION_VERSION,
         "instance": announcement.instance,
         "stateful": announcement.is_stateful,
+        "machine": announcement.machine,
         "spec": {
             "chunk_length": spec.chunk_length,
             "action_size": spec.action_size,
@@ -84,7 +89,10 @@ def find_announcement(metadata: Any) -> Announcement | None:
             cameras=None if cameras is None else tuple(cameras),
         )
         return Announcement(
-            spec=spec, instance=str(found["instance"]), is_stateful=bool(found["stateful"])
+            spec=spec,
+            instance=str(found["instance"]),
+            is_stateful=bool(found["stateful"]),
+            machine=found.get("machine"),
         )
     except (KeyError, TypeError, ValueError, IndexError) as exc:
         raise WireError(f"The server's metadata cannot be read: {exc!r}") from exc
@@ -241,9 +249,16 @@ def check_extended(reply: Any, number: int, source: str) -> Mapping[str, Any]:
         raise WireError(f"{source} answered something else than request {number}.")
     error = found.get("error")
     if error is not None:
-        kind = SessionLostError if found.get("kind") == "SessionLostError" else PolicyError
+        kind = _TOLD.get(str(found.get("kind")), PolicyError)
         raise kind(f"{source}: {error}")
     return found
+
+
+_TOLD: Mapping[str, type[HocketError]] = {
+    "SessionLostError": SessionLostError,
+    "SharedArraysError": SharedArraysError,
+}
+"""Errors that a client treats in their own ways."""
 
 
 def source_names(found: Sequence[Any]) -> str | None:

@@ -1,16 +1,20 @@
-"""Arrays of a request in shared memory, for a server that is a child of this process.
+"""Arrays of a request in shared memory, where client and server are one user's on one machine.
 
 The client owns a few anonymous memory files and names one in the request; the server maps it
-through the client's own `/proc` entry. A file is used by one request at a time, and one whose
-request got no reply is given up, since the server may still read it.
+through the client's `/proc` entry. Such a file is sealed against shrinking, so no client can pull
+memory from under the server. It is used by one request at a time, and one whose request got no
+reply is given up, since the server may still read it.
 """
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import mmap
 import os
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,8 +22,26 @@ import numpy as np
 from hocket.data import Array
 from hocket.errors import WireError
 
+WORTH_BYTES = 1 << 17
+"""Smaller requests travel just as fast."""
+_NAME = "hocket-arrays"
 _ALIGNMENT = 64
 _KEPT = 8
+
+
+class SharedArraysError(WireError):
+    """Shared arrays cannot be read; the same request with its arrays inside can."""
+
+
+def this_machine() -> str | None:
+    """Names machine, process namespace and user; None where memory cannot be shared."""
+    if not hasattr(os, "memfd_create") or not hasattr(fcntl, "F_ADD_SEALS"):
+        return None
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}/{os.getuid()}"
+    except OSError:
+        return None
 
 
 class SharedArrays:
@@ -62,12 +84,13 @@ class SharedArrays:
 class _File:
     """One anonymous memory file."""
 
-    _serials = itertools.count()
+    _serials = itertools.count(int.from_bytes(os.urandom(5), "little") << 16)
 
     def __init__(self) -> None:
         self.serial = next(self._serials)
         """Descriptors are reused by the system, serials never."""
-        self.number = os.memfd_create("hocket-arrays")
+        self.number = os.memfd_create(_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        fcntl.fcntl(self.number, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
         self.size = 0
         self.map: mmap.mmap = mmap.mmap(-1, 1)
 
@@ -95,24 +118,48 @@ class Placed:
         self.file.close()
 
 
-Maps = dict[tuple[int, int], mmap.mmap]
+class SharedReader:
+    """The server's side: read-only views of what clients placed."""
 
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._maps: dict[tuple[str, int, int], mmap.mmap] = {}
 
-def read_shared(description: Any, maps: Maps) -> dict[str, Array]:
-    """The server's side: read-only views of what a description names. `maps` keeps what is open."""
-    try:
-        serial, size = description["file"]
-        if (serial, size) not in maps:
-            while len(maps) >= 2 * _KEPT:
-                del maps[next(iter(maps))]
-            number = os.open(description["path"], os.O_RDONLY)
-            try:
-                maps[serial, size] = mmap.mmap(number, size, access=mmap.ACCESS_READ)
-            finally:
-                os.close(number)
-        return {
-            key: np.ndarray(shape, np.dtype(dtype), maps[serial, size], offset)
-            for key, shape, dtype, offset in description["layout"]
-        }
-    except (OSError, KeyError, TypeError, ValueError) as exc:
-        raise WireError(f"Shared arrays cannot be read: {exc!r}") from exc
+    def read(self, description: Any) -> dict[str, Array]:
+        """The arrays that a description names; SharedArraysError where it names none."""
+        try:
+            serial, size = description["file"]
+            place = (str(description["path"]), int(serial), int(size))
+            found = self._maps.get(place) or self._open(place)
+            arrays = {}
+            for key, shape, name, offset in description["layout"]:
+                dtype = np.dtype(str(name))
+                if dtype.kind not in "biuf":
+                    raise ValueError(f"{key!r} has dtype {dtype}")
+                # numpy checks the end of the buffer, not its beginning.
+                if not all(type(n) is int and n >= 0 for n in (*shape, offset)):
+                    raise ValueError(f"{key!r} lies at {offset!r} with shape {shape!r}")
+                arrays[str(key)] = np.ndarray(shape, dtype, found, offset)
+        except (OSError, KeyError, TypeError, ValueError, OverflowError) as exc:
+            raise SharedArraysError(f"Shared arrays cannot be read: {exc!r}") from exc
+        return arrays
+
+    def _open(self, place: tuple[str, int, int]) -> mmap.mmap:
+        path, _, size = place
+        if not re.fullmatch(r"/proc/\d+/fd/\d+", path) or not 0 < size <= self._max_bytes:
+            raise ValueError(f"{path!r} with {size} bytes is not for sharing")
+        number = os.open(path, os.O_RDONLY)
+        try:
+            target = os.readlink(f"/proc/self/fd/{number}")
+            seals = fcntl.fcntl(number, fcntl.F_GET_SEALS)
+            if not target.startswith(f"/memfd:{_NAME}") or not seals & fcntl.F_SEAL_SHRINK:
+                raise ValueError(f"{path!r} is not for sharing")
+            if os.fstat(number).st_size < size:
+                raise ValueError(f"{path!r} is shorter than {size} bytes")
+            found = mmap.mmap(number, size, access=mmap.ACCESS_READ)
+        finally:
+            os.close(number)
+        while len(self._maps) >= 4 * _KEPT:
+            del self._maps[next(iter(self._maps))]
+        self._maps[place] = found
+        return found

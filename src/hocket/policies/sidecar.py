@@ -158,9 +158,7 @@ class _Child:
             raise
         self.client = OpenPI(
             f"unix:{place}",
-            OpenPIConfig(
-                timeout_s=config.timeout_s, ready_timeout_s=LOCAL_OUTAGE_S, shares_memory=True
-            ),
+            OpenPIConfig(timeout_s=config.timeout_s, ready_timeout_s=LOCAL_OUTAGE_S),
         )
 
     @property

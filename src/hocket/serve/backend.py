@@ -37,10 +37,11 @@ from hocket.policies.openpi_protocol import (
     read_row,
     source_names,
 )
-from hocket.policies.openpi_shared import Maps, read_shared
+from hocket.policies.openpi_shared import SharedReader, this_machine
 from hocket.serve.batching import Batcher, Lane, Overloaded, Served
 from hocket.serve.metrics import Metrics
 
+MAX_SHARED_BYTES = 1 << 32
 _LOG = logging.getLogger("hocket.serve")
 STOCK_SUITE = "openpi"
 """Suite of the trials that rows of stock clients stand for."""
@@ -87,8 +88,6 @@ class PolicyOptions:
     """Of the noise for requests that bring no seed."""
     max_queue: int = 1024
     warm_up: bool = True
-    shares_memory: bool = False
-    """Clients may name shared memory; only for a server whose one client is its parent."""
 
 
 class PolicyBackend:
@@ -100,7 +99,7 @@ class PolicyBackend:
         self._metrics = metrics
         self._is_stateful = isinstance(policy, Sessions)
         self._requests = itertools.count()
-        self._maps: Maps = {}
+        self._shared = SharedReader(MAX_SHARED_BYTES)
         if isinstance(policy, Binds) and options.action_size is not None:
             policy.bind(_stand_in_env(options.action_size))
         self._spec = policy.spec
@@ -123,7 +122,10 @@ class PolicyBackend:
             await self._batcher.warm_up(self._row(Caller("warm-up"), ""), example)
             self._is_warm = True
         announcement = Announcement(
-            spec=self._spec, instance=secrets.token_hex(8), is_stateful=self._is_stateful
+            spec=self._spec,
+            instance=secrets.token_hex(8),
+            is_stateful=self._is_stateful,
+            machine=this_machine(),
         )
         return {**self._options.metadata, EXTENSION: announce(announcement)}
 
@@ -212,8 +214,8 @@ class PolicyBackend:
         if not isinstance(plain, list) or not plain:
             raise WireError("An extended request needs rows.")
         rows = [read_row(one) for one in plain]
-        if "shared" in asked and self._options.shares_memory:
-            arrays = read_shared(asked["shared"], self._maps)
+        if "shared" in asked:
+            arrays = self._shared.read(asked["shared"])
         views = [self._fit(view) for view in read_arrays(arrays, len(rows))]
         served = await self._infer(caller, rows, views)
         for one in served:

@@ -110,7 +110,7 @@ class PolicyServer:
             "ssl": place.tls,
             "compression": None,
             "max_size": place.max_message_bytes,
-            "max_queue": 2,
+            "max_queue": 8,
             "process_request": self._check,
             # Browsers name an origin; a page must not reach a server on its reader's machine.
             "origins": [None],

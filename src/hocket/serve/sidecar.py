@@ -31,9 +31,7 @@ def main() -> None:
     policy = plugins.build("policies", order["policy"], order["config"])
     metrics = Metrics()
     # The engine warms a policy up itself, and batches itself: no waiting here.
-    options = PolicyOptions(
-        name=order["policy"], warm_up=False, shares_memory=True, max_queue=1 << 20
-    )
+    options = PolicyOptions(name=order["policy"], warm_up=False, max_queue=1 << 20)
     backend = PolicyBackend(policy, options, metrics)
     listening = Listening(unix_path=order["socket"], max_message_bytes=1 << 30, drain_s=1.0)
 
