@@ -69,9 +69,10 @@ class Engine:
         readers: Sequence[Reader] = (),
         fits: Callable[[EnvSpec], None] = lambda _: None,
         record: Callable[[Trial, int], Mapping[str, Any]] = lambda _, __: {},
+        folder: str | None = None,
     ) -> None:
         """`fits` raises for a task that the policy cannot run; `record` says what the sinks are
-        asked for in each attempt."""
+        asked for in each attempt, and `folder` where they write."""
         self._fleet = fleet
         self._inference = inference
         self._batches = batches
@@ -81,6 +82,7 @@ class Engine:
         self._durable = [reader for reader in readers if isinstance(reader, Durable)]
         self._fits = fits
         self._record = record
+        self._folder = {} if folder is None else {"folder": folder}
 
         self._trials = TrialQueue()
         self._lanes: dict[int, Lane] = {}
@@ -378,7 +380,10 @@ class Engine:
             trials,
             [self._config.max_steps] * len(numbers),
             final_observation=self._config.final_observation,
-            record=[self._record(t, a) for t, a in zip(trials, attempts, strict=True)],
+            record=[
+                {**self._record(trial, attempt), **self._folder}
+                for trial, attempt in zip(trials, attempts, strict=True)
+            ],
         )
 
     # -- readers -------------------------------------------------------------------------------

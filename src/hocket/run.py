@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from hocket import config as run_config
 from hocket import machine
@@ -17,13 +18,21 @@ from hocket.deciding import Decider, paired_with, rounds_of
 from hocket.engine import Engine, EngineConfig
 from hocket.errors import ConfigError, RunFolderError, SpecMismatchError, UsageError
 from hocket.eval_config import EvalConfig
-from hocket.events import Event, Noted
-from hocket.fleet.fleet import Fleet, FleetConfig
+from hocket.events import Event, Noted, SpecLearned
+from hocket.fleet.fleet import FleetConfig
+from hocket.fleets import Fleets
 from hocket.footage import InLineCost, film_wanted, orders_of, require_encoders, sinks_of
 from hocket.inference import Inference
 from hocket.ledger import Ledger, LedgerView
 from hocket.page.report_page import write_report_page
-from hocket.planning import build_policy, build_runtime, plan_trials, suites_of, worker_spec
+from hocket.planning import (
+    build_policy,
+    build_runtime,
+    is_batched,
+    plan_trials,
+    suites_of,
+    worker_spec,
+)
 from hocket.probe import probe
 from hocket.record.chunks import ChunkRows
 from hocket.record.steps import StepRows
@@ -33,6 +42,9 @@ from hocket.scheduler import Scheduler, SchedulerConfig
 from hocket.tally import Tally
 from hocket.trials import TrialQueue
 from hocket.version import VERSION
+
+_ROWS = 256
+"""Rows of a batched simulator where the user does not say."""
 
 
 class Run:
@@ -97,8 +109,12 @@ class Run:
         policy: Policy | None = None,
         readers: Sequence[Reader] = (),
         check: bool = True,
+        fleets: Fleets | None = None,
     ) -> Report:
-        """Run what remains; after an interruption the Report says that it is not complete."""
+        """Run what remains; after an interruption the Report says that it is not complete.
+
+        `fleets` lends the workers where they are to be kept for another run.
+        """
         if not self.remaining and self.folder is not None:
             self._film(readers)
             return rebuild_report(self.folder)
@@ -110,14 +126,17 @@ class Run:
                 stack.callback(policy.close)
             _refuse_long_replan(self.config, policy)
             worker = worker_spec(self.config, suites_of(self.config), policy)
-            lanes = self.config.lanes
-            if lanes == "auto":
-                lanes = _auto_lanes(self.config, worker, policy, self.remaining)
+            lanes = self._count_lanes(worker, policy)
+            if is_batched(self.config):
+                worker = replace(worker, lanes=lanes)
             exactness = policy.spec.exactness(padded=self.config.exact)
             if self.folder is not None:
                 about = {**run_config.about_this_run(), "exactness": exactness, "lanes": lanes}
                 run_config.save_run(self.folder, self.config.to_plain(), about=about)
-            tally = self._roll(policy, worker, lanes, readers, check=check)
+                readers = (*readers, _Suspensions(self.folder, self.config, about))
+            if fleets is None:
+                fleets = stack.enter_context(Fleets())
+            tally = self._roll(policy, worker, lanes, readers, fleets, check=check)
         report = Report.build(
             config=self.config.to_plain(),
             exactness=exactness,
@@ -133,30 +152,41 @@ class Run:
             write_report_page(self.folder)
         return report
 
+    def _count_lanes(self, worker: WorkerSpec, policy: Policy) -> int:
+        if self.config.lanes != "auto":
+            return self.config.lanes
+        if is_batched(self.config):
+            return min(_ROWS, len(self.remaining))
+        return _auto_lanes(self.config, worker, policy, self.remaining)
+
     def _roll(
         self,
         policy: Policy,
         worker: WorkerSpec,
         lanes: int,
         readers: Sequence[Reader],
+        fleets: Fleets,
         *,
         check: bool,
     ) -> Tally:
         config, cores = self.config, machine.cores()
+        if is_batched(config):
+            # Rows share each step and do not compete for cores: none slows another down.
+            cores = lanes
         orders = orders_of(config, self.trials)
         in_line = InLineCost(orders)
         if self._ledger is not None:
             self._ledger.attach(ChunkRows(leg=self._ledger.leg))
             self._ledger.attach(StepRows(self._ledger.folder.root))
-            worker = replace(worker, sinks=sinks_of(config), folder=str(self._ledger.folder.root))
+            worker = replace(worker, sinks=sinks_of(config))
             readers = (self._ledger, *readers, in_line)
         if self.decider is not None:
             readers = (*readers, self.decider)
         replicas = _replicas(config, policy)
         inference = Inference([p for p, _ in replicas], [name for _, name in replicas])
         tally = Tally(inference.concurrency)
-        fleet = Fleet(build_runtime(config), worker, _fleet_config(config, lanes))
-        with fleet, contextlib.closing(inference):
+        fleet = fleets.lend(lambda: build_runtime(config), worker, _fleet_config(config, lanes))
+        with contextlib.closing(inference):
             scheduler = Scheduler(
                 SchedulerConfig(
                     cores=cores,
@@ -173,6 +203,7 @@ class Run:
                 readers=(tally, *readers),
                 fits=_refuse_misfits(policy) if check else lambda _: None,
                 record=orders if self._ledger is not None else lambda _, __: {},
+                folder=None if self.folder is None else str(self.folder),
             )
             queue = TrialQueue(self.remaining)
             if self.decider is not None:
@@ -209,6 +240,29 @@ class Run:
             queue.add(trials)
 
         return plan
+
+
+class _Suspensions:
+    """A reader that says in the run's own file how a batched simulator keeps rows from moving."""
+
+    def __init__(self, folder: Path, config: EvalConfig, about: Mapping[str, Any]) -> None:
+        self._folder = folder
+        self._config = config
+        self._about = dict(about)
+        self._ways: dict[str, str] = {}
+
+    def on(self, event: Event) -> None:
+        """Reader: what each suite's simulator turned out to be."""
+        if not isinstance(event, SpecLearned) or "batched" not in event.spec.abilities:
+            return
+        way = "mask" if "masked" in event.spec.abilities else "snapshot"
+        if self._ways.get(event.suite) != way:
+            self._ways[event.suite] = way
+            about = {**self._about, "suspension": dict(self._ways)}
+            run_config.save_run(self._folder, self._config.to_plain(), about=about)
+
+    def close(self) -> None:
+        """Reader: nothing to close."""
 
 
 def rebuild_report(folder: Path) -> Report:
@@ -284,6 +338,8 @@ def _replicas(config: EvalConfig, policy: Policy) -> list[tuple[Policy, str]]:
 def _auto_lanes(
     config: EvalConfig, worker: WorkerSpec, policy: Policy, trials: Sequence[Trial]
 ) -> int:
+    if is_batched(config):
+        return min(_ROWS, len(trials))
     seen = probe(build_runtime(config), worker, policy, trials[0], replan=config.replan)
     _refuse_misfits(policy)(seen.spec)
     return seen.lanes(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -100,6 +100,17 @@ def score_table(
     add("overall", "total", overall)
     headings = ("task", *(column.heading for column in columns))
     return ResultTable(columns=headings, rows=tuple(rows), footer=footer)
+
+
+def named_table(scores: Mapping[str, Score], *, heading: str) -> ResultTable:
+    """One row for each named score."""
+    every = list(scores.values())
+    columns = [column for column in _COLUMNS if column.wanted(every)] if every else []
+    rows = tuple(
+        TableRow(name=name, kind="item", cells=tuple(column.cell(score) for column in columns))
+        for name, score in scores.items()
+    )
+    return ResultTable(columns=(heading, *(column.heading for column in columns)), rows=rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,8 +31,12 @@ class Verb:
 VERBS = {
     "eval": Verb("hocket.cli.eval", "Run a policy on every task of one or more suites; report."),
     "resume": Verb("hocket.cli.resume", "Finish a run that was interrupted; nothing runs twice."),
+    "report": Verb("hocket.cli.report", "Make report.json and report.html of a run again."),
+    "compare": Verb("hocket.cli.compare", "Compare two runs trial by trial: which is better?"),
     "video": Verb("hocket.cli.video", "Film episodes of a run afterwards, from its states."),
+    "export": Verb("hocket.cli.export", "Write a run for LeRobot, robomimic, Rerun or Perfetto."),
     "replay": Verb("hocket.cli.replay", "Run one trial of a run again and verify every step."),
+    "train": Verb("hocket.cli.train", "Improve a policy with PPO or GRPO, on the same engine."),
     "check": Verb("hocket.cli.check", "Show what the policy really sees, on one chunk; no run."),
     "serve": Verb("hocket.cli.serve", "Serve a policy over OpenPI's protocol, in batches."),
     "plan": Verb("hocket.cli.plan", "Predict throughput from lanes, cores and policy latency."),
@@ -44,6 +48,8 @@ examples:
   hocket eval --env metaworld:mt10 --policy reference --episodes 5 --seed 0
   hocket eval --env metaworld:mt10 --help       # with the flags of this env
   hocket eval --config runs/mine/run.yaml       # the same run again
+  hocket train --env metaworld:push-v3 --policy reference --mode async
+  hocket compare runs/mine runs/theirs --html compare.html
   hocket check --env metaworld:reach --policy my_package.models:MyPolicy
   hocket plan --lanes 1:128 --cores 8 --execute-s 0.16 --latency 75+8.5B
 """

@@ -10,6 +10,8 @@ from typing import Annotated, ClassVar, Literal
 
 from tyro.conf import arg
 
+from hocket.cli import adapters
+from hocket.cli import jobs as jobs_of_a_file
 from hocket.cli.subject import Subject, parse
 from hocket.cli.values import Bytes, Names
 
@@ -20,7 +22,7 @@ class Eval(Subject):
     task, per suite and overall, with intervals. The flags of the named env and policy themselves
     are listed below once they are named: hocket eval --env NAME --policy NAME --help."""
 
-    NOT_CONFIG: ClassVar[frozenset[str]] = frozenset({"config", "out", "json", "dry_run"})
+    NOT_CONFIG: ClassVar[frozenset[str]] = frozenset({"config", "out", "json", "dry_run", "jobs"})
 
     episodes: int = 10
     """Trials of each task. All that are planned are run and counted."""
@@ -74,10 +76,14 @@ class Eval(Subject):
     """Print the report as JSON on standard output; progress goes to standard error."""
     dry_run: bool = False
     """Print what would be run, and build no simulator."""
+    jobs: Annotated[Path | None, arg(metavar="FILE")] = None
+    """Make many runs from one file instead: hocket eval --jobs FILE --help tells more."""
 
 
 def run(arguments: Sequence[str]) -> int:
     """Evaluate; 1 where trials ended as errors, 130 after Ctrl-C."""
+    if adapters.scan(arguments, "--jobs") is not None:
+        return jobs_of_a_file.run(arguments)
     parsed = parse(Eval, arguments, verb="eval")
     from rich.console import Console
 

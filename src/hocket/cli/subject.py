@@ -39,7 +39,7 @@ class Subject:
     """Start from this file: the run.yaml of any run, or its folder. Flags override it."""
 
 
-_LAST = ("env_python", "config", "out", "json", "dry_run")
+_LAST = ("env_python", "config", "out", "json", "dry_run", "jobs")
 """Flags that help lists after the others."""
 
 
