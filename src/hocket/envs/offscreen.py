@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,12 @@ _MAX_GEOMS = 10_000
 
 
 class OffscreenRenderer:
-    """Square images of one model, upright, HWC uint8. One may live in a process at a time: two
-    OpenGL contexts in one process give silently wrong images."""
+    """Square images of one model, upright, HWC uint8, without the geoms of `hidden_groups`. One may
+    live in a process at a time: two OpenGL contexts in one process give silently wrong images."""
 
-    def __init__(self, model: Any, size: int, *, fast: bool) -> None:
+    def __init__(
+        self, model: Any, size: int, *, fast: bool, hidden_groups: Collection[int] = ()
+    ) -> None:
         import mujoco
 
         self._mujoco = mujoco
@@ -36,6 +39,8 @@ class OffscreenRenderer:
             self._scene.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = 0
             self._scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = 0
         self._option = mujoco.MjvOption()
+        for group in hidden_groups:
+            self._option.geomgroup[group] = 0
         self._camera = mujoco.MjvCamera()
         self._camera.type = mujoco.mjtCamera.mjCAMERA_FIXED
         self._viewport = mujoco.MjrRect(0, 0, size, size)

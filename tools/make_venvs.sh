@@ -1,0 +1,72 @@
+#!/bin/sh
+# Builds the interpreters that LIBERO and LeRobot need apart from hocket's own: their pins conflict
+# with each other's and with MetaWorld's.
+#
+#     tools/make_venvs.sh [libero] [lerobot]      both where none is named
+#
+# They go to venvs/libero and venvs/lerobot, and are used as
+#
+#     hocket eval --env-python venvs/libero/bin/python --policy-python venvs/lerobot/bin/python ...
+#
+# hocket itself is installed in neither. A venv with its stamp is left as it is; remove the folder
+# to build it again. PYTHON chooses the interpreter (3.11).
+set -eu
+cd "$(dirname "$0")/.."
+PYTHON=${PYTHON:-python3}
+
+say() { echo "make_venvs: $*" >&2; }
+
+begin() { # name: false where the venv is whole already
+    if [ -e "venvs/$1/.ready" ]; then
+        say "venvs/$1 is ready"
+        return 1
+    fi
+    "$PYTHON" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || {
+        say "these pins were made for Python 3.11; set PYTHON=python3.11"
+        exit 1
+    }
+    say "building venvs/$1 (some minutes)"
+    "$PYTHON" -m venv --clear "venvs/$1"
+}
+
+install() { # name, then what pip installs
+    venv=$1
+    shift
+    "venvs/$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
+        --prefer-binary --constraint tools/constraints.venvs.txt "$@"
+}
+
+# The declared dependencies of hf-libero, robosuite and bddl ask for old versions and for packages
+# that running a task does not need; each package below is needed.
+libero() {
+    begin libero || return 0
+    install libero mujoco==3.3.0 numpy scipy numba pillow pyyaml opencv-python-headless \
+        termcolor future easydict matplotlib cloudpickle gymnasium==1.4.0 msgpack
+    install libero --no-deps hf-libero==0.1.4 robosuite==1.4.0 bddl==1.0.1
+    touch venvs/libero/.ready
+}
+
+# LeRobot 0.4.4 is the last for Python 3.11. It declares torch < 2.11, which pip would follow by
+# going back to an older LeRobot; it runs on the torch pinned here.
+lerobot() {
+    begin lerobot || return 0
+    install lerobot torch torchvision 'datasets>=4,<5' 'diffusers>=0.27.2,<0.36' \
+        'huggingface-hub>=0.34.2,<0.36' 'accelerate>=1.10,<2' 'einops>=0.8,<0.9' \
+        'opencv-python-headless>=4.9,<4.13' 'av>=15,<16' 'jsonlines>=4,<5' 'draccus==0.10.0' \
+        'gymnasium>=1.1.1,<2' 'deepdiff>=7.0.1,<9' 'imageio>=2.34,<3' 'termcolor>=2.4,<4' \
+        'transformers>=4.57.1,<5' 'num2words>=0.5.14,<0.6' safetensors msgpack 'packaging<26'
+    install lerobot --no-deps lerobot==0.4.4
+    touch venvs/lerobot/.ready
+}
+
+for name in "${@:-libero lerobot}"; do
+    case $name in
+    libero) libero ;;
+    lerobot) lerobot ;;
+    'libero lerobot') libero && lerobot ;;
+    *)
+        say "no venv is called $name; known: libero, lerobot"
+        exit 2
+        ;;
+    esac
+done
