@@ -63,6 +63,7 @@ class StockServer:
         self.connections = 0
         self.repeats = 1
         """How often each reply is sent."""
+        self.tells_times = True
         self._one_at_a_time = threading.Lock()
         self._server: Server | None = None
         self._live: set[ServerConnection] = set()
@@ -123,7 +124,11 @@ class StockServer:
                     with self._one_at_a_time:
                         request = decode(frame)
                         self.requests.append(request)
+                        began = time.perf_counter()
                         reply = self.infer(request)
+                    if self.tells_times and isinstance(reply, dict):
+                        took_ms = 1e3 * (time.perf_counter() - began)
+                        reply = {**reply, "server_timing": {"infer_ms": took_ms}}
                 except Exception:  # noqa: BLE001 - the protocol tells any error to the client
                     connection.send(traceback.format_exc())
                     connection.close(1011, "Internal server error.")

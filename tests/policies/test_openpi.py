@@ -21,6 +21,7 @@ from peers.fault_proxy import FaultProxy
 from peers.stock_openpi import StockServer, free_port
 
 WAIT_S = 10.0
+STATE = "observation/state"
 
 
 def make_batch(*values: float, prompt: str = "go") -> Batch:
@@ -291,9 +292,40 @@ def test_reply_that_nobody_asked_for_ends_the_connection(connect: Opened) -> Non
     with StockServer(echo) as server:
         policy = connect(server.address)
         server.repeats = 2
-        assert policy.infer(make_batch(1)).values[0, 0, 0] == 1
-        assert policy.infer(make_batch(2)).values[0, 0, 0] == 2
-        assert server.connections == 2
+        for value in (1, 2, 3):
+            assert policy.infer(make_batch(value)).values[0, 0, 0] == value
+        assert server.connections >= 3
+
+
+def test_reply_that_comes_twice_is_never_taken_for_the_next_one(connect: Opened) -> None:
+    second_time = threading.Event()
+    replies = iter(range(100))
+
+    def late_double(request: dict[str, Any]) -> Any:
+        reply = echo(request)
+        if next(replies) == 1:
+            # Instead of the answer to this request, the one to the last request once more.
+            second_time.set()
+            return echo({STATE: [1.0]})
+        return reply
+
+    with StockServer(late_double) as server:
+        server.tells_times = False
+        policy = connect(server.address)
+        for value in (1, 2, 3):
+            assert policy.infer(make_batch(value)).values[0, 0, 0] == value
+        assert second_time.is_set()
+
+
+def test_server_that_always_says_the_same_is_believed_in_the_end(connect: Opened) -> None:
+    with StockServer(lambda _: {"actions": np.ones((3, 2))}) as server:
+        server.tells_times = False
+        policy = connect(server.address, max_batch=4)
+        for _ in range(10):
+            assert policy.infer(make_batch(1, 2, 3, 4)).values.shape == (4, 3, 2)
+        connections = server.connections
+        policy.infer(make_batch(1))
+        assert server.connections == connections
 
 
 @pytest.mark.parametrize("fault", ["truncate", "half-open", "drop", "delay"])

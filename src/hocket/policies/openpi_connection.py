@@ -1,7 +1,8 @@
 """One connection to an OpenPI server, and what can go wrong with it.
 
 The protocol has no request numbers: a connection that saw a deadline, a cancellation or an error is
-aborted and never used again, so a late reply can never be taken for a newer one.
+aborted and never used again, so a late reply can never be taken for a newer one; nor can one that
+came twice.
 """
 
 from __future__ import annotations
@@ -37,6 +38,14 @@ class Unreachable(PolicyUnavailableError):
 
 class Dropped(PolicyUnavailableError):
     """The connection was lost, or fell silent, with a request in flight."""
+
+
+class Repeated(Dropped):
+    """A reply is equal, to the byte, to the one before: it may be that one once more."""
+
+    def __init__(self, frame: bytes) -> None:
+        super().__init__("It sent the same reply twice.")
+        self.frame = frame
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +101,7 @@ class Connection:
         self.source = source
         self._is_usable = True
         self._expected: asyncio.Future[str | bytes] | None = None
+        self._last: bytes | None = None
         self._reader = asyncio.get_running_loop().create_task(self._read())
 
     @classmethod
@@ -122,8 +132,9 @@ class Connection:
                 opened.transport.abort()
             raise
 
-    async def ask(self, frame: bytes, timeout_s: float) -> bytes:
-        """One request and its reply. Whatever goes wrong ends the connection."""
+    async def ask(self, frame: bytes, timeout_s: float, *, trusts_repeats: bool) -> bytes:
+        """One request and its reply. Whatever goes wrong ends the connection, and so does a reply
+        like the one before, unless repeats are to be trusted."""
         self._expected = asyncio.get_running_loop().create_future()
         try:
             async with _within(timeout_s):
@@ -141,6 +152,10 @@ class Connection:
         if isinstance(reply, str):
             self.abort()
             raise PolicyError(f"{self.source} answered with an error:\n{reply}")
+        if reply == self._last and not trusts_repeats:
+            self.abort()
+            raise Repeated(reply)
+        self._last = reply
         return reply
 
     @property

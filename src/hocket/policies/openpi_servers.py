@@ -14,13 +14,22 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from hocket.errors import PolicyUnavailableError, SessionLostError
-from hocket.policies.openpi_connection import Connection, Dialing, Dropped, Endpoint, Unreachable
+from hocket.policies.openpi_connection import (
+    Connection,
+    Dialing,
+    Dropped,
+    Endpoint,
+    Repeated,
+    Unreachable,
+)
 from hocket.policies.openpi_protocol import Announcement
 
 STOCK_CONNECTIONS = 2
 """A stock server works on one request at a time: one more is on its way meanwhile."""
 FIRST_BACKOFF_S = 0.1
 LONGEST_BACKOFF_S = 5.0
+BELIEVED_REPEATS = 3
+"""A server that really answered the same so often in a row is believed to."""
 
 Answer = TypeVar("Answer")
 
@@ -71,6 +80,7 @@ class Replica:
         self._in_flight = 0
         self._drops = 0
         self._has_answered = False
+        self._true_repeats = 0
         self._backoff_s = FIRST_BACKOFF_S
         self.retry_at = 0.0
         self.outage_since: float | None = None
@@ -86,21 +96,40 @@ class Replica:
         return self.announcement.instance if self.announcement else str(self._drops)
 
     async def ask(self, frames: Sequence[bytes], generation: str | None) -> Reply:
-        """The replies to all frames, in order, from one connection."""
+        """The replies to all frames, in order, from one connection.
+
+        A reply like the one before is asked for again on a new connection, where nothing came
+        before. Servers that stamp their replies with times never repeat themselves; one that turns
+        out to do so is believed.
+        """
         self.load += 1
         try:
-            connection = await self._take()
             try:
-                if generation is not None and generation != self.generation:
-                    raise SessionLostError(
-                        f"The server at {self.endpoint.name} was restarted or lost; the state that "
-                        f"it kept for this attempt is gone."
-                    )
-                replies = [await self._ask(connection, frame) for frame in frames]
-            finally:
-                await self._give_back(connection)
+                return await self._ask_all(frames, generation, is_fresh=False)
+            except Repeated as exc:
+                reply = await self._ask_all(frames, generation, is_fresh=True)
+                is_true = exc.frame in reply.frames
+                self._true_repeats = self._true_repeats + 1 if is_true else 0
+                return reply
         finally:
             self.load -= 1
+
+    async def _ask_all(
+        self, frames: Sequence[bytes], generation: str | None, *, is_fresh: bool
+    ) -> Reply:
+        connection = await self._take(is_fresh=is_fresh)
+        trusts = is_fresh or self._true_repeats >= BELIEVED_REPEATS
+        try:
+            if generation is not None and generation != self.generation:
+                raise SessionLostError(
+                    f"The server at {self.endpoint.name} was restarted or lost; the state that "
+                    f"it kept for this attempt is gone."
+                )
+            replies = [
+                await self._ask(connection, frame, trusts_repeats=trusts) for frame in frames
+            ]
+        finally:
+            await self._give_back(connection)
         return Reply(frames=replies, source=connection.source, connection=connection)
 
     async def connect(self) -> Connection:
@@ -120,7 +149,9 @@ class Replica:
         self.retry_at = now + self._backoff_s * random.uniform(0.5, 1.5)
         self._backoff_s = min(LONGEST_BACKOFF_S, 2 * self._backoff_s)
 
-    async def _ask(self, connection: Connection, frame: bytes) -> bytes:
+    async def _ask(
+        self, connection: Connection, frame: bytes, *, trusts_repeats: bool = True
+    ) -> bytes:
         patience = self._patience
         alone_s = patience.timeout_s
         if not self._has_answered:
@@ -128,7 +159,9 @@ class Replica:
         timeout_s = alone_s * (self._in_flight + 1)
         self._in_flight += 1
         try:
-            reply = await connection.ask(frame, timeout_s)
+            reply = await connection.ask(frame, timeout_s, trusts_repeats=trusts_repeats)
+        except Repeated:
+            raise
         except Dropped:
             self._drops += 1
             self._has_answered = False
@@ -138,14 +171,17 @@ class Replica:
         self._has_answered = True
         return reply
 
-    async def _take(self) -> Connection:
+    async def _take(self, *, is_fresh: bool = False) -> Connection:
         async with self._free:
             await self._free.wait_for(lambda: self._idle or self._open < self._limit)
             while self._idle:
                 connection = self._idle.pop()
-                if connection.is_open:
+                if connection.is_open and not is_fresh:
                     return connection
                 self._open -= 1
+                if connection.is_open:
+                    connection.abort()  # to make room for a fresh one
+                    break
                 self._drops += 1
             self._open += 1
         self._opened += 1
