@@ -1,0 +1,61 @@
+"""Small manipulation tasks, thousands of rows at once: `mjx:reach`, `mjx:push`, `mjx:all`.
+
+Simulated by MJX (MuJoCo in JAX), on a GPU where JAX has one, or with `--env.backend c` by MuJoCo
+itself in all the cores' threads. Neither library is imported before the first simulator is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from hocket.contracts import BatchedEnv
+from hocket.data import TaskInfo
+from hocket.envs.mjx_tasks import TASKS
+from hocket.errors import UnknownNameError
+from hocket.plugins import did_you_mean
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MjxConfig:
+    """Who simulates."""
+
+    backend: Literal["jax", "c"] = "jax"
+    """`jax`: MJX, in 32-bit floats, compiled for the number of rows when it starts. `c`: MuJoCo's
+    own threads, in 64-bit floats. Results of the two differ in the last digits."""
+    threads: int = 0
+    """Of the backend `c`; 0 takes one for each core."""
+
+
+class Mjx:
+    """The suite of both tasks, or of one."""
+
+    Config: ClassVar = MjxConfig
+
+    def __init__(self, argument: str, config: MjxConfig) -> None:
+        if argument not in ("", "all", *TASKS):
+            raise UnknownNameError(
+                f"MJX has no task {argument!r}.{did_you_mean(argument, TASKS)} It has: "
+                f"{', '.join(TASKS)}, and all."
+            )
+        self._names = tuple(TASKS) if argument in ("", "all") else (argument,)
+        self._config = config
+
+    def tasks(self) -> Sequence[TaskInfo]:
+        """Those that the name means."""
+        return tuple(TASKS[name].info for name in self._names)
+
+    def make_rows(self, task: str, rows: int) -> BatchedEnv:
+        """A simulator of one task: each has a model of its own."""
+        made: Any
+        if self._config.backend == "c":
+            from hocket.envs.mjx_threads import ThreadedRows
+
+            made = ThreadedRows(TASKS[task], rows, self._config.threads)
+        else:
+            from hocket.envs.mjx_jax import JaxRows
+
+            made = JaxRows(TASKS[task], rows)
+        env: BatchedEnv = made
+        return env
