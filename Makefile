@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) \
 		|| { echo "No venv could be made. On Debian: apt-get install python3-venv"; exit 1; }
 	$(BIN)/python -m pip install --quiet --prefer-binary -c constraints.txt \
-		-e '.[metaworld,torch,train,dev]'
+		-e '.[metaworld,mjx,torch,train,dev]'
 	@$(MAKE) --no-print-directory gl-libraries
 	@touch $@
 
