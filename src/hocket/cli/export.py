@@ -1,0 +1,118 @@
+"""`hocket export`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated
+
+from tyro.conf import Positional, arg
+
+from hocket.cli.flags import parse
+from hocket.cli.values import Names
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export:
+    """A run in another tool's format. Pictures and states that the run did not keep of every step
+    are made again from its simulator states, where the env can be shown again."""
+
+    folder: Positional[Path]
+    """The run folder."""
+    to: Annotated[str, arg(metavar="lerobot|hdf5|rerun|eval_info|perfetto")]
+    """LeRobotDataset v3 (a folder); robomimic's HDF5; Rerun's .rrd; LeRobot's eval_info.json; a
+    timeline for ui.perfetto.dev (.json, or .json.gz)."""
+    out: Annotated[Path, arg(metavar="PATH")]
+    """The file or folder to write; nothing is ever written over."""
+    successes: bool = False
+    """Only episodes that succeeded."""
+    outcome: Annotated[Names, arg(metavar="NAME[,NAME...]")] = ()
+    """Only episodes of these outcomes: success, failure, finished (error, in a timeline)."""
+    task: Annotated[Names, arg(metavar="NAME[,NAME...]")] = ()
+    """Only episodes of these tasks."""
+    no_images: bool = False
+    """Leave the cameras out."""
+    camera: Annotated[Names, arg(metavar="KEY[,KEY...]")] = ()
+    """Only these cameras, by their observation keys (observation/wrist_image)."""
+    fps: Annotated[float | None, arg(metavar="N")] = None
+    """Steps per second, where the env does not say, or tasks differ."""
+    crf: int = 20
+    """Quality of LeRobot's videos: smaller is better and larger."""
+    next_obs: bool = False
+    """HDF5: also what was observed after each action."""
+    valid: float = 0.1
+    """HDF5: the part of each task's episodes in the mask `valid`; the rest is in `train`."""
+    workers: Annotated[int | None, arg(metavar="N")] = None
+    """Processes that show episodes again; as many as there are cores by default."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Export."""
+    flags: Export = parse(Export, arguments, verb="export")
+    from hocket import cli
+    from hocket.export.chosen import Choice
+    from hocket.export.exporting import ExportConfig, export_run
+
+    outcomes = (*flags.outcome, *(["success"] if flags.successes else []))
+    config = ExportConfig(
+        choice=Choice(outcomes=tuple(dict.fromkeys(outcomes)), tasks=flags.task),
+        images=not flags.no_images,
+        cameras=flags.camera,
+        fps=flags.fps,
+        crf=flags.crf,
+        next_obs=flags.next_obs,
+        valid=flags.valid,
+        workers=flags.workers,
+    )
+    with _Teller() as teller:
+        done = export_run(flags.folder, flags.to, flags.out, config, teller)
+    sys.stderr.write("".join(f"note: {text}\n" for text in teller.notes))
+    sys.stdout.write(f"{flags.out}: {len(done.episodes)} episodes as {flags.to}\n")
+    return cli.OK
+
+
+class _Teller:
+    """A bar on standard error for each part of the work; notes are kept until the end."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self._progress: Progress | None = None
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> _Teller:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+        console = Console(stderr=True)
+        columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self._progress = Progress(*columns, console=console, disable=not console.is_terminal)
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def stage(self, name: str, total: int) -> None:
+        assert self._progress is not None
+        self._tasks[name] = self._progress.add_task(name, total=total)
+        if self._progress.disable:
+            sys.stderr.write(f"{name}: {total} episodes\n")
+
+    def advance(self, name: str) -> None:
+        if self._progress is not None:
+            self._progress.advance(self._tasks[name])
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
