@@ -41,6 +41,23 @@
     addEventListener("hashchange", reveal);
   }
 
+  // Players show their controls once they are played; without scripts they always do.
+  document.querySelectorAll(".card video").forEach((video) => {
+    const screen = video.parentNode;
+    const start = (event) => {
+      if (video.controls || (event.key && event.key !== "Enter" && event.key !== " ")) return;
+      event.preventDefault();
+      video.controls = true;
+      screen.classList.remove("still");
+      video.play();
+    };
+    video.controls = false;
+    video.tabIndex = 0;
+    screen.classList.add("still");
+    video.addEventListener("click", start);
+    video.addEventListener("keydown", start);
+  });
+
   const theatre = document.getElementById("theatre");
   const close = () => { theatre.close(); theatre.replaceChildren(); };
   document.addEventListener("click", (event) => {

@@ -54,4 +54,6 @@ def _card(
         tag("div", tag("span", kind, class_=f"badge k-{kind}"), class_="sub"),
         tag("div", words, class_="sub"),
     )
-    return tag("figure", player, text, class_="card", data_outcome=kind)
+    return tag(
+        "figure", tag("div", player, class_="screen"), text, class_="card", data_outcome=kind
+    )
