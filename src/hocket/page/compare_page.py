@@ -218,7 +218,7 @@ def _kind(found: RunComparison, trial: Trial) -> str:
 def _runs_section(found: RunComparison) -> Section:
     a, b = found.a, found.b
     rows = [
-        ("run", str(a.folder), str(b.folder)),
+        ("run", _place(a), _place(b)),
         ("trials ended", _ended(a), _ended(b)),
         ("errors", f"{a.errors:,}", f"{b.errors:,}"),
         ("exactness", a.exactness, b.exactness),
@@ -236,6 +236,11 @@ def _runs_section(found: RunComparison) -> Section:
         lead="Their trials are the same; this is what differs.",
         body=tag("div", table, class_="scroll"),
     )
+
+
+def _place(side: Side) -> str:
+    """Enough to find it; where on this machine it lies is nobody else's business."""
+    return f"{side.folder.parent.name}/{side.name}"
 
 
 def _ended(side: Side) -> str:

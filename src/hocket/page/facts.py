@@ -49,6 +49,8 @@ def _flat(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
             found += [(f"{key}.{inner}", text) for inner, text in _flat(value)]
         elif isinstance(value, (list, tuple)):
             found += [(str(key), ", ".join(map(str, value)))] if value else []
+        elif isinstance(value, int) and key.endswith("_bytes"):
+            found.append((key.removesuffix("_bytes"), f"{value / 2**30:.1f} GiB"))
         elif value is not None:
             found.append((str(key), str(value)))
     return found

@@ -137,7 +137,7 @@ def _alerts(run: RecordedRun) -> Markup:
                 tag("b", "Unfinished. "),
                 f"{len(report.episodes):,} of {report.planned:,} planned trials have ended. Those "
                 "that end early are no fair sample of all: finish the run with ",
-                tag("code", f"hocket resume {run.name}"),
+                tag("code", f"hocket resume {run.folder.parent.name}/{run.name}"),
                 " before you quote a rate.",
                 class_="alert",
             )

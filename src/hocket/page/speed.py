@@ -11,7 +11,7 @@ from hocket.page.shell import Section
 from hocket.page.timeline import timeline
 from hocket.page.timing import Timing
 
-_BINS = 90
+_FEWEST_BINS, _BINS = 5, 90
 _FEWEST_CHUNKS = 20
 """Below them a rate over time says nothing."""
 _KINDS = {
@@ -90,7 +90,9 @@ def _policy_line(run: RecordedRun, timing: Timing) -> Markup:
 def _pace(timing: Timing) -> Markup | None:
     if timing.chunks < _FEWEST_CHUNKS:
         return None
-    width_s, pace = timing.pace.per_second(_BINS)
+    # Steps are known when their chunk ends: bins of few chunks would show nothing but that.
+    bins = min(_BINS, max(_FEWEST_BINS, timing.chunks // 4))
+    width_s, pace = timing.pace.per_second(bins)
     end = "".join(duration(timing.wall_s))
     return join(
         tag("h3", "Throughput over the run"),
