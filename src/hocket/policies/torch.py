@@ -26,6 +26,7 @@ from hocket import plugins
 from hocket.data import Actions, Array, ArraySpec, Batch, PolicySpec
 from hocket.errors import ChunkShapeError, ConfigError, PolicyError
 from hocket.policies.devices import HostBuffer, find_device, find_dtype, on_device, own_dtype
+from hocket.policies.graphs import Graphs
 from hocket.policies.safetensors import read_safetensors
 
 if TYPE_CHECKING:
@@ -38,8 +39,9 @@ class TorchPolicy:
     `dtype` is what floating-point observations (and the module) become; None takes the module's
     own. Integers and images stay as they are. With `fixed_shapes` a batch is padded to the next
     power of two, or to the next of the sizes given, so that compiled modules and cuDNN meet few
-    shapes. `threads` sets torch's CPU threads for this process. `spec` takes further fields of
-    PolicySpec; a module that draws noise of its own must say `keyed_noise=False`.
+    shapes; with `graphs` each such shape is replayed as one CUDA graph. `threads` sets torch's CPU
+    threads for this process. `spec` takes further fields of PolicySpec; a module that draws noise
+    of its own must say `keyed_noise=False`.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class TorchPolicy:
         device: str = "cpu",
         dtype: str | None = None,
         fixed_shapes: bool | Sequence[int] = False,
+        graphs: bool = False,
         max_batch: int = 64,
         threads: int | None = None,
         **spec: Any,
@@ -72,6 +75,11 @@ class TorchPolicy:
         self._module = module.to(device=self._device, dtype=self._dtype).eval()
         self._float = self._dtype or own_dtype(self._module)
         self._sizes = _sizes(fixed_shapes, max_batch)
+        self._call: Any = self._module
+        if graphs:
+            if self._device.type != "cuda" or not self._sizes:
+                raise ConfigError("graphs=True needs device='cuda' and fixed_shapes.")
+            self._call = Graphs(self._module)
         self._takes_seeds = "noise_seeds" in inspect.signature(self._module.forward).parameters
         self._version = 0
         self._buffers: dict[str, HostBuffer] = {}
@@ -99,9 +107,9 @@ class TorchPolicy:
                 if self.spec.inputs is None or key in self.spec.inputs
             }
             if self._takes_seeds:
-                answer = self._module(tensors, noise_seeds=self._seeds(batch, size))
+                answer = self._call(tensors, noise_seeds=self._seeds(batch, size))
             else:
-                answer = self._module(tensors)
+                answer = self._call(tensors)
             self._check(answer, size)
             # A copy: what a module returns may be its own buffer, or its input.
             values = np.array(answer[: batch.size].float().cpu().numpy())
@@ -155,6 +163,7 @@ class TorchPolicy:
             **{name: getattr(self.spec, name) for name in known},
             device=device,
             fixed_shapes=self._sizes,
+            graphs=isinstance(self._call, Graphs),
         )
         twin._float, twin._version = self._float, self._version
         return twin
@@ -237,6 +246,8 @@ class TorchConfig:
     """float32, bfloat16 ...; None leaves the module as built."""
     fixed_shapes: bool = False
     """Pad batches to powers of two."""
+    graphs: bool = False
+    """Replay each padded shape as one CUDA graph: much faster at small batches."""
     max_batch: int = 64
     threads: int | None = None
     """CPU threads of torch's; None leaves them as they are."""
@@ -263,7 +274,8 @@ class _Loader:
             inputs=getattr(module, "inputs", None),
             device=config.device,
             dtype=config.dtype,
-            fixed_shapes=config.fixed_shapes,
+            graphs=config.graphs,
+            fixed_shapes=config.fixed_shapes or config.graphs,
             max_batch=config.max_batch,
             threads=config.threads,
             cameras=cameras,
