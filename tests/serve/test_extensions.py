@@ -231,6 +231,23 @@ def test_sessions_begin_count_and_end(serve_policy: ServePolicy, connect: Connec
     assert set(policy.live) == {"session 2"}
 
 
+def test_session_whose_client_died_is_ended_after_a_while(
+    serve_policy: ServePolicy, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = Stateful()
+    server = serve_policy(policy)
+    gone = connect(server)
+    gone.begin_session(make_row(1))
+    gone.infer(make_batch(1))
+    gone.close()
+    monkeypatch.setattr("hocket.serve.backend.SESSION_IDLE_S", 0.0)
+    client = connect(server)
+    client.begin_session(make_row(2))
+    client.infer(make_batch(2))
+    assert policy.ended.acquire(timeout=WAIT_S)
+    assert set(policy.live) == {"session 2"}
+
+
 def test_session_is_lost_with_its_server_and_not_asked_again(
     serve_policy: ServePolicy, connect: Connect
 ) -> None:

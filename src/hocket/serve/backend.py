@@ -42,6 +42,7 @@ from hocket.serve.batching import Batcher, Lane, Overloaded, Served
 from hocket.serve.metrics import Metrics
 
 MAX_SHARED_BYTES = 1 << 32
+SESSION_IDLE_S = 3600.0
 _LOG = logging.getLogger("hocket.serve")
 STOCK_SUITE = "openpi"
 """Suite of the trials that rows of stock clients stand for."""
@@ -99,6 +100,8 @@ class PolicyBackend:
         self._metrics = metrics
         self._is_stateful = isinstance(policy, Sessions)
         self._requests = itertools.count()
+        self._sessions: dict[str, float] = {}
+        """Sessions of extended requests, the one used longest ago first, and when that was."""
         self._shared = SharedReader(MAX_SHARED_BYTES)
         if isinstance(policy, Binds) and options.action_size is not None:
             policy.bind(_stand_in_env(options.action_size))
@@ -193,7 +196,9 @@ class PolicyBackend:
             if op == "bind":
                 await self._bind(asked)
             elif op == "reset":
-                self._batcher.end_session(str(asked.get("session")))
+                session = str(asked.get("session"))
+                if self._sessions.pop(session, None) is not None:
+                    self._batcher.end_session(session)
             else:
                 raise WireError(f"There is no operation {op!r}.")
         except (HocketError, Overloaded) as exc:
@@ -217,6 +222,8 @@ class PolicyBackend:
         if "shared" in asked:
             arrays = self._shared.read(asked["shared"])
         views = [self._fit(view) for view in read_arrays(arrays, len(rows))]
+        if self._is_stateful:
+            self._touch(rows)
         served = await self._infer(caller, rows, views)
         for one in served:
             if one.error is not None:
@@ -235,6 +242,18 @@ class PolicyBackend:
             "extras": extras,
             EXTENSION: head,
         }
+
+    def _touch(self, rows: list[Row]) -> None:
+        """Keep the sessions of these rows, and end those whose client was not heard of for long:
+        it died without a word, and nobody else would."""
+        now = time.monotonic()
+        for row in rows:
+            self._sessions.pop(row.session, None)
+            self._sessions[row.session] = now
+        while now - next(iter(self._sessions.values())) > SESSION_IDLE_S:
+            session = next(iter(self._sessions))
+            del self._sessions[session]
+            self._batcher.end_session(session)
 
     async def _bind(self, asked: Mapping[str, Any]) -> None:
         try:
