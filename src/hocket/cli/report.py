@@ -30,15 +30,14 @@ def run(arguments: Sequence[str]) -> int:
     from rich.console import Console
 
     from hocket import cli
-    from hocket.page import write_report_page
+    from hocket.page import FILE_NAME
     from hocket.run import rebuild_report
 
     report = rebuild_report(flags.folder)
-    page = write_report_page(flags.folder)
     if flags.json:
         sys.stdout.write(json.dumps(report.to_json(), indent=2) + "\n")
         return cli.OK
     console = Console()
     console.print(report.table())
-    console.print(f"Page: {page}", highlight=False, soft_wrap=True)
+    console.print(f"Page: {flags.folder / FILE_NAME}", highlight=False, soft_wrap=True)
     return cli.OK

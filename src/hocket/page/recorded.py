@@ -54,16 +54,16 @@ class RecordedRun:
         return list(dict.fromkeys([*sealed, *sorted(later)]))
 
 
-def open_recorded(folder: Path, *, timed: bool = True) -> RecordedRun:
+def open_recorded(folder: Path, report: Report | None = None) -> RecordedRun:
     """Read a run folder, with its ledger or, where it has none, from its report alone."""
     root = RunFolder.at(folder)
     about = load_about(root.root)
     if not root.ledger.exists():
         return _from_report(root.root, about)
-    timing = load_timing(root) if timed else None
+    timing = load_timing(root)
     with LedgerView.open(root) as ledger:
         trials, failures = ledger.trials(), ledger.failures()
-        report = Report.build(
+        made = report or Report.build(
             config=ledger.meta().get("config", {}),
             exactness=about.get("exactness", "environment"),
             trials=trials,
@@ -73,7 +73,7 @@ def open_recorded(folder: Path, *, timed: bool = True) -> RecordedRun:
         )
     return RecordedRun(
         folder=root.root,
-        report=report,
+        report=made,
         about=about,
         trials=trials,
         failures=failures,

@@ -31,6 +31,7 @@ from hocket.page.recorded import RecordedRun, open_recorded
 from hocket.page.shell import Section, document
 from hocket.page.speed import duration, speed_section
 from hocket.page.videos import video_section
+from hocket.report import Report
 from hocket.scores import Score
 from hocket.tables import number, percent, percent_range
 
@@ -38,10 +39,11 @@ FILE_NAME = "report.html"
 _PERCENTS = tuple((share / 100, f"{share} %") for share in (0, 25, 50, 75, 100))
 
 
-def write_report_page(folder: str | Path) -> Path:
-    """Write `report.html` into a run folder, from what the folder holds; returns its path."""
+def write_report_page(folder: str | Path, report: Report | None = None) -> Path:
+    """Write `report.html` into a run folder, from what the folder holds; returns its path. A
+    `report` just made from the same ledger saves making it again."""
     target = RunFolder.at(Path(folder)).root / FILE_NAME
-    write_atomic(target, report_page(open_recorded(target.parent)).encode())
+    write_atomic(target, report_page(open_recorded(target.parent, report)).encode())
     return target
 
 
