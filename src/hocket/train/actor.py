@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -17,36 +16,11 @@ from torch import Tensor, nn
 
 from hocket.data import ArraySpec
 from hocket.errors import ConfigError
-from hocket.train.contract import Acted, Evaluated, Shapes, Tensors
-from hocket.train.features import FEATURES, feature_size, features_of
+from hocket.train.contract import BASE, TASK, Acted, Evaluated, Shapes, Tensors
+from hocket.train.features import feature_size, features_of
+from hocket.train.names import ActorConfig
 
 _LOG_2PI = math.log(2 * math.pi)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActorConfig:
-    """A chunk actor-critic's settings."""
-
-    chunk_length: int = 8
-    """T: actions in a chunk."""
-    hidden: tuple[int, ...] = (256, 256)
-    """Widths of the layers of actor and critic."""
-    std: float = 0.5
-    """Spread of actions at the start, in units of actions."""
-    train_std: bool = True
-    images: bool = False
-    """See through the env's cameras too."""
-    features: str = "plain"
-    """What is made of the state: `plain` squashes large numbers, `metaworld` adds distances between
-    hand, objects and goal."""
-    seed: int = 0
-    """Of the first weights."""
-
-    def __post_init__(self) -> None:
-        if self.chunk_length < 1 or self.std <= 0:
-            raise ConfigError("chunk_length must be at least 1, and std above 0.")
-        if self.features not in FEATURES:
-            raise ConfigError(f"features is one of {', '.join(FEATURES)}, not {self.features!r}.")
 
 
 class ChunkActor(nn.Module):  # type: ignore[misc]
@@ -60,7 +34,9 @@ class ChunkActor(nn.Module):  # type: ignore[misc]
         self.chunk_length = config.chunk_length
         self.action_size = shapes.action_size
         self.noise_size = config.chunk_length * shapes.action_size
-        self.states = tuple(key for key in sorted(shapes.observations) if key not in shapes.cameras)
+        self.states = tuple(
+            key for key in sorted(shapes.observations) if key not in shapes.cameras and key != BASE
+        )
         self.cameras = tuple(sorted(shapes.cameras)) if config.images else ()
         self.inputs = (*self.states, *self.cameras)
         self._features = config.features
@@ -88,7 +64,7 @@ class ChunkActor(nn.Module):  # type: ignore[misc]
         mean = self._means(seen, observation)
         actions = mean
         if not deterministic:
-            actions = mean + self.log_std.exp() * noise.view(mean.shape)
+            actions = mean + self._log_std().exp() * noise.view(mean.shape)
         return Acted(
             actions=actions,
             log_prob=self._log_prob(mean, actions),
@@ -100,7 +76,7 @@ class ChunkActor(nn.Module):  # type: ignore[misc]
         del extras
         seen = self._see(observation)
         log_prob = self._log_prob(self._means(seen, observation), actions)
-        entropy = (0.5 + 0.5 * _LOG_2PI + self.log_std).sum(-1).expand(log_prob.shape)
+        entropy = (0.5 + 0.5 * _LOG_2PI + self._log_std()).sum(-1).expand(log_prob.shape)
         return Evaluated(log_prob=log_prob, entropy=entropy, value=self._values(seen, observation))
 
     def value(self, observation: Tensors) -> Tensor:
@@ -111,22 +87,26 @@ class ChunkActor(nn.Module):  # type: ignore[misc]
         parts = []
         if self.states:
             state = features_of(self._features, [observation[key] for key in self.states])
-            task = observation["task"]
+            task = observation[TASK]
             parts.append((state - self.mean[task]) / self.scale[task])
         if self.cameras:
             parts.append(self.encoder([observation[key] for key in self.cameras]))
         return torch.cat(parts, -1)
 
     def _means(self, seen: Tensor, observation: Tensors) -> Tensor:
-        flat = by_task(self.actors, seen, observation["task"])
+        flat = by_task(self.actors, seen, observation[TASK])
         return flat.view(-1, self.chunk_length, self.action_size)
 
     def _values(self, seen: Tensor, observation: Tensors) -> Tensor:
-        return by_task(self.critics, seen, observation["task"]).squeeze(-1)
+        return by_task(self.critics, seen, observation[TASK]).squeeze(-1)
 
     def _log_prob(self, mean: Tensor, actions: Tensor) -> Tensor:
-        off = (actions - mean) * (-self.log_std).exp()
-        return (-0.5 * (off**2 + _LOG_2PI) - self.log_std).sum(-1)
+        log_std = self._log_std()
+        off = (actions - mean) * (-log_std).exp()
+        return (-0.5 * (off**2 + _LOG_2PI) - log_std).sum(-1)
+
+    def _log_std(self) -> Tensor:
+        return self.log_std
 
 
 class ImageEncoder(nn.Module):  # type: ignore[misc]

@@ -24,6 +24,10 @@ from torch import Tensor
 from hocket.data import ArraySpec
 
 Tensors = Mapping[str, Tensor]
+TASK = "task"
+"""Key of the row's task, beside the env's own."""
+BASE = "base"
+"""Key of the chunk that another policy proposed, `[T, A]`, in residual training."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

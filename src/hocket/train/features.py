@@ -10,7 +10,6 @@ from torch import Tensor
 from hocket.data import ArraySpec
 from hocket.errors import ConfigError
 
-FEATURES = ("plain", "metaworld")
 _METAWORLD_STATE, _METAWORLD_FEATURES = 39, 76
 
 

@@ -62,8 +62,8 @@ class PPO:
             order = torch.randperm(len(rows), generator=rng).to(rows.device)
             for part in order.tensor_split(self.config.minibatches):
                 self.step(rows[part], measures, value_only=version < self.config.value_only)
-            if self.config.target_kl and measures.latest("kl") > self.config.target_kl:
-                break
+                if self.config.target_kl and measures.latest("kl") > self.config.target_kl:
+                    return measures.result()
         return measures.result()
 
     def prepare(self, rollout: Rollout, version: int) -> TensorDict:

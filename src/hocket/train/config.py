@@ -1,0 +1,148 @@
+"""Everything that a training run is; saved with it, and enough to run it again."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from hocket.errors import ConfigError
+from hocket.plugins import did_you_mean
+
+_AT_LEAST = {
+    "steps": 1,
+    "lanes": 1,
+    "batch": 1,
+    "group": 2,
+    "epochs": 1,
+    "minibatches": 1,
+    "max_staleness": 0,
+    "segment_chunks": 0,
+    "eval_every": 0,
+    "eval_episodes": 1,
+    "checkpoint_every": 0,
+    "retries": 0,
+    "threads": 1,
+    "value_only": 0,
+}
+_SHARES = ("gamma", "lam", "clip", "clip_high")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainConfig:
+    """A training run. Flags have the same names and say what each means."""
+
+    env: tuple[str, ...]
+    policy: str
+    algo: Literal["ppo", "grpo"] = "ppo"
+    mode: Literal["sync", "async"] = "sync"
+    steps: int = 200_000
+    minutes: float | None = None
+    seed: int = 0
+    lanes: int = 4
+    batch: int = 32
+    replan: int | None = None
+    reward: Literal["success", "env"] = "success"
+    max_steps: int | None = None
+
+    lr: float = 1e-4
+    lr_end: float | None = None
+    epochs: int = 4
+    minibatches: int = 4
+    gamma: float = 0.99
+    lam: float = 0.95
+    clip: float = 0.2
+    clip_high: float | None = None
+    clip_value: float | None = None
+    value_weight: float = 0.5
+    value_only: int = 0
+    entropy: float = 0.0
+    target_kl: float | None = None
+    max_grad_norm: float = 1.0
+    ratio: Literal["chunk", "action"] = "chunk"
+    std: float | None = None
+    residual: bool = False
+    residual_scale: float = 0.2
+
+    group: int = 8
+    pin_version: bool = False
+    kl_weight: float = 0.0
+
+    max_staleness: int = 2
+    correction: Literal["none", "decoupled", "interpolated", "tis"] | None = None
+    truncate: float = 2.0
+    segment_chunks: int = 0
+
+    eval_every: int = 20_000
+    eval_episodes: int = 20
+    eval_seed: int = 0
+    checkpoint_every: int = 20_000
+    tracker: Literal["none", "wandb", "trackio"] = "none"
+    weights: str = ""
+    device: str = "cpu"
+    collect_device: str = "cpu"
+    threads: int = 1
+    retries: int = 2
+    step_timeout_s: float = 60.0
+    env_python: str | None = None
+    env_config: Mapping[str, Any] = field(default_factory=dict)
+    policy_config: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, low in _AT_LEAST.items():
+            if getattr(self, name) < low:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least {low}.")
+        for name in _SHARES:
+            value = getattr(self, name)
+            if value is not None and not 0 <= value <= 1:
+                raise ConfigError(f"{name} is {value}; it must be between 0 and 1.")
+        if not self.env:
+            raise ConfigError("No env is named. Give one, as in --env metaworld:push-v3.")
+        if self.mode == "async" and self.max_staleness < 1:
+            raise ConfigError(
+                "max_staleness is 0: collection would wait for every update. Use --mode sync, or "
+                "allow at least 1."
+            )
+        if self.algo == "grpo" and self.batch % self.group:
+            raise ConfigError(
+                f"A batch of {self.batch} episodes does not hold whole groups of {self.group}."
+            )
+        if self.algo == "grpo" and self.segment_chunks:
+            raise ConfigError("GRPO learns from whole episodes; leave out --segment-chunks.")
+
+    @property
+    def staleness(self) -> int:
+        """Versions that data may be behind: none in synchronous mode."""
+        return self.max_staleness if self.mode == "async" else 0
+
+    @property
+    def corrected_by(self) -> Literal["none", "decoupled", "interpolated", "tis"]:
+        """The correction chosen, or what the mode needs."""
+        if self.correction is not None:
+            return self.correction
+        return "decoupled" if self.mode == "async" else "none"
+
+    def to_plain(self) -> dict[str, Any]:
+        """As values that YAML and JSON know."""
+        plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        for name in ("env_config", "policy_config"):
+            plain[name] = {
+                key: list(value) if isinstance(value, tuple) else value
+                for key, value in plain[name].items()
+            }
+        return {**plain, "env": list(self.env)}
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> TrainConfig:
+        """From plain values; unknown keys are errors."""
+        known = [f.name for f in dataclasses.fields(cls)]
+        for key in plain:
+            if key not in known:
+                raise ConfigError(f"Training has no setting {key!r}.{did_you_mean(key, known)}")
+        env = plain.get("env", ())
+        names = env.split(",") if isinstance(env, str) else env
+        try:
+            return cls(**{**plain, "env": tuple(name for name in names if name)})
+        except TypeError as exc:
+            raise ConfigError(f"The configuration is wrong: {exc}") from exc

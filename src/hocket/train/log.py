@@ -1,0 +1,100 @@
+"""What a training run writes down: TensorBoard files, a table of JSON lines, and one line of text
+for people. The x axis is env steps, always."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from hocket.errors import MissingExtraError
+
+METRICS = "metrics.jsonl"
+_SAY_EVERY_S = 2.0
+
+
+class Log:
+    """One owner of everything that is logged."""
+
+    def __init__(
+        self,
+        run: Path | None,
+        config: Mapping[str, Any],
+        *,
+        tracker: str = "none",
+        resumed_at: int | None = None,
+        wall_s: float = 0.0,
+        say: TextIO | None = sys.stderr,
+    ) -> None:
+        """Without a folder nothing is written. `resumed_at` is the env step that an interrupted run
+        goes on from: what it had written beyond that did not happen."""
+        self._say = say
+        self._said_at = 0.0
+        self._start = time.perf_counter() - wall_s
+        self._file: TextIO | None = None
+        self._board: Any = None
+        self._tracker: Any = None
+        if run is not None:
+            self._open(run, config, tracker, resumed_at)
+
+    def _open(
+        self, run: Path, config: Mapping[str, Any], tracker: str, resumed_at: int | None
+    ) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        path = run / METRICS
+        kept = []
+        if resumed_at is not None and path.exists():
+            lines = [line for line in path.read_text().splitlines() if line.endswith("}")]
+            kept = [line for line in lines if json.loads(line)["env_steps"] <= resumed_at]
+        path.write_text("".join(f"{line}\n" for line in kept))
+        self._file = open(path, "a", buffering=1)  # noqa: SIM115 - closed by `close`
+        self._board = SummaryWriter(str(run / "tensorboard"), purge_step=resumed_at)
+        if tracker != "none":
+            self._tracker = _module(tracker).init(
+                project="hocket", name=run.name, config=dict(config)
+            )
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds since the run began, pauses between its parts left out."""
+        return time.perf_counter() - self._start
+
+    def write(self, env_steps: int, values: Mapping[str, float | None], **words: Any) -> None:
+        """Numbers at an env step; None is left out of curves."""
+        if self._file is None:
+            return
+        numbers = {key: value for key, value in values.items() if value is not None}
+        record = {"env_steps": env_steps, "wall_s": round(self.wall_s, 3), **words, **numbers}
+        self._file.write(json.dumps(record) + "\n")
+        for key, value in numbers.items():
+            self._board.add_scalar(key, value, env_steps)
+        if self._tracker is not None:
+            self._tracker.log({**numbers, "env_steps": env_steps}, step=env_steps)
+
+    def say(self, text: str, *, always: bool = False) -> None:
+        """A line for people, unless one was just said."""
+        if self._say is None or (not always and self.wall_s - self._said_at < _SAY_EVERY_S):
+            return
+        self._said_at = self.wall_s
+        self._say.write(f"[{self.wall_s:7.1f} s] {text}\n")
+        self._say.flush()
+
+    def close(self) -> None:
+        """Finish every file."""
+        if self._file is not None:
+            self._file.close()
+            self._board.close()
+        if self._tracker is not None:
+            self._tracker.finish()
+
+
+def _module(name: str) -> Any:
+    if importlib.util.find_spec(name) is None:
+        raise MissingExtraError(f"--tracker {name} needs the package. Run: pip install {name}")
+    return importlib.import_module(name)

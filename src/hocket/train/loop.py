@@ -1,0 +1,248 @@
+"""A training run from its configuration to its end."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+
+from hocket import config as run_config
+from hocket import machine, plugins
+from hocket.batches import BatchConfig, Batches
+from hocket.contracts import Policy, WorkerSpec
+from hocket.data import ArraySpec, EnvSpec, Trial
+from hocket.engine import Engine, EngineConfig
+from hocket.errors import SpecMismatchError, UsageError
+from hocket.eval_config import EvalConfig
+from hocket.fleet.fleet import Fleet, FleetConfig
+from hocket.folder import RunFolder
+from hocket.inference import Inference
+from hocket.planning import build_runtime, suites_of, tasks_of
+from hocket.policies.simple import ZeroPolicy
+from hocket.probe import probe
+from hocket.replay import make_rule
+from hocket.scheduler import Scheduler, SchedulerConfig
+from hocket.train import checkpoint, plan
+from hocket.train.collecting import CollectingPolicy, Holding, spec_of
+from hocket.train.config import TrainConfig
+from hocket.train.contract import BASE, Shapes
+from hocket.train.evaluations import holder_of
+from hocket.train.links import InProcess, LearnerLink, Remote
+from hocket.train.log import Log
+from hocket.train.networks import Description, describe, make_network
+from hocket.train.ranks import Ranks
+from hocket.train.trainer import Trainer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """What a run came to."""
+
+    run: Path
+    env_steps: int
+    best: float | None
+    """Success (or return) of the best evaluation; None without evaluations."""
+    complete: bool
+
+
+def train(
+    config: TrainConfig,
+    run: Path,
+    *,
+    resume: bool = False,
+    say: TextIO | None = sys.stderr,
+) -> Trained:
+    """Train in the folder `run`; with `resume`, go on from its newest checkpoint."""
+    torch.set_num_threads(config.threads)
+    ranks = Ranks.from_torchrun()
+    if config.mode == "async" and ranks.size > 1:
+        raise UsageError("Several ranks learn in synchronous mode: leave out --mode async.")
+    with contextlib.ExitStack() as stack:
+        stack.callback(ranks.close)
+        if ranks.is_first:
+            stack.enter_context(RunFolder.at(run).lock())
+            run_config.save_run(run, config.to_plain(), about=run_config.about_this_run())
+        start = checkpoint.latest(run) if resume else None
+        base = _base(config)
+        tasks, shapes = _look(config, base)
+        description = describe(config, shapes)
+        state = None if start is None else checkpoint.read_table(start / checkpoint.STATE)
+        log = _open_log(config, run, state, ranks, say)
+        stack.callback(log.close)
+        fleet = stack.enter_context(_fleet(config, description, base))
+        link = _link(config, description, run, start, ranks, fleet)
+        stack.callback(link.close)
+        policy = CollectingPolicy(
+            make_network(config, description, start),
+            shapes,
+            link.block,
+            Holding(is_deterministic=plan.is_evaluation, held_by=_held_by(config)),
+            max_batch=_max_batch(config),
+            replan=config.replan,
+            device=config.collect_device,
+            base=base,
+        )
+        stack.callback(policy.close)
+        trainer = Trainer(
+            config,
+            tasks,
+            run=run,
+            policy=policy,
+            description=description,
+            link=link,
+            log=log,
+            ranks=ranks,
+            restored=state,
+        )
+        _run(config, fleet, policy, trainer)
+        if not trainer.is_complete and config.mode == "sync":
+            link.save(trainer.counters())
+        return Trained(
+            run=run,
+            env_steps=trainer.total_steps,
+            best=trainer.best,
+            complete=trainer.is_complete,
+        )
+
+
+def _run(config: TrainConfig, fleet: Fleet, policy: CollectingPolicy, trainer: Trainer) -> None:
+    cores = machine.cores()
+    inference = Inference([policy], [config.policy])
+    scheduler = Scheduler(SchedulerConfig(cores=cores, max_batch=policy.spec.max_batch))
+    with contextlib.closing(inference):
+        engine = Engine(
+            fleet=fleet,
+            inference=inference,
+            batches=Batches(
+                policy,
+                inference,
+                scheduler,
+                BatchConfig(pad=config.mode == "sync", keep_observations=True),
+            ),
+            make_rule=make_rule(policy.spec.replan, None),
+            config=EngineConfig(
+                retries=config.retries, max_steps=config.max_steps, final_observation=True
+            ),
+            readers=(trainer,),
+        )
+        trainer.stop = engine.stop
+        trainer.begin()
+        engine.run(trainer.trials, planned=(), cores=cores)
+
+
+def _look(config: TrainConfig, base: Policy | None) -> tuple[list[plan.Task], Shapes]:
+    """The tasks, and what the first one's env is: all must be alike."""
+    evaluation = _as_evaluation(config)
+    suites = suites_of(evaluation)
+    tasks = [
+        (suite, info.name)
+        for suite, infos in tasks_of(evaluation, suites).items()
+        for info in infos
+    ]
+    cameras: tuple[str, ...] | None = None if config.policy_config.get("images") else ()
+    if base is not None:
+        cameras = base.spec.cameras
+    looker = ZeroPolicy("", ZeroPolicy.Config())
+    worker = WorkerSpec(suites=suites, cameras=cameras, python=config.env_python)
+    trial = Trial(suite=tasks[0][0], task=tasks[0][1], seed=config.eval_seed)
+    spec: EnvSpec = probe(build_runtime(evaluation), worker, looker, trial, replan=1).spec
+    if spec.action.kind != "box":
+        raise SpecMismatchError(
+            f"Task {spec.task.name!r} has discrete actions; training is of continuous ones."
+        )
+    observations = dict(spec.observations)
+    if base is not None:
+        shape = (base.spec.chunk_length, spec.action.size)
+        observations[BASE] = ArraySpec(shape=shape, dtype="float32")
+    shapes = Shapes(
+        observations=observations,
+        action_size=spec.action.size,
+        tasks=tuple(task for _, task in tasks),
+        cameras=spec.cameras,
+    )
+    return tasks, shapes
+
+
+def _fleet(config: TrainConfig, description: Description, base: Policy | None) -> Fleet:
+    evaluation = _as_evaluation(config)
+    spec = spec_of(
+        description.build(config.policy),
+        description.shapes,
+        max_batch=_max_batch(config),
+        replan=config.replan,
+        base=base,
+    )
+    worker = WorkerSpec(
+        suites=suites_of(evaluation),
+        reads=None if spec.inputs is None else tuple(spec.inputs),
+        cameras=spec.cameras,
+        python=config.env_python,
+    )
+    settings = FleetConfig(lanes=config.lanes, step_timeout_s=config.step_timeout_s)
+    return Fleet(build_runtime(evaluation), worker, settings)
+
+
+def _link(
+    config: TrainConfig,
+    description: Description,
+    run: Path,
+    start: Path | None,
+    ranks: Ranks,
+    fleet: Fleet,
+) -> LearnerLink:
+    if config.mode == "async":
+        return Remote(config, description, run, wake=fleet.wake, resume=start)
+    return InProcess(config, description, run, ranks=ranks, resume=start)
+
+
+def _open_log(
+    config: TrainConfig,
+    run: Path,
+    state: Mapping[str, Any] | None,
+    ranks: Ranks,
+    say: TextIO | None,
+) -> Log:
+    return Log(
+        run if ranks.is_first else None,
+        config.to_plain(),
+        tracker=config.tracker,
+        resumed_at=None if state is None else state["env_steps"],
+        wall_s=0.0 if state is None else state["wall_s"],
+        say=say if ranks.is_first else None,
+    )
+
+
+def _base(config: TrainConfig) -> Policy | None:
+    if not config.residual:
+        return None
+    built: Policy = plugins.build("policies", config.policy, config.policy_config)
+    if not built.spec.chunk_length:
+        raise UsageError(f"Policy {config.policy!r} does not say how long its chunks are.")
+    return built
+
+
+def _held_by(config: TrainConfig) -> Callable[[Trial], Hashable | None]:
+    if not (config.algo == "grpo" and config.pin_version):
+        return holder_of
+    return lambda trial: holder_of(trial) or plan.group_of(trial)
+
+
+def _max_batch(config: TrainConfig) -> int:
+    """In synchronous mode batches are padded to this: a fixed shape, whatever the lanes."""
+    return 16 if config.mode == "sync" and config.lanes <= 16 else max(64, config.lanes)
+
+
+def _as_evaluation(config: TrainConfig) -> EvalConfig:
+    """The same env, for what plans and builds evaluations too."""
+    return EvalConfig(
+        env=config.env,
+        policy=config.policy,
+        lanes=config.lanes,
+        env_python=config.env_python,
+        env_config=config.env_config,
+    )

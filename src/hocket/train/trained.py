@@ -1,0 +1,84 @@
+"""`--policy runs/x/best`: what `hocket train` saved, as a policy. Importing it needs no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from hocket import plugins
+from hocket.contracts import Policy
+from hocket.data import Actions, Batch, EnvSpec, PolicySpec
+from hocket.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedConfig:
+    """How saved weights are used."""
+
+    sample: bool = False
+    """Sample actions as in training, instead of taking the most likely ones."""
+    network: str = ""
+    """The class of the network as package.module:Class, where it is one of your own."""
+    base: str = ""
+    """The policy that a residual corrects, by the name that it was trained with."""
+    device: str = "cpu"
+
+
+class TrainedPolicy:
+    """A saved network, which acts alone."""
+
+    Config: ClassVar = TrainedConfig
+
+    def __init__(self, argument: str, config: TrainedConfig) -> None:
+        from hocket.train import checkpoint
+        from hocket.train.collecting import CollectingPolicy, Holding
+        from hocket.train.contract import trainable_parameters
+        from hocket.train.networks import Description, load_weights
+        from hocket.train.weights import WeightBlock
+
+        folder = Path(argument)
+        if not (folder / checkpoint.POLICY).is_file():
+            raise ConfigError(f"{argument!r} is no folder with a trained policy.")
+        description = Description.from_plain(checkpoint.read_table(folder / checkpoint.POLICY))
+        network: Any = description.build(config.network)
+        load_weights(network, folder / checkpoint.WEIGHTS)
+        self._block = WeightBlock(trainable_parameters(network))
+        self._block.publish(trainable_parameters(network), 0)
+        self._inner = CollectingPolicy(
+            network,
+            description.shapes,
+            self._block,
+            Holding(is_deterministic=lambda _: not config.sample, held_by=lambda _: None),
+            replan=description.replan,
+            device=config.device,
+            base=_base(description.base, config.base),
+        )
+
+    @property
+    def spec(self) -> PolicySpec:
+        return self._inner.spec
+
+    def bind(self, spec: EnvSpec) -> None:
+        """Keep to this env's bounds; refuse a task that was not trained."""
+        self._inner.bind(spec)
+
+    def infer(self, batch: Batch) -> Actions:
+        return Actions(self._inner.infer(batch).values)
+
+    def close(self) -> None:
+        """Let go of the weights."""
+        self._inner.close()
+        self._block.close()
+
+
+def _base(wanted: str, named: str) -> Policy | None:
+    if not wanted:
+        return None
+    if wanted != named:
+        raise ConfigError(
+            f"These weights correct the policy {wanted!r}, which is not loaded unasked. Name it: "
+            f"--policy.base {wanted}"
+        )
+    built: Policy = plugins.build("policies", named)
+    return built
