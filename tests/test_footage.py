@@ -104,7 +104,7 @@ def test_without_a_folder_nothing_is_recorded(tmp_path: Path, monkeypatch) -> No
 
 def test_an_env_without_cameras_is_no_trouble(tmp_path: Path) -> None:
     heard = evaluate(tmp_path / "run", "toy:count")
-    assert filmed(tmp_path / "run") == dict.fromkeys(range(4), [])
+    assert filmed(tmp_path / "run") == {seed: [] for seed in range(4)}
     assert heard.notes == []
 
 

@@ -26,8 +26,11 @@ from hocket.record.h264 import Quality, VideoFile, exact_rate, require_encoder
 from hocket.record.overlay import caption, draw_lines
 from hocket.record.wishes import IMAGES, OUTCOME, RESTORED, STEPS, VIDEO, is_filmed_later
 
-_WAITING = 16
-"""Frames that may wait for the encoder."""
+_AT_ONCE = 16
+"""Frames that are encoded one after the other: alone, each would find the caches cold, which
+doubles what it takes. Never more than a quarter of a second of them."""
+_WAITING = 2
+"""Such groups that may wait for the encoder."""
 _LONGEST_WAIT_S = 120.0
 
 
@@ -41,8 +44,8 @@ class VideoConfig:
     """Burn in the task, the step and the outcome (in line, the outcome on the last frame only)."""
     lossless: bool = False
     """Keep every pixel, for datasets, in `<camera>.lossless.m4v`."""
-    crf: int = 23
-    preset: str = "veryfast"
+    crf: int = Quality().crf
+    preset: str = Quality().preset
 
 
 class VideoSink:
@@ -148,7 +151,7 @@ class VideoTrack:
         self._shapes[key] = array.shape
         frame = as_frame(key, array, record.step)
         # The env may draw its next picture over this one.
-        return np.array(frame) if np.shares_memory(frame, array) else frame
+        return np.array(frame) if np.may_share_memory(frame, array) else frame
 
     def _release(self, outcome: str) -> None:
         """Give the frames of the step before to the encoder."""
@@ -170,7 +173,11 @@ class Reel:
         self._rate = rate
         self._quality = quality
         self._files: dict[str, VideoFile] = {}
-        self._waiting: queue.Queue[tuple[str, Array, list[str]] | None] = queue.Queue(_WAITING)
+        self._at_once = max(1, min(_AT_ONCE, int(rate / 4)))
+        self._group: list[tuple[str, Array, list[str]]] = []
+        self._waiting: queue.Queue[list[tuple[str, Array, list[str]]] | None] = queue.Queue(
+            _WAITING
+        )
         self._failure: Exception | None = None
         self._thread: threading.Thread | None = None
 
@@ -181,7 +188,9 @@ class Reel:
         if self._thread is None:
             self._thread = threading.Thread(target=self._write, name="hocket-video", daemon=True)
             self._thread.start()
-        self._waiting.put((key, frame, lines), timeout=_LONGEST_WAIT_S)
+        self._group.append((key, frame, lines))
+        if len(self._group) >= self._at_once:
+            self._pass_on()
 
     def seal(self) -> list[Path]:
         """Wait for all frames, and make the files durable."""
@@ -196,19 +205,24 @@ class Reel:
         for file in self._files.values():
             file.discard()
 
+    def _pass_on(self) -> None:
+        group, self._group = self._group, []
+        self._waiting.put(group, timeout=_LONGEST_WAIT_S)
+
     def _stop(self) -> None:
         thread, self._thread = self._thread, None
         if thread is not None:
+            self._pass_on()
             self._waiting.put(None, timeout=_LONGEST_WAIT_S)
             thread.join(_LONGEST_WAIT_S)
 
     def _write(self) -> None:
-        while (item := self._waiting.get()) is not None:
-            if self._failure is None:
-                try:
+        while (group := self._waiting.get()) is not None:
+            try:
+                for item in group if self._failure is None else ():
                     self._add(*item)
-                except Exception as exc:  # noqa: BLE001 - raised again where frames come from
-                    self._failure = exc
+            except Exception as exc:  # noqa: BLE001 - raised again where frames come from
+                self._failure = exc
 
     def _add(self, key: str, frame: Array, lines: list[str]) -> None:
         file = self._files.get(key)
