@@ -70,3 +70,4 @@ def test_only_what_can_be_restored_and_observed_is_filmed_later() -> None:
     assert is_filmed_later(("deferred", "snapshot", "cameras"))
     assert not is_filmed_later(("snapshot",))
     assert not is_filmed_later(("deferred", "cameras"))
+    assert not is_filmed_later(("deferred", "snapshot", "batched"))

@@ -108,13 +108,17 @@ class _Teller:
     def __init__(self, total: int) -> None:
         self._total = total
         self._done = 0
+        self._errors: set[str] = set()
 
     def __call__(self, filmed: Filmed) -> None:
         self._done += 1
         trial = filmed.job.episode.trial.id
         head = f"[{self._done}/{self._total}] {trial}: "
         if filmed.error is not None:
-            sys.stderr.write(f"{head}{filmed.error}\n")
+            # The same error of a thousand episodes needs no thousand tracebacks.
+            first = filmed.error.partition("\n")[0]
+            sys.stderr.write(f"{head}{first if first in self._errors else filmed.error}\n")
+            self._errors.add(first)
         elif not filmed.files:
             sys.stderr.write(f"{head}the env has no camera\n")
         else:

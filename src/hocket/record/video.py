@@ -20,7 +20,7 @@ import numpy as np
 
 from hocket.contracts import AttemptStart, SinkNeeds, StepRecord, Track
 from hocket.data import Array, Outcome, TaskInfo
-from hocket.errors import ObservationError
+from hocket.errors import ObservationError, RunFolderError
 from hocket.record.frames import as_frame, cameras_in
 from hocket.record.h264 import Quality, VideoFile, exact_rate, require_encoder
 from hocket.record.overlay import caption, draw_lines
@@ -207,14 +207,28 @@ class Reel:
 
     def _pass_on(self) -> None:
         group, self._group = self._group, []
-        self._waiting.put(group, timeout=_LONGEST_WAIT_S)
+        self._send(group)
 
     def _stop(self) -> None:
         thread, self._thread = self._thread, None
         if thread is not None:
             self._pass_on()
-            self._waiting.put(None, timeout=_LONGEST_WAIT_S)
+            self._send(None)
             thread.join(_LONGEST_WAIT_S)
+            if thread.is_alive():
+                raise self._stuck()
+
+    def _send(self, group: list[tuple[str, Array, list[str]]] | None) -> None:
+        try:
+            self._waiting.put(group, timeout=_LONGEST_WAIT_S)
+        except queue.Full:
+            raise self._stuck() from None
+
+    def _stuck(self) -> RunFolderError:
+        return RunFolderError(
+            f"No video could be written to {str(self._folder)!r} for {_LONGEST_WAIT_S:.0f} s; its "
+            f"disk may hang."
+        )
 
     def _write(self) -> None:
         while (group := self._waiting.get()) is not None:

@@ -27,8 +27,9 @@ STEPS = "steps"
 
 
 def is_filmed_later(abilities: Collection[str]) -> bool:
-    """Whether an env can show an episode again: from its states, observed without a step."""
-    return "snapshot" in abilities and "deferred" in abilities
+    """Whether an env can show an episode again: from its states, observed without a step. Rows of
+    a batched simulator are filmed while they run."""
+    return {"snapshot", "deferred"} <= set(abilities) and "batched" not in abilities
 
 
 @dataclass(frozen=True, slots=True)
