@@ -76,7 +76,6 @@ BUILTIN: Mapping[Kind, Mapping[str, Builtin]] = {
         "local": Builtin("hocket.runtimes.local:LocalRuntime"),
     },
     "recorders": {
-        "numbers": Builtin("hocket.record.numbers:NumbersSink"),
         "steps": Builtin("hocket.record.steps:StepsSink"),
         "states": Builtin("hocket.record.states:StatesSink"),
         "video": Builtin("hocket.record.video:VideoSink"),
