@@ -98,7 +98,7 @@ def test_replacement_reaches_a_chunk_that_runs_inline() -> None:
 
 def test_recycling_closes_the_env_and_plays_on(tmp_path: Path) -> None:
     toy = {"length_min": 3, "length_max": 9}
-    sinks = (Ref(name="numbers"),)
+    sinks = (Ref(name="steps", config={"snapshots": False}),)
     with Rig(toy=toy) as rig:
         expected = rig.play(trials(3))
     with Rig(
@@ -110,4 +110,4 @@ def test_recycling_closes_the_env_and_plays_on(tmp_path: Path) -> None:
     ) as rig:
         assert rig.play(trials(3)) == expected
         assert sum(isinstance(notice, LanesRecycled) for notice in rig.heard) == 3
-    assert len(list(tmp_path.rglob("numbers.npz"))) == 3
+    assert len(list(tmp_path.rglob("steps.rows"))) == 3
