@@ -56,7 +56,7 @@ class ChosenRun:
 
 def open_chosen(place: Path, choice: Choice) -> ChosenRun:
     """Read a run folder; a choice that leaves nothing is refused."""
-    recorded = open_recorded(place, timed=False)
+    recorded = open_recorded(place)
     wanted = _outcomes(choice.outcomes)
     tasks = {trial.task for trial in recorded.trials}
     for task in choice.tasks:

@@ -106,7 +106,13 @@ class CameraFiles:
         context.thread_count = self._threads
 
     def _encode(self, frame: Any, *, is_first: bool) -> None:
-        picture = frame.reformat(format=self.pixels)
+        # Lossless pictures use all 256 levels; players take a video's to be 16 to 235.
+        colours = self._av.video.reformatter
+        picture = frame.reformat(
+            format=self.pixels,
+            dst_colorspace=colours.Colorspace.ITU601,
+            dst_color_range=colours.ColorRange.MPEG,
+        )
         picture.pts, picture.time_base = self._frames, 1 / self._rate
         kinds = self._av.video.frame.PictureType
         picture.pict_type = kinds.I if is_first else kinds.NONE
