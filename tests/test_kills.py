@@ -56,7 +56,10 @@ def kill_at_random(folder: Path, kills: int, rng: random.Random) -> tuple[int, i
     main = worker = 0
     while main + worker < kills:
         process = start(folder, is_new=not (folder / "ledger.sqlite").exists())
-        deadline = time.monotonic() + rng.uniform(0.6, 2.2)
+        patience = time.monotonic() + 60
+        while not (folder / "ledger.sqlite").exists() and time.monotonic() < patience:
+            time.sleep(0.01)
+        deadline = time.monotonic() + rng.uniform(0.0, 2.0)
         while time.monotonic() < deadline and process.poll() is None:
             time.sleep(0.01)
         below = descendants(process.pid)

@@ -282,7 +282,7 @@ def rebuild_report(folder: Path) -> Report:
             version=VERSION,
         )
     report.save(folder)
-    write_report_page(folder)
+    write_report_page(folder, report)
     return report
 
 
