@@ -1,0 +1,145 @@
+"""Exporting episodes with two cameras to LeRobotDataset v3, against LeRobot's own writer.
+
+A run of a cheap env with two cameras is recorded with `--record full`, and exported: time, peak
+memory and size, of all episodes and of a quarter, since memory must not grow with their number.
+Where LeRobot's interpreter is there (tools/make_venvs.sh lerobot), its own writer gets the same
+frames: as arrays, so that it need not decode them as the export must. LeRobot is asked for the
+codec that hocket uses, frame by frame into the encoder and through PNG files, and for its default.
+
+    python benchmarks/export.py [--episodes 100] [--pixels 128] [--steps 100] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import hocket
+from hocket.export.chosen import Choice, open_chosen
+from hocket.export.demonstrations import Demonstrations
+from hocket.export.exporting import ExportConfig
+from hocket.export.pictures import pictures
+from hocket.export.watching import Silent
+
+HERE = Path(__file__).parent
+LEROBOT = HERE.parent / "venvs" / "lerobot" / "bin" / "python"
+WRITERS = (("h264", "streaming"), ("h264", "png"), ("libsvtav1", "png"))
+_MEASURE = """
+import json, resource, sys, time
+from pathlib import Path
+from hocket.export.exporting import export_run
+began = time.monotonic()
+export_run(Path(sys.argv[1]), "lerobot", Path(sys.argv[2]))
+seconds = time.monotonic() - began
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+print(json.dumps({"seconds": seconds, "peak_mib": peak}))
+"""
+
+
+def record(folder: Path, episodes: int, *, pixels: int, steps: int) -> Path:
+    """A run with every picture."""
+    hocket.evaluate(
+        env="shapes:Shapes",
+        policy="random",
+        out=folder,
+        episodes=episodes,
+        record="full",
+        video="none",
+        env_config={"pixels": pixels, "steps": steps},
+    )
+    return folder
+
+
+def measure(command: list[str]) -> dict[str, Any]:
+    """What a process of its own tells of its time and memory."""
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+    )
+    if done.returncode:
+        sys.exit(f"{' '.join(command[:2])} failed:\n{done.stderr[-2000:]}")
+    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+def size_of(folder: Path) -> float:
+    """In MiB."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 2**20
+
+
+def dump(run: Path, folder: Path) -> None:
+    """Every episode's frames as arrays."""
+    chosen = open_chosen(run, Choice())
+    config, scratch = ExportConfig(), folder / ".scratch"
+    for number, demo in enumerate(Demonstrations(chosen, config, scratch, Silent())):
+        place = folder / f"{number:05d}"
+        place.mkdir(parents=True)
+        for name, video in demo.cameras.items():
+            np.save(place / f"{name}.npy", np.stack(list(pictures(video, demo.length))))
+        np.save(place / "state.npy", demo.observations["observation/state"][:-1].astype(np.float32))
+        np.save(place / "action.npy", demo.actions.astype(np.float32))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--episodes", type=int, default=100)
+    parser.add_argument("--pixels", type=int, default=128)
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--json", type=Path)
+    flags = parser.parse_args()
+    os.chdir(HERE)
+    rows: dict[str, dict[str, Any]] = {}
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        shape = {"pixels": flags.pixels, "steps": flags.steps}
+        began = time.monotonic()
+        whole = record(root / "run", flags.episodes, **shape)
+        quarter = record(root / "quarter", max(1, flags.episodes // 4), **shape)
+        print(f"recorded in {time.monotonic() - began:.0f} s, not counted below")
+        for title, run in (("hocket, a quarter", quarter), ("hocket", whole)):
+            out = root / "out"
+            rows[title] = measure([sys.executable, "-c", _MEASURE, str(run), str(out)])
+            rows[title]["size_mib"] = size_of(out)
+            shutil.rmtree(out)
+        if LEROBOT.exists():
+            dump(whole, root / "frames")
+            for codec, way in WRITERS:
+                out = root / "theirs"
+                script = str(HERE / "lerobot_writer.py")
+                command = [str(LEROBOT), script, str(root / "frames"), str(out), codec, way]
+                title = f"LeRobot, {codec}, {way}"
+                rows[title] = measure(command)
+                rows[title]["size_mib"] = size_of(out)
+                shutil.rmtree(out)
+        else:
+            print("LeRobot's interpreter is missing: tools/make_venvs.sh lerobot")
+    show(rows)
+    if flags.json:
+        flags.json.write_text(json.dumps({"settings": vars(flags) | {"json": None}, **rows}))
+
+
+def show(rows: dict[str, dict[str, Any]]) -> None:
+    ours = rows["hocket"]["seconds"]
+    print(f"{'':28} {'seconds':>8} {'peak MiB':>9} {'size MiB':>9} {'times hocket':>13}")
+    for title, row in rows.items():
+        print(
+            f"{title:28} {row['seconds']:8.1f} {row['peak_mib']:9.0f} {row['size_mib']:9.1f} "
+            f"{row['seconds'] / ours:13.2f}"
+        )
+
+
+if __name__ == "__main__":
+    main()
