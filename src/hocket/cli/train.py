@@ -32,6 +32,8 @@ class Train(Subject):
     """Env steps of training; evaluations are not counted."""
     minutes: Annotated[float | None, arg(metavar="M")] = None
     """Stop after this long, even with steps left."""
+    stop_at: Annotated[float | None, arg(metavar="SCORE")] = None
+    """Stop once an evaluation is this good: a share of successes, or a return."""
     lanes: int = 4
     """Episodes that run at once, each in a process of its own; 1 runs in this process."""
     batch: int = 32

@@ -39,6 +39,7 @@ class TrainConfig:
     mode: Literal["sync", "async"] = "sync"
     steps: int = 200_000
     minutes: float | None = None
+    stop_at: float | None = None
     seed: int = 0
     lanes: int = 4
     batch: int = 32

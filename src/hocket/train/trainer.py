@@ -258,7 +258,9 @@ class Trainer:
     def _is_over(self, steps: int) -> bool:
         minutes = self._config.minutes
         is_late = minutes is not None and self._log.wall_s > 60 * minutes
-        return steps >= self._config.steps or self._ranks.count(is_late) > 0
+        goal = self._config.stop_at
+        is_good = goal is not None and self.best is not None and self.best >= goal
+        return steps >= self._config.steps or self._ranks.count(is_late or is_good) > 0
 
     def _finish(self) -> None:
         if self._is_finishing:

@@ -1,0 +1,86 @@
+"""Both sides of an asynchronous run end together, whatever ends one of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from hocket.train import checkpoint
+from train.async_runs import children, end, is_alive, learner_of, start, wait_for
+
+
+def has_checkpoint(run: Path) -> bool:
+    return bool(checkpoint.checkpoints(run))
+
+
+def gone_within(pids: list[int], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while any(is_alive(pid) for pid in pids):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def test_ctrl_c_ends_both_sides_and_the_run_can_be_resumed(tmp_path: Path) -> None:
+    process = start(tmp_path / "run", "--mode", "async")
+    try:
+        wait_for(lambda: has_checkpoint(tmp_path / "run") or process.poll() is not None)
+        pids = [process.pid, *children(process.pid)]
+        assert len(pids) >= 3
+        process.send_signal(signal.SIGINT)
+        assert process.wait(5) == 130
+        assert gone_within(pids, 5)
+        assert checkpoint.read_table(checkpoint.latest(tmp_path / "run") / "state.json")["version"]
+    finally:
+        end(process)
+
+
+def test_after_kill_9_of_the_collecting_side_nothing_is_left_running(tmp_path: Path) -> None:
+    process = start(tmp_path / "run", "--mode", "async")
+    try:
+        wait_for(lambda: has_checkpoint(tmp_path / "run") or process.poll() is not None)
+        pids = children(process.pid)
+        process.kill()
+        assert gone_within(pids, 5)
+    finally:
+        end(process)
+
+
+def test_the_death_of_the_learner_ends_the_run_with_an_error(tmp_path: Path) -> None:
+    process = start(tmp_path / "run", "--mode", "async")
+    try:
+        wait_for(lambda: has_checkpoint(tmp_path / "run") or process.poll() is not None)
+        os.kill(learner_of(process.pid), signal.SIGKILL)
+        _, errors = process.communicate(timeout=10)
+        assert process.returncode == 1
+        assert "learner" in errors.splitlines()[-1]
+    finally:
+        end(process)
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_killed_run_goes_on_where_its_newest_checkpoint_was(tmp_path: Path, mode: str) -> None:
+    from hocket.cli import main
+    from hocket.config import load_run, save_run
+
+    run = tmp_path / "run"
+    process = start(run, "--mode", mode)
+    try:
+        wait_for(lambda: has_checkpoint(run) or process.poll() is not None)
+        pids = children(process.pid)
+        process.kill()
+        assert gone_within(pids, 5)
+    finally:
+        end(process)
+    state = checkpoint.read_table(checkpoint.latest(run) / "state.json")
+    config = load_run(run)
+    save_run(run, {**config, "steps": state["env_steps"] + 200}, about={})
+    assert main(["train", "--resume", str(run)]) == 0
+    after = checkpoint.read_table(checkpoint.latest(run) / "state.json")
+    assert after["version"] > state["version"]
+    assert after["env_steps"] >= state["env_steps"] + 200

@@ -1,0 +1,116 @@
+"""Two ranks learn as one: summed gradients are those of a single process with all the data."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from hocket.train.actor import ChunkActor
+from hocket.train.batches import make_rollout
+from hocket.train.grpo import GRPO, GRPOConfig
+from hocket.train.measures import Measures
+from hocket.train.names import ActorConfig
+from hocket.train.ppo import PPO, PPOConfig
+from hocket.train.ranks import Ranks
+from hocket.train.segments import Segment
+from train.test_collecting import SHAPES
+from train.trajectories import segment
+
+TESTS = Path(__file__).parents[1]
+
+
+class Keep:
+    """An optimizer that only keeps gradients."""
+
+    def zero_grad(self) -> None: ...
+
+    def step(self) -> None: ...
+
+
+def episodes() -> list[Segment]:
+    rng = np.random.default_rng(0)
+    lengths = (2, 5, 1, 7)
+    return [
+        segment(
+            rng, chunks=n, seed=i // 2, repeat=i % 2, terminated=i % 2 == 0, truncated=i % 2 == 1
+        )
+        for i, n in enumerate(lengths)
+    ]
+
+
+def as_if_sampled(network: ChunkActor, parts: list[Segment]) -> list[Segment]:
+    """With probabilities near the network's own, so that no ratio is clipped away."""
+    known = []
+    for part in parts:
+        rows = make_rollout([part]).rows[0]
+        seen = network.evaluate(rows["observation"].to_dict(), rows["actions"], {})
+        log_prob = seen.log_prob.detach().numpy() + 0.01
+        known.append(dataclasses.replace(part, log_prob=log_prob))
+    return known
+
+
+def gradients(algo: str, parts: list[Segment], ranks: Ranks) -> dict[str, torch.Tensor]:
+    """Of one minibatch with everything in it."""
+    network = ChunkActor(SHAPES, ActorConfig(chunk_length=4, hidden=(16,)))
+    parts = as_if_sampled(network, parts)
+    measures = Measures(ranks)
+    if algo == "ppo":
+        learner = PPO(network, Keep(), PPOConfig(max_grad_norm=1e9), ranks)
+        learner.step(learner.prepare(make_rollout(parts), 0), measures, value_only=False)
+    else:
+        other = GRPO(network, Keep(), GRPOConfig(max_grad_norm=1e9), ranks)
+        other.step(other.prepare(parts, 0), measures)
+    found = {k: p.grad for k, p in network.named_parameters() if p.grad is not None}
+    return {**found, "kl": torch.tensor(measures.result()["kl"])}
+
+
+def work(algo: str, out: str) -> None:
+    """One of two processes, each with half of the episodes, of different lengths."""
+    ranks = Ranks.from_torchrun()
+    parts = episodes()[ranks.rank * 2 :][:2]
+    found = gradients(algo, parts, ranks)
+    np.savez(f"{out}{ranks.rank}.npz", **{k: v.numpy() for k, v in found.items()})
+    ranks.close()
+
+
+@pytest.mark.parametrize("algo", ["ppo", "grpo"])
+def test_gradients_of_two_ranks_are_those_of_one_process(tmp_path: Path, algo: str) -> None:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    code = f"from train.test_ranks import work; work({algo!r}, {str(tmp_path / 'rank')!r})"
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", code],
+            env={
+                **os.environ,
+                "PYTHONPATH": str(TESTS),
+                "RANK": str(rank),
+                "WORLD_SIZE": "2",
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port),
+                "OMP_NUM_THREADS": "1",
+            },
+        )
+        for rank in range(2)
+    ]
+    try:
+        assert [process.wait(90) for process in processes] == [0, 0]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    wanted = gradients(algo, episodes(), Ranks())
+    got = [np.load(tmp_path / f"rank{rank}.npz") for rank in range(2)]
+    for key, value in wanted.items():
+        for one in got:
+            np.testing.assert_allclose(one[key], value, rtol=1e-4, atol=1e-6)
+    assert any(np.abs(one["actors.0.0.weight"]).max() > 1e-4 for one in got)
