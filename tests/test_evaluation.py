@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import hocket
-from hocket.errors import ConfigError, UnknownNameError, UsageError
+from hocket.data import Batch, PolicySpec
+from hocket.errors import ConfigError, PolicyError, UnknownNameError, UsageError
 from hocket.evaluation import EvalConfig, name_of, plan_trials
 from hocket.events import AttemptsBegan, BatchInferred, ChunksExecuted, Event
 
@@ -166,6 +167,41 @@ def test_bad_input_is_a_clear_error(
     common = {"env": "toy:count", "policy": "scripted", "episodes": 1, "lanes": 1}
     with pytest.raises(error, match=words):
         hocket.evaluate(**{**common, **settings})
+
+
+class NoPolicy:
+    def infer(self, batch: Batch) -> None: ...
+
+
+class Raising:
+    spec = PolicySpec(chunk_length=4)
+
+    def infer(self, batch: Batch) -> Any:
+        self.open_drawer()
+
+    def open_drawer(self) -> None:
+        raise LookupError("no such drawer")
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("policy", [f"{__name__}:NoPolicy", NoPolicy()], ids=["name", "object"])
+def test_an_object_that_is_no_policy_is_told_what_it_lacks(policy: Any) -> None:
+    with pytest.raises(PolicyError, match=r"lacks `spec`.* and the method `close\(\)`"):
+        hocket.evaluate(env="toy:count", policy=policy, episodes=1, lanes=1)
+
+
+@pytest.mark.parametrize("lanes", [2, "auto"])
+def test_a_policy_that_raises_is_shown_with_its_own_traceback(lanes: int | str) -> None:
+    settings: dict[str, Any] = {"env": "toy:count", "episodes": 2, "lanes": lanes, "retries": 0}
+    try:
+        report = hocket.evaluate(policy=Raising(), **settings)
+    except PolicyError as error:  # where the first chunk tells how many lanes are worth it
+        told = str(error)
+    else:
+        told = report.episodes[0].error or ""
+    assert "no such drawer" in told
+    assert "in open_drawer" in told, "the user's own lines"
 
 
 def test_a_factory_inside_a_function_is_refused_with_advice() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from hocket.data import Actions, Answer, Array, Batch, PolicySpec, Row, Trial
 from hocket.errors import ChunkShapeError, ChunkValueError
-from hocket.inference import Answered, Inference, Job, WarmedUp
+from hocket.inference import Answered, Inference, Job, WarmedUp, account
 
 
 class Echo:
@@ -177,3 +177,54 @@ def test_a_warm_up_that_raises_tells_so() -> None:
     assert isinstance(answer, WarmedUp)
     with pytest.raises(RuntimeError, match="no weights"):
         raise answer.error or AssertionError
+
+
+class Stateful(Echo):
+    """Keeps the sessions that it was told of, and refuses some."""
+
+    refused = "1@0"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told = threading.Event()
+
+    def begin_session(self, row: Row) -> None:
+        if row.session == self.refused:
+            raise LookupError(f"no room for {row.session}")
+
+    def end_session(self, session: str) -> None:
+        self.told.set()
+        raise LookupError(f"never heard of {session}")
+
+
+def test_a_session_that_cannot_begin_costs_only_its_row() -> None:
+    (answer,) = run(Stateful(), job(3))
+    assert [chunk is None for chunk in answer.chunks] == [False, True, False]
+    assert "no room for 1@0" in str(answer.errors[1])
+
+
+def test_a_session_that_cannot_end_is_told_and_the_seat_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    policy, arrived = Stateful(), threading.Event()
+    inference = Inference([policy], ["echo"])
+    inference.start(arrived.set)
+    inference.end_session("0@0")
+    assert policy.told.wait(10)
+    inference.submit(job(1))
+    assert arrived.wait(10)
+    inference.close()
+    assert "never heard of 0@0" in caplog.text
+    assert isinstance(inference.answers()[0], Answered)
+
+
+def test_the_account_of_an_error_begins_where_the_policy_was_called() -> None:
+    def hook(_: Batch) -> None:
+        raise KeyError("depth")
+
+    (answer,) = run(Echo(hook), job(1))
+    text = account(answer.errors[0] or Exception())
+    assert text.startswith("KeyError: 'depth'\nTraceback")
+    assert "in hook" in text
+    assert "/hocket/inference.py" not in text
+    assert account(ChunkShapeError("wrong")) == "ChunkShapeError: wrong"

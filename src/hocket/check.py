@@ -8,7 +8,6 @@ gripper with the wrong sign fits every specification, and shows only there.
 from __future__ import annotations
 
 import contextlib
-import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from hocket import plugins
 from hocket.contact_sheet import contact_sheet, is_picture, write_png
 from hocket.contracts import Binds, Policy, Runtime, Sessions, WorkerSpec
 from hocket.data import Actions, Answer, Array, ArraySpec, Batch, EnvSpec, PolicySpec, Row, Trial
-from hocket.errors import EnvError, HocketError, PolicyError, UnknownNameError, WorkerFailed
+from hocket.errors import EnvError, PolicyError, UnknownNameError, WorkerFailed
 from hocket.plugins import did_you_mean
 from hocket.probe import Probe, probe
 
@@ -248,13 +247,7 @@ class _Witness:
         if is_first:
             self.inputs = {key: np.array(array[0]) for key, array in batch.arrays.items()}
             self.prompt = batch.rows[0].prompt
-        try:
-            answer = self._policy.infer(batch)
-        except HocketError:
-            raise
-        except Exception as error:
-            text = "".join(traceback.format_exception(error))
-            raise PolicyError(f"The policy raised {error!r}:\n{text}") from error
+        answer = self._policy.infer(batch)
         if is_first:
             values: Any = answer.values if isinstance(answer, Actions) else answer
             if getattr(values, "ndim", 0) == 3:

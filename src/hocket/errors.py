@@ -13,7 +13,8 @@ HocketError
 ├── PolicyError             a policy broke its contract
 │   ├── ChunkShapeError     wrong [B, T, A]
 │   ├── ChunkValueError     NaN, infinity or a dtype that is no number
-│   └── SessionLostError    the state that a policy kept for an attempt is gone
+│   ├── SessionLostError    the state that a policy kept for an attempt is gone
+│   └── PolicyUnavailableError  nobody answers
 ├── WorkerFailed            a worker crashed, hung, was killed, or used too much memory
 ├── WireError               a frame that cannot be read, or too long
 └── RunFolderError          a run folder that cannot be used

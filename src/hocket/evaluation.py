@@ -10,7 +10,7 @@ from typing import Any
 from hocket.contracts import Policy, Reader
 from hocket.errors import UsageError
 from hocket.eval_config import EvalConfig
-from hocket.planning import plan_trials
+from hocket.planning import plan_trials, require_policy
 from hocket.report import Report
 from hocket.run import Run
 
@@ -39,7 +39,7 @@ def evaluate(
             **settings,
         }
     )
-    live = None if isinstance(policy, str) else policy
+    live = None if isinstance(policy, str) else require_policy(policy, config.policy)
     folder = Path(out) if out is not None else None
     return run_evaluation(config, out=folder, policy=live, readers=readers)
 

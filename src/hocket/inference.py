@@ -7,9 +7,11 @@ raise stand alone: one bad row costs one row.
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,8 +20,15 @@ import numpy as np
 
 from hocket.contracts import Policy, ReadsDevice, Sessions
 from hocket.data import Actions, Array, Batch, Chunk, Observation, Row
-from hocket.errors import ChunkShapeError, ChunkValueError, PolicyUnavailableError
+from hocket.errors import (
+    ChunkShapeError,
+    ChunkValueError,
+    HocketError,
+    PolicyUnavailableError,
+)
 from hocket.replay import as_numpy, check_answer, finite_rows
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -165,20 +174,25 @@ class Seat:
         self._buffers: dict[Hashable, dict[str, Array]] = {}
 
     def end_session(self, session: str) -> None:
-        """The policy's own `end_session`; an error there ends nothing else."""
-        if self._sessions is not None:
+        """The policy's own `end_session`; its attempt is over, so an error there is only told."""
+        if self._sessions is None:
+            return
+        try:
             self._sessions.end_session(session)
+        except Exception as error:  # noqa: BLE001 - a policy of a user's may raise anything
+            _LOG.warning("Policy %r cannot end %s: %s", self._name, session, account(error))
 
     def answer(self, job: Job) -> Answered:
         """Run one job to its end; errors of the policy become errors of rows."""
         began = time.perf_counter()
-        if self._sessions is not None:
-            for row in job.rows:
-                if row.chunk == 0:
-                    self._sessions.begin_session(row)
         chunks: list[Chunk | None] = [None] * len(job.rows)
-        errors: list[Exception | None] = [None] * len(job.rows)
-        self._infer(job, 0, len(job.rows), chunks, errors)
+        errors = self._begin_sessions(job)
+        if not any(errors):
+            self._infer(job, 0, len(job.rows), chunks, errors)
+        else:
+            for i, error in enumerate(errors):
+                if error is None:
+                    self._infer(job, i, i + 1, chunks, errors)
         return Answered(
             job=job,
             began=began,
@@ -187,6 +201,19 @@ class Seat:
             errors=errors,
             observations=_kept(job) if job.keep else None,
         )
+
+    def _begin_sessions(self, job: Job) -> list[Exception | None]:
+        """Tell a policy that keeps state of new attempts; the error of each that it refused."""
+        errors: list[Exception | None] = [None] * len(job.rows)
+        if self._sessions is None:
+            return errors
+        for i, row in enumerate(job.rows):
+            try:
+                if row.chunk == 0:
+                    self._sessions.begin_session(row)
+            except Exception as error:  # noqa: BLE001 - it is that row's
+                errors[i] = error
+        return errors
 
     def _infer(
         self,
@@ -301,3 +328,16 @@ def _kept(job: Job) -> dict[str, Array]:
     if job.stacked is not None:
         return {key: np.array(as_numpy(array)) for key, array in job.stacked.items()}
     return {key: np.stack([view[key] for view in job.views]) for key in job.views[0]}
+
+
+def account(error: Exception) -> str:
+    """What a policy raised, for whoever wrote it: with its traceback from the call on, unless the
+    error is one of hocket's own, which says all in a sentence."""
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, HocketError):
+        return text
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    frames = "".join(traceback.format_exception(type(error), error, trace))
+    return f"{text}\n{frames}".rstrip()

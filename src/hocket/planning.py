@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from hocket import config as run_config
 from hocket import plugins
 from hocket.contracts import Policy, Runtime, Suite, WorkerSpec
-from hocket.data import Ref, TaskInfo, Trial
-from hocket.errors import UsageError
+from hocket.data import PolicySpec, Ref, TaskInfo, Trial
+from hocket.errors import PolicyError, UsageError
 from hocket.eval_config import EvalConfig
 from hocket.fleet.fleet import Fleet, FleetConfig
 from hocket.fleet.suites import has_rows
@@ -45,9 +46,30 @@ def plan_trials(config: EvalConfig) -> list[Trial]:
 
 
 def build_policy(config: EvalConfig) -> Policy:
-    """The policy that the configuration names."""
-    built: Policy = plugins.build("policies", config.policy, config.policy_config)
-    return built
+    """The policy that the configuration names, in an interpreter of its own where it names one."""
+    name, settings = config.policy, config.policy_config
+    if config.policy_python is not None:
+        name = f"sidecar:{name}"
+        settings = {"python": config.policy_python, "config": dict(settings)}
+    return require_policy(plugins.build("policies", name, settings), config.policy)
+
+
+def require_policy(policy: Any, name: str) -> Policy:
+    """The object itself, where it keeps the outline of the contract."""
+    spec = getattr(policy, "spec", None)
+    lacks = [] if isinstance(spec, PolicySpec) else ["`spec`, a hocket.PolicySpec"]
+    lacks += [
+        f"the method `{method}`"
+        for method in ("infer(batch)", "close()")
+        if not callable(getattr(policy, method.partition("(")[0], None))
+    ]
+    if lacks:
+        raise PolicyError(
+            f"{name!r} is no policy: {type(policy).__name__!r} lacks {' and '.join(lacks)}. "
+            "hocket.testing.check_policy(policy) tests the whole contract."
+        )
+    found: Policy = policy
+    return found
 
 
 def worker_spec(config: EvalConfig, suites: Mapping[str, Ref], policy: Policy) -> WorkerSpec:

@@ -9,11 +9,11 @@ from typing import TypeVar
 
 from hocket.contracts import Binds, Policy, Runtime, WorkerSpec
 from hocket.cycle import Latency, Work, best_lanes
-from hocket.data import EnvSpec, Row, Trial, noise_seed
-from hocket.errors import EnvError, WorkerFailed
+from hocket.data import Chunk, EnvSpec, Row, Trial, noise_seed
+from hocket.errors import EnvError, HocketError, PolicyError, WorkerFailed
 from hocket.fleet import notices
 from hocket.fleet.fleet import Fleet, FleetConfig
-from hocket.inference import Job, Seat
+from hocket.inference import Job, Seat, account
 
 _LONGEST_TIMING_S = 3.0
 NoticeT = TypeVar("NoticeT", bound=notices.Notice)
@@ -57,7 +57,8 @@ def probe(
 ) -> Probe:
     """Run the first chunk of `trial` in a worker of its own, which ends with its runtime.
 
-    The env's own error comes as EnvError with its traceback, a lost worker as WorkerFailed.
+    The env's own error comes as EnvError with its traceback, the policy's as PolicyError, a lost
+    worker as WorkerFailed.
     """
     config = FleetConfig(lanes=1, start_timeout_s=timeout_s)
     with Fleet(runtime, worker, config) as fleet:
@@ -70,11 +71,7 @@ def probe(
         if isinstance(policy, Binds):
             policy.bind(spec)
         job = _job(fleet, trial, ready.prompts[0], spec)
-        seat = Seat(policy, "probe")
-        latencies = _time(seat, job, policy.spec.max_batch)
-        answer = seat.answer(job)
-        if (chunk := answer.chunks[0]) is None:
-            raise answer.errors[0] or EnvError("The policy gave no answer.")
+        chunk, latencies = _infer(Seat(policy, "probe"), job, policy.spec.max_batch)
         actions = chunk.actions[: replan or policy.spec.replan or len(chunk.actions)]
         fleet.execute([0], [0], [0], [actions])
         executed = _wait(fleet, notices.LanesExecuted, timeout_s)
@@ -102,6 +99,20 @@ def _job(fleet: Fleet, trial: Trial, prompt: str, spec: EnvSpec) -> Job:
         views=[fleet.arrays(0)],
         action_size=spec.action.size,
     )
+
+
+def _infer(seat: Seat, job: Job, max_batch: int) -> tuple[Chunk, dict[int, float]]:
+    """The policy's answer, and its times; what it raises comes as PolicyError."""
+    try:
+        latencies = _time(seat, job, max_batch)
+        answer = seat.answer(job)
+        if (chunk := answer.chunks[0]) is None:
+            raise answer.errors[0] or PolicyError("The policy gave no answer.")
+    except HocketError:
+        raise
+    except Exception as error:
+        raise PolicyError(f"The policy raised {account(error)}") from error
+    return chunk, latencies
 
 
 def _time(seat: Seat, job: Job, max_batch: int) -> dict[int, float]:

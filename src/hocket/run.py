@@ -12,7 +12,7 @@ from hocket import config as run_config
 from hocket import machine
 from hocket.batches import BatchConfig, Batches
 from hocket.check import check_specs
-from hocket.contracts import Policy, Reader, Replicas, WorkerSpec
+from hocket.contracts import Policy, Reader, Replicas, Sessions, WorkerSpec
 from hocket.data import EnvSpec, Episode, Trial
 from hocket.deciding import Decider, paired_with, rounds_of
 from hocket.engine import Engine, EngineConfig
@@ -330,6 +330,11 @@ def _replicas(config: EvalConfig, policy: Policy) -> list[tuple[Policy, str]]:
     if not isinstance(policy, Replicas):
         raise UsageError(
             f"Policy {config.policy!r} cannot stand on several devices; leave out --policy-devices."
+        )
+    if isinstance(policy, Sessions) and len(config.policy_devices) > 1:
+        raise UsageError(
+            f"Policy {config.policy!r} keeps state for each episode, which one copy of it alone "
+            "would know: name one device in --policy-devices."
         )
     replicas = policy.replicas(config.policy_devices)
     return list(zip(replicas, config.policy_devices, strict=True))
