@@ -33,7 +33,7 @@ from hocket.events import (
 )
 from hocket.fleet import notices
 from hocket.fleet.fleet import Fleet
-from hocket.inference import Answered, Inference
+from hocket.inference import Answered, Inference, account
 from hocket.lanes import Lane, Turn
 from hocket.replay import ChunkRule
 from hocket.trials import TrialQueue
@@ -319,7 +319,7 @@ class Engine:
                     raise answer.errors[i] or HocketError("The policy gave no answer.")
                 sent.append((number, lane, lane.rule.take(chunk.actions, lane.steps)))
             except Exception as exc:  # noqa: BLE001 - an error of a user's policy costs its row
-                self._lose(number, f"{type(exc).__name__}: {exc}", now)
+                self._lose(number, account(exc), now)
                 self._fleet.discard([number], [lane.attempt])
                 self._free.append(number)
         self._execute(sent, now)
