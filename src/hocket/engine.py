@@ -149,7 +149,10 @@ class Engine:
         for answer, lanes, ready_at in self._batches.answers(now):
             self._deliver(answer, lanes, ready_at, now)
         self._tell()
-        self._assign()
+        if self._assign() and self._fleet.is_at_hand:
+            # The next poll resets them, and what they see belongs in the batch that leaves now.
+            for notice in self._fleet.poll(0.0):
+                self._hear(notice, self._now())
         self._batches.leave(self._lanes, self._fleet, self._now())
 
     # -- what workers say ----------------------------------------------------------------------
@@ -355,10 +358,11 @@ class Engine:
 
     # -- trials --------------------------------------------------------------------------------
 
-    def _assign(self) -> None:
-        """Give free lanes their next trials, unless what must not be lost is falling behind."""
+    def _assign(self) -> bool:
+        """Give free lanes their next trials, unless what must not be lost is falling behind;
+        whether any got one."""
         if not self._free or not self._trials or any(r.behind() for r in self._durable):
-            return
+            return False
         now = self._now()
         began: list[tuple[int, Lane]] = []
         while self._free and self._trials:
@@ -385,6 +389,7 @@ class Engine:
                 for trial, attempt in zip(trials, attempts, strict=True)
             ],
         )
+        return True
 
     # -- readers -------------------------------------------------------------------------------
 

@@ -48,14 +48,12 @@ BUILTIN: Mapping[Kind, Mapping[str, Builtin]] = {
         "gym": Builtin("hocket.envs.gym:Gym"),
         "toy": Builtin("hocket.testing:ToySuite"),
         "mjx": Builtin("hocket.envs.mjx:Mjx", "mjx", ("mujoco",)),
-        "mjx": Builtin("hocket.envs.mjx:Mjx", "mjx", ("mujoco",)),
         "isaaclab": Builtin("hocket.envs.isaaclab:IsaacLab"),
         "maniskill": Builtin("hocket.envs.maniskill:ManiSkill"),
         "vector": Builtin("hocket.envs.vector:Vector"),
     },
     "policies": {
         "reference": Builtin("hocket.policies.reference:Reference"),
-        "reference-mjx": Builtin("hocket.policies.mjx_reference:MjxReference"),
         "reference-mjx": Builtin("hocket.policies.mjx_reference:MjxReference"),
         "metaworld-expert": Builtin(
             "hocket.policies.expert:MetaWorldExpert", "metaworld", ("metaworld",)

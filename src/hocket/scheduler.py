@@ -4,7 +4,8 @@ in, batches go out, and time is an argument (any clock that never falls, in seco
 When a policy slot is free, a batch leaves as soon as, in one ready queue,
 
 - the ready lanes reach the target that the cycle model gives (see `hocket.cycle`), or
-- no lane is awaited any more, or the oldest has waited 1.5 times what a chunk takes, or
+- no lane is awaited any more, or the oldest has waited 1.5 times what a chunk takes, counted from
+  when the slot was free, or
 - waiting does not pay. The lanes that execute are expected a median duration after they began. To
   wait for the next few of them holds the ready ones up; to leave without them costs a second
   inference, which they wait for. Whatever costs the lanes less time in all is done. Where several
@@ -139,6 +140,8 @@ class Scheduler:
         """Integral of `_executing` over time, up to `_counted_at`."""
         self._counted_at = 0.0
         self._in_flight = 0
+        self._free_since = 0.0
+        """When a slot was last given back."""
         self._batches = 0
         self._check_at = 0
 
@@ -226,10 +229,10 @@ class Scheduler:
 
     def inferred(self, size: int, seconds: float, now: float) -> None:
         """A batch is back: a slot is free again, and this is what it cost."""
-        del now
         if self._in_flight == 0:
             raise ValueError("No batch is in flight.")
         self._in_flight -= 1
+        self._free_since = now
         self._latency.observe(size, seconds)
 
     def infer_s(self, size: int) -> float:
@@ -241,7 +244,7 @@ class Scheduler:
         if self._in_flight >= self._config.concurrency:
             return None
         queues = self._queues.values()
-        times = [queue.oldest + PATIENCE * queue.typical_s for queue in queues if queue.ready]
+        times = [self._patient_until(queue) for queue in queues if queue.ready]
         if not times:
             return None
         # As time goes on, waiting pays ever more, until a lane is overdue: of any queue, since a
@@ -275,9 +278,14 @@ class Scheduler:
         self._aim(queue)
         return (
             len(queue.ready) >= queue.target
-            or queue.oldest + PATIENCE * queue.typical_s <= now
+            or self._patient_until(queue) <= now
             or not (self._pays_to_wait(queue, now) or self._pays_to_give_way(queue, now))
         )
+
+    def _patient_until(self, queue: _Queue) -> float:
+        """Time that a lane spent waiting for a slot says nothing about who else is coming: with
+        an inference longer than a chunk, whoever just missed a batch would always go alone."""
+        return max(queue.oldest, self._free_since) + PATIENCE * queue.typical_s
 
     def _size(self, queue: _Queue) -> int:
         """All that are ready, or the target of them where two batches cost all of them less."""

@@ -21,7 +21,7 @@ from collections import deque
 from hocket.cycle import RunningMedian
 
 WINDOW = 31
-OVERDUE = 0.25
+OVERDUE = 0.5
 """Chunks are awaited no longer once they are late by this share of a step."""
 IMMINENT = 0.03
 """Chunks are never expected sooner than in this share of a step."""

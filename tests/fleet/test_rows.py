@@ -10,9 +10,9 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from row_toys import KEY, Echo, RowToy, RowToyConfig, RowToys
 
 import hocket
+from fleet.row_toys import KEY, Echo, RowToy, RowToyConfig, RowToys
 from hocket.contracts import WorkerSpec
 from hocket.data import Array, Outcome, Ref, Trial
 from hocket.errors import EnvError, SuspensionError, UsageError
@@ -20,7 +20,7 @@ from hocket.fleet.fleet import Fleet, FleetConfig
 from hocket.fleet.notices import LaneFailed, LanesExecuted, LanesReady, LanesUp, Notice
 from hocket.runtimes.inline import InlineRuntime
 
-ENV = "row_toys:RowToys"
+ENV = "fleet.row_toys:RowToys"
 
 
 def evaluate(

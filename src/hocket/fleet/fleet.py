@@ -192,6 +192,11 @@ class Fleet:
         if self._is_one and isinstance(link, SelfDriven):
             link.expect(len(lanes), seconds)
 
+    @property
+    def is_at_hand(self) -> bool:
+        """Whether all lanes are rows in this process: the next poll does what was asked for."""
+        return self._source() is not None
+
     def _source(self) -> Gathers | None:
         """The one worker of all lanes, where it gives many lanes' observations at once."""
         if not self._is_one:

@@ -1,0 +1,127 @@
+"""Chunks on a batched simulator whose rows fall out of step: hocket, for real, against what people
+do instead, on the same trials.
+
+64 rows, chunks of 16 actions, steps of 20 ms, inference of 200 and of 700 ms whatever the batch,
+episodes of 60 to 300 steps. hocket runs as it always does, with a simulator and a policy that
+sleep; the others sleep the same sleeps in a bare loop (any(), which would take a quarter of an
+hour, is computed, without any overhead of its own). The third setting has a policy whose time
+grows with its batch, as measured of a pi0-sized model on an H200, for which the limit is loose.
+Steps that a row is held for are not useful. The limit is what rows could do if each had its chunk
+as soon as a policy that works on it alone could give it.
+
+    python benchmarks/batched.py                ten minutes
+    python benchmarks/batched.py --simulation   the stepping rule over many settings, seconds
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import hocket
+from batched_simulation import (
+    SETTINGS,
+    Hocket,
+    Outcome,
+    Setting,
+    any_triggered,
+    ideal_inferences,
+    limit,
+    lockstep,
+    synced,
+)
+from batched_sleeper import SleepingPolicy, sleep
+
+PEERS = {"any()": any_triggered, "synced, held": synced, "lockstep": lockstep}
+
+
+def run_hocket(setting: Setting) -> tuple[Outcome, float]:
+    """The real engine; and the share of rows' time in which they stepped."""
+    policy = SleepingPolicy(base_s=setting.base_s, row_s=setting.row_s, chunk=setting.chunk)
+    report = hocket.evaluate(
+        env="batched_sleeper:Sleepers",
+        policy=policy,
+        lanes=setting.rows,
+        episodes=setting.episodes,
+        env_config={"step_s": setting.step_s, "lengths": tuple(setting.trials())},
+    )
+    done = report.throughput
+    outcome = Outcome(
+        seconds=done.wall_s, useful=done.env_steps, inferred=done.chunks, calls=done.batches
+    )
+    return outcome, outcome.useful * setting.step_s / setting.rows / outcome.seconds
+
+
+def row(name: str, outcome: Outcome, setting: Setting, occupancy: float) -> dict[str, Any]:
+    ideal = ideal_inferences(setting)
+    return {
+        "who": name,
+        "useful_row_steps_per_s": round(outcome.rate, 1),
+        "of_limit": round(outcome.rate / limit(setting), 4),
+        "inferences_per_chunk": round(outcome.inferred / ideal, 3),
+        "calls": outcome.calls,
+        "rows_busy": round(occupancy, 3),
+        "seconds": round(outcome.seconds, 2),
+    }
+
+
+def compare(setting: Setting) -> list[dict[str, Any]]:
+    outcome, occupancy = run_hocket(setting)
+    rows = [row("hocket", outcome, setting, occupancy)]
+    for name, run in PEERS.items():
+        began = time.perf_counter()
+        peer = run(setting) if run is any_triggered else run(setting, sleep)
+        if run is not any_triggered:
+            peer = replace(peer, seconds=time.perf_counter() - began)
+        busy = peer.useful * setting.step_s / setting.rows / peer.seconds
+        rows.append(row(name, peer, setting, busy))
+    return rows
+
+
+def simulate() -> list[dict[str, Any]]:
+    """The rule, its absence, and the others, as shares of the limit."""
+    rows = []
+    for name, setting in SETTINGS.items():
+        best = limit(setting)
+        shares = {
+            "hocket": Hocket(setting).run().rate,
+            "never holding": Hocket(setting, holds=False).run().rate,
+            **{peer: run(setting).rate for peer, run in PEERS.items()},
+        }
+        rows.append({"setting": name, **{k: round(v / best, 3) for k, v in shares.items()}})
+    return rows
+
+
+def show(title: str, rows: list[dict[str, Any]]) -> None:
+    print(f"\n{title}")
+    names = list(rows[0])
+    widths = [max(len(name), *(len(str(row[name])) for row in rows)) for name in names]
+    for cells in (names, *([str(row[name]) for name in names] for row in rows)):
+        print("  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--simulation", action="store_true")
+    parser.add_argument("--episodes", type=int, default=320)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    results: dict[str, Any] = {}
+    if args.simulation:
+        results["simulation"] = simulate()
+        show("Shares of the limit, in virtual time", results["simulation"])
+    else:
+        for name in ("64 rows, 200 ms", "64 rows, 700 ms", "64 rows, 75 + 8.5 B ms"):
+            setting = replace(SETTINGS[name], episodes=args.episodes)
+            results[name] = compare(setting)
+            show(f"{name}; limit {limit(setting):.0f} row-steps/s", results[name])
+    if args.json:
+        args.json.write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()

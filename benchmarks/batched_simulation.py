@@ -1,0 +1,252 @@
+"""Rows that share one step, in virtual time: the real scheduler and the real stepping rule against
+what people do instead, on the same trials.
+
+`any`        infers for all rows whenever any row has used up its chunk
+`synced`     infers for all rows once all have used up theirs; those that wait are held under an
+             action: a step that is not useful, while the simulator's clock of the episode runs
+`lockstep`   as `synced`, and a new round of episodes begins when the last one of a round has ended
+`hocket`     infers for whoever is ready and steps whoever has an action
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heapreplace
+from math import ceil, inf
+
+from hocket.scheduler import Scheduler, SchedulerConfig
+from hocket.stepping import StepRule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """Rows, what a step and an inference cost, and how long episodes are."""
+
+    rows: int = 64
+    chunk: int = 16
+    step_s: float = 0.02
+    base_s: float = 0.2
+    row_s: float = 0.0
+    lengths: tuple[int, int] = (60, 300)
+    episodes: int = 640
+    max_batch: int = 64
+    jitter: float = 0.03
+    """Standard deviation of the log of what a step, or an inference, takes of hocket's time."""
+
+    def infer_s(self, size: int) -> float:
+        """Seconds for a batch."""
+        return self.base_s + self.row_s * size
+
+    def trials(self) -> list[int]:
+        """The length of each episode, in the order in which they are begun."""
+        rng = random.Random(0)
+        return [rng.randint(*self.lengths) for _ in range(self.episodes)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of all trials."""
+
+    seconds: float
+    useful: int
+    """Steps of episodes, of all rows."""
+    inferred: int
+    """Rows that the policy worked on."""
+    calls: int
+
+    @property
+    def rate(self) -> float:
+        return self.useful / self.seconds
+
+
+def limit(setting: Setting) -> float:
+    """Useful row-steps a second if every row had its chunk as soon as a policy that works on it
+    alone could give it: each row then takes the next trial as soon as it is free."""
+    trials = setting.trials()
+    rows = [0.0] * min(setting.rows, len(trials))
+    heapify(rows)
+    for length in trials:
+        chunks = ceil(length / setting.chunk)
+        seconds = length * setting.step_s + chunks * setting.infer_s(1)
+        heapreplace(rows, rows[0] + seconds)
+    return sum(trials) / max(rows)
+
+
+def ideal_inferences(setting: Setting) -> int:
+    """Rows to infer if each chunk is inferred once."""
+    return sum(ceil(length / setting.chunk) for length in setting.trials())
+
+
+Pass = Callable[[float], None]
+"""Lets time pass: nothing in virtual time, a sleep in real time."""
+
+
+def any_triggered(setting: Setting, sleep: Pass = lambda _: None) -> Outcome:
+    """Everybody is inferred whenever anybody needs a chunk."""
+    return _rounds(setting, sleep, needs=any, is_lockstep=False)
+
+
+def synced(setting: Setting, sleep: Pass = lambda _: None) -> Outcome:
+    """Everybody gets a new chunk when everybody needs one; held until then."""
+    return _rounds(setting, sleep, needs=all, is_lockstep=False)
+
+
+def lockstep(setting: Setting, sleep: Pass = lambda _: None) -> Outcome:
+    """Rounds of episodes that begin and end together."""
+    return _rounds(setting, sleep, needs=all, is_lockstep=True)
+
+
+def _rounds(
+    setting: Setting,
+    sleep: Pass,
+    *,
+    needs: Callable[[Sequence[bool]], bool],
+    is_lockstep: bool,
+) -> Outcome:
+    waiting = deque(setting.trials())
+    left = [0] * setting.rows
+    chunk = [0] * setting.rows
+    seconds, useful, inferred, calls = 0.0, 0, 0, 0
+    while waiting or any(left):
+        if not is_lockstep or not any(left):
+            for row in range(setting.rows):
+                if not left[row] and waiting:
+                    left[row], chunk[row] = waiting.popleft(), 0
+        live = [row for row in range(setting.rows) if left[row]]
+        if needs([chunk[row] == 0 for row in live]):
+            seconds += setting.infer_s(setting.rows)
+            sleep(setting.infer_s(setting.rows))
+            inferred += setting.rows
+            calls += 1
+            # All are inferred, but a row that is in the middle of a chunk stays with it.
+            chunk = [count or setting.chunk for count in chunk]
+        seconds += setting.step_s
+        sleep(setting.step_s)
+        for row in live:
+            # The simulator does not know which steps are held: its episodes go on.
+            left[row] -= 1
+            if chunk[row]:
+                chunk[row] -= 1
+                useful += 1
+    return Outcome(seconds=seconds, useful=useful, inferred=inferred, calls=calls)
+
+
+class Hocket:
+    """The scheduler and the stepping rule, with a policy and a simulator that only take time."""
+
+    def __init__(self, setting: Setting, *, holds: bool = True) -> None:
+        self._setting = setting
+        self._noise = random.Random(1)
+        self._holds = holds
+        self._rule = StepRule()
+        self._scheduler = Scheduler(
+            SchedulerConfig(cores=setting.rows, max_batch=setting.max_batch, concurrency=1)
+        )
+        sizes = [1 << power for power in range(setting.max_batch.bit_length())]
+        self._scheduler.seed_latency({size: setting.infer_s(size) for size in sizes})
+        self._waiting = deque(setting.trials())
+        self._left = [0] * setting.rows
+        self._chunk = [0] * setting.rows
+        self._began = [0.0] * setting.rows
+        self._flying: tuple[float, tuple[int, ...]] | None = None
+        self._step_ends = inf
+        self._stepping: list[int] = []
+        self._took_s = self._step_s = 0.0
+        self.useful = self.inferred = self.calls = 0
+
+    def run(self) -> Outcome:
+        """All trials, to the last."""
+        now = 0.0
+        for row in range(self._setting.rows):
+            self._begin(row, now)
+        while any(self._left):
+            self._infer(now)
+            hold_s = self._step(now)
+            now = min(
+                self._step_ends,
+                self._flying[0] if self._flying else inf,
+                now + hold_s if hold_s else inf,
+                self._wake(now),
+            )
+            self._arrive(now)
+        return Outcome(seconds=now, useful=self.useful, inferred=self.inferred, calls=self.calls)
+
+    def _jitter(self) -> float:
+        return self._noise.lognormvariate(0.0, self._setting.jitter)
+
+    def _wake(self, now: float) -> float:
+        at = self._scheduler.wake_at(now)
+        return inf if at is None or self._flying else max(at, now + 1e-6)
+
+    def _begin(self, row: int, now: float) -> None:
+        if self._waiting:
+            self._left[row] = self._waiting.popleft()
+            self._scheduler.ready(row, "rows", now, None)
+
+    def _infer(self, now: float) -> None:
+        plan = self._scheduler.next_batch(now) if self._flying is None else None
+        if plan is not None:
+            usual_s = self._setting.infer_s(len(plan.lanes))
+            self._took_s = usual_s * self._jitter()
+            self._flying = (now + self._took_s, plan.lanes)
+            self._rule.expect(len(plan.lanes), now + usual_s)
+            self.inferred += len(plan.lanes)
+            self.calls += 1
+
+    def _step(self, now: float) -> float:
+        """Begin a step, unless one is under way or it is held: then for how long."""
+        active = [row for row, count in enumerate(self._chunk) if count]
+        if self._step_ends < inf or not active:
+            return 0.0
+        hold_s = self._rule.hold_s(len(active), now) if self._holds else 0.0
+        if not hold_s:
+            self._step_s = self._setting.step_s * self._jitter()
+            self._step_ends, self._stepping = now + self._step_s, active
+        return hold_s
+
+    def _arrive(self, now: float) -> None:
+        if now >= self._step_ends:
+            self._step_ends = inf
+            self._rule.stepped(self._step_s)
+            for row in self._stepping:
+                self._advance(row, now)
+        if self._flying and now >= self._flying[0]:
+            lanes = self._flying[1]
+            self._scheduler.inferred(len(lanes), self._took_s, now)
+            self._scheduler.executing(lanes, "chunk", now)
+            self._rule.came(len(lanes))
+            for row in lanes:
+                self._chunk[row], self._began[row] = self._setting.chunk, now
+            self._flying = None
+
+    def _advance(self, row: int, now: float) -> None:
+        self._chunk[row] -= 1
+        self._left[row] -= 1
+        self.useful += 1
+        if not self._left[row]:
+            self._chunk[row] = 0
+            self._scheduler.leave(row)
+            self._begin(row, now)
+        elif not self._chunk[row]:
+            self._scheduler.ready(row, "rows", now, now - self._began[row])
+
+
+SETTINGS: dict[str, Setting] = {
+    "64 rows, 200 ms": Setting(base_s=0.2),
+    "64 rows, 700 ms": Setting(base_s=0.7),
+    "64 rows, 20 ms": Setting(base_s=0.02),
+    "64 rows, 75 + 8.5 B ms": Setting(base_s=0.075, row_s=0.0085),
+    "64 rows, 24 + 8 B ms": Setting(base_s=0.024, row_s=0.008),
+    "16 rows, 200 ms": Setting(rows=16, episodes=160, base_s=0.2),
+    "256 rows, 200 ms, 5 ms steps": Setting(
+        rows=256, episodes=1500, base_s=0.2, step_s=0.005, max_batch=256
+    ),
+    "64 rows, chunks of 4, 60 ms": Setting(chunk=4, base_s=0.06),
+    "64 rows, chunks of 32, 200 ms": Setting(chunk=32, base_s=0.2),
+    "64 rows, 100 ms steps, 50 ms": Setting(step_s=0.1, base_s=0.05),
+    "64 rows, 100 ms steps, 300 ms, chunks of 4": Setting(step_s=0.1, base_s=0.3, chunk=4),
+    "64 rows, short episodes": Setting(base_s=0.2, lengths=(10, 40), episodes=2000),
+}

@@ -1,0 +1,100 @@
+"""A batched simulator and a policy that take time and do nothing else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import gymnasium
+import numpy as np
+
+from hocket.contracts import RowSteps
+from hocket.data import Actions, Array, Batch, PolicySpec, TaskInfo
+
+KEY = "observation/state"
+
+
+def sleep(seconds: float) -> None:
+    """Not longer than that, where the machine's own sleep would be by a part of a step."""
+    end = time.perf_counter() + seconds
+    time.sleep(max(0.0, seconds - 0.002))
+    while time.perf_counter() < end:
+        time.sleep(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SleeperConfig:
+    """What a step costs, and how long each trial's episode is."""
+
+    step_s: float = 0.02
+    lengths: tuple[int, ...] = (100,)
+    """By seed; seeds beyond the last begin again with the first."""
+
+
+class SleepingRows:
+    """Rows that only count. A step of any number of rows takes the same time."""
+
+    suspension = "mask"
+    tasks = ("sleep",)
+
+    def __init__(self, rows: int, config: SleeperConfig) -> None:
+        self.rows = rows
+        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (7,), np.float32)
+        self._config = config
+        self._lengths = np.asarray(config.lengths)
+        self._left = np.zeros(rows, np.int64)
+        self._seen = np.zeros((rows, 16), np.float32)
+        self._nothing = np.zeros(rows)
+        self._never = np.zeros(rows, np.bool_)
+
+    def reset(self, rows: Array, tasks: Sequence[str], seeds: Sequence[int]) -> None:
+        self._left[rows] = self._lengths[np.asarray(seeds) % len(self._lengths)]
+
+    def step(self, actions: Array, active: Array) -> RowSteps:
+        if self._config.step_s:
+            sleep(self._config.step_s)
+        self._left -= active
+        return RowSteps(self._nothing, self._left <= 0, self._never, None)
+
+    def observe(self, rows: Array) -> dict[str, Array]:
+        return {KEY: self._seen[rows]}
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+class Sleepers:
+    """The suite."""
+
+    Config: ClassVar = SleeperConfig
+
+    def __init__(self, argument: str, config: SleeperConfig) -> None:
+        self._config = config
+
+    def tasks(self) -> list[TaskInfo]:
+        return [TaskInfo(name="sleep", prompt="Sleep.")]
+
+    def make_rows(self, task: str, rows: int) -> SleepingRows:
+        return SleepingRows(rows, self._config)
+
+
+class SleepingPolicy:
+    """Takes `base_s + row_s * B` for a batch of B."""
+
+    def __init__(
+        self, *, base_s: float, row_s: float = 0.0, chunk: int = 16, max_batch: int = 64
+    ) -> None:
+        self.spec = PolicySpec(chunk_length=chunk, action_size=7, max_batch=max_batch)
+        self._base_s, self._row_s = base_s, row_s
+        self._chunks = np.zeros((max_batch, chunk, 7), np.float32)
+
+    def infer(self, batch: Batch) -> Actions:
+        seconds = self._base_s + self._row_s * batch.size
+        if seconds:
+            sleep(seconds)
+        return Actions(self._chunks[: batch.size])
+
+    def close(self) -> None:
+        """Nothing to let go of."""
