@@ -13,15 +13,16 @@ import ssl
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hocket.data import Actions, Array, Batch, EnvSpec, PolicySpec, Row
+from hocket.data import Actions, Array, Batch, EnvSpec, Observation, PolicySpec, Row
 from hocket.errors import ChunkShapeError, ConfigError
 from hocket.mapping import Embodiment, Identity, check_env, open_mapping
-from hocket.msgpack_numpy import pack, unpack
+from hocket.msgpack_numpy import pack
 from hocket.policies.loop_thread import LoopThread
 from hocket.policies.openpi_connection import (
     API_KEY_VARIABLE,
@@ -36,16 +37,12 @@ from hocket.policies.openpi_protocol import (
     bind_request,
     check_extended,
     read_chunk,
+    read_extended,
     read_observation,
     reset_request,
 )
-from hocket.policies.openpi_servers import (
-    STOCK_CONNECTIONS,
-    Patience,
-    Replica,
-    Reply,
-    Servers,
-)
+from hocket.policies.openpi_replica import STOCK_CONNECTIONS, Patience, Replica, Reply
+from hocket.policies.openpi_servers import Servers
 from hocket.policies.openpi_shared import (
     WORTH_BYTES,
     SharedArrays,
@@ -77,6 +74,9 @@ class OpenPIConfig:
     """The key of the actions in a reply; empty takes `actions` or `action`."""
     max_batch: int = 1
     """Rows that a stock server is asked for in one call, one after the other."""
+    flush_on_reconnect: bool = False
+    """After a lost connection, recall what is left of the chunks that came over it, and ask again:
+    for servers that keep state. A stock server keeps none."""
 
     def __post_init__(self) -> None:
         if self.connections < 0 or self.retries < 0 or self.max_batch < 1:
@@ -118,8 +118,9 @@ class OpenPI:
         if self._announcement is not None and isinstance(self._mapping, Identity):
             number = next(self._numbers)
             frame = pack(bind_request(number, spec))
-            for reply in client.thread.run(client.servers.tell_all(frame)):
-                check_extended(unpack(reply.frames[0]), number, reply.source)
+            read = partial(read_extended, number=number)
+            for reply in client.thread.run(client.servers.tell_all(frame, read)):
+                check_extended(reply.answers[0], reply.source)
 
     def infer(self, batch: Batch) -> Actions:
         """The server's answer to all rows of a batch, all from one connection."""
@@ -143,6 +144,26 @@ class OpenPI:
                 self._tell(client, number, reset_request(number, session), session)
             finally:
                 client.thread.call(client.servers.end, session)
+
+    @property
+    def reconnects(self) -> int:
+        """Connections that were made after one was lost."""
+        client = self._client
+        return 0 if client is None else client.servers.reconnects
+
+    @property
+    def flushes(self) -> bool:
+        """Whether chunks of lost connections are to be recalled."""
+        return self._config.flush_on_reconnect
+
+    def is_stale(self, source: str) -> bool:
+        """Whether the connection that a chunk came over is gone."""
+        client = self._client
+        return client is not None and not client.servers.knows(source)
+
+    def request(self, observation: Observation, prompt: str) -> dict[str, Any]:
+        """What the server is sent for one env's observation."""
+        return self._mapping.request(observation, prompt)
 
     def close(self) -> None:
         """Close all connections; closing twice is safe."""
@@ -204,11 +225,9 @@ class OpenPI:
 
     def _infer_stock(self, client: _Client, batch: Batch) -> Actions:
         frames = [pack(self._request(batch, i)) for i in range(len(batch.rows))]
-        reply = client.thread.run(client.servers.ask(frames))
-        chunks = [
-            self._mapping.actions(read_chunk(unpack(frame), self._config.reply_key, reply.source))
-            for frame in reply.frames
-        ]
+        read = partial(read_chunk, reply_key=self._config.reply_key)
+        reply = client.thread.run(client.servers.ask(frames, read=read))
+        chunks = [self._mapping.actions(chunk) for chunk in reply.answers]
         return Actions(_stack(chunks, batch.pad, reply.source), source=reply.source)
 
     def _infer_extended(self, client: _Client, batch: Batch) -> Actions:
@@ -219,8 +238,8 @@ class OpenPI:
         sessions = [row.session for row in batch.rows] if stateful else []
         try:
             reply = self._ask_batch(client, number, asked, sessions)
-            answer = unpack(reply.frames[0])
-            found = check_extended(answer, number, reply.source)
+            answer = reply.answers[0]
+            found = check_extended(answer, reply.source)
         except SharedArraysError:
             # The server may not look into this process after all: arrays travel from now on.
             self._shared = None
@@ -241,14 +260,15 @@ class OpenPI:
         self, client: _Client, number: int, batch: Batch, sessions: Sequence[str]
     ) -> Reply:
         shared, arrays = self._shared, batch_arrays(batch)
+        read = partial(read_extended, number=number)
         if shared is None or sum(value.nbytes for value in arrays.values()) < WORTH_BYTES:
             frame = pack(batch_request(number, batch))
-            return client.thread.run(client.servers.ask([frame], sessions))
+            return client.thread.run(client.servers.ask([frame], sessions, read))
         with self._lock:
             placed = shared.place(arrays)
         frame = pack(batch_request(number, batch, placed.description))
         try:
-            reply = client.thread.run(client.servers.ask([frame], sessions))
+            reply = client.thread.run(client.servers.ask([frame], sessions, read))
         except BaseException:
             placed.abandon()
             raise
@@ -257,12 +277,13 @@ class OpenPI:
         return reply
 
     def _tell(self, client: _Client, number: int, request: dict[str, Any], session: str) -> None:
-        reply = client.thread.run(client.servers.ask([pack(request)], [session]))
-        check_extended(unpack(reply.frames[0]), number, reply.source)
+        read = partial(read_extended, number=number)
+        reply = client.thread.run(client.servers.ask([pack(request)], [session], read))
+        check_extended(reply.answers[0], reply.source)
 
     def _request(self, batch: Batch, row: int) -> dict[str, Any]:
         observation = {key: value[row] for key, value in batch.arrays.items()}
-        return self._mapping.request(observation, batch.rows[row].prompt)
+        return self.request(observation, batch.rows[row].prompt)
 
     def _mapped(self, batch: Batch) -> Batch:
         """The batch as the mapping's server would see it."""

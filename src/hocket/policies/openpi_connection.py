@@ -13,14 +13,20 @@ import re
 import socket
 import ssl
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from websockets.asyncio.client import ClientConnection, connect, unix_connect
 from websockets.exceptions import InvalidStatus, WebSocketException
 
-from hocket.errors import ConfigError, PolicyError, PolicyUnavailableError, WireError
+from hocket.errors import (
+    ConfigError,
+    HocketError,
+    PolicyError,
+    PolicyUnavailableError,
+    WireError,
+)
 from hocket.msgpack_numpy import unpack
 from hocket.policies.openpi_protocol import Announcement, find_announcement
 
@@ -30,6 +36,10 @@ PING_INTERVAL_S = 20.0
 FRAGMENT = 1 << 20
 """Longer frames go in pieces: an event loop's write buffer is slow with many megabytes at once."""
 REFUSED_STATUSES = (401, 403, 404)
+
+Answer = TypeVar("Answer")
+Read = Callable[[bytes], Answer]
+"""What a reply says; raises where it is none, and the connection then ends."""
 
 
 class Unreachable(PolicyUnavailableError):
@@ -132,9 +142,12 @@ class Connection:
                 opened.transport.abort()
             raise
 
-    async def ask(self, frame: bytes, timeout_s: float, *, trusts_repeats: bool) -> bytes:
-        """One request and its reply. Whatever goes wrong ends the connection, and so does a reply
-        like the one before, unless repeats are to be trusted."""
+    async def ask(
+        self, frame: bytes, timeout_s: float, read: Read[Answer], *, trusts_repeats: bool
+    ) -> Answer:
+        """One request, and what `read` makes of its reply. Whatever goes wrong ends the connection:
+        so does a reply that `read` raises for, and one like the reply before, unless repeats are to
+        be trusted."""
         self._expected = asyncio.get_running_loop().create_future()
         try:
             async with _within(timeout_s):
@@ -156,7 +169,14 @@ class Connection:
             self.abort()
             raise Repeated(reply)
         self._last = reply
-        return reply
+        try:
+            return read(reply)
+        except HocketError as exc:
+            self.abort()
+            raise type(exc)(f"{self.source}: {exc}") from exc
+        except BaseException:
+            self.abort()
+            raise
 
     @property
     def is_open(self) -> bool:

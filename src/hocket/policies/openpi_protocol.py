@@ -25,6 +25,7 @@ from hocket.errors import (
     WireError,
 )
 from hocket.fleet.plain import env_spec_to_plain
+from hocket.msgpack_numpy import unpack
 from hocket.policies.openpi_shared import SharedArraysError
 
 EXTENSION = "hocket"
@@ -220,15 +221,15 @@ def _numbers(key: str, value: Any) -> Array:
 # -- Replies -------------------------------------------------------------------------------------
 
 
-def read_chunk(reply: Any, reply_key: str, source: str) -> Array:
+def read_chunk(frame: bytes, reply_key: str = "") -> Array:
     """The actions `[T, A]` in a stock reply."""
-    value = reply
+    value = reply = unpack(frame)
     if isinstance(reply, Mapping):
         keys = (reply_key,) if reply_key else REPLY_KEYS
         present = [key for key in keys if key in reply]
         if not present:
             raise PolicyError(
-                f"{source} answered without {' or '.join(map(repr, keys))}; it sent: "
+                f"The server answered without {' or '.join(map(repr, keys))}; it sent: "
                 f"{', '.join(map(repr, reply)) or 'nothing'}. Set --policy.reply-key."
             )
         value = reply[present[0]]
@@ -238,15 +239,22 @@ def read_chunk(reply: Any, reply_key: str, source: str) -> Array:
     if chunk.ndim == 1 and chunk.dtype.kind in "fiu":
         chunk = chunk[None]
     if chunk.ndim != 2 or 0 in chunk.shape:
-        raise ChunkShapeError(f"{source} answered with actions {chunk.shape}; needed (T, A).")
+        raise ChunkShapeError(f"The server answered with actions {chunk.shape}; needed (T, A).")
     return chunk
 
 
-def check_extended(reply: Any, number: int, source: str) -> Mapping[str, Any]:
-    """An extended reply that answers request `number`; errors that it tells are raised."""
+def read_extended(frame: bytes, number: int) -> Mapping[str, Any]:
+    """An extended reply, where it answers request `number`: server and client are in step."""
+    reply = unpack(frame)
     found = reply.get(EXTENSION) if isinstance(reply, Mapping) else None
     if not isinstance(found, Mapping) or found.get("id") != number:
-        raise WireError(f"{source} answered something else than request {number}.")
+        raise WireError(f"The server answered something else than request {number}.")
+    return reply
+
+
+def check_extended(reply: Mapping[str, Any], source: str) -> Mapping[str, Any]:
+    """What an extended reply says of itself; errors that it tells are raised."""
+    found: Mapping[str, Any] = reply[EXTENSION]
     error = found.get("error")
     if error is not None:
         kind = _TOLD.get(str(found.get("kind")), PolicyError)

@@ -1,221 +1,22 @@
-"""Several connections to one OpenPI server, and several servers behind one question.
+"""Several OpenPI servers behind one question.
 
-Everything here runs on one event loop and needs no lock. A question is a list of frames that one
-connection answers from first to last; after a drop all of them are asked again elsewhere, so no
-answer ever mixes what came before the drop with what came after.
+Everything here runs on one event loop and needs no lock. After a drop all frames of a question are
+asked again, perhaps elsewhere, so no answer ever mixes what came before the drop with what came
+after.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hocket.errors import PolicyUnavailableError, SessionLostError
-from hocket.policies.openpi_connection import (
-    Connection,
-    Dialing,
-    Dropped,
-    Endpoint,
-    Repeated,
-    Unreachable,
-)
-from hocket.policies.openpi_protocol import Announcement
-
-STOCK_CONNECTIONS = 2
-"""A stock server works on one request at a time: one more is on its way meanwhile."""
-FIRST_BACKOFF_S = 0.1
-LONGEST_BACKOFF_S = 5.0
-BELIEVED_REPEATS = 3
-"""A server that really answered the same so often in a row is believed to."""
+from hocket.policies.openpi_connection import Connection, Dropped, Read, Unreachable
+from hocket.policies.openpi_replica import Patience, Replica, Reply
 
 Answer = TypeVar("Answer")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
-    """How long and how often a client tries."""
-
-    timeout_s: float = 60.0
-    """For one request alone; each request ahead of it on the same server adds as much."""
-    ready_timeout_s: float = 240.0
-    """For a server to come up, or to come back; also for a server's first answer."""
-    retries: int = 3
-    """Times that one question is asked again after a drop."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
-    """The frames that answer a question, all from one connection."""
-
-    frames: list[bytes]
-    source: str
-    connection: Connection
-
-
-class Replica:
-    """One server: a few connections, made when they are needed."""
-
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        dialing: Dialing,
-        patience: Patience,
-        connections: int,
-        *,
-        is_row_wise: bool,
-    ) -> None:
-        self.endpoint = endpoint
-        self._dialing = dialing
-        self._patience = patience
-        self._connections = connections
-        self._is_row_wise = is_row_wise
-        """Questions are single rows: a server that batches is asked for a batch of them at once."""
-        self._idle: list[Connection] = []
-        self._open = 0
-        self._free = asyncio.Condition()
-        self._opened = 0
-        self._in_flight = 0
-        self._drops = 0
-        self._has_answered = False
-        self._true_repeats = 0
-        self._backoff_s = FIRST_BACKOFF_S
-        self.retry_at = 0.0
-        self.outage_since: float | None = None
-        self.load = 0
-        """Questions in flight here, or waiting for a connection."""
-        self.announcement: Announcement | None = None
-        self.greetings: list[bytes] = []
-        """Told to the server first on every new connection: it may be a new server."""
-
-    @property
-    def generation(self) -> str:
-        """Changes when state that the server kept may be gone."""
-        return self.announcement.instance if self.announcement else str(self._drops)
-
-    async def ask(self, frames: Sequence[bytes], generation: str | None) -> Reply:
-        """The replies to all frames, in order, from one connection.
-
-        A reply like the one before is asked for again on a new connection, where nothing came
-        before. Servers that stamp their replies with times never repeat themselves; one that turns
-        out to do so is believed.
-        """
-        self.load += 1
-        try:
-            try:
-                return await self._ask_all(frames, generation, is_fresh=False)
-            except Repeated as exc:
-                reply = await self._ask_all(frames, generation, is_fresh=True)
-                is_true = exc.frame in reply.frames
-                self._true_repeats = self._true_repeats + 1 if is_true else 0
-                return reply
-        finally:
-            self.load -= 1
-
-    async def _ask_all(
-        self, frames: Sequence[bytes], generation: str | None, *, is_fresh: bool
-    ) -> Reply:
-        connection = await self._take(is_fresh=is_fresh)
-        trusts = is_fresh or self._true_repeats >= BELIEVED_REPEATS
-        try:
-            if generation is not None and generation != self.generation:
-                raise SessionLostError(
-                    f"The server at {self.endpoint.name} was restarted or lost; the state that "
-                    f"it kept for this attempt is gone."
-                )
-            replies = [
-                await self._ask(connection, frame, trusts_repeats=trusts) for frame in frames
-            ]
-        finally:
-            await self._give_back(connection)
-        return Reply(frames=replies, source=connection.source, connection=connection)
-
-    async def connect(self) -> Connection:
-        """A connection's metadata, whether or not anything is asked."""
-        connection = await self._take()
-        await self._give_back(connection)
-        return connection
-
-    async def close(self) -> None:
-        """Close what is idle; what is in flight ends with its question."""
-        idle, self._idle = self._idle, []
-        await asyncio.gather(*(connection.close() for connection in idle))
-
-    def failed(self, now: float) -> None:
-        """Remember a failure: nobody tries again before the backoff is over."""
-        self.outage_since = self.outage_since or now
-        self.retry_at = now + self._backoff_s * random.uniform(0.5, 1.5)
-        self._backoff_s = min(LONGEST_BACKOFF_S, 2 * self._backoff_s)
-
-    async def _ask(
-        self, connection: Connection, frame: bytes, *, trusts_repeats: bool = True
-    ) -> bytes:
-        patience = self._patience
-        alone_s = patience.timeout_s
-        if not self._has_answered:
-            alone_s = max(alone_s, patience.ready_timeout_s)  # its first answer may compile
-        timeout_s = alone_s * (self._in_flight + 1)
-        self._in_flight += 1
-        try:
-            reply = await connection.ask(frame, timeout_s, trusts_repeats=trusts_repeats)
-        except Repeated:
-            raise
-        except Dropped:
-            self._drops += 1
-            self._has_answered = False
-            raise
-        finally:
-            self._in_flight -= 1
-        self._has_answered = True
-        return reply
-
-    async def _take(self, *, is_fresh: bool = False) -> Connection:
-        async with self._free:
-            await self._free.wait_for(lambda: self._idle or self._open < self._limit)
-            while self._idle:
-                connection = self._idle.pop()
-                if connection.is_open and not is_fresh:
-                    return connection
-                self._open -= 1
-                if connection.is_open:
-                    connection.abort()  # to make room for a fresh one
-                    break
-                self._drops += 1
-            self._open += 1
-        self._opened += 1
-        try:
-            connection = await Connection.open(self.endpoint, self._dialing, self._opened)
-        except BaseException:
-            await self._give_back(None)
-            raise
-        self.announcement = connection.announcement
-        self.retry_at, self._backoff_s, self.outage_since = 0.0, FIRST_BACKOFF_S, None
-        try:
-            for greeting in self.greetings:
-                await self._ask(connection, greeting)
-        except BaseException:
-            await self._give_back(connection)
-            raise
-        return connection
-
-    async def _give_back(self, connection: Connection | None) -> None:
-        async with self._free:
-            if connection is not None and connection.is_open:
-                self._idle.append(connection)
-            else:
-                self._open -= 1
-            self._free.notify()
-
-    @property
-    def _limit(self) -> int:
-        if self._connections:
-            return self._connections
-        if self.announcement is None:
-            return STOCK_CONNECTIONS
-        spec = self.announcement.spec
-        return spec.concurrency * spec.max_batch if self._is_row_wise else spec.concurrency + 1
 
 
 @dataclass(slots=True)
@@ -235,29 +36,31 @@ class Servers:
     patience: Patience
     _pins: dict[str, Pin] = field(default_factory=dict)
 
-    async def ask(self, frames: Sequence[bytes], sessions: Sequence[str] = ()) -> Reply:
+    async def ask(
+        self, frames: Sequence[bytes], sessions: Sequence[str] = (), read: Read[Any] = bytes
+    ) -> Reply:
         """The answer to a question, however often it must be asked; see `Patience`.
 
         Sessions that share a question must have been pinned to one server.
         """
         if not sessions:
-            return await self._until_answered(lambda replica: replica.ask(frames, None))
+            return await self._until_answered(lambda replica: replica.ask(frames, read, None))
         pins = [self._pins[session] for session in sessions if session in self._pins]
         if len(pins) < len(sessions) or len({pin.generation for pin in pins}) > 1:
             raise SessionLostError("The server that knew this attempt is gone.")
         generation = pins[0].generation
         try:
             return await self._until_answered(
-                lambda replica: replica.ask(frames, generation), pins[0].replica, repeats=0
+                lambda replica: replica.ask(frames, read, generation), pins[0].replica, repeats=0
             )
         except Dropped as exc:
             raise SessionLostError(f"{exc}; what it knew of this attempt is lost.") from exc
 
-    async def tell_all(self, frame: bytes) -> list[Reply]:
+    async def tell_all(self, frame: bytes, read: Read[Any] = bytes) -> list[Reply]:
         """Tell every server the same, now and whenever a connection is made again."""
         replies = await asyncio.gather(
             *(
-                self._until_answered(lambda replica: replica.ask([frame], None), replica)
+                self._until_answered(lambda replica: replica.ask([frame], read, None), replica)
                 for replica in self.replicas
             )
         )
@@ -279,6 +82,15 @@ class Servers:
     def end(self, session: str) -> None:
         """Forget a session."""
         self._pins.pop(session, None)
+
+    @property
+    def reconnects(self) -> int:
+        """Connections to any server that were made after one was lost."""
+        return sum(replica.reconnects for replica in self.replicas)
+
+    def knows(self, source: str) -> bool:
+        """Whether `source` names a connection that still lives."""
+        return any(replica.knows(source) for replica in self.replicas)
 
     @property
     def load(self) -> int:
