@@ -120,3 +120,9 @@ def test_a_missing_package_is_told_with_how_to_get_it(
     monkeypatch.setitem(__import__("sys").modules, "h5py", None)
     with pytest.raises(MissingExtraError, match=r"hocket\[hdf5\]"):
         export(image_run, "hdf5", tmp_path / "out.hdf5")
+
+
+def test_a_place_that_cannot_be_written_is_told(image_run: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match=r"The export to .* failed"):
+        export(image_run, "eval_info", tmp_path / "file" / "info.json")

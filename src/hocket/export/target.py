@@ -54,9 +54,7 @@ def _draft(path: Path) -> Iterator[Path]:
         _remove(draft)  # of an export that was killed
         yield draft
     except OSError as exc:
-        raise UsageError(
-            f"{exc.filename or str(path)!r} cannot be written: {exc.strerror or exc}."
-        ) from exc
+        raise UsageError(f"The export to {str(path)!r} failed: {exc}.") from exc
     finally:
         with contextlib.suppress(OSError):
             _remove(draft)
