@@ -8,8 +8,8 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from exported_runs import EPISODES, episodes_of, export, run_toy
 
+from exported_runs import EPISODES, episodes_of, export, run_toy
 from hocket.cli import main
 from hocket.data import Outcome
 from hocket.errors import MissingExtraError, RunFolderError, UnknownNameError, UsageError
