@@ -1,10 +1,11 @@
 """Exporting episodes with two cameras to LeRobotDataset v3, against LeRobot's own writer.
 
-A run of a cheap env with two cameras is recorded with `--record full`, and exported: time, peak
-memory and size, of all episodes and of a quarter, since memory must not grow with their number.
-Where LeRobot's interpreter is there (tools/make_venvs.sh lerobot), its own writer gets the same
-frames: as arrays, so that it need not decode them as the export must. LeRobot is asked for the
-codec that hocket uses, frame by frame into the encoder and through PNG files, and for its default.
+A run of a cheap env with two cameras is recorded with `--record full`, and exported: time (of the
+clock, and of all cores, which a busy machine changes less), peak memory and size, of all episodes
+and of a quarter, since memory must not grow with their number. Where LeRobot's interpreter is there
+(tools/make_venvs.sh lerobot), its own writer gets the same frames: as arrays, so that it need not
+decode them as the export must. LeRobot is asked for the codec that hocket uses, frame by frame into
+the encoder and through PNG files, and for its default.
 
     python benchmarks/export.py [--episodes 100] [--pixels 128] [--steps 100] [--json FILE]
 """
@@ -38,11 +39,12 @@ _MEASURE = """
 import json, resource, sys, time
 from pathlib import Path
 from hocket.export.exporting import export_run
-began = time.monotonic()
+began, before = time.monotonic(), time.process_time()
 export_run(Path(sys.argv[1]), "lerobot", Path(sys.argv[2]))
 seconds = time.monotonic() - began
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-print(json.dumps({"seconds": seconds, "peak_mib": peak}))
+used, workers = (resource.getrusage(w) for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+cpu_s = sum(each.ru_utime + each.ru_stime for each in (used, workers)) - before
+print(json.dumps({"seconds": seconds, "cpu_s": cpu_s, "peak_mib": used.ru_maxrss / 1024}))
 """
 
 
@@ -132,13 +134,13 @@ def main() -> None:
 
 
 def show(rows: dict[str, dict[str, Any]]) -> None:
-    ours = rows["hocket"]["seconds"]
-    print(f"{'':28} {'seconds':>8} {'peak MiB':>9} {'size MiB':>9} {'times hocket':>13}")
+    ours = rows["hocket"]
+    names = ("seconds", "cpu s", "peak MiB", "size MiB", "x seconds", "x cpu s")
+    print(" " * 28 + "".join(f"{name:>11}" for name in names))
     for title, row in rows.items():
-        print(
-            f"{title:28} {row['seconds']:8.1f} {row['peak_mib']:9.0f} {row['size_mib']:9.1f} "
-            f"{row['seconds'] / ours:13.2f}"
-        )
+        numbers = [row[key] for key in ("seconds", "cpu_s", "peak_mib", "size_mib")]
+        numbers += [row[key] / ours[key] for key in ("seconds", "cpu_s")]
+        print(f"{title:28}" + "".join(f"{number:11.1f}" for number in numbers))
 
 
 if __name__ == "__main__":
