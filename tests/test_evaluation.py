@@ -138,6 +138,16 @@ def test_the_run_folder_reproduces_the_run(tmp_path: Path) -> None:
     assert hocket.Report.load(tmp_path / "a").overall == first.overall
 
 
+def test_a_run_that_never_began_leaves_no_folder_in_the_way(tmp_path: Path) -> None:
+    common: dict[str, Any] = {"env": "toy:count", "episodes": 1, "out": tmp_path / "run"}
+    with pytest.raises(PolicyError):
+        hocket.evaluate(policy=Raising(), **common)
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(UsageError):
+        hocket.evaluate(policy="scripted", policy_devices=("cpu",), lanes=1, **common)
+    assert hocket.evaluate(policy="scripted", **common).complete
+
+
 def test_trials_are_planned_seed_by_seed_over_all_tasks() -> None:
     config = EvalConfig(env=("metaworld:mt10",), policy="reference", episodes=2, seed=7)
     trials = plan_trials(config)

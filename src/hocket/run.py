@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -59,6 +60,7 @@ class Run:
         self._ledger = ledger
         self.decider = _decider(config)
         self._done: list[Episode] = ledger.episodes() if ledger else []
+        self._is_new = False
 
     @classmethod
     def new(cls, config: EvalConfig, folder: Path | None) -> Run:
@@ -71,7 +73,9 @@ class Run:
         if folder is None:
             return cls(config, trials)
         ledger = Ledger.create(folder, trials, {"config": config.to_plain()})
-        return cls(config, trials, ledger)
+        run = cls(config, trials, ledger)
+        run._is_new = True
+        return run
 
     @classmethod
     def open(cls, folder: Path) -> Run:
@@ -84,8 +88,10 @@ class Run:
     def __enter__(self) -> Run:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close()
+        if kind is not None and self._is_new and self.folder is not None:
+            _remove_if_empty(self.folder)
 
     def close(self) -> None:
         """Give the folder back. Twice is safe."""
@@ -240,6 +246,20 @@ class Run:
             queue.add(trials)
 
         return plan
+
+
+def _remove_if_empty(folder: Path) -> None:
+    """Take away what a new run left that ended with an error before any episode did: whoever mends
+    the command shall not be told that its folder holds a run."""
+    with LedgerView.open(folder) as ledger:
+        if ledger.episodes():
+            return
+    for child in folder.iterdir():
+        if child.is_dir():
+            shutil.rmtree(child)
+        else:
+            child.unlink()
+    folder.rmdir()
 
 
 class _Suspensions:
