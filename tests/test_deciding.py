@@ -115,7 +115,7 @@ def test_a_run_stops_when_its_comparison_is_decided(tmp_path: Path) -> None:
         policy=Chooses(9), out=tmp_path / "b", until="decided", against=against, **common
     )
     assert better.complete
-    assert 10 < better.planned < 60
+    assert 10 < better.planned < 200, "lanes may run ahead of the slowest, but not to the cap"
     same = hocket.evaluate(
         policy=Chooses(2), out=tmp_path / "c", until="decided", against=against, **common
     )
