@@ -35,6 +35,11 @@ SETTINGS = [
     Setting(name="long chunks, 32 cores", cores=32, execute_s=1.0),
     Setting(name="long chunks, 8 cores", cores=8, execute_s=1.0),
     Setting(name="short chunks", cores=8, execute_s=0.02),
+    Setting(name="very short chunks, 32 cores", cores=32, execute_s=0.002),
+    Setting(name="very short chunks, 2 cores", cores=2, execute_s=0.002),
+    Setting(name="very short, 2 s resets", cores=32, execute_s=0.002, reset_s=2.0),
+    Setting(name="very short, slow fifth", cores=32, execute_s=0.002, slow_share=0.2),
+    Setting(name="very short, K = 2", cores=32, execute_s=0.002, concurrency=2),
     Setting(name="flat policy", base_s=0.15, row_s=0.0005),
     Setting(name="fast policy", base_s=0.01, row_s=0.0005),
     Setting(name="policy without batch gain", base_s=0.002, row_s=0.012, cores=32),
@@ -138,7 +143,8 @@ def static_pairs(setting: Setting, *, quick: bool) -> list[tuple[int, float]]:
     top = min(setting.lanes, setting.max_batch)
     parts = (1, 2, 3, 4, 8) if quick else (1, 1.15, 1.33, 1.6, 2, 2.5, 3, 4, 6, 8, 16)
     batches = sorted({max(1, ceil(top / part)) for part in parts})
-    scale = setting.execute_s
+    # To wait pays by what an inference costs, too: very short chunks are no measure.
+    scale = max(setting.execute_s, 0.1 * setting.latency(top))
     waits = (0.0, 0.25, 1.0) if quick else (0.0, 0.06, 0.125, 0.25, 0.5, 1.0, 2.0)
     return [(batch, wait * scale) for batch in batches for wait in waits]
 
@@ -191,9 +197,7 @@ def line(row: Row) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--quick", action="store_true", help="fewer seeds and pairs"
-    )
+    parser.add_argument("--quick", action="store_true", help="fewer seeds and pairs")
     parser.add_argument("--json", metavar="FILE", help="write the table there too")
     parser.add_argument("--only", default="", help="only settings whose name contains this")
     options = parser.parse_args()

@@ -67,6 +67,20 @@ def test_batch_waits_for_lanes_about_to_come_and_leaves_with_them() -> None:
     assert batch.lanes[0] == 0
 
 
+def test_halves_that_come_straight_back_become_one_batch() -> None:
+    made = scheduler()
+    now = cycle(made, range(16), 0.0, busy_s=0.002)
+    made.executing(range(16), "kind", now)
+    for lane in range(16, 32):
+        made.ready(lane, "q", now, None)
+    assert made.next_batch(now) is None, "the other half is back in 2 ms"
+    for lane in range(16):
+        made.ready(lane, "q", now + 0.002, 0.002)
+    batch = made.next_batch(now + 0.002)
+    assert batch is not None
+    assert sorted(batch.lanes) == list(range(32))
+
+
 def test_lanes_that_come_much_later_are_not_waited_for() -> None:
     made = scheduler()
     now = cycle(made, range(4), 0.0, busy_s=1.0)
@@ -139,7 +153,24 @@ def test_resets_do_not_count_into_the_duration_of_chunks() -> None:
     made.inferred(3, 0.2, now + 50.2)
     wake = made.wake_at(now + 50.0)
     assert wake is not None
-    assert wake <= now + 50.0 + 1.5 * 0.16, "patience still goes by chunks of 0.16 s"
+    assert wake <= now + 50.2 + 1.5 * 0.16, "patience still goes by chunks of 0.16 s"
+
+
+def test_time_spent_waiting_for_a_slot_does_not_use_up_patience() -> None:
+    made = scheduler(base_s=0.7)
+    now = cycle(made, range(8), 0.0)
+    made.executing(range(8), "kind", now)
+    for lane in range(7):
+        made.ready(lane, "q", now + 0.16, 0.16)
+    made.leave(7)
+    batch = made.next_batch(now + 0.16)
+    assert batch is not None
+    # One that just missed the batch waits for its whole inference, and the seven execute then.
+    made.ready(7, "q", now + 0.17, None)
+    back = now + 0.16 + 0.7
+    made.inferred(7, 0.7, back)
+    made.executing(batch.lanes, "kind", back)
+    assert made.next_batch(back) is None, "the others are ready in 0.16 s, an inference takes 0.7"
 
 
 def test_signatures_never_share_a_batch_and_the_oldest_goes_first() -> None:

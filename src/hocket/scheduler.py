@@ -8,7 +8,8 @@ When a policy slot is free, a batch leaves as soon as, in one ready queue,
   when the slot was free, or
 - waiting does not pay. The lanes that execute are expected a median duration after they began. To
   wait for the next few of them holds the ready ones up; to leave without them costs a second
-  inference, which they wait for. Whatever costs the lanes less time in all is done. Where several
+  inference, which they wait for. Whatever costs the lanes less time in all is done; where chunks
+  are far shorter than an inference, whatever costs the policy less time. Where several
   signatures share one policy, a small batch lets a larger one pass that is about to be ready.
 
 Awaited are lanes that execute a chunk and are not overdue. A lane in reset, build or replacement
@@ -35,6 +36,9 @@ OVERDUE = 0.25
 """A lane is overdue when it is late by this share of the median duration."""
 IMMINENT = 0.03
 """An awaited lane is never expected sooner than in this share of the median duration."""
+BRIEF = 0.2
+"""Chunks that take at most this share of an inference bring their lanes straight back. Two halves
+of them would take turns for good, each inferred while the other waits."""
 OVERFULL = 1.25
 """A batch of up to so many times its target is left whole; a larger one may be split."""
 RECHECK = 16
@@ -301,6 +305,7 @@ class Scheduler:
         here, infer_s = len(queue.ready), self._infer_s
         alone_s = infer_s[here]
         is_last_slot = self._config.concurrency - self._in_flight == 1
+        are_brief = is_last_slot and queue.typical_s <= BRIEF * alone_s
         late_at, coming = queue.late_at, bisect_right(queue.late_at, now)
         more = min(queue.target - here, len(late_at) - coming)
         while more > 0:
@@ -309,6 +314,9 @@ class Scheduler:
             # Apart, those who come later find the slot taken, unless there is another one.
             apart_s = (max(wait_s, alone_s) if is_last_slot else wait_s) + infer_s[more]
             if here * (together_s - alone_s) < more * (apart_s - together_s):
+                return True
+            # The wait is paid once; lanes that come straight back stay together ever after.
+            if are_brief and together_s < alone_s + infer_s[more]:
                 return True
             more //= 2
         return False
