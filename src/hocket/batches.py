@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hocket.contracts import Binds, Policy
+from hocket.contracts import Binds, Policy, Reconnects
 from hocket.data import EnvSpec
 from hocket.fleet.fleet import Fleet
 from hocket.inference import Answered, Inference, Job, WarmedUp
@@ -36,6 +36,8 @@ class Batches:
         self._policy = policy
         # Asked once: a look for a Protocol's methods costs more than a whole turn.
         self._binds = policy if isinstance(policy, Binds) else None
+        self._flushed = policy if isinstance(policy, Reconnects) and policy.flushes else None
+        self._reconnects = 0
         self._inference = inference
         self._scheduler = scheduler
         self._config = config
@@ -97,6 +99,13 @@ class Batches:
             self._scheduler.inferred(len(numbers), answer.ended - answer.began, now)
             found.append((answer, numbers, ready_at))
         return found
+
+    def stale(self) -> Callable[[str], bool] | None:
+        """After a reconnect, once: which sources' chunks are to be recalled."""
+        if self._flushed is None or self._flushed.reconnects == self._reconnects:
+            return None
+        self._reconnects = self._flushed.reconnects
+        return self._flushed.is_stale
 
     def executing(self, numbers: list[int], lanes: list[Lane], now: float) -> None:
         """Chunks were sent to these lanes."""

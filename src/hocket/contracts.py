@@ -81,6 +81,32 @@ class ReadsDevice(Protocol):
 
 
 @runtime_checkable
+class Reconnects(Protocol):
+    """A policy that is asked over connections, which may be lost and made again."""
+
+    @property
+    def reconnects(self) -> int:
+        """How often that was."""
+        ...
+
+    @property
+    def flushes(self) -> bool:
+        """Whether what is left of stale chunks is to be recalled, and asked for again."""
+        ...
+
+    def is_stale(self, source: str) -> bool:
+        """Whether the connection is gone that a chunk of this source came over."""
+        ...
+
+
+@runtime_checkable
+class Sends(Protocol):
+    """A policy that lives elsewhere, and what is sent there for one env's observation."""
+
+    def request(self, observation: Observation, prompt: str) -> Mapping[str, Any]: ...
+
+
+@runtime_checkable
 class Replicas(Protocol):
     """A policy that can stand on several devices; one `infer` runs at a time on each."""
 

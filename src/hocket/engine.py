@@ -146,6 +146,8 @@ class Engine:
         for notice in self._fleet.poll(patience):
             self._hear(notice, self._now())
         now = self._now()
+        if (is_stale := self._batches.stale()) is not None:
+            self._recall(is_stale)
         for answer, lanes, ready_at in self._batches.answers(now):
             self._deliver(answer, lanes, ready_at, now)
         self._tell()
@@ -321,6 +323,7 @@ class Engine:
                 if chunk is None:
                     raise answer.errors[i] or HocketError("The policy gave no answer.")
                 sent.append((number, lane, lane.rule.take(chunk.actions, lane.steps)))
+                lane.source = chunk.source
             except Exception as exc:  # noqa: BLE001 - an error of a user's policy costs its row
                 self._lose(number, account(exc), now)
                 self._fleet.discard([number], [lane.attempt])
@@ -342,6 +345,14 @@ class Engine:
                 observations=answer.observations,
             )
         )
+
+    def _recall(self, is_stale: Callable[[str], bool]) -> None:
+        """Stop chunks whose source is gone: their lanes ask again, with what they see then."""
+        for number, lane in self._lanes.items():
+            if lane.source and is_stale(lane.source):
+                lane.source = ""
+                lane.rule = self._make_rule()  # an ensemble would go on with what was recalled
+                self._fleet.recall(number, lane.attempt, lane.chunk)
 
     def _execute(self, sent: Sequence[tuple[int, Lane, Array]], now: float) -> None:
         if not sent:

@@ -24,6 +24,7 @@ class Lane:
         "ready_at",
         "rule",
         "session",
+        "source",
         "steps",
         "total",
         "trial",
@@ -45,6 +46,7 @@ class Lane:
         self.queue: Hashable = None
         self.action_size = 0
         self.ready_at = 0.0
+        self.source = ""
 
     def row(self) -> Row:
         """What the policy is told of the chunk that the lane waits for."""
