@@ -2,17 +2,57 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hocket import config as run_config
 from hocket import plugins
-from hocket.contracts import Policy, Runtime, Suite, WorkerSpec
+from hocket.batches import BatchConfig, Batches
+from hocket.contracts import Policy, Replicas, Runtime, Sessions, Suite, WorkerSpec
 from hocket.data import PolicySpec, Ref, TaskInfo, Trial
-from hocket.errors import PolicyError, UsageError
+from hocket.errors import ConfigError, PolicyError, UsageError
 from hocket.eval_config import EvalConfig
 from hocket.fleet.fleet import Fleet, FleetConfig
 from hocket.fleet.suites import has_rows
+from hocket.inference import Inference
+from hocket.scheduler import Scheduler, SchedulerConfig
+
+_EXAMINE = """
+import importlib.util, json, sys
+missing = [name for name in sys.argv[1:] if importlib.util.find_spec(name) is None]
+print(json.dumps({"version": sys.version_info[:2], "missing": missing}))
+"""
+_NEEDED = ("numpy",)
+_OLDEST = [3, 10]
+
+
+def examine_python(python: str, *wanted: str) -> list[str]:
+    """Which of the wanted modules another interpreter lacks; refuses one that cannot host envs."""
+    executable = shutil.which(python)
+    if executable is None:
+        raise UsageError(f"There is no Python interpreter at {python!r}. Check --env-python.")
+    command = [executable, "-c", _EXAMINE, *_NEEDED, *wanted]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        answer = json.loads(done.stdout)
+        version, missing = answer["version"], answer["missing"]
+    except (OSError, subprocess.SubprocessError, ValueError, TypeError, KeyError) as error:
+        raise UsageError(f"{python!r} is no Python interpreter. Check --env-python.") from error
+    if version < _OLDEST:
+        raise UsageError(
+            f"--env-python {python} is Python {version[0]}.{version[1]}; workers need 3.10 or "
+            "later."
+        )
+    needed = [name for name in _NEEDED if name in missing]
+    if needed:
+        raise UsageError(
+            f"--env-python {python} lacks {' and '.join(needed)}. Run: {python} -m pip install "
+            f"{' '.join(needed)}"
+        )
+    return [name for name in wanted if name in missing]
 
 
 def suites_of(config: EvalConfig) -> dict[str, Ref]:
@@ -23,6 +63,8 @@ def suites_of(config: EvalConfig) -> dict[str, Ref]:
 
 def tasks_of(config: EvalConfig, suites: Mapping[str, Ref]) -> dict[str, Sequence[TaskInfo]]:
     """The tasks of each suite; a worker is asked where only the simulator knows."""
+    if config.env_python is not None:
+        examine_python(config.env_python)
     tasks: dict[str, Sequence[TaskInfo]] = {}
     for name, ref in suites.items():
         adapter = plugins.find("envs", name)
@@ -102,6 +144,51 @@ def build_runtime(config: EvalConfig) -> Runtime:
         is_inline = True
     built: Runtime = plugins.build("runtimes", "inline" if is_inline else "local")
     return built
+
+
+def refuse_long_replan(config: EvalConfig, policy: Policy) -> None:
+    """Raise where more actions are to be executed than a chunk has."""
+    length = policy.spec.chunk_length
+    if config.replan is not None and 0 < length < config.replan:
+        raise ConfigError(
+            f"replan is {config.replan}, but a chunk of policy {config.policy!r} has only {length} "
+            f"actions. Choose at most {length}."
+        )
+
+
+def build_batches(config: EvalConfig, policy: Policy, inference: Inference, cores: int) -> Batches:
+    """The scheduler for this policy, joined with its threads."""
+    settings = SchedulerConfig(
+        cores=cores, max_batch=policy.spec.max_batch, concurrency=inference.concurrency
+    )
+    return Batches(policy, inference, Scheduler(settings), BatchConfig(pad=config.exact))
+
+
+def replicas_of(config: EvalConfig, policy: Policy) -> list[tuple[Policy, str]]:
+    """The policy, or its copies on the named devices, each with a name for its chunks."""
+    if not config.policy_devices:
+        return [(policy, config.policy)]
+    if not isinstance(policy, Replicas):
+        raise UsageError(
+            f"Policy {config.policy!r} cannot stand on several devices; leave out --policy-devices."
+        )
+    if isinstance(policy, Sessions) and len(config.policy_devices) > 1:
+        raise UsageError(
+            f"Policy {config.policy!r} keeps state for each episode, which one copy of it alone "
+            "would know: name one device in --policy-devices."
+        )
+    replicas = policy.replicas(config.policy_devices)
+    return list(zip(replicas, config.policy_devices, strict=True))
+
+
+def fleet_config(config: EvalConfig, lanes: int) -> FleetConfig:
+    """How the workers of so many lanes are watched."""
+    return FleetConfig(
+        lanes=lanes,
+        step_timeout_s=config.step_timeout_s,
+        worker_memory=config.worker_memory,
+        recycle_after=config.recycle_after,
+    )
 
 
 def _ask_worker(config: EvalConfig, suites: Mapping[str, Ref], name: str) -> Sequence[TaskInfo]:

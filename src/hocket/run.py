@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -11,39 +12,48 @@ from typing import Any
 
 from hocket import config as run_config
 from hocket import machine
-from hocket.batches import BatchConfig, Batches
 from hocket.check import check_specs
-from hocket.contracts import Policy, Reader, Replicas, Sessions, WorkerSpec
+from hocket.contracts import Policy, Reader, WorkerSpec
 from hocket.data import EnvSpec, Episode, Trial
 from hocket.deciding import Decider, paired_with, rounds_of
 from hocket.engine import Engine, EngineConfig
-from hocket.errors import ConfigError, RunFolderError, SpecMismatchError, UsageError
+from hocket.errors import (
+    MissingExtraError,
+    RunFolderError,
+    SpecMismatchError,
+    UsageError,
+)
 from hocket.eval_config import EvalConfig
 from hocket.events import Event, Noted, SpecLearned
-from hocket.fleet.fleet import FleetConfig
 from hocket.fleets import Fleets
 from hocket.footage import InLineCost, film_wanted, orders_of, require_encoders, sinks_of
 from hocket.inference import Inference
 from hocket.ledger import Ledger, LedgerView
 from hocket.page.report_page import write_report_page
 from hocket.planning import (
+    build_batches,
     build_policy,
     build_runtime,
+    examine_python,
+    fleet_config,
     is_batched,
     plan_trials,
+    refuse_long_replan,
+    replicas_of,
     suites_of,
     worker_spec,
 )
 from hocket.probe import probe
 from hocket.record.chunks import ChunkRows
 from hocket.record.steps import StepRows
+from hocket.record.wishes import Wish
 from hocket.replay import make_rule
 from hocket.report import Report, Throughput
-from hocket.scheduler import Scheduler, SchedulerConfig
 from hocket.tally import Tally
 from hocket.trials import TrialQueue
 from hocket.version import VERSION
 
+_DEFAULT_VIDEO = EvalConfig.__dataclass_fields__["video"].default
 _ROWS = 256
 """Rows of a batched simulator where the user does not say."""
 
@@ -61,6 +71,8 @@ class Run:
         self.decider = _decider(config)
         self._done: list[Episode] = ledger.episodes() if ledger else []
         self._is_new = False
+        self._footage = config
+        """Says what to keep of each step: less than the configuration where it cannot be had."""
 
     @classmethod
     def new(cls, config: EvalConfig, folder: Path | None) -> Run:
@@ -126,11 +138,12 @@ class Run:
             return rebuild_report(self.folder)
         if self.folder is not None:
             require_encoders(self.config)
+            self._footage = _filmable(self.config, readers)
         with contextlib.ExitStack() as stack:
             if policy is None:
                 policy = build_policy(self.config)
                 stack.callback(policy.close)
-            _refuse_long_replan(self.config, policy)
+            refuse_long_replan(self.config, policy)
             worker = worker_spec(self.config, suites_of(self.config), policy)
             lanes = self._count_lanes(worker, policy)
             if is_batched(self.config):
@@ -179,31 +192,24 @@ class Run:
         if is_batched(config):
             # Rows share each step and do not compete for cores: none slows another down.
             cores = lanes
-        orders = orders_of(config, self.trials)
+        orders = orders_of(self._footage, self.trials)
         in_line = InLineCost(orders)
         if self._ledger is not None:
             self._ledger.attach(ChunkRows(leg=self._ledger.leg))
             self._ledger.attach(StepRows(self._ledger.folder.root))
-            worker = replace(worker, sinks=sinks_of(config))
+            worker = replace(worker, sinks=sinks_of(self._footage))
             readers = (self._ledger, *readers, in_line)
         if self.decider is not None:
             readers = (*readers, self.decider)
-        replicas = _replicas(config, policy)
+        replicas = replicas_of(config, policy)
         inference = Inference([p for p, _ in replicas], [name for _, name in replicas])
         tally = Tally(inference.concurrency)
-        fleet = fleets.lend(lambda: build_runtime(config), worker, _fleet_config(config, lanes))
+        fleet = fleets.lend(lambda: build_runtime(config), worker, fleet_config(config, lanes))
         with contextlib.closing(inference):
-            scheduler = Scheduler(
-                SchedulerConfig(
-                    cores=cores,
-                    max_batch=policy.spec.max_batch,
-                    concurrency=inference.concurrency,
-                )
-            )
             engine = Engine(
                 fleet=fleet,
                 inference=inference,
-                batches=Batches(policy, inference, scheduler, BatchConfig(pad=config.exact)),
+                batches=build_batches(config, policy, inference, cores),
                 make_rule=make_rule(config.replan or policy.spec.replan, config.ensemble),
                 config=EngineConfig(retries=config.retries, max_steps=config.max_steps),
                 readers=(tally, *readers),
@@ -224,19 +230,20 @@ class Run:
                 cores=cores,
             )
         if in_line.note is not None:
-            for reader in readers:
-                reader.on(Noted(text=in_line.note))
+            _tell(readers, Noted(text=in_line.note))
         return tally
 
     def _film(self, readers: Sequence[Reader]) -> None:
         """Make the videos that are wanted and can only be made of episodes that have ended."""
         assert self._ledger is not None
 
-        def tell(event: Event) -> None:
-            for reader in readers:
-                reader.on(event)
-
-        film_wanted(self.config, self._ledger.folder, self.trials, self._ledger.episodes(), tell)
+        film_wanted(
+            self._footage,
+            self._ledger.folder,
+            self.trials,
+            self._ledger.episodes(),
+            functools.partial(_tell, readers),
+        )
 
     def _planner(self, queue: TrialQueue) -> Callable[[Sequence[Trial]], None]:
         def plan(trials: Sequence[Trial]) -> None:
@@ -323,13 +330,25 @@ def _decider(config: EvalConfig) -> Decider | None:
     return Decider(rounds_of(trials), baseline, alpha=config.alpha)
 
 
-def _refuse_long_replan(config: EvalConfig, policy: Policy) -> None:
-    length = policy.spec.chunk_length
-    if config.replan is not None and 0 < length < config.replan:
-        raise ConfigError(
-            f"replan is {config.replan}, but a chunk of policy {config.policy!r} has only {length} "
-            f"actions. Choose at most {length}."
+def _filmable(config: EvalConfig, readers: Sequence[Reader]) -> EvalConfig:
+    """The configuration, without the videos that nobody asked for by name where the envs'
+    interpreter cannot make any: it needs nothing of hocket's installed."""
+    films = config.record == "full" or Wish.parse(config.video).kind != "none"
+    if not films or config.env_python is None or not examine_python(config.env_python, "av"):
+        return config
+    advice = f"{config.env_python} -m pip install 'av>=14'"
+    if config.record == "full" or config.video != _DEFAULT_VIDEO:
+        raise MissingExtraError(
+            f"Video needs the package 'av', which is not installed in {config.env_python}. Run: "
+            f"{advice}. To go on without: --video none, and no --record full."
         )
+    _tell(readers, Noted(text=f"No videos: {config.env_python} lacks the package 'av' ({advice})."))
+    return replace(config, video="none")
+
+
+def _tell(readers: Sequence[Reader], event: Event) -> None:
+    for reader in readers:
+        reader.on(event)
 
 
 def _refuse_misfits(policy: Policy) -> Callable[[EnvSpec], None]:
@@ -344,22 +363,6 @@ def _refuse_misfits(policy: Policy) -> Callable[[EnvSpec], None]:
     return fits
 
 
-def _replicas(config: EvalConfig, policy: Policy) -> list[tuple[Policy, str]]:
-    if not config.policy_devices:
-        return [(policy, config.policy)]
-    if not isinstance(policy, Replicas):
-        raise UsageError(
-            f"Policy {config.policy!r} cannot stand on several devices; leave out --policy-devices."
-        )
-    if isinstance(policy, Sessions) and len(config.policy_devices) > 1:
-        raise UsageError(
-            f"Policy {config.policy!r} keeps state for each episode, which one copy of it alone "
-            "would know: name one device in --policy-devices."
-        )
-    replicas = policy.replicas(config.policy_devices)
-    return list(zip(replicas, config.policy_devices, strict=True))
-
-
 def _auto_lanes(
     config: EvalConfig, worker: WorkerSpec, policy: Policy, trials: Sequence[Trial]
 ) -> int:
@@ -372,13 +375,4 @@ def _auto_lanes(
         memory=machine.memory_bytes(),
         trials=len(trials),
         policy=policy,
-    )
-
-
-def _fleet_config(config: EvalConfig, lanes: int) -> FleetConfig:
-    return FleetConfig(
-        lanes=lanes,
-        step_timeout_s=config.step_timeout_s,
-        worker_memory=config.worker_memory,
-        recycle_after=config.recycle_after,
     )
