@@ -16,13 +16,14 @@ import hocket.evaluation as evaluation
 from hocket.contracts import Policy
 from hocket.data import Actions, Batch, PolicySpec
 from hocket.errors import PolicyUnavailableError
+from hocket.events import ChunksExecuted, Event
 from hocket.policies.openpi import OpenPI, OpenPIConfig
 from hocket.replay.loop import ChunkReplay
 from hocket.report import Report
 from hocket.testing import ScriptedPolicy, check_policy
 from peers.fault_proxy import FaultProxy
 from peers.running_server import WAIT_S, ServePolicy
-from peers.stock_openpi import StockServer
+from peers.stock_openpi import Infer, StockServer
 
 EPISODES = 6
 STATE = "observation/state"
@@ -90,28 +91,35 @@ def test_run_through_a_stock_server_equals_the_run_in_this_process(
     assert report.to_json()["exactness"] == "environment"
 
 
-def test_server_killed_and_restarted_in_the_middle(connect: Any, expected: list[Any]) -> None:
-    half = threading.Event()
-    server = StockServer(stock)
+class Restarting(StockServer):
+    """Dies at its `at`-th request and comes back as another. Nobody waits for that moment: how
+    long a run takes to get there says nothing."""
 
-    def count(request: dict[str, Any]) -> dict[str, Any]:
-        if len(server.requests) == 12:
-            half.set()
+    def __init__(self, at: int, after: Infer) -> None:
+        super().__init__(self._count)
+        self._at = at
+        self._after = after
+        self._restart = threading.Thread(target=self._come_back)
+
+    def _count(self, request: dict[str, Any]) -> dict[str, Any]:
+        if len(self.requests) == self._at:
+            self._restart.start()
         return stock(request)
 
-    def restart() -> None:
-        assert half.wait(WAIT_S)
-        server.stop()
-        server.infer = stock
-        server.start()
+    def _come_back(self) -> None:
+        self.stop()
+        self.infer = self._after
+        self.start()
 
-    server.infer = count
-    with server:
-        restarting = threading.Thread(target=restart)
-        restarting.start()
+    def __exit__(self, *_: object) -> None:
+        assert len(self.requests) >= self._at, "the run ended before its server died"
+        self._restart.join(WAIT_S)
+        super().__exit__()
+
+
+def test_server_killed_and_restarted_in_the_middle(connect: Any, expected: list[Any]) -> None:
+    with Restarting(12, stock) as server:
         report = run(connect(server.address))
-        restarting.join(WAIT_S)
-    assert half.is_set()
     assert outcomes(report) == expected
 
 
@@ -184,29 +192,11 @@ def test_wrong_answers_are_errors_and_every_trial_is_resolved(connect: Any, wron
 def test_server_that_answers_another_horizon_after_a_restart(
     connect: Any,
 ) -> None:
-    server = StockServer(stock)
-    half = threading.Event()
-
     def long(request: dict[str, Any]) -> dict[str, Any]:
         return {"actions": decide(request[STATE], request["prompt"], 12)}
 
-    def count(request: dict[str, Any]) -> dict[str, Any]:
-        if len(server.requests) == 8:
-            half.set()
-        return stock(request)
-
-    def restart() -> None:
-        assert half.wait(WAIT_S)
-        server.stop()
-        server.infer = long
-        server.start()
-
-    server.infer = count
-    with server:
-        restarting = threading.Thread(target=restart)
-        restarting.start()
+    with Restarting(8, long) as server:
         report = run(connect(server.address))
-        restarting.join(WAIT_S)
     episodes = report.to_json()["episodes"]
     assert len(episodes) == EPISODES
     assert all(e["outcome"] != "error" for e in episodes)
@@ -232,10 +222,70 @@ def echo_rows(observation: dict[str, np.ndarray], _: Any) -> np.ndarray:
     return np.repeat(observation[STATE][None], 3, axis=0)
 
 
+# -- Chunks of lost connections ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flushes", [True, False])
+def test_remainders_of_lost_connections_are_recalled_where_that_is_asked_for(
+    connect: Any, flushes: bool
+) -> None:
+    """One lane is deep in a long chunk when the other's question loses all connections."""
+    log = Executed()
+    first: list[bytes] = []
+    others: set[bytes] = set()
+
+    with StockServer(stock) as server, FaultProxy(server.port) as proxy:
+
+        def answer(request: dict[str, Any]) -> dict[str, Any]:
+            state = request[STATE].tobytes()
+            first[:] = first or [state]
+            if state == first[0]:
+                return {"actions": decide(request[STATE], request["prompt"], LONG)}
+            if state not in others and len(others) == 1:
+                proxy.drop_all()
+            others.add(state)
+            return {"actions": decide(request[STATE], request["prompt"], 4)}
+
+        server.infer = answer
+        policy = connect(f"127.0.0.1:{proxy.port}", flush_on_reconnect=flushes)
+        evaluation.evaluate(
+            env="toy:count",
+            policy=policy,
+            episodes=2,
+            lanes=2,
+            env_config={"length_min": LONG, "length_max": LONG, "step_s": 0.03},
+            readers=[log],
+        )
+        assert policy.reconnects
+    assert log.steps == LONG * 2
+    assert (log.longest == LONG) is not flushes
+
+
+LONG = 80
+
+
+class Executed:
+    """A reader that counts steps, and the most that were executed of one chunk."""
+
+    def __init__(self) -> None:
+        self.steps = self.longest = 0
+
+    def on(self, event: Event) -> None:
+        if isinstance(event, ChunksExecuted):
+            self.steps += sum(event.steps)
+            self.longest = max(self.longest, *event.steps)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
 # -- In somebody else's loop ---------------------------------------------------------------------
 
 
-def test_drop_in_the_middle_of_a_step_mixes_nothing_and_moves_no_place(connect: Any) -> None:
+@pytest.mark.parametrize("max_batch", [1, 4])
+def test_drop_in_the_middle_of_a_step_mixes_nothing_and_moves_no_place(
+    connect: Any, max_batch: int
+) -> None:
     """Four envs in a loop of the user's; the server dies while it answers the third."""
     base = 100.0
     dies = threading.Event()
@@ -257,7 +307,7 @@ def test_drop_in_the_middle_of_a_step_mixes_nothing_and_moves_no_place(connect: 
     server.infer = numbered
     observation = {STATE: np.arange(4, dtype=np.float32)[:, None]}
     with server:
-        replay = ChunkReplay(connect(server.address, max_batch=4))
+        replay = ChunkReplay(connect(server.address, max_batch=max_batch))
         for step in range(3):
             assert replay.act(observation).ravel().tolist() == [100 + step] * 4
         dies.set()
@@ -281,3 +331,25 @@ def test_step_that_raised_is_returned_whole_by_the_next_call(connect: Any) -> No
         answer = replay.act(observation).ravel().tolist()
         assert answer[2] == 0
         assert len({answer[i] for i in (0, 1, 3)}) == 1
+
+
+@pytest.mark.parametrize(("flushes", "expected_rest"), [(True, 200), (False, 101)])
+def test_chunks_in_use_are_asked_for_again_after_a_drop_where_that_is_asked_for(
+    connect: Any, flushes: bool, expected_rest: int
+) -> None:
+    base = 100.0
+    observation = {STATE: np.arange(3, dtype=np.float32)[:, None]}
+    with StockServer(stock) as server, FaultProxy(server.port) as proxy:
+
+        def answer(_: dict[str, Any]) -> dict[str, Any]:
+            return {"actions": base + np.arange(3.0)[:, None]}
+
+        server.infer = answer
+        policy = connect(f"127.0.0.1:{proxy.port}", max_batch=3, flush_on_reconnect=flushes)
+        replay = ChunkReplay(policy)
+        assert replay.act(observation).ravel().tolist() == [100] * 3
+        proxy.drop_all()
+        base = 200.0
+        replay.reset(1)
+        rest = float(expected_rest)
+        assert replay.act(observation).ravel().tolist() == [rest, 200, rest]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from hocket import plugins
-from hocket.contracts import Policy, Sessions
+from hocket.contracts import Policy, Reconnects, Sessions
 from hocket.data import Array, Batch, Observation, Row, Trial, noise_seed
 from hocket.errors import ChunkValueError, PolicyUnavailableError, SessionLostError, UsageError
 from hocket.replay.answers import check_answer, finite_rows
@@ -28,6 +28,7 @@ from hocket.replay.rules import ChunkRule, make_rule
 
 LOST = (ConnectionError, EOFError, PolicyUnavailableError, SessionLostError)
 """What a policy raises when whoever answers next may not be who answered before."""
+UNMIXED_TRIES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -121,16 +122,11 @@ class ChunkReplay:
         keys = None if self._spec.inputs is None else tuple(self._spec.inputs)
         seen = read_observations(obs, keys)
         now = self._known(seen.size)
-        held = now.places < now.counts
-        if self._stale and not self._spec.keyed_noise:
-            held[:] = False  # Asked again it would answer otherwise: better from what is seen now.
-        asked = self._decide(now, seen, held, self._texts(seen, prompts))
         try:
-            chunks = self._infer(asked, now)
+            after = self._ask(now, seen, self._texts(seen, prompts))
         except self._lost:
             self._stale = True
             raise
-        after = self._place(now, asked, chunks, held) if asked else now
         actions = same_kind(after.actions[np.arange(seen.size), after.places], seen.device)
         after = dataclasses.replace(
             after,
@@ -211,6 +207,35 @@ class ChunkReplay:
             return seen.prompts
         given = self._prompts if prompts is None else prompts
         return read_prompts("" if given is None else given, seen.size)
+
+    def _ask(self, now: _Places, seen: Observed, texts: Sequence[str]) -> _Places:
+        """Every env's place once it has a chunk. Where a connection was lost between two batches,
+        all are asked again, and with a policy that flushes so are the chunks in use."""
+        for _ in range(UNMIXED_TRIES):
+            before = self._reconnects
+            held = now.places < now.counts
+            if self._stale and not self._spec.keyed_noise:
+                # Asked again it would answer otherwise: better from what is seen now.
+                held[:] = False
+            asked = self._decide(now, seen, held, texts)
+            chunks = self._infer(asked, now)
+            is_whole = self._reconnects == before or len(asked) <= self._spec.max_batch
+            is_stale = self._reconnects != before and self._flushes and len(asked) < len(held)
+            if is_whole and not is_stale:
+                return self._place(now, asked, chunks, held) if asked else now
+            self._stale = self._stale or is_stale
+        raise PolicyUnavailableError(
+            f"Connections were lost in each of {UNMIXED_TRIES} tries to ask for all envs. With "
+            f"--policy.max-batch of at least their number one connection answers for all."
+        )
+
+    @property
+    def _reconnects(self) -> int:
+        return self._policy.reconnects if isinstance(self._policy, Reconnects) else 0
+
+    @property
+    def _flushes(self) -> bool:
+        return isinstance(self._policy, Reconnects) and self._policy.flushes
 
     def _decide(
         self, now: _Places, seen: Observed, held: Array, texts: Sequence[str]
