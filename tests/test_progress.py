@@ -1,4 +1,5 @@
 import io
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,6 +19,7 @@ from hocket.events import (
     AttemptFailed,
     BatchInferred,
     ChunksExecuted,
+    EpisodeFilmed,
     EpisodesEnded,
     Event,
     LanesReady,
@@ -163,6 +165,24 @@ def test_a_log_gets_lines_when_the_phase_changes_and_no_control_codes() -> None:
     assert "\x1b" not in text
 
 
+def test_a_log_tells_the_time_that_is_left_of_the_run_and_of_filming(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = itertools.count(100.0, 20.0)
+    monkeypatch.setattr("hocket.progress.time.perf_counter", lambda: next(clock))
+    stream = io.StringIO()
+    with Progress(stream=stream) as progress:
+        progress.on(started())
+        progress.on(batch(1.0))
+        progress.on(ended(11.0, Outcome.SUCCESS))
+        progress.on(batch(11.0))
+        progress.on(RunEnded(time=11.0, complete=True, notes={}))
+        progress.on(EpisodeFilmed(trial=TRIALS[0], error=None, done=1, total=3))
+    text = stream.getvalue()
+    assert "3:20 left" in text, "19 of 20 trials at 10.5 s each"
+    assert "filming: 1 of 3 episodes are done, 2:00 left" in text
+
+
 def test_equal_errors_are_shown_once_and_the_others_counted() -> None:
     stream = io.StringIO()
     with Progress(stream=stream) as progress:
@@ -173,7 +193,7 @@ def test_equal_errors_are_shown_once_and_the_others_counted() -> None:
     text = stream.getvalue()
     assert text.count("Boom") == 1
     assert text.count("Another") == 1
-    assert "4 more failed attempt(s) not shown" in text
+    assert "4 more failed attempts not shown" in text
 
 
 def test_a_note_of_an_env_is_shown_once() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Group, RenderableType
@@ -21,6 +21,8 @@ _NONE = "-"
 def render(result: CheckResult) -> RenderableType:
     """Specs side by side, inputs, actions, then what is wrong."""
     parts: list[RenderableType] = [_sides(result), "", _inputs(result)]
+    if result.sent is not None:
+        parts += ["", _sent(result.sent)]
     if result.actions is not None and result.actions.ndim == 2:
         parts += ["", _actions(result.actions, result.env_spec)]
     parts.append("")
@@ -47,7 +49,7 @@ def _sides(result: CheckResult) -> Table:
     )
     table.add_row(
         "chunk",
-        _NONE if env is None else f"limit {_or(env.task.max_steps, 'of the env')} steps",
+        _NONE if env is None else _limit(env.task.max_steps),
         f"{policy.chunk_length or 'any'} actions, {_or(policy.replan, 'all')} executed",
     )
     table.add_row(
@@ -79,6 +81,18 @@ def _inputs(result: CheckResult) -> Table:
             want = _shape(wanted[key])
         gives = _shape(given[key]) if key in given else "missing"
         table.add_row(key, gives, want, *(_NONE,) * 3 if array is None else _range(array))
+    return table
+
+
+def _sent(sent: Mapping[str, Any]) -> Table:
+    """A request as the server receives it."""
+    table = _table("sent to the server", "as", "min", "max", "mean")
+    for key, value in sent.items():
+        if isinstance(value, np.ndarray):
+            shape = _shape(ArraySpec(shape=value.shape, dtype=value.dtype.str))
+            table.add_row(key, shape, *_range(value))
+        else:
+            table.add_row(key, repr(value), *(_NONE,) * 3)
     return table
 
 
@@ -124,6 +138,10 @@ def _latencies(seconds: Mapping[int, float]) -> str:
 
 def _rate(rate: float | None) -> str:
     return _NONE if rate is None else f"{rate:g} Hz"
+
+
+def _limit(max_steps: int | None) -> str:
+    return "no limit of its own" if max_steps is None else f"limit {max_steps} steps"
 
 
 def _or(value: object, default: str) -> str:

@@ -178,7 +178,7 @@ class Progress:
         self.tally = Tally()
         self._stream = sys.stderr if stream is None else stream
         self._quiet = quiet
-        self._start = time.perf_counter()
+        self._start = self._rolled = time.perf_counter()
         self._live: Live | None = None
         self._console: Console | None = None
         self._last_line = (self._start, "")
@@ -211,6 +211,8 @@ class Progress:
     def on(self, event: Event) -> None:
         """Count an event; draw if it is time."""
         self.tally.add(event)
+        if isinstance(event, RunEnded):
+            self._rolled = time.perf_counter()
         if self._quiet:
             return
         if isinstance(event, AttemptFailed):
@@ -230,7 +232,8 @@ class Progress:
             self._live = None
         hidden = sum(self._errors.values()) - min(len(self._errors), ERRORS_SHOWN)
         if hidden and not self._quiet:
-            self._say(f"{hidden} more failed attempt(s) not shown; the report has each error.")
+            attempts = counted(hidden, "more failed attempt")
+            self._say(f"{attempts} not shown; the report has each error.")
         self._errors.clear()
 
     def _show_error(self, event: AttemptFailed) -> None:
@@ -261,7 +264,20 @@ class Progress:
         now = time.perf_counter()
         if self.tally.phase != phase or now - at >= PLAIN_EVERY_S:
             self._last_line = (now, self.tally.phase)
-            self._say(f"[{now - self._start:7.1f} s] {', '.join(lines(self.tally))}")
+            left = self._left_s
+            told = lines(self.tally) + ([] if left is None else [f"{clock(left)} left"])
+            self._say(f"[{now - self._start:7.1f} s] {', '.join(told)}")
+
+    @property
+    def _left_s(self) -> float | None:
+        """Seconds until all is done: the trials, and after them the films."""
+        tally = self.tally
+        if tally.phase in ("done", "interrupted"):
+            return None
+        done, total = tally.filmed
+        if done:
+            return (time.perf_counter() - self._rolled) / done * (total - done)
+        return tally.left_s
 
     def _render(self) -> RenderableType:
         from rich.console import Group
@@ -275,7 +291,7 @@ class Progress:
         bar.add_column(justify="right", no_wrap=True)
         bar.add_row(
             ProgressBar(total=max(tally.planned, 1), completed=tally.done),
-            f"{clock(elapsed)} gone, {clock(tally.left_s)} left",
+            f"{clock(elapsed)} gone, {clock(self._left_s)} left",
         )
         first, *others = lines(tally)
         return Group(bar, Text(first, style="bold"), *(Text(line, style="dim") for line in others))
@@ -291,7 +307,8 @@ def lines(tally: Tally) -> list[str]:
         low, high = 100 * rate.interval.low, 100 * rate.interval.high
         first += f", {100 * rate.value:.1f} % succeed [{low:.0f}, {high:.0f}]"
     if rate.errors or tally.failed_attempts:
-        first += f", {rate.errors} errors, {tally.failed_attempts} attempts lost"
+        first += f", {counted(rate.errors, 'error')}, "
+        first += f"{counted(tally.failed_attempts, 'attempt')} lost"
     found = [first]
     speed = tally.speed
     if tally.phase == "starting workers" and tally.workers_up < tally.lanes:
@@ -312,6 +329,11 @@ def lines(tally: Tally) -> list[str]:
             f"policy {100 * speed.policy_busy:.0f} % busy"
         )
     return found
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 error`, `2 errors`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def clock(seconds: float | None) -> str:

@@ -74,7 +74,7 @@ class Tally:
             chunks=self._chunks,
             batches=self._batches,
             policy_busy=_share(self._policy_s, wall_s * self._concurrency),
-            cores_busy=_share(self._cores_s, wall_s * min(self._cores, max(1, self._lanes))),
+            cores_busy=_share(self._cores_s, wall_s * self._cores),
             wall_s=wall_s,
             lanes=self._lanes,
             cores=self._cores,

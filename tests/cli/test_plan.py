@@ -53,6 +53,22 @@ def test_numbers_of_a_run_take_the_place_of_flags(
     assert measured == given
 
 
+def test_the_advice_says_how_many_cores_are_of_use(capsys: pytest.CaptureFixture[str]) -> None:
+    # The policy gives 64 chunks in 0.619 s: 103 a second, which 17 cores execute at 0.16 s each.
+    numbers = ("--cores", "8", "--execute-s", "0.16", "--latency", "75+8.5B")
+    lines = plan(capsys, "--lanes", "1:128", *numbers)
+    advice = " ".join(word for line in lines[9:] for word in line)
+    assert advice.endswith("the cores limit; more cores help 128 lanes, up to 17.")
+
+
+@pytest.mark.parametrize("flag", ["--cores", "--execute-s", "--max-batch", "--concurrency"])
+def test_numbers_below_one_are_refused(flag: str) -> None:
+    from hocket.cli.plan import run
+
+    with pytest.raises(UsageError, match=f"{flag} is 0; it must be above 0"):
+        run(["--latency", "75", "--execute-s", "0.1", flag, "0"])
+
+
 def test_a_number_that_is_missing_is_named() -> None:
     from hocket.cli.plan import run
 

@@ -17,7 +17,7 @@ from hocket.errors import UsageError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from hocket.cycle import PlanRow
+    from hocket.cycle import Latency, PlanRow, Work
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,15 +57,40 @@ def run(arguments: Sequence[str]) -> int:
     if flags.execute_s is None or flags.latency is None:
         missing = "--execute-s" if flags.execute_s is None else "--latency"
         raise UsageError(f"{missing} is needed, or --from a run that measured it.")
+    _refuse_nonsense(flags)
     work = Work(
-        cores=flags.cores or machine.cores(),
+        cores=machine.cores() if flags.cores is None else flags.cores,
         execute_s=flags.execute_s,
         concurrency=flags.concurrency,
         max_batch=flags.max_batch,
     )
-    rows = plan(flags.lanes, work, Latency(flags.latency), actions_per_chunk=flags.actions or 16)
-    Console().print(_table(rows, work.cores))
+    latency = Latency(flags.latency)
+    rows = plan(flags.lanes, work, latency, actions_per_chunk=flags.actions or 16)
+    Console().print(_table(rows, _useful_cores(flags.lanes[-1], work, latency)))
     return 0
+
+
+def _refuse_nonsense(flags: Plan) -> None:
+    for name in ("cores", "execute_s", "actions", "concurrency", "max_batch"):
+        value = getattr(flags, name)
+        if value is not None and value <= 0:
+            raise UsageError(f"--{name.replace('_', '-')} is {value:g}; it must be above 0.")
+
+
+def _useful_cores(lanes: int, work: Work, latency: Latency) -> int:
+    """How many cores so many lanes can use, before something else limits them."""
+    from hocket.cycle import plan
+
+    def rate(cores: int) -> float:
+        with_cores = dataclasses.replace(work, cores=cores)
+        return plan((lanes,), with_cores, latency, actions_per_chunk=1)[0].chunks_per_s
+
+    low, high = work.cores, max(work.cores, lanes)
+    enough = 0.98 * rate(high)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if rate(middle) >= enough else (middle + 1, high)
+    return high
 
 
 def _measured(flags: Plan, folder: Path) -> Plan:
@@ -87,7 +112,7 @@ def _measured(flags: Plan, folder: Path) -> Plan:
     )
 
 
-def _table(rows: Sequence[PlanRow], cores: int) -> RenderableType:
+def _table(rows: Sequence[PlanRow], useful_cores: int) -> RenderableType:
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -106,17 +131,18 @@ def _table(rows: Sequence[PlanRow], cores: int) -> RenderableType:
             f"{100 * row.policy_busy:.0f} %",
             row.limit,
         )
-    return Group(table, Text(_advice(rows, cores)))
+    return Group(table, Text(_advice(rows, useful_cores)))
 
 
-def _advice(rows: Sequence[PlanRow], cores: int) -> str:
-    """One sentence: where more lanes stop helping, and what then would."""
+def _advice(rows: Sequence[PlanRow], useful_cores: int) -> str:
+    """One sentence: where more lanes stop helping, and what then would, up to where."""
     best = max(row.chunks_per_s for row in rows)
     enough = next(row for row in rows if row.chunks_per_s >= 0.98 * best)
     if enough.limit == "latency":
         return "More lanes still help: neither the cores nor the policy are busy all the time."
     cure = {
-        "cores": f"more than {cores} cores would",
-        "policy": "a faster policy, or replicas of it, would",
+        "cores": f"more cores help {rows[-1].lanes} lanes, up to {useful_cores}",
+        "policy": "a faster policy, or replicas of it, help",
     }[enough.limit]
-    return f"Beyond {enough.lanes} lanes nothing is gained: the {enough.limit} limit; {cure}."
+    limits = "limits" if enough.limit == "policy" else "limit"
+    return f"Beyond {enough.lanes} lanes nothing is gained: the {enough.limit} {limits}; {cure}."
