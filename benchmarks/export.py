@@ -7,7 +7,7 @@ and of a quarter, since memory must not grow with their number. Where LeRobot's 
 decode them as the export must. LeRobot is asked for the codec that hocket uses, frame by frame into
 the encoder and through PNG files, and for its default.
 
-    python benchmarks/export.py [--episodes 100] [--pixels 128] [--steps 100] [--json FILE]
+    python benchmarks/export.py [--episodes 100] [--pixels 128] [--steps 100] [--writers 3]
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ def measure(command: list[str]) -> dict[str, Any]:
     if done.returncode:
         sys.exit(f"{' '.join(command[:2])} failed:\n{done.stderr[-2000:]}")
     found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    print(f"measured: {found}", flush=True)
     return found
 
 
@@ -100,6 +101,7 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=100)
     parser.add_argument("--pixels", type=int, default=128)
     parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--writers", type=int, default=len(WRITERS), help="of LeRobot's, at most")
     parser.add_argument("--json", type=Path)
     flags = parser.parse_args()
     os.chdir(HERE)
@@ -118,7 +120,7 @@ def main() -> None:
             shutil.rmtree(out)
         if LEROBOT.exists():
             dump(whole, root / "frames")
-            for codec, way in WRITERS:
+            for codec, way in WRITERS[: flags.writers]:
                 out = root / "theirs"
                 script = str(HERE / "lerobot_writer.py")
                 command = [str(LEROBOT), script, str(root / "frames"), str(out), codec, way]
