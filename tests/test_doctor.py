@@ -1,4 +1,6 @@
+import errno
 import json
+import os
 
 import pytest
 
@@ -21,6 +23,19 @@ def test_a_missing_extra_comes_with_its_command(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(plugins, "BUILTIN", {"envs": {"x": absent}})
     (finding,) = doctor.extra_findings()
     assert (finding.state, finding.advice) == ("missing", "pip install 'hocket[dancing]'")
+
+
+def test_shared_memory_is_tried_as_workers_use_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def found() -> str:
+        return {f.name: f.state for f in doctor.machine_findings()}["shared memory"]
+
+    assert found() == "ok"
+
+    def refuse(*_: object) -> int:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(os, "memfd_create", refuse)
+    assert found() == "slow"
 
 
 def test_videos_can_be_written_here() -> None:
