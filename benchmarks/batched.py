@@ -22,7 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import hocket
+from batched_engine import roll
 from batched_simulation import (
     SETTINGS,
     Hocket,
@@ -42,16 +42,16 @@ PEERS = {"any()": any_triggered, "synced, held": synced, "lockstep": lockstep}
 def run_hocket(setting: Setting) -> tuple[Outcome, float]:
     """The real engine; and the share of rows' time in which they stepped."""
     policy = SleepingPolicy(base_s=setting.base_s, row_s=setting.row_s, chunk=setting.chunk)
-    report = hocket.evaluate(
-        env="batched_sleeper:Sleepers",
-        policy=policy,
-        lanes=setting.rows,
+    done = roll(
+        "batched_sleeper:Sleepers",
+        policy,
+        rows=setting.rows,
         episodes=setting.episodes,
-        env_config={"step_s": setting.step_s, "lengths": tuple(setting.trials())},
-    )
-    done = report.throughput
+        config={"step_s": setting.step_s, "lengths": tuple(setting.trials())},
+        task="sleep",
+    ).counted
     outcome = Outcome(
-        seconds=done.wall_s, useful=done.env_steps, inferred=done.chunks, calls=done.batches
+        seconds=done.wall_s, useful=done.steps, inferred=done.inferred, calls=done.batches
     )
     return outcome, outcome.useful * setting.step_s / setting.rows / outcome.seconds
 
