@@ -36,13 +36,16 @@ install() { # name, then what pip installs
         --prefer-binary --constraint tools/constraints.venvs.txt "$@"
 }
 
-# The declared dependencies of hf-libero, robosuite and bddl ask for old versions and for packages
-# that running a task does not need; each package below is needed.
+# The declared dependencies of these three ask for old versions and for packages that running a task
+# does not need; each of the others is needed.
+LIBERO='hf-libero==0.1.4 robosuite==1.4.0 bddl==1.0.1'
+LIBERO_NEEDS='mujoco==3.3.0 numpy scipy numba pillow pyyaml opencv-python-headless termcolor
+    future easydict matplotlib cloudpickle'
+
 libero() {
     begin libero || return 0
-    install libero mujoco==3.3.0 numpy scipy numba pillow pyyaml opencv-python-headless \
-        termcolor future easydict matplotlib cloudpickle gymnasium==1.4.0 msgpack
-    install libero --no-deps hf-libero==0.1.4 robosuite==1.4.0 bddl==1.0.1
+    install libero $LIBERO_NEEDS gymnasium==1.4.0 msgpack
+    install libero --no-deps $LIBERO
     touch venvs/libero/.ready
 }
 
@@ -54,8 +57,12 @@ lerobot() {
         'huggingface-hub>=0.34.2,<0.36' 'accelerate>=1.10,<2' 'einops>=0.8,<0.9' \
         'opencv-python-headless>=4.9,<4.13' 'av>=15,<16' 'jsonlines>=4,<5' 'draccus==0.10.0' \
         'gymnasium>=1.1.1,<2' 'deepdiff>=7.0.1,<9' 'imageio>=2.34,<3' 'termcolor>=2.4,<4' \
-        'transformers>=4.57.1,<5' 'num2words>=0.5.14,<0.6' safetensors msgpack 'packaging<26'
+        'transformers>=4.57.1,<5' 'num2words>=0.5.14,<0.6' 'pyserial>=3.5,<4' safetensors \
+        msgpack 'packaging<26' sentencepiece
     install lerobot --no-deps lerobot==0.4.4
+    # LIBERO beside it, for benchmarks against LeRobot's own evaluation.
+    install lerobot $LIBERO_NEEDS
+    install lerobot --no-deps $LIBERO
     touch venvs/lerobot/.ready
 }
 

@@ -33,6 +33,7 @@ class EvalConfig:
     worker_memory: int | None = None
     recycle_after: int | None = None
     env_python: str | None = None
+    policy_python: str | None = None
     policy_devices: tuple[str, ...] = ()
     until: Literal["done", "decided"] = "done"
     """`decided` stops when the comparison with `against` is decided; `episodes` is then the cap."""

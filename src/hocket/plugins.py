@@ -59,6 +59,7 @@ BUILTIN: Mapping[Kind, Mapping[str, Builtin]] = {
             "hocket.policies.expert:MetaWorldExpert", "metaworld", ("metaworld",)
         ),
         "torch": Builtin("hocket.policies.torch:load", "torch", ("torch",)),
+        "lerobot": Builtin("hocket.policies.lerobot:load_policy", "lerobot", ("lerobot",)),
         "openpi": Builtin("hocket.policies.openpi:OpenPI"),
         "sidecar": Builtin("hocket.policies.sidecar:Sidecar"),
         "gr00t": Builtin("hocket.policies.gr00t:Gr00t", "gr00t", ("zmq",)),

@@ -35,11 +35,14 @@ class Subject:
     env_python: Annotated[str | None, tyro.conf.arg(metavar="PATH")] = None
     """Interpreter for the simulators, where they need another one (3.10 or later) than this:
     path/to/venv/bin/python. hocket need not be installed there."""
+    policy_python: Annotated[str | None, tyro.conf.arg(metavar="PATH")] = None
+    """Interpreter for the policy, where it needs another one than this. hocket need not be
+    installed there."""
     config: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Start from this file: the run.yaml of any run, or its folder. Flags override it."""
 
 
-_LAST = ("env_python", "config", "out", "json", "dry_run", "jobs")
+_LAST = ("env_python", "policy_python", "config", "out", "json", "dry_run", "jobs")
 """Flags that help lists after the others."""
 
 
@@ -61,8 +64,9 @@ def parse(flags: type[Subject], arguments: Sequence[str], *, verb: str) -> Parse
     }
     settings = {
         "env": adapters.settings_class("envs", names["env"]),
-        "policy": adapters.settings_class("policies", [name for name in names["policy"] if name]),
+        "policy": adapters.policy_settings(names["policy"][0], arguments),
     }
+    arguments = adapters.spell_out(arguments, settings["policy"])
     whole = _with_settings(flags, settings, names)
     parsed = parse_flags(
         whole,

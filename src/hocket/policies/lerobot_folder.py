@@ -1,0 +1,173 @@
+"""A policy folder as LeRobot saves it: checked first, then loaded, without the network."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hocket.errors import ConfigError, MissingExtraError
+
+if TYPE_CHECKING:
+    from hocket.policies.lerobot import LeRobotConfig
+
+WEIGHTS = "model.safetensors"
+_PROCESSORS = ("policy_preprocessor.json", "policy_postprocessor.json")
+_PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+
+REFUSED = {
+    "tdmpc": "it carries one plan for the whole batch from call to call, and draws its samples "
+    "across it, so that one lane's actions would depend on the others",
+    "sac": "it answers with single actions and has no chunk to execute",
+    "gaussian_actor": "it answers with single actions and has no chunk to execute",
+    "reward_classifier": "it is a reward model and answers with no actions",
+    "sarm": "it is a reward model and answers with no actions",
+    "lingbot_va": "it keeps a cache for the whole batch that cannot be split by lane",
+}
+"""Policies that cannot be asked in batches safely, and why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """A policy with its own processors."""
+
+    policy: Any
+    config: Any
+    preprocess: Any
+    postprocess: Any
+
+
+def find_folder(argument: str) -> Path:
+    """The folder that a path or a hub's id means; an id must be in the local cache already."""
+    if not argument:
+        raise ConfigError("Say which policy: lerobot:path/to/checkpoint.")
+    folder = Path(argument).expanduser()
+    if folder.is_dir():
+        inner = folder / "pretrained_model"
+        return inner if not (folder / "config.json").exists() and inner.is_dir() else folder
+    if folder.exists():
+        raise ConfigError(f"{argument!r} is a file; name the folder that LeRobot saved.")
+    if argument.count("/") == 1 and not argument.startswith((".", "/", "~")):
+        return _in_cache(argument)
+    raise ConfigError(f"There is no policy folder {argument!r}.")
+
+
+def _in_cache(name: str) -> Path:
+    try:
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    except ImportError:
+        raise ConfigError(f"There is no policy folder {name!r}.") from None
+    try:
+        return Path(snapshot_download(name, local_files_only=True))
+    except (LocalEntryNotFoundError, HfHubHTTPError, ValueError, OSError):
+        raise ConfigError(
+            f"There is no folder {name!r}, and no such model in the local cache of Hugging Face's "
+            f"hub. hocket downloads nothing; run: huggingface-cli download {name}"
+        ) from None
+
+
+def check_folder(folder: Path) -> dict[str, Any]:
+    """The folder's configuration as it stands, once everything needed is there."""
+    try:
+        plain: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    except OSError as exc:
+        raise ConfigError(f"{folder} is no LeRobot policy: it has no config.json.") from exc
+    except ValueError as exc:
+        raise ConfigError(f"{folder / 'config.json'} is no JSON: {exc}") from exc
+    kind = plain.get("type") if isinstance(plain, dict) else None
+    if not isinstance(kind, str):
+        raise ConfigError(f"{folder / 'config.json'} does not say its policy's type.")
+    if kind in REFUSED:
+        raise ConfigError(f"A {kind!r} policy cannot be evaluated in batches: {REFUSED[kind]}.")
+    if not (folder / WEIGHTS).is_file():
+        pickled = sorted(path.name for path in folder.iterdir() if path.suffix in _PICKLED)
+        if pickled:
+            raise ConfigError(
+                f"{folder} has its weights as {pickled[0]}, a pickle, which can run code when it "
+                f"is read: refused. Where you trust it, load it with LeRobot and save it again "
+                f"(policy.save_pretrained), which writes {WEIGHTS}."
+            )
+        raise ConfigError(f"{folder} has no {WEIGHTS}.")
+    for name in _PROCESSORS:
+        if not (folder / name).is_file():
+            raise ConfigError(
+                f"{folder} has no {name}: it was saved by a LeRobot older than 0.4, which kept "
+                f"normalization inside of the weights. Convert it with LeRobot's "
+                f"migrate_policy_normalization."
+            )
+    return plain
+
+
+def load(folder: Path, settings: LeRobotConfig, device: str) -> Loaded:
+    """The policy on its device, in evaluation mode, and its processors."""
+    # Before anything of Hugging Face's is imported: what is missing must fail, not be fetched.
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    mend_torchvision()
+    try:
+        from lerobot.configs.policies import PreTrainedConfig
+        from lerobot.policies.factory import get_policy_class, make_pre_post_processors
+        from lerobot.utils.import_utils import register_third_party_plugins
+    except ImportError as exc:
+        raise MissingExtraError(
+            f"LeRobot cannot be imported in {sys.executable}: {exc}. Install it there (pip install "
+            f"'hocket[lerobot]'), or name an interpreter that has it: --policy-python PATH."
+        ) from exc
+    register_third_party_plugins()
+    config: Any = PreTrainedConfig.from_pretrained(str(folder))
+    config.device = device
+    # Weights come from the folder; what a config names here would be downloaded for nothing.
+    for name in ("pretrained_backbone_weights",):
+        if hasattr(config, name):
+            setattr(config, name, None)
+    if hasattr(config, "load_vlm_weights"):
+        config.load_vlm_weights = False
+    changes: dict[str, Any] = {"device_processor": {"device": device}}
+    if settings.vlm:
+        config.vlm_model_name = settings.vlm
+        changes["tokenizer_processor"] = {"tokenizer_name": settings.vlm}
+    policy = get_policy_class(config.type).from_pretrained(str(folder), config=config, strict=True)
+    before, after = make_pre_post_processors(
+        config,
+        pretrained_path=str(folder),
+        preprocessor_overrides=_existing(folder / _PROCESSORS[0], changes),
+        postprocessor_overrides={},
+    )
+    return Loaded(policy=policy, config=config, preprocess=before, postprocess=after)
+
+
+def _existing(file: Path, changes: dict[str, Any]) -> dict[str, Any]:
+    """Those changes whose step the pipeline has; LeRobot refuses others."""
+    steps = json.loads(file.read_text()).get("steps", [])
+    names = {step.get("registry_name") for step in steps}
+    return {name: change for name, change in changes.items() if name in names}
+
+
+def mend_torchvision() -> None:
+    """Let a torchvision that was built for another device than torch be imported.
+
+    Its compiled operators are then missing, and importing it fails at the registration of two of
+    them. Policies use its networks, not these operators.
+    """
+    import torch
+
+    try:
+        import torchvision
+    except RuntimeError as exc:
+        if "torchvision::nms does not exist" not in str(exc):
+            raise
+        for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+            del sys.modules[name]
+        _kept.append(torch.library.Library("torchvision", "DEF"))
+        for name in ("nms", "qnms"):
+            _kept[0].define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        import torchvision  # noqa: F401
+    except ImportError:
+        return
+
+
+_kept: list[Any] = []
+"""Operators live as long as the library object that defined them."""

@@ -1,0 +1,111 @@
+"""Keys the randomness inside a torch policy by lane: the same whatever batch a row is in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+_SHARED_SEED = 0
+
+
+class KeyedNoise(TorchFunctionMode):  # type: ignore[misc]
+    """While it is entered, whatever torch draws for a batch is drawn row by row, each row from a
+    generator with its own seed. What has no row for each lane comes from one fixed seed."""
+
+    def __init__(self, seeds: Sequence[int], device: torch.device) -> None:
+        super().__init__()
+        self._device = device
+        self._rows = [torch.Generator(device).manual_seed(seed) for seed in seeds]
+        self._shared = torch.Generator(device).manual_seed(_SHARED_SEED)
+        self._draws: Mapping[Callable[..., Any], Callable[..., Any]] = {
+            torch.randn: self._sized,
+            torch.rand: self._sized,
+            torch.randn_like: self._like(torch.randn),
+            torch.rand_like: self._like(torch.rand),
+            torch.normal: self._normal,
+            torch.multinomial: self._multinomial,
+            torch.bernoulli: self._by_rows,
+            torch.Tensor.normal_: self._in_place,
+            torch.Tensor.uniform_: self._in_place,
+            torch.Tensor.exponential_: self._in_place,
+        }
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        named = dict(kwargs or {})
+        draw = self._draws.get(func)
+        if draw is None or named.get("generator") is not None:
+            return func(*args, **named)
+        named.pop("generator", None)
+        return draw(func, args, named)
+
+    def _sized(self, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        size = named.pop("size", None)
+        if size is None:
+            size = args[0] if args and isinstance(args[0], (tuple, list, torch.Size)) else args
+        return self._draw(func, tuple(size), named)
+
+    def _draw(self, func: Callable[..., Any], size: tuple[int, ...], named: dict[str, Any]) -> Any:
+        named = {"device": self._device, **named}
+        if not size or size[0] != len(self._rows):
+            return func(size, generator=self._shared, **named)
+        rows = [func((1, *size[1:]), generator=row, **named) for row in self._rows]
+        return torch.cat(rows)
+
+    def _like(self, sized: Callable[..., Any]) -> Callable[..., Any]:
+        def draw(func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+            del func
+            like = args[0] if args else named.pop("input")
+            named = {"dtype": like.dtype, "device": like.device, **named}
+            named.pop("memory_format", None)
+            return self._draw(sized, tuple(like.shape), named)
+
+        return draw
+
+    def _normal(
+        self, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]
+    ) -> Any:
+        names = ("mean", "std", "size")
+        values = {**dict(zip(names, args, strict=False)), **named}
+        mean, std, size = values.pop("mean", 0.0), values.pop("std", 1.0), values.pop("size", None)
+        if size is None:
+            size = torch.broadcast_shapes(
+                *(value.shape for value in (mean, std) if isinstance(value, torch.Tensor))
+            )
+        return mean + std * self._draw(torch.randn, tuple(size), values)
+
+    def _multinomial(
+        self, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]
+    ) -> Any:
+        weights, rest = args[0], args[1:]
+        return torch.cat(
+            [func(part, *rest, generator=g, **named) for part, g in self._parts(weights)]
+        )
+
+    def _by_rows(
+        self, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]
+    ) -> Any:
+        return torch.cat([func(part, generator=g, **named) for part, g in self._parts(args[0])])
+
+    def _in_place(
+        self, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]
+    ) -> Any:
+        tensor, rest = args[0], args[1:]
+        for part, generator in self._parts(tensor):
+            func(part, *rest, generator=generator, **named)
+        return tensor
+
+    def _parts(self, tensor: torch.Tensor) -> list[tuple[torch.Tensor, torch.Generator]]:
+        """A tensor's part of each lane: its first axis may count several rows for each."""
+        count = len(self._rows)
+        if tensor.ndim == 0 or not len(tensor) or len(tensor) % count:
+            return [(tensor, self._shared)]
+        return list(zip(tensor.split(len(tensor) // count), self._rows, strict=True))

@@ -1,0 +1,236 @@
+"""What is checked inside an interpreter that has LeRobot: `python lerobot_checks.py CHECK ...`.
+
+Each check is a function; it fails by raising. Run by test_lerobot.py.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import traceback
+import warnings
+from pathlib import Path
+
+import numpy as np
+
+warnings.simplefilter("ignore")
+
+from hocket.policies.lerobot_folder import mend_torchvision  # noqa: E402
+
+mend_torchvision()
+
+import lerobot_models as models  # noqa: E402
+import torch  # noqa: E402
+from lerobot.configs.policies import PreTrainedConfig  # noqa: E402
+from lerobot.policies.factory import get_policy_class, make_pre_post_processors  # noqa: E402
+
+from hocket import plugins  # noqa: E402
+from hocket.data import Batch, Row, Trial, noise_seed  # noqa: E402
+from hocket.policies.lerobot_noise import KeyedNoise  # noqa: E402
+from hocket.replay import ChunkReplay  # noqa: E402
+
+torch.set_num_threads(1)
+PROMPTS = ("push the puck", "turn on", "push the puck")
+LENGTHS = (11, 7, 15)
+"""Episodes of unequal length: lanes are out of step."""
+
+
+class Plant:
+    """A small closed loop: what is seen follows from what was done."""
+
+    def __init__(self, seed):
+        self._rng = np.random.default_rng(seed)
+        self.state = self._rng.normal(size=models.STATES).astype(np.float32)
+
+    def see(self):
+        rng = np.random.default_rng(np.abs(self.state * 1e4).astype(np.int64))
+        shape = (models.SIZE, models.SIZE, 3)
+        return {
+            "observation/state": self.state.copy(),
+            "observation/image": rng.integers(0, 256, shape, np.uint8),
+            "observation/wrist_image": rng.integers(0, 256, shape, np.uint8),
+        }
+
+    def do(self, action):
+        push = np.resize(np.asarray(action, np.float32), models.STATES)
+        # Coarse, so that a difference in the last digit of an action does not change an image.
+        self.state = np.round(0.7 * self.state + 0.1 * push, 2).astype(np.float32)
+
+
+def saved(kind, **settings):
+    folder = Path(tempfile.mkdtemp()) / kind
+    if kind == "vqbet":  # takes one camera
+        settings.setdefault("cameras", models.CAMERAS[:1])
+    if kind == "smolvla":
+        settings["vlm_model_name"] = str(models.save_backbone(folder.parent / "vlm"))
+    return models.save(kind, folder, **settings)
+
+
+def loaded(folder, **settings):
+    return plugins.build("policies", f"lerobot:{folder}", {"device": "cpu", **settings})
+
+
+def own_loop(folder, lane, noise):
+    """LeRobot's own way: processors and `select_action`, one env, every step."""
+    config = PreTrainedConfig.from_pretrained(str(folder))
+    policy = get_policy_class(config.type).from_pretrained(str(folder), config=config)
+    before, after = make_pre_post_processors(config, pretrained_path=str(folder))
+    plant, actions = Plant(lane), []
+    policy.reset()
+    for _ in range(LENGTHS[lane]):
+        seen = plant.see()
+        batch = {"task": [PROMPTS[lane]]}
+        for key, value in seen.items():
+            tensor = torch.from_numpy(value)[None]
+            if value.ndim == 3:
+                name = key.replace("observation/", "observation.images.")
+                if name not in config.input_features:
+                    continue
+                batch[name] = tensor.permute(0, 3, 1, 2).contiguous().float() / 255
+            else:
+                batch["observation.state"] = tensor
+        with torch.inference_mode(), noise(len(actions)):
+            action = after(policy.select_action(before(batch)))
+        actions.append(action[0].numpy())
+        plant.do(actions[-1])
+    return np.array(actions)
+
+
+def hockets_loop(policy):
+    """All lanes at once, each with chunks of its own; asked only where one is used up."""
+    replay = ChunkReplay(policy, prompts=PROMPTS)
+    plants, actions = [Plant(lane) for lane in range(3)], [[], [], []]
+    for step in range(max(LENGTHS)):
+        seen = [plant.see() for plant in plants]
+        moves = replay.act({key: np.stack([some[key] for some in seen]) for key in seen[0]})
+        for lane, plant in enumerate(plants):
+            if step < LENGTHS[lane]:
+                actions[lane].append(moves[lane])
+            plant.do(moves[lane])
+    return [np.array(some) for some in actions]
+
+
+def same_as_own_loop(kind, **settings):
+    folder = saved(kind, **settings)
+    policy = loaded(folder)
+    asked = policy.infer
+    seeds = []
+
+    def infer(batch):
+        seeds.extend((row.trial, row.chunk, row.noise_seed) for row in batch.rows)
+        return asked(batch)
+
+    policy.infer = infer
+    ours = hockets_loop(policy)
+    trials = list(dict.fromkeys(trial for trial, _, _ in seeds))
+    assert len(trials) == 3
+    for lane, trial in enumerate(trials):
+        keyed = {chunk: seed for owner, chunk, seed in seeds if owner == trial}
+
+        def noise(step, keyed=keyed):
+            return KeyedNoise([keyed[step // policy.spec.replan]], torch.device("cpu"))
+
+        own = own_loop(folder, lane, noise)
+        np.testing.assert_allclose(ours[lane], own, rtol=1e-4, atol=1e-5)
+    assert np.abs(ours[0][:7] - ours[1]).max() > 1e-3
+
+
+def act_acts_as_in_lerobots_own_loop():
+    same_as_own_loop("act")
+
+
+def act_ensembles_as_in_lerobots_own_loop():
+    same_as_own_loop("act", temporal_ensemble_coeff=0.01, n_action_steps=1)
+
+
+def diffusion_acts_as_in_lerobots_own_loop():
+    same_as_own_loop("diffusion")
+
+
+def vqbet_acts_as_in_lerobots_own_loop():
+    same_as_own_loop("vqbet")
+
+
+def smolvla_acts_as_in_lerobots_own_loop():
+    same_as_own_loop("smolvla")
+
+
+def a_row_does_not_depend_on_its_batch():
+    rng = np.random.default_rng(0)
+    for kind in models.SMALL:
+        policy = loaded(saved(kind))
+        history = policy.spec.history
+        lead = (4, history) if history > 1 else (4,)
+        arrays = {
+            "observation/state": rng.normal(size=(*lead, models.STATES)).astype(np.float32),
+            **{
+                f"observation/{name}": rng.integers(
+                    0, 256, (*lead, models.SIZE, models.SIZE, 3), np.uint8
+                )
+                for name in ("image", "wrist_image")
+            },
+        }
+        rows = tuple(_row(i) for i in range(4))
+        together = policy.infer(Batch(arrays=arrays, rows=rows)).values
+        for i, row in enumerate(rows):
+            alone = {key: value[i : i + 1] for key, value in arrays.items()}
+            single = policy.infer(Batch(arrays=alone, rows=(row,))).values[0]
+            np.testing.assert_allclose(together[i], single, rtol=1e-3, atol=1e-4, err_msg=kind)
+        other = policy.infer(Batch(arrays=arrays, rows=tuple(_row(i + 9) for i in range(4)))).values
+        assert (kind == "act") == np.allclose(together, other), kind
+
+
+def _row(number):
+    trial = Trial(suite="s", task="t", seed=number)
+    return Row(
+        trial=trial,
+        attempt=0,
+        chunk=0,
+        noise_seed=noise_seed(trial, 0),
+        prompt="push the puck",
+        session=str(number),
+    )
+
+
+def specs_tell_what_a_policy_reads():
+    spec = loaded(saved("diffusion")).spec
+    assert (spec.chunk_length, spec.replan, spec.history, spec.action_size) == (4, 4, 2, 3)
+    assert spec.inputs["observation/image"].shape == (64, 64, 3)
+    assert spec.cameras == ("observation/image", "observation/wrist_image")
+    spec = loaded(saved("act")).spec
+    assert (spec.chunk_length, spec.replan, spec.history) == (6, 4, 1)
+    assert loaded(saved("smolvla")).spec.inputs["observation/image"].shape == (-1, -1, 3)
+    ensembled = loaded(saved("act", temporal_ensemble_coeff=0.01, n_action_steps=1))
+    assert (ensembled.spec.chunk_length, ensembled.spec.replan) == (1, 1)
+    assert hasattr(ensembled, "begin_session")
+    assert not hasattr(loaded(saved("act")), "begin_session")
+
+
+def pi0_is_tried_and_says_why_not():
+    """LeRobot 0.4's pi0 needs a transformers of its own; what that says must reach the user."""
+    from lerobot.policies.factory import make_policy_config
+
+    try:
+        get_policy_class("pi0")(
+            make_policy_config(
+                "pi0",
+                device="cpu",
+                paligemma_variant="gemma_300m",
+                action_expert_variant="gemma_300m",
+            )
+        )
+    except Exception as exc:  # noqa: BLE001 - whatever it is, it is the reason
+        sys.stdout.write(f"pi0: {type(exc).__name__}: {str(exc)[:300]}\n")
+    else:
+        sys.stdout.write("pi0: works\n")
+
+
+if __name__ == "__main__":
+    # Importing LeRobot takes far longer than any check.
+    for name in sys.argv[1:]:
+        try:
+            globals()[name]()
+        except Exception:  # noqa: BLE001 - told by name, and the others go on
+            sys.stdout.write(f"broken {name}\n{traceback.format_exc()}\n")
+        else:
+            sys.stdout.write(f"passed {name}\n")

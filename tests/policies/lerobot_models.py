@@ -1,0 +1,181 @@
+"""Small LeRobot policies with random weights, saved as LeRobot saves them. Needs LeRobot."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from lerobot.configs.types import FeatureType, PolicyFeature
+from lerobot.policies.factory import get_policy_class, make_policy_config, make_pre_post_processors
+
+SIZE, STATES, MOVES = 64, 5, 3
+CAMERAS = ("observation.images.image", "observation.images.wrist_image")
+
+
+def save(kind, folder, *, size=SIZE, states=STATES, moves=MOVES, cameras=CAMERAS, **settings):
+    """Make a policy of this kind and save it with its processors."""
+    torch.manual_seed(1)
+    image = PolicyFeature(type=FeatureType.VISUAL, shape=(3, size, size))
+    config = make_policy_config(
+        kind,
+        input_features={
+            **dict.fromkeys(cameras, image),
+            "observation.state": PolicyFeature(type=FeatureType.STATE, shape=(states,)),
+        },
+        output_features={"action": PolicyFeature(type=FeatureType.ACTION, shape=(moves,))},
+        device="cpu",
+        push_to_hub=False,
+        **{**SMALL[kind], **settings},
+    )
+    policy = get_policy_class(kind)(config).eval()
+    policy.save_pretrained(folder)
+    before, after = make_pre_post_processors(config, dataset_stats=_stats(cameras, states, moves))
+    before.save_pretrained(folder)
+    after.save_pretrained(folder)
+    return Path(folder)
+
+
+SMALL = {
+    "act": dict(
+        chunk_size=6,
+        n_action_steps=4,
+        dim_model=32,
+        n_heads=2,
+        dim_feedforward=64,
+        n_encoder_layers=1,
+        n_vae_encoder_layers=1,
+        pretrained_backbone_weights=None,
+    ),
+    "diffusion": dict(
+        n_obs_steps=2,
+        horizon=8,
+        n_action_steps=4,
+        down_dims=(16, 32),
+        diffusion_step_embed_dim=16,
+        spatial_softmax_num_keypoints=4,
+        num_train_timesteps=6,
+        crop_shape=None,
+        use_group_norm=True,
+        pretrained_backbone_weights=None,
+    ),
+    "vqbet": dict(
+        n_obs_steps=3,
+        action_chunk_size=4,
+        n_action_pred_token=2,
+        gpt_block_size=64,
+        gpt_input_dim=32,
+        gpt_output_dim=32,
+        gpt_n_layer=1,
+        gpt_n_head=2,
+        gpt_hidden_dim=32,
+        vqvae_n_embed=4,
+        vqvae_embedding_dim=16,
+        vqvae_enc_hidden_dim=16,
+        crop_shape=None,
+        spatial_softmax_num_keypoints=4,
+        pretrained_backbone_weights=None,
+    ),
+    "smolvla": dict(
+        chunk_size=6,
+        n_action_steps=4,
+        max_state_dim=8,
+        max_action_dim=8,
+        resize_imgs_with_padding=(32, 32),
+        num_steps=3,
+        num_vlm_layers=2,
+        expert_width_multiplier=0.5,
+        tokenizer_max_length=8,
+        load_vlm_weights=False,
+    ),
+}
+
+
+def _stats(cameras, states, moves):
+    generator = torch.Generator().manual_seed(3)
+
+    def stats(shape):
+        low = torch.randn(shape, generator=generator)
+        return {
+            "mean": low + 0.5,
+            "std": torch.rand(shape, generator=generator) + 0.5,
+            "min": low - 1,
+            "max": low + 2,
+        }
+
+    return {
+        "observation.state": stats((states,)),
+        "action": stats((moves,)),
+        **{camera: stats((3, 1, 1)) for camera in cameras},
+    }
+
+
+def save_backbone(folder):
+    """A tiny SmolVLM: its configuration, and a tokenizer and processor that need no network."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import (
+        GPT2TokenizerFast,
+        SmolVLMConfig,
+        SmolVLMImageProcessor,
+        SmolVLMProcessor,
+        SmolVLMVideoProcessor,
+    )
+
+    special = ["<pad>", "<unk>", "<image>", "<fake_token_around_image>", "<global-img>"]
+    special += ["<end_of_utterance>"]
+    words = ["push", "the", "puck", "turn", "on", "stove", "\n"]
+    table = {word: i for i, word in enumerate(special + words)}
+    core = Tokenizer(models.WordLevel(table, unk_token="<unk>"))
+    core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = GPT2TokenizerFast(
+        tokenizer_object=core,
+        unk_token="<unk>",
+        pad_token="<pad>",
+        eos_token="<end_of_utterance>",
+        bos_token="<pad>",
+        extra_special_tokens=dict(
+            image_token="<image>",
+            fake_image_token="<fake_token_around_image>",
+            global_image_token="<global-img>",
+            end_of_utterance_token="<end_of_utterance>",
+        ),
+    )
+    processor = SmolVLMProcessor(
+        image_processor=SmolVLMImageProcessor(),
+        video_processor=SmolVLMVideoProcessor(),
+        tokenizer=tokenizer,
+        image_seq_len=4,
+    )
+    processor.save_pretrained(folder)
+    config = SmolVLMConfig(
+        text_config=dict(
+            model_type="llama",
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=2,
+            head_dim=16,
+            vocab_size=len(table),
+            pad_token_id=0,
+        ),
+        vision_config=dict(
+            hidden_size=16,
+            intermediate_size=32,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            image_size=32,
+            patch_size=8,
+        ),
+        scale_factor=2,
+        image_token_id=2,
+        pad_token_id=0,
+    )
+    config.save_pretrained(folder)
+    return Path(folder)
+
+
+def edit(folder, **changes):
+    """Change a saved configuration."""
+    file = Path(folder) / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
