@@ -29,7 +29,10 @@ def large(size: int = 9, weights: Any = None, name: str = "x") -> None: ...
 def picky(path: str) -> None: ...
 
 
-SMALL, LARGE, PICKY = (f"{__name__}:{name}" for name in ("Small", "large", "picky"))
+def rig(cameras: tuple[str, ...] = ("front",)) -> None: ...
+
+
+SMALL, LARGE, PICKY, RIG = (f"{__name__}:{name}" for name in ("Small", "large", "picky", "rig"))
 
 
 def test_a_name_is_found_before_there_is_a_parser_and_the_last_counts() -> None:
@@ -46,6 +49,16 @@ def test_settings_of_the_named_adapters_are_flags() -> None:
     assert parsed.config["env_config"] == {"size": 8}
     assert parsed.config["policy_config"] == {"path": "p"}
     assert parsed.config["env"] == [SMALL]
+
+
+@pytest.mark.parametrize("spelled", [["left,right"], ["left", "right"]])
+def test_several_words_are_given_with_commas_as_names_are_or_one_by_one(
+    spelled: list[str],
+) -> None:
+    flags = ["--policy", "random", "--env", RIG, "--env.cameras", *spelled]
+    parsed = parse(Eval, flags, verb="eval")
+    assert parsed.config["env_config"] == {"cameras": ["left", "right"]}
+    assert parse(Eval, flags[:4], verb="eval").config["env_config"] == {}
 
 
 def test_a_default_that_adapters_disagree_on_is_left_to_each() -> None:

@@ -157,7 +157,7 @@ def test_an_env_that_raises_is_shown_once_with_its_own_traceback(folder: Path) -
     )
     assert done.returncode == 1
     assert done.stderr.count('raise RuntimeError("the floor is wet")') == 1
-    assert "5 more failed attempt(s) not shown" in done.stderr
+    assert "5 more failed attempts not shown" in done.stderr
 
 
 def test_an_interrupted_run_reports_what_is_done_and_exits_with_130(folder: Path) -> None:
@@ -225,6 +225,16 @@ def test_check_tells_of_a_policy_that_raises(folder: Path) -> None:
     assert done.returncode == 1
     assert "KeyError: 'observation/depth'" in done.stdout
     assert "24x32x3 uint8" in done.stdout, "what the policy was given is shown all the same"
+
+
+def test_check_looks_at_the_envs_that_have_the_task_asked_for(folder: Path) -> None:
+    several = ("--env", "toy:image,rooms:Room", "--policy", "rooms:Still")
+    done = hocket(folder, "check", *several, "--task", "Room")
+    assert done.returncode == 0, done.stderr
+    assert "toy:image" not in done.stdout
+    done = hocket(folder, "check", *several, "--task", "Rom")
+    assert done.returncode == 2
+    assert "Did you mean 'Room'?" in done.stderr
 
 
 def test_check_looks_at_the_task_asked_for(folder: Path) -> None:

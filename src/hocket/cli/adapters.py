@@ -18,7 +18,8 @@ import yaml
 
 from hocket import plugins
 from hocket.cli import flags
-from hocket.errors import ConfigError
+from hocket.cli.values import parse_names
+from hocket.errors import ConfigError, UnknownNameError
 from hocket.plugins import Kind
 
 
@@ -49,6 +50,42 @@ def settings_class(kind: Kind, names: Sequence[str]) -> type[Any]:
                 merged[field.name] = known.joined(setting) if known else setting
     fields = [(name, setting.flag, setting.field()) for name, setting in merged.items()]
     return dataclasses.make_dataclass("Settings", fields, kw_only=True, frozen=True)
+
+
+def policy_settings(name: str | None, arguments: Sequence[str]) -> type[Any]:
+    """The settings of the named policy. With --policy-python its module may exist only there: then
+    whatever is given as --policy.NAME is taken, and checked when the policy is built."""
+    try:
+        return settings_class("policies", [name] if name else [])
+    except ImportError:
+        if scan(arguments, "--policy-python") is None:
+            raise
+    except UnknownNameError:
+        if scan(arguments, "--policy-python") is None or ":" not in (name or ""):
+            raise
+    given = [argument.partition("=")[0] for argument in arguments]
+    names = [one.removeprefix("--policy.") for one in given if one.startswith("--policy.")]
+    fields: list[Any] = [
+        (one.replace("-", "_"), Annotated[Any, _YAML], _Setting(Any, None, None).field())
+        for one in dict.fromkeys(names)
+    ]
+    return dataclasses.make_dataclass("Settings", fields, kw_only=True, frozen=True)
+
+
+SHORT = {"--ready-timeout": "ready_timeout_s", "--flush-on-reconnect": "flush_on_reconnect"}
+"""Settings of policies over the wire that need not be spelled --policy.NAME."""
+
+
+def spell_out(arguments: Sequence[str], settings: type[Any]) -> list[str]:
+    """The arguments with short flags as the settings that they are, where the policy has those."""
+    known = {field.name for field in dataclasses.fields(settings)}
+    spelled = []
+    for argument in arguments:
+        flag, equals, value = argument.partition("=")
+        name = SHORT.get(flag.replace("_", "-"))
+        long = f"--policy.{name.replace('_', '-')}" if name in known and name else flag
+        spelled.append(long + equals + value)
+    return spelled
 
 
 def default_settings(settings: type[Any], config: Mapping[str, Any]) -> Any:
@@ -97,6 +134,8 @@ class _Setting:
             default = field.default_factory()
         # A type that no flag can spell is still reachable, as a YAML value.
         annotation = hint if _is_spelled(hint) else Annotated[Any, _YAML]
+        if hint == tuple[str, ...]:
+            annotation = Annotated[hint, _WORDS]
         return cls(annotation, default, flags.field_docstrings(owner).get(field.name))
 
     @property
@@ -118,6 +157,13 @@ class _Setting:
         return dataclasses.field(default_factory=lambda: self.default, metadata=note)
 
 
+_WORDS = tyro.constructors.PrimitiveConstructorSpec(
+    nargs="*",
+    metavar="NAME[,NAME...]",
+    instance_from_str=lambda texts: tuple(name for text in texts for name in parse_names(text)),
+    is_instance=lambda value: isinstance(value, tuple),
+    str_from_instance=lambda value: [",".join(value)],
+)
 _YAML = tyro.constructors.PrimitiveConstructorSpec(
     nargs=1,
     metavar="YAML",

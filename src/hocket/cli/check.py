@@ -5,18 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from tyro.conf import arg
 
 from hocket.cli.subject import Subject, parse
+from hocket.errors import UnknownNameError
+from hocket.plugins import did_you_mean
+
+if TYPE_CHECKING:
+    from hocket.eval_config import EvalConfig
 
 
 @dataclass(frozen=True, kw_only=True)
 class Check(Subject):
     """Run one chunk and show what the policy really sees: both specs side by side, the range of
-    every input, the actions against their bounds, and a contact sheet of the exact images. Exits
-    with 1 where env and policy do not fit."""
+    every input (for a server also of the request that it is sent), the actions against their
+    bounds, and a contact sheet of the exact images. Exits with 1 where env and policy do not fit.
+    """
 
     NOT_CONFIG: ClassVar[frozenset[str]] = frozenset({"config", "task", "out"})
 
@@ -39,11 +45,29 @@ def run(arguments: Sequence[str]) -> int:
 
     config, flags = EvalConfig.from_plain(parsed.config), parsed.flags
     console, has_problems = Console(), False
-    for number, suite in enumerate(config.env):
+    for number, suite in enumerate(_with_task(config, flags.task)):
         result = run_check(config, suite=suite, task=flags.task)
         console.print(result.render())
         path = flags.out if number == 0 else flags.out.with_stem(f"{flags.out.stem}-{number + 1}")
         if result.save_contact_sheet(path):
-            console.print(f"Images as the policy gets them: {path}", highlight=False)
+            who = "policy" if result.sent is None else "server"
+            console.print(f"Images as the {who} gets them: {path}", highlight=False)
         has_problems |= bool(result.problems)
     return cli.FAILED if has_problems else cli.OK
+
+
+def _with_task(config: EvalConfig, task: str | None) -> Sequence[str]:
+    """The envs to look at: where a task is named, those that have it."""
+    if task is None or len(config.env) == 1:
+        return config.env
+    from hocket.planning import suites_of, tasks_of
+
+    tasks = tasks_of(config, suites_of(config))
+    found = [suite for suite, infos in tasks.items() if task in [info.name for info in infos]]
+    if not found:
+        names = [info.name for infos in tasks.values() for info in infos]
+        raise UnknownNameError(
+            f"No env named here has a task {task!r}.{did_you_mean(task, names)} They have: "
+            f"{', '.join(names)}."
+        )
+    return found
