@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,8 @@ from hypothesis import strategies as st
 
 import hocket
 from hocket.data import Episode, Outcome, Trial
-from hocket.deciding import Decider, rounds_of
-from hocket.errors import ConfigError, UsageError
+from hocket.deciding import Decider, rounds_of, sequential_test
+from hocket.errors import ConfigError, MissingExtraError, UsageError
 from hocket.events import AttemptsBegan, EpisodesSealed
 
 
@@ -25,12 +26,17 @@ def episode(trial: Trial, *, won: bool) -> Episode:
     return Episode(trial=trial, attempt=0, outcome=outcome, steps=1, total_reward=0.0)
 
 
+def decider_of(planned: Sequence[Trial], baseline: dict[str, Episode]) -> Decider:
+    rounds = rounds_of(planned)
+    return Decider(rounds, baseline, sequential_test("paired", rounds, alpha=0.05))
+
+
 def play(
     planned: Sequence[Trial], ours: dict[str, bool], theirs: dict[str, bool], order: Any
 ) -> Decider:
     """Run everything that the decider plans, ending trials in an order of the caller's."""
     baseline = {t.id: episode(t, won=theirs[t.id]) for t in planned}
-    decider = Decider(rounds_of(planned), baseline, alpha=0.05)
+    decider = decider_of(planned, baseline)
     waiting: list[Trial] = []
     decider.begin(waiting.extend, planned=[], done=[], ahead=4)
     while waiting:
@@ -76,7 +82,7 @@ def test_the_order_in_which_trials_end_changes_no_look(random: Any) -> None:
 def test_an_error_on_either_side_is_a_tie() -> None:
     planned = trials(1, 40)
     baseline = {t.id: episode(t, won=False) for t in planned}
-    decider = Decider(rounds_of(planned), baseline, alpha=0.05)
+    decider = decider_of(planned, baseline)
     decider.begin(lambda _: None, planned=planned, done=[], ahead=1)
     broken = [
         Episode(trial=t, attempt=0, outcome=Outcome.ERROR, steps=0, total_reward=0.0)
@@ -120,6 +126,21 @@ def test_a_run_stops_when_its_comparison_is_decided(tmp_path: Path) -> None:
         policy=Chooses(2), out=tmp_path / "c", until="decided", against=against, **common
     )
     assert same.planned == 200
+
+
+def test_the_step_test_says_what_to_install_where_it_is_missing(tmp_path: Path) -> None:
+    if importlib.util.find_spec("sequentialized_barnard_tests") is not None:
+        pytest.skip("the package is installed")
+    run(tmp_path, "a", episodes=3)
+    with pytest.raises(MissingExtraError, match="pip install sequentialized-barnard-tests"):
+        run(
+            tmp_path,
+            "b",
+            episodes=3,
+            until="decided",
+            sequential="step",
+            against=str(tmp_path / "a"),
+        )
 
 
 def test_a_run_against_other_trials_is_refused(tmp_path: Path) -> None:

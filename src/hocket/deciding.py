@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
 from hocket.data import Episode, Outcome, Trial
 from hocket.errors import UsageError
 from hocket.events import AttemptsBegan, EpisodesSealed, Event
-from hocket.sequential import Look, PairedSequentialTest
+from hocket.sequential import Look, PairedSequentialTest, StepSequentialTest
 
 Plan = Callable[[Sequence[Trial]], None]
 """Plans more trials: they are kept with the run, and handed to lanes."""
@@ -26,12 +27,11 @@ class Decider:
         self,
         rounds: Sequence[Sequence[Trial]],
         baseline: Mapping[str, Episode],
-        *,
-        alpha: float,
+        test: PairedSequentialTest | StepSequentialTest,
     ) -> None:
         self._rounds = [list(group) for group in rounds]
         self._baseline = baseline
-        self._test = PairedSequentialTest(alpha=alpha, pairs_per_round=len(self._rounds[0]))
+        self._test = test
         self._ended: dict[str, Episode] = {}
         self._complete = 0
         self._planned = 0
@@ -74,7 +74,8 @@ class Decider:
         if look.decision == "undecided":
             return f"Undecided {counts}, at the cap of {sum(map(len, self._rounds))} trials."
         better = "this run is better" if look.decision == "a better" else f"{name} is better"
-        return f"Decided {counts}: {better}, p = {look.p_value:.2g} (valid at any look)."
+        p = "" if look.p_value is None else f", p = {look.p_value:.2g} (valid at any look)"
+        return f"Decided {counts}: {better}{p}."
 
     def _look(self) -> None:
         before = self._complete
@@ -107,6 +108,17 @@ class Decider:
             self._planned += 1
             self._waiting += len(group)
             self._plan(group)
+
+
+def sequential_test(
+    kind: Literal["paired", "step"], rounds: Sequence[Sequence[Trial]], *, alpha: float
+) -> PairedSequentialTest | StepSequentialTest:
+    """The test that decides about trials planned in these rounds."""
+    if kind == "step":
+        test = StepSequentialTest(alpha=alpha, cap=sum(map(len, rounds)))
+        test.run([], [])  # Says now, not after an hour, that its package is missing.
+        return test
+    return PairedSequentialTest(alpha=alpha, pairs_per_round=len(rounds[0]))
 
 
 def rounds_of(trials: Sequence[Trial]) -> list[list[Trial]]:

@@ -41,6 +41,8 @@ class EvalConfig:
     """The run folder to compare with."""
     alpha: float = 0.05
     """How often a decision may be wrong where there is no difference."""
+    sequential: Literal["paired", "step"] = "paired"
+    """The test that decides: on pairs, or STEP's, which ignores the pairing."""
     record: Literal["none", "numbers", "full"] = "numbers"
     """What is kept of each step in the run folder; `full` adds every camera's picture."""
     video: str = "first:1"
@@ -66,6 +68,8 @@ class EvalConfig:
             raise ConfigError("until='decided' and against=RUN go together: give both, or none.")
         if self.until not in ("done", "decided"):
             raise ConfigError(f"until is {self.until!r}; it is 'done' or 'decided'.")
+        if self.sequential not in ("paired", "step"):
+            raise ConfigError(f"sequential is {self.sequential!r}; it is 'paired' or 'step'.")
         if not 0 < self.alpha < 1:
             raise ConfigError(f"alpha is {self.alpha}; it must lie between 0 and 1.")
         if self.record not in ("none", "numbers", "full"):

@@ -15,7 +15,7 @@ from hocket import machine
 from hocket.check import check_specs
 from hocket.contracts import Policy, Reader, WorkerSpec
 from hocket.data import EnvSpec, Episode, Trial
-from hocket.deciding import Decider, paired_with, rounds_of
+from hocket.deciding import Decider, paired_with, rounds_of, sequential_test
 from hocket.engine import Engine, EngineConfig
 from hocket.errors import (
     MissingExtraError,
@@ -109,6 +109,12 @@ class Run:
         """Give the folder back. Twice is safe."""
         if self._ledger is not None:
             self._ledger.close()
+
+    def extend(self, trials: Sequence[Trial]) -> None:
+        """Plan further trials, after those that are planned."""
+        if self._ledger is not None:
+            self._ledger.add_trials(trials)
+        self.trials.extend(trials)
 
     @property
     def remaining(self) -> list[Trial]:
@@ -327,7 +333,9 @@ def _decider(config: EvalConfig) -> Decider | None:
     trials = plan_trials(config)
     with LedgerView.open(against) as ledger:
         baseline = paired_with(trials, ledger.episodes(), config.against)
-    return Decider(rounds_of(trials), baseline, alpha=config.alpha)
+    rounds = rounds_of(trials)
+    test = sequential_test(config.sequential, rounds, alpha=config.alpha)
+    return Decider(rounds, baseline, test)
 
 
 def _filmable(config: EvalConfig, readers: Sequence[Reader]) -> EvalConfig:

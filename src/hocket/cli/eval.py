@@ -69,6 +69,9 @@ class Eval(Subject):
     envs are filmed while they run."""
     video_overlay: bool = False
     """Burn the task, the step and the outcome into videos."""
+    sequential: Literal["paired", "step"] = "paired"
+    """With --until decided: the test. paired bets on pairs that differ; step is the unpaired STEP
+    test of the package sequentialized-barnard-tests, which must be installed."""
     out: Annotated[Path | None, arg(metavar="FOLDER")] = None
     """The run folder itself, for run.yaml and report.json; must be new or empty. The default is
     runs/TIME-ENV-POLICY."""
