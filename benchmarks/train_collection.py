@@ -31,7 +31,7 @@ from hocket.train.contract import Shapes, trainable_parameters
 from hocket.train.names import ActorConfig
 from hocket.train.weights import WeightBlock
 
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "LP_NUM_THREADS")
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 IMAGE, STATE = "observation/image", "observation/state"
 
 
@@ -92,7 +92,7 @@ class Maker:
         self._setup = setup
 
     def __call__(self) -> gymnasium.Env[Any, Any]:
-        # Renderers and BLAS with one thread for each env, as workers of the other side have.
+        # As workers of the other side have it.
         os.environ.update(dict.fromkeys(THREADS, "1"))
         config = MetaWorld.Config(size=self._setup.size, max_steps=10_000)
         return Plain(MetaWorld(self._setup.task, config).make(self._setup.task))

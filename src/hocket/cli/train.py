@@ -11,6 +11,7 @@ from tyro.conf import arg
 
 from hocket.cli import adapters
 from hocket.cli.subject import Subject, parse
+from hocket.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +21,7 @@ class Train(Subject):
     `reference`, with `actor` or `flow` from scratch, with what another run saved (runs/x/best), or
     with your own class as package.module:Class."""
 
-    NOT_CONFIG: ClassVar[frozenset[str]] = frozenset({"config", "out", "resume"})
+    NOT_CONFIG: ClassVar[frozenset[str]] = frozenset({"config", "out", "resume", "policy_python"})
 
     algo: Literal["ppo", "grpo"] = "ppo"
     """ppo learns from every episode, with a critic; grpo from groups of episodes that began in the
@@ -136,6 +137,8 @@ def run(arguments: Sequence[str]) -> int:
     if folder is not None:
         return _resume(Path(folder), arguments)
     parsed = parse(Train, arguments, verb="train")
+    if getattr(parsed.flags, "policy_python", None):
+        raise UsageError("A network in training runs in this interpreter: no --policy-python.")
     _require_extra()
     from hocket.config import new_folder
     from hocket.train.config import TrainConfig
@@ -148,7 +151,6 @@ def run(arguments: Sequence[str]) -> int:
 
 def _resume(folder: Path, arguments: Sequence[str]) -> int:
     from hocket import cli
-    from hocket.errors import UsageError
 
     if len([one for one in arguments if one.startswith("--")]) > 1:
         raise UsageError("--resume takes no other flags: the run has its configuration.")

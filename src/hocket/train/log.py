@@ -47,6 +47,7 @@ class Log:
     ) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
+        module = _module(tracker) if tracker != "none" else None
         path = run / METRICS
         kept = []
         if resumed_at is not None and path.exists():
@@ -55,10 +56,8 @@ class Log:
         path.write_text("".join(f"{line}\n" for line in kept))
         self._file = open(path, "a", buffering=1)  # noqa: SIM115 - closed by `close`
         self._board = SummaryWriter(str(run / "tensorboard"), purge_step=resumed_at)
-        if tracker != "none":
-            self._tracker = _module(tracker).init(
-                project="hocket", name=run.name, config=dict(config)
-            )
+        if module is not None:
+            self._tracker = module.init(project="hocket", name=run.name, config=dict(config))
 
     @property
     def wall_s(self) -> float:
