@@ -35,6 +35,7 @@ VERBS = {
     "compare": Verb("hocket.cli.compare", "Compare two runs trial by trial: which is better?"),
     "video": Verb("hocket.cli.video", "Film episodes of a run afterwards, from its states."),
     "export": Verb("hocket.cli.export", "Write a run for LeRobot, robomimic, Rerun or Perfetto."),
+    "collect": Verb("hocket.cli.collect", "Collect demonstrations straight to a dataset."),
     "replay": Verb("hocket.cli.replay", "Run one trial of a run again and verify every step."),
     "train": Verb("hocket.cli.train", "Improve a policy with PPO or GRPO, on the same engine."),
     "check": Verb("hocket.cli.check", "Show what the policy really sees, on one chunk; no run."),

@@ -70,14 +70,14 @@ def run(arguments: Sequence[str]) -> int:
         valid=flags.valid,
         workers=flags.workers,
     )
-    with _Teller() as teller:
+    with Teller() as teller:
         done = export_run(flags.folder, flags.to, flags.out, config, teller)
     sys.stderr.write("".join(f"note: {text}\n" for text in teller.notes))
     sys.stdout.write(f"{flags.out}: {len(done.episodes)} episodes as {flags.to}\n")
     return cli.OK
 
 
-class _Teller:
+class Teller:
     """A bar on standard error for each part of the work; notes are kept until the end."""
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class _Teller:
         self._progress: Progress | None = None
         self._tasks: dict[str, TaskID] = {}
 
-    def __enter__(self) -> _Teller:
+    def __enter__(self) -> Teller:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 

@@ -30,6 +30,8 @@ class Choice:
     """None means every outcome but errors."""
     tasks: tuple[str, ...] = ()
     """None means every task."""
+    first: int | None = None
+    """Of each task the first so many that were chosen, by seed; None means all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +78,22 @@ def open_chosen(place: Path, choice: Choice) -> ChosenRun:
             f"{' or '.join(outcome.value for outcome in wanted)}"
             f"{' in these tasks' if choice.tasks else ''}: there is nothing to export."
         )
-    return ChosenRun(recorded=recorded, episodes=episodes)
+    return ChosenRun(recorded=recorded, episodes=_first(episodes, choice.first))
+
+
+def _first(episodes: Sequence[Episode], count: int | None) -> list[Episode]:
+    """The first of each task by seed, in planned order."""
+    if count is None:
+        return list(episodes)
+    by_task: dict[tuple[str, str], list[Episode]] = {}
+    for episode in episodes:
+        by_task.setdefault((episode.trial.suite, episode.trial.task), []).append(episode)
+    kept = {
+        episode.trial.id
+        for some in by_task.values()
+        for episode in sorted(some, key=lambda e: (e.trial.seed, e.trial.repeat))[:count]
+    }
+    return [episode for episode in episodes if episode.trial.id in kept]
 
 
 def read_table(folder: RunFolder, table: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:

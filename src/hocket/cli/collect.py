@@ -1,0 +1,85 @@
+"""`hocket collect`."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+from tyro.conf import Positional, arg
+
+from hocket.cli.subject import Subject, parse
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collect(Subject):
+    """Collect a fixed number of episodes of each task straight to a dataset: successes alone,
+    unless told otherwise. A collection that was interrupted goes on with the same command."""
+
+    NOT_CONFIG: ClassVar[frozenset[str]] = frozenset(
+        {"config", "out", "to", "failures", "most", "fps"}
+    )
+
+    out: Positional[Path]
+    """The dataset's folder (or file), which must not exist. The run that it is made from is kept
+    beside it, under the same name with .run."""
+    to: Annotated[str, arg(metavar="lerobot|hdf5|run")] = "lerobot"
+    """LeRobotDataset v3, robomimic's HDF5, or no dataset: the run folder alone."""
+    episodes: int = 10
+    """Episodes of each task in the dataset. Tasks that lack successes get further trials."""
+    failures: bool = False
+    """Take every episode, whatever became of it."""
+    most: Annotated[int | None, arg(metavar="N")] = None
+    """Most trials of each task; by default five times the episodes."""
+    lanes: Annotated[int | Literal["auto"], arg(metavar="N|auto")] = "auto"
+    """Episodes that run at once."""
+    replan: Annotated[int | None, arg(metavar="K")] = None
+    """Execute only the first K actions of each chunk, then ask again."""
+    max_steps: Annotated[int | None, arg(metavar="N")] = None
+    """End episodes after N control steps (truncated)."""
+    record: Literal["numbers", "full"] = "numbers"
+    """numbers suffices where the env can be shown again from its states, which is done for the
+    episodes of the dataset alone; full keeps every picture while running, for other envs."""
+    fps: Annotated[float | None, arg(metavar="N")] = None
+    """Steps per second, where the env does not say."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Collect; 1 where a task has too few successes, 130 after Ctrl-C."""
+    parsed = parse(Collect, arguments, verb="collect")
+    from hocket import cli
+    from hocket.cli.export import Teller
+    from hocket.collect import CollectConfig, collect
+    from hocket.eval_config import EvalConfig
+    from hocket.export.exporting import ExportConfig
+    from hocket.progress import Progress
+
+    flags: Collect = parsed.flags
+    config = CollectConfig(
+        run=EvalConfig.from_plain({**parsed.config, "video": "none"}),
+        to=flags.to,
+        failures=flags.failures,
+        most=flags.most,
+        export=ExportConfig(fps=flags.fps),
+    )
+    with contextlib.ExitStack() as stack:
+        shown: list[Progress] = []
+
+        def readers() -> list[Progress]:
+            shown.append(stack.enter_context(Progress(quiet=not sys.stderr.isatty())))
+            return shown[-1:]
+
+        teller = stack.enter_context(Teller())
+        done = collect(config, flags.out, readers=readers, watcher=teller)
+    sys.stderr.write("".join(f"note: {text}\n" for text in teller.notes))
+    if not done.is_complete:
+        sys.stderr.write("Interrupted; the same command goes on from here.\n")
+        return cli.INTERRUPTED
+    sys.stdout.write(
+        f"{flags.out}: {done.episodes} episodes of {done.trials} trials as {flags.to}\n"
+        f"Run folder: {done.run}\n"
+    )
+    return cli.OK
