@@ -15,7 +15,13 @@ import pytest
 
 from hocket import plugins
 from hocket.data import Batch, Row, Trial
-from hocket.errors import ChunkShapeError, ConfigError, PolicyError, PolicyUnavailableError
+from hocket.errors import (
+    ChunkShapeError,
+    ConfigError,
+    PolicyError,
+    PolicyUnavailableError,
+    WireError,
+)
 from hocket.policies.openpi import OpenPI, OpenPIConfig
 from peers.fault_proxy import FaultProxy
 from peers.stock_openpi import StockServer, free_port
@@ -295,6 +301,35 @@ def test_reply_that_nobody_asked_for_ends_the_connection(connect: Opened) -> Non
         for value in (1, 2, 3):
             assert policy.infer(make_batch(value)).values[0, 0, 0] == value
         assert server.connections >= 3
+
+
+@pytest.mark.parametrize("wrong", [b"\xc1", {"nothing": 1}, {"actions": np.zeros((2, 0))}])
+def test_connection_whose_reply_cannot_be_used_is_never_asked_again(
+    connect: Opened, wrong: Any
+) -> None:
+    with StockServer(lambda _: wrong) as server:
+        policy = connect(server.address, connections=1)
+        for number in (1, 2):
+            with pytest.raises((PolicyError, WireError), match=f"#{number}"):
+                policy.infer(make_batch(number))
+        assert server.connections == 2
+
+
+def test_question_that_was_given_up_keeps_no_place_in_the_pool(connect: Opened) -> None:
+    gate = threading.Event()
+
+    def stuck(request: dict[str, Any]) -> dict[str, Any]:
+        if not gate.is_set():
+            assert gate.wait(WAIT_S)
+        return echo(request)
+
+    with StockServer(stuck) as server:
+        policy = connect(server.address, connections=1, timeout_s=0.2, ready_timeout_s=0.2)
+        with ThreadPoolExecutor(4) as pool:
+            failures = [pool.submit(policy.infer, make_batch(i)) for i in range(4)]
+            assert any(one.exception(WAIT_S) for one in failures)
+        gate.set()
+        assert policy.infer(make_batch(9)).values[0, 0, 0] == 9
 
 
 def test_reply_that_comes_twice_is_never_taken_for_the_next_one(connect: Opened) -> None:

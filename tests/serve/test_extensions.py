@@ -180,6 +180,19 @@ def test_env_is_told_again_to_a_server_that_was_restarted(
     assert np.array_equal(client.infer(make_batch(5)).values, before)
 
 
+def test_server_that_is_down_hears_of_envs_when_it_is_back(
+    serve_policy: ServePolicy, connect: Connect
+) -> None:
+    living, dead = serve_policy(ScriptedPolicy()), serve_policy(ScriptedPolicy())
+    client, port = connect(living, dead), dead.port
+    dead.stop()
+    client.bind(env_spec(3))
+    before = client.infer(make_batch(5)).values
+    serve_policy(ScriptedPolicy(), listening={"port": port})
+    living.stop()
+    assert np.array_equal(client.infer(make_batch(5)).values, before)
+
+
 def test_mapping_stands_before_an_extended_server(
     serve_policy: ServePolicy, connect: Connect, tmp_path: Any
 ) -> None:

@@ -15,6 +15,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
+from hocket import plugins
 from hocket.data import Actions, ArraySpec, Batch, PolicySpec, Row
 from hocket.msgpack_numpy import pack, unpack
 from hocket.serve.access import Keys
@@ -233,6 +234,15 @@ def test_first_request_warms_up_where_the_policy_does_not_say_what_it_reads(
         client.recv(timeout=WAIT_S)
         assert ask(client, state(3))["actions"][0, 0] == 3
     assert {batch.size for batch in policy.batches} == {1, 2, 4}
+
+
+def test_policy_that_knows_only_its_own_tasks_is_served_all_the_same(
+    serve_policy: ServePolicy,
+) -> None:
+    server = serve_policy(plugins.build("policies", "reference"), warm_up=True)
+    with open_client(server) as client:
+        metadata = unpack(bytes(client.recv(timeout=WAIT_S)))
+        assert metadata["hocket"]["spec"]["chunk_length"] == 16
 
 
 def test_full_queue_is_refused_in_words(serve_policy: ServePolicy) -> None:

@@ -34,6 +34,7 @@ from hocket.policies.openpi_protocol import (
     Announcement,
     batch_arrays,
     batch_request,
+    bind_key,
     bind_request,
     check_extended,
     read_chunk,
@@ -117,9 +118,10 @@ class OpenPI:
         client = self._connect()
         if self._announcement is not None and isinstance(self._mapping, Identity):
             number = next(self._numbers)
-            frame = pack(bind_request(number, spec))
+            request = bind_request(number, spec)
             read = partial(read_extended, number=number)
-            for reply in client.thread.run(client.servers.tell_all(frame, read)):
+            work = client.servers.tell_all(bind_key(request), pack(request), read)
+            for reply in client.thread.run(work):
                 check_extended(reply.answers[0], reply.source)
 
     def infer(self, batch: Batch) -> Actions:

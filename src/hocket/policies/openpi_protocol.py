@@ -25,7 +25,7 @@ from hocket.errors import (
     WireError,
 )
 from hocket.fleet.plain import env_spec_to_plain
-from hocket.msgpack_numpy import unpack
+from hocket.msgpack_numpy import pack, unpack
 from hocket.policies.openpi_shared import SharedArraysError
 
 EXTENSION = "hocket"
@@ -124,6 +124,11 @@ def batch_arrays(batch: Batch) -> dict[str, Array]:
 def bind_request(number: int, spec: EnvSpec) -> dict[str, Any]:
     """Tell a policy that adapts to envs what a task's env is."""
     return {EXTENSION: {"op": "bind", "id": number, "env": env_spec_to_plain(spec)}}
+
+
+def bind_key(request: Mapping[str, Any]) -> bytes:
+    """The same for all requests that tell of the same env."""
+    return pack(request[EXTENSION].get("env"))
 
 
 def reset_request(number: int, session: str) -> dict[str, Any]:

@@ -27,6 +27,7 @@ STOCK_CONNECTIONS = 2
 """A stock server works on one request at a time: one more is on its way meanwhile."""
 FIRST_BACKOFF_S = 0.1
 LONGEST_BACKOFF_S = 5.0
+MAX_GREETINGS = 256
 BELIEVED_REPEATS = 3
 """A server that really answered the same so often in a row is believed to."""
 
@@ -92,7 +93,7 @@ class Replica:
         self.load = 0
         """Questions in flight here, or waiting for a connection."""
         self.announcement: Announcement | None = None
-        self.greetings: list[bytes] = []
+        self._greetings: dict[bytes, bytes] = {}
         """Told to the server first on every new connection: it may be a new server."""
 
     @property
@@ -163,6 +164,12 @@ class Replica:
         idle, self._idle = self._idle, []
         await asyncio.gather(*(connection.close() for connection in idle))
 
+    def greet(self, key: bytes, frame: bytes) -> None:
+        """Begin every new connection with this frame, in place of an earlier one of this key."""
+        self._greetings[key] = frame
+        while len(self._greetings) > MAX_GREETINGS:
+            del self._greetings[next(iter(self._greetings))]
+
     def failed(self, now: float) -> None:
         """Remember a failure: nobody tries again before the backoff is over."""
         self.outage_since = self.outage_since or now
@@ -219,7 +226,7 @@ class Replica:
         for _ in range(self._limit - self._open):
             self._wake_next()  # the server may have announced that it takes more at once
         try:
-            for greeting in self.greetings:
+            for greeting in list(self._greetings.values()):
                 await self._ask(connection, greeting, bytes)
         except BaseException:
             self._give_back(connection)

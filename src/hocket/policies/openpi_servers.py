@@ -56,26 +56,37 @@ class Servers:
         except Dropped as exc:
             raise SessionLostError(f"{exc}; what it knew of this attempt is lost.") from exc
 
-    async def tell_all(self, frame: bytes, read: Read[Any] = bytes) -> list[Reply]:
-        """Tell every server the same, now and whenever a connection is made again."""
-        replies = await asyncio.gather(
-            *(
-                self._until_answered(lambda replica: replica.ask([frame], read, None), replica)
-                for replica in self.replicas
-            )
-        )
+    async def tell_all(self, key: bytes, frame: bytes, read: Read[Any] = bytes) -> list[Reply]:
+        """Tell every server the same, now and whenever a connection is made again; what is told
+        under the same key takes the place of what was. A server that is down hears it when it is
+        back; one at least must be there."""
         for replica in self.replicas:
-            replica.greetings.append(frame)
-        return list(replies)
+            replica.greet(key, frame)
+
+        async def tell(replica: Replica) -> Reply | None:
+            try:
+                return await replica.ask([frame], read, None)
+            except (Unreachable, Dropped):
+                replica.failed(asyncio.get_running_loop().time())
+                return None
+
+        replies = [reply for reply in await asyncio.gather(*map(tell, self.replicas)) if reply]
+        return replies or [
+            await self._until_answered(lambda replica: replica.ask([frame], read, None))
+        ]
 
     async def connect(self) -> Connection:
         """Wait until one server is there, and say what it announces."""
         return await self._until_answered(lambda replica: replica.connect())
 
     async def begin(self, session: str) -> Replica:
-        """Pin a session to the least loaded server."""
-        await self.connect()
-        replica = self._least_loaded(asyncio.get_running_loop().time())
+        """Pin a session to the least loaded server that is there."""
+
+        async def meet(replica: Replica) -> Replica:
+            await replica.connect()
+            return replica
+
+        replica = await self._until_answered(meet)
         self._pins[session] = Pin(replica, replica.generation)
         return replica
 

@@ -122,8 +122,11 @@ class PolicyBackend:
         self._batcher.start()
         example = _example(self._spec)
         if example is not None and not self._is_warm:
-            await self._batcher.warm_up(self._row(Caller("warm-up"), ""), example)
-            self._is_warm = True
+            try:
+                await self._batcher.warm_up(self._row(Caller("warm-up"), ""), example)
+                self._is_warm = True
+            except Exception as exc:  # noqa: BLE001 - a policy may know only its own tasks
+                _LOG.warning("warm-up waits for the first request: %s", exc)
         announcement = Announcement(
             spec=self._spec,
             instance=secrets.token_hex(8),

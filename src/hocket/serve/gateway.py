@@ -13,7 +13,7 @@ from typing import Any
 
 from hocket.errors import PolicyUnavailableError, WireError
 from hocket.msgpack_numpy import unpack
-from hocket.policies.openpi_protocol import EXTENSION, find_announcement
+from hocket.policies.openpi_protocol import EXTENSION, bind_key, find_announcement
 from hocket.policies.openpi_servers import Servers
 from hocket.serve.backend import Caller
 from hocket.serve.batching import Overloaded
@@ -53,10 +53,9 @@ class Gateway:
         request = unpack(frame)
         if not isinstance(request, Mapping):
             raise WireError(f"A request must be a map, not {type(request).__name__}.")
-        extension = request.get(EXTENSION)
         began = asyncio.get_running_loop().time()
         # A client that leaves must not cost its server the connection: the question is finished.
-        task = asyncio.ensure_future(self._ask(frame, extension))
+        task = asyncio.ensure_future(self._ask(frame, request))
         self._tasks.add(task)
         task.add_done_callback(self._forget)
         reply = await asyncio.shield(task)
@@ -74,11 +73,12 @@ class Gateway:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._servers.close()
 
-    async def _ask(self, frame: bytes, extension: Any) -> bytes:
+    async def _ask(self, frame: bytes, request: Mapping[str, Any]) -> bytes:
+        extension = request.get(EXTENSION)
         if not isinstance(extension, Mapping):
             return (await self._servers.ask([frame])).frames[0]
         if extension.get("op") == "bind":
-            replies = await self._servers.tell_all(frame)
+            replies = await self._servers.tell_all(bind_key(request), frame)
             return replies[0].frames[0]
         if not self._is_stateful:
             return (await self._servers.ask([frame])).frames[0]
