@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import types
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from hocket import plugins
 from hocket.errors import ConfigError
@@ -52,6 +53,9 @@ class EvalConfig:
     policy_config: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for name, hint in get_type_hints(type(self)).items():
+            if not _is_of(getattr(self, name), hint):
+                raise ConfigError(f"{name} is {getattr(self, name)!r}; it must be {_told(hint)}.")
         for name, low in (("episodes", 1), ("retries", 0), ("max_steps", 1), ("recycle_after", 1)):
             value = getattr(self, name)
             if value is not None and value < low:
@@ -66,14 +70,10 @@ class EvalConfig:
             raise ConfigError(f"step_timeout_s is {self.step_timeout_s}; it must be above 0.")
         if (self.until == "decided") != (self.against is not None):
             raise ConfigError("until='decided' and against=RUN go together: give both, or none.")
-        if self.until not in ("done", "decided"):
-            raise ConfigError(f"until is {self.until!r}; it is 'done' or 'decided'.")
         if self.sequential not in ("paired", "step"):
             raise ConfigError(f"sequential is {self.sequential!r}; it is 'paired' or 'step'.")
         if not 0 < self.alpha < 1:
             raise ConfigError(f"alpha is {self.alpha}; it must lie between 0 and 1.")
-        if self.record not in ("none", "numbers", "full"):
-            raise ConfigError(f"record is {self.record!r}; it is none, numbers or full.")
         Wish.parse(self.video)
         make_rule(self.replan, self.ensemble)
 
@@ -110,3 +110,31 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     return value
+
+
+def _is_of(value: Any, hint: Any) -> bool:
+    """Whether a value is of the type that a field of the configuration has."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return value in inner
+    if origin in (Union, types.UnionType):
+        return any(_is_of(value, part) for part in inner)
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_is_of(part, inner[0]) for part in value)
+    if hint is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, origin or hint)
+
+
+def _told(hint: Any) -> str:
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return " or ".join(map(repr, inner))
+    if origin in (Union, types.UnionType):
+        return ", or ".join(_told(part) for part in inner)
+    if origin is tuple:
+        return "a list of names"
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+    return words.get(hint, "nothing" if hint is type(None) else "a mapping of names to values")

@@ -125,6 +125,20 @@ def test_a_run_file_reproduces_its_run_and_flags_override_it(folder: Path) -> No
     assert reports[1]["config"] == {**reports[0]["config"], "lanes": 2}
 
 
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("episods: 3", "no setting 'episods'. Did you mean 'episodes'?"),
+        ("episodes: many", "episodes is 'many'; it must be a whole number."),
+    ],
+)
+def test_a_run_file_that_is_wrong_is_told_in_a_sentence(folder: Path, line: str, says: str) -> None:
+    (folder / "mine.yaml").write_text(line + "\n")
+    done = hocket(folder, "eval", "--config", "mine.yaml")
+    assert done.returncode == 2
+    assert f"hocket: mine.yaml: {says}" in done.stderr.replace("A run has ", "")
+
+
 def test_a_folder_that_holds_a_run_is_refused(folder: Path) -> None:
     arguments = ("eval", *SUBJECT, "--episodes", "1", "--lanes", "1", "--out", "a")
     assert hocket(folder, *arguments).returncode == 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from tyro.conf import arg
 
-from hocket.cli.subject import Subject, parse
+from hocket.cli.subject import Subject, parse, refuse_bad_run_file
 from hocket.errors import UnknownNameError
 from hocket.plugins import did_you_mean
 
@@ -36,6 +36,7 @@ class Check(Subject):
 
 def run(arguments: Sequence[str]) -> int:
     """Check each env; 1 where any does not fit."""
+    refuse_bad_run_file(arguments)
     parsed = parse(Check, arguments, verb="check")
     from rich.console import Console
 

@@ -12,7 +12,7 @@ from tyro.conf import arg
 
 from hocket.cli import adapters
 from hocket.cli import jobs as jobs_of_a_file
-from hocket.cli.subject import Subject, parse
+from hocket.cli.subject import Subject, parse, refuse_bad_run_file
 from hocket.cli.values import Bytes, Names
 
 
@@ -87,6 +87,7 @@ def run(arguments: Sequence[str]) -> int:
     """Evaluate; 1 where trials ended as errors, 130 after Ctrl-C."""
     if adapters.scan(arguments, "--jobs") is not None:
         return jobs_of_a_file.run(arguments)
+    refuse_bad_run_file(arguments)
     parsed = parse(Eval, arguments, verb="eval")
     from rich.console import Console
 

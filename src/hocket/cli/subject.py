@@ -14,6 +14,7 @@ from hocket import config as configs
 from hocket.cli import adapters
 from hocket.cli.flags import documented, parse_flags
 from hocket.cli.values import Name, Names, parse_names
+from hocket.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +77,19 @@ def parse(flags: type[Subject], arguments: Sequence[str], *, verb: str) -> Parse
         default=_defaults(whole, settings, plain),
     )
     return Parsed(parsed, plain | _to_plain(parsed, flags.NOT_CONFIG))
+
+
+def refuse_bad_run_file(arguments: Sequence[str]) -> None:
+    """Say what is wrong with the run file behind --config, before flags are laid over it."""
+    file = adapters.scan(arguments, "--config")
+    if file is None:
+        return
+    from hocket.eval_config import EvalConfig
+
+    try:
+        EvalConfig.from_plain({"env": "unnamed", "policy": "", **configs.load_run(Path(file))})
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}") from error
 
 
 def _with_settings(
