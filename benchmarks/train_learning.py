@@ -39,7 +39,7 @@ class Benchmark:
     algo: str = "ppo"
     mode: str = "sync"
     seed: int = 0
-    steps: int = 400_000
+    steps: int = 1_000_000
     minutes: float = 20.0
     lanes: int = 2
     trials: int = 100
@@ -114,7 +114,7 @@ def measure(
 
 
 WEAKEST_FIRST = (
-    *((1, updates) for updates in (10, 20, 30, 45, 60, 90, 120, 200, 400)),
+    *((1, updates) for updates in (*range(10, 24, 2), 30, 60, 120, 400)),
     *((episodes, 400) for episodes in (2, 4, 8, 16, 32)),
 )
 """Demonstrations, and updates of the fit."""
@@ -154,11 +154,13 @@ def learn(setup: Benchmark, weights: Path) -> float:
         batch=32,
         group=8,
         lr=3e-4,
-        epochs=4,
+        epochs=6,
         minibatches=4,
-        std=0.2,
+        ratio="action",
+        std=0.25,
         gamma=0.995,
         value_only=0 if is_grpo else 1,
+        target_kl=None if is_grpo else 0.2,
         eval_every=15_000,
         eval_episodes=30,
         eval_seed=7000,

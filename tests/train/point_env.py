@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import Any
 
 import gymnasium
@@ -47,6 +48,7 @@ class PointEnv(gymnasium.Env[Any, Any]):
             raise RuntimeError("This env has ended and must not be stepped.")
         if self._crash_share and self._crashes.random() < self._crash_share:
             os._exit(7)
+        time.sleep(self._step_s)
         self._place = self._place + 0.15 * np.asarray(action, np.float64)
         self._steps += 1
         distance = float(np.linalg.norm(self._place))

@@ -188,3 +188,25 @@ def test_a_residual_improves_a_policy_that_tells_no_probabilities(tmp_path: Path
     )
     assert success(result)[0] == 0.0
     assert max(success(result)) >= 0.5
+
+
+def test_tasks_are_trained_side_by_side_each_with_its_own_network(tmp_path: Path) -> None:
+    result = run(tmp_path, env=("toy:count", "toy:plain"), reward="env", batch=4, steps=300)
+    weights = last_weights(result.run)
+    assert {key.split(".")[1] for key in weights if key.startswith("actors.")} == {"0", "1"}
+    first = {key: value for key, value in weights.items() if key.endswith(".0.2.bias")}
+    assert all(value.any() for value in first.values())
+
+
+def test_images_are_seen_and_the_final_one_too(tmp_path: Path) -> None:
+    result = run(
+        tmp_path,
+        env=("toy:image",),
+        env_config={"max_steps": 12, "image_size": 16},
+        policy_config={"chunk_length": 4, "hidden": (8,), "images": True},
+        reward="env",
+        batch=4,
+        steps=100,
+    )
+    assert any(key.startswith("encoder.towers.1") for key in last_weights(result.run))
+    assert result.complete
