@@ -1,0 +1,80 @@
+"""Everything that objects keep for each row, found by its shape: taken, and given back.
+
+A simulator's managers and controllers keep clocks, targets, sums and buffers, as tensors with one
+entry for each row. Which ones they have depends on the user's own terms, so they are not listed by
+name: every tensor whose first axis is the rows is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+_DEEPEST = 6
+_PLAIN = (str, bytes, int, float, bool, type(None))
+
+
+class RowTensors:
+    """The row tensors that can be reached from some objects. `skip` are not looked into."""
+
+    def __init__(self, owners: Iterable[Any], rows: int, *, skip: Iterable[Any] = ()) -> None:
+        self._owners = tuple(owners)
+        self._rows = rows
+        self._skip = {id(thing) for thing in skip}
+
+    def take(self, rows: Any) -> list[tuple[Any, Any]]:
+        """Each tensor with a copy of these rows of it."""
+        return [(tensor, tensor[rows].clone()) for tensor in self._find()]
+
+    def give_back(self, rows: Any, taken: list[tuple[Any, Any]]) -> None:
+        """Write the copies into the tensors that they came from, in place."""
+        for tensor, values in taken:
+            tensor[rows] = values
+
+    def _find(self) -> Iterator[Any]:
+        seen = set(self._skip)
+        for owner in self._owners:
+            yield from self._walk(owner, seen, 0)
+
+    def _walk(self, thing: Any, seen: set[int], depth: int) -> Iterator[Any]:
+        if isinstance(thing, _PLAIN) or callable(thing) or id(thing) in seen or depth > _DEEPEST:
+            return
+        seen.add(id(thing))
+        if hasattr(thing, "clone") and hasattr(thing, "shape"):
+            if len(thing.shape) and thing.shape[0] == self._rows:
+                yield thing
+            return
+        if isinstance(thing, Mapping):
+            inner: Iterable[Any] = list(thing.values())
+        elif isinstance(thing, (list, tuple)):
+            inner = thing
+        else:
+            inner = list(getattr(thing, "__dict__", {}).values())
+        for part in inner:
+            yield from self._walk(part, seen, depth + 1)
+
+
+def flatten_tensors(tree: Any, prefix: str) -> dict[str, Any]:
+    """Nested dicts of tensors under slash keys."""
+    if not isinstance(tree, Mapping):
+        return {prefix: tree}
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat.update(flatten_tensors(value, f"{prefix}/{key}"))
+    return flat
+
+
+def pick(tree: Any, rows: Any) -> Any:
+    """Copies of some rows of every tensor in a tree of dicts."""
+    if isinstance(tree, Mapping):
+        return {key: pick(value, rows) for key, value in tree.items()}
+    return tree[rows].clone()
+
+
+def place(tree: Any, rows: Any, values: Any) -> Any:
+    """The tree with these rows replaced, in copies."""
+    if isinstance(tree, Mapping):
+        return {key: place(value, rows, values[key]) for key, value in tree.items()}
+    copy = tree.clone()
+    copy[rows] = values
+    return copy
