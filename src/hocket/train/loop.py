@@ -77,16 +77,7 @@ def train(
         fleet = stack.enter_context(_fleet(config, description, base))
         link = _link(config, description, run, start, ranks, fleet)
         stack.callback(link.close)
-        policy = CollectingPolicy(
-            make_network(config, description, start),
-            shapes,
-            link.block,
-            Holding(is_deterministic=plan.is_evaluation, held_by=_held_by(config)),
-            max_batch=_max_batch(config),
-            replan=config.replan,
-            device=config.collect_device,
-            base=base,
-        )
+        policy = _policy(config, description, start, link, base)
         stack.callback(policy.close)
         trainer = Trainer(
             config,
@@ -108,6 +99,25 @@ def train(
             best=trainer.best,
             complete=trainer.is_complete,
         )
+
+
+def _policy(
+    config: TrainConfig,
+    description: Description,
+    start: Path | None,
+    link: LearnerLink,
+    base: Policy | None,
+) -> CollectingPolicy:
+    return CollectingPolicy(
+        make_network(config, description, start),
+        description.shapes,
+        link.block,
+        Holding(is_deterministic=plan.is_evaluation, held_by=_held_by(config)),
+        max_batch=_max_batch(config),
+        replan=config.replan,
+        device=config.collect_device,
+        base=base,
+    )
 
 
 def _run(config: TrainConfig, fleet: Fleet, policy: CollectingPolicy, trainer: Trainer) -> None:

@@ -70,25 +70,9 @@ class Trainer:
         self.stop: Callable[[], None] = lambda: None
         """Ends the engine's run; set by whoever makes the engine."""
 
-        is_grpo = config.algo == "grpo"
-        self._curriculum = Curriculum(
-            self._tasks,
-            config.seed,
-            group=config.group if is_grpo else 1,
-            rank=ranks.rank,
-            ranks=ranks.size,
-        )
-        self._groups = Groups(config.group) if is_grpo else None
-        self._assembler = Assembler(
-            AssemblyConfig(
-                tasks=tuple(task for _, task in self._tasks),
-                reward=config.reward,
-                segment_chunks=config.segment_chunks,
-                max_staleness=0 if is_grpo else config.staleness,
-            ),
-            is_training=plan.is_training,
-            newest=lambda: link.block.version,
-        )
+        self._curriculum = _curriculum(config, self._tasks, ranks)
+        self._groups = Groups(config.group) if config.algo == "grpo" else None
+        self._assembler = _assembler(config, self._tasks, link)
         self.env_steps = 0
         self.total_steps = 0
         """Over all ranks, at the last update."""
@@ -369,6 +353,22 @@ class Trainer:
             f"stale {updated.measures['staleness']:.1f}, "
             f"collecting {100 * shares[0]:.0f} %, learning {100 * shares[1]:.0f} %"
         )
+
+
+def _curriculum(config: TrainConfig, tasks: Sequence[plan.Task], ranks: Ranks) -> Curriculum:
+    group = config.group if config.algo == "grpo" else 1
+    return Curriculum(tasks, config.seed, group=group, rank=ranks.rank, ranks=ranks.size)
+
+
+def _assembler(config: TrainConfig, tasks: Sequence[plan.Task], link: LearnerLink) -> Assembler:
+    settings = AssemblyConfig(
+        tasks=tuple(task for _, task in tasks),
+        reward=config.reward,
+        segment_chunks=config.segment_chunks,
+        # GRPO compares whole episodes: the learner waits for slow ones instead.
+        max_staleness=0 if config.algo == "grpo" else config.staleness,
+    )
+    return Assembler(settings, is_training=plan.is_training, newest=lambda: link.block.version)
 
 
 def _mean(values: Sequence[float]) -> float | None:
