@@ -44,7 +44,8 @@ LIBERO_NEEDS='mujoco==3.3.0 numpy scipy numba pillow pyyaml opencv-python-headle
 
 libero() {
     begin libero || return 0
-    install libero $LIBERO_NEEDS gymnasium==1.4.0 msgpack
+    # MetaWorld beside it, so that one run can have suites of both.
+    install libero $LIBERO_NEEDS metaworld==3.1.1 gymnasium==1.4.0 packaging msgpack
     install libero --no-deps $LIBERO
     touch venvs/libero/.ready
 }
