@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import exported_runs
 import pytest
+
+import exported_runs
 
 
 @pytest.fixture(scope="session")

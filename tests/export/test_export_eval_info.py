@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import numpy as np
-from exported_runs import EPISODES, TOY, episodes_of, export, run_toy
 
+from exported_runs import EPISODES, TOY, episodes_of, export, run_toy
 from hocket.data import Outcome
 from hocket.record.steps import load_steps
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from exported_runs import episodes_of, export, truth
 
+from exported_runs import episodes_of, export, truth
 from hocket.export.chosen import Choice
 from hocket.record.states import FILE, load_states
 from hocket.record.steps import load_steps

@@ -11,8 +11,8 @@ import av
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from exported_runs import TOY, episodes_of, export, run_toy, truth
 
+from exported_runs import TOY, episodes_of, export, run_toy, truth
 from hocket.data import Array
 from hocket.errors import UsageError
 from hocket.export.lerobot_stats import QUANTILES

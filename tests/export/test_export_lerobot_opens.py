@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from exported_runs import episodes_of, export, truth
 
 ROOT = Path(__file__).parents[2]

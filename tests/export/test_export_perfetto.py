@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from exported_runs import episodes_of, export
-
 from hocket.export.chosen import Choice
 from hocket.record.chunks import load_chunks
 

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from exported_runs import episodes_of, export
 
+from exported_runs import episodes_of, export
 from hocket.errors import MissingExtraError
 
 try:
