@@ -43,8 +43,8 @@ demo: setup ## Evaluate the bundled policy on ten MetaWorld tasks
 	$(BIN)/hocket eval --env metaworld:mt10 --policy reference --episodes 5 --seed 0
 
 lint: setup ## Style, types and the direction of imports
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	$(BIN)/ruff check --no-cache .
+	$(BIN)/ruff format --no-cache --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache --no-logo
 
