@@ -17,7 +17,7 @@ import numpy as np
 
 from hocket import plugins
 from hocket.contact_sheet import contact_sheet, is_picture, write_png
-from hocket.contracts import Binds, Policy, Runtime, Sessions, WorkerSpec
+from hocket.contracts import Binds, Policy, Runtime, Sends, Sessions, WorkerSpec
 from hocket.data import Actions, Answer, Array, ArraySpec, Batch, EnvSpec, PolicySpec, Row, Trial
 from hocket.errors import EnvError, PolicyError, UnknownNameError, WorkerFailed
 from hocket.plugins import did_you_mean
@@ -46,6 +46,8 @@ class CheckResult:
     """The policy's own row of the batch, without the batch's axis; empty where it never came to
     an inference."""
     prompt: str
+    sent: Mapping[str, Any] | None = None
+    """What a policy that lives elsewhere sends there for that row, with slash keys."""
     actions: Array | None
     """The chunk `[T, A]` that the policy answered."""
     timing: Probe | None
@@ -54,9 +56,12 @@ class CheckResult:
 
     @property
     def pictures(self) -> dict[str, Array]:
-        """Every image among the inputs; those of a history one by one, oldest first."""
+        """Every image that the policy gets, or its server; those of a history one by one, oldest
+        first."""
         found = {}
-        for key, array in self.inputs.items():
+        for key, array in (self.inputs if self.sent is None else self.sent).items():
+            if not isinstance(array, np.ndarray):
+                continue
             if is_picture(array):
                 found[key] = array
             elif array.ndim == 4 and is_picture(array[0]):
@@ -189,6 +194,7 @@ def _result(
         env_spec=spec,
         inputs=witness.inputs,
         prompt=witness.prompt,
+        sent=witness.sent,
         actions=actions,
         timing=timing,
         problems=tuple(problems),
@@ -223,6 +229,7 @@ class _Witness:
         self.env: EnvSpec | None = None
         self.inputs: dict[str, Array] = {}
         self.prompt = ""
+        self.sent: dict[str, Any] | None = None
         self.actions: Array | None = None
 
     @property
@@ -247,6 +254,8 @@ class _Witness:
         if is_first:
             self.inputs = {key: np.array(array[0]) for key, array in batch.arrays.items()}
             self.prompt = batch.rows[0].prompt
+            if isinstance(self._policy, Sends):
+                self.sent = _flat(self._policy.request(self.inputs, self.prompt))
         answer = self._policy.infer(batch)
         if is_first:
             values: Any = answer.values if isinstance(answer, Actions) else answer
@@ -256,6 +265,17 @@ class _Witness:
 
     def close(self) -> None:
         self._policy.close()
+
+
+def _flat(request: Mapping[str, Any], head: str = "") -> dict[str, Any]:
+    """Nested maps as slash keys; arrays in memory of their own."""
+    found: dict[str, Any] = {}
+    for key, value in request.items():
+        if isinstance(value, Mapping):
+            found.update(_flat(value, f"{head}{key}/"))
+        else:
+            found[f"{head}{key}"] = np.array(value) if isinstance(value, np.ndarray) else value
+    return found
 
 
 class _NoPolicy:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Group, RenderableType
@@ -21,6 +21,8 @@ _NONE = "-"
 def render(result: CheckResult) -> RenderableType:
     """Specs side by side, inputs, actions, then what is wrong."""
     parts: list[RenderableType] = [_sides(result), "", _inputs(result)]
+    if result.sent is not None:
+        parts += ["", _sent(result.sent)]
     if result.actions is not None and result.actions.ndim == 2:
         parts += ["", _actions(result.actions, result.env_spec)]
     parts.append("")
@@ -79,6 +81,18 @@ def _inputs(result: CheckResult) -> Table:
             want = _shape(wanted[key])
         gives = _shape(given[key]) if key in given else "missing"
         table.add_row(key, gives, want, *(_NONE,) * 3 if array is None else _range(array))
+    return table
+
+
+def _sent(sent: Mapping[str, Any]) -> Table:
+    """A request as the server receives it."""
+    table = _table("sent to the server", "as", "min", "max", "mean")
+    for key, value in sent.items():
+        if isinstance(value, np.ndarray):
+            shape = _shape(ArraySpec(shape=value.shape, dtype=value.dtype.str))
+            table.add_row(key, shape, *_range(value))
+        else:
+            table.add_row(key, repr(value), *(_NONE,) * 3)
     return table
 
 

@@ -7,7 +7,7 @@ import pytest
 from hocket.cli import adapters
 from hocket.cli.eval import Eval
 from hocket.cli.subject import parse
-from hocket.errors import ConfigError, UsageError
+from hocket.errors import ConfigError, UnknownNameError, UsageError
 from hocket.evaluation import EvalConfig
 
 
@@ -129,3 +129,19 @@ def test_flags_have_the_defaults_of_the_configuration_and_cover_all_of_it() -> N
     assert set(flags) - Eval.NOT_CONFIG == set(fields) - {"env_config", "policy_config"}
     for name in set(flags) - Eval.NOT_CONFIG:
         assert flags[name].default == fields[name].default, name
+
+
+def test_flags_of_servers_may_be_short_where_the_policy_has_them() -> None:
+    given = ["--env", "toy:count", "--policy", "openpi://h:1", "--ready-timeout=5"]
+    parsed = parse(Eval, [*given, "--flush-on-reconnect"], verb="eval")
+    assert parsed.config["policy_config"] == {"ready_timeout_s": 5.0, "flush_on_reconnect": True}
+    with pytest.raises(UsageError, match="no flag --ready-timeout"):
+        parse(Eval, ["--env", "toy:count", "--policy", "zero", "--ready-timeout", "5"], verb="eval")
+
+
+def test_settings_of_a_policy_that_only_another_python_has_are_taken_as_they_are() -> None:
+    given = ["--env", "toy:count", "--policy", "not_here:Policy", "--policy.gain", "0.5"]
+    parsed = parse(Eval, [*given, "--policy-python", "there"], verb="eval")
+    assert parsed.config["policy_config"] == {"gain": 0.5}
+    with pytest.raises(UnknownNameError, match="not_here"):
+        parse(Eval, given, verb="eval")

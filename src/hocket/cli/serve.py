@@ -55,6 +55,9 @@ class Serve:
     """Numbers a step, for policies that adapt to an env (random, zero)."""
     seed: int = 0
     """Of the noise for requests that bring no seed of their own."""
+    policy_python: Annotated[str | None, arg(metavar="PATH")] = None
+    """Interpreter for the policy, where it needs another one (3.10 or later) than this:
+    path/to/venv/bin/python. hocket need not be installed there."""
     skip_warm_up: bool = False
     """Do not try every batch size once before clients are answered."""
     max_message: Bytes = 64 << 20
@@ -109,7 +112,8 @@ def run(arguments: Sequence[str]) -> int:
 def _parse(arguments: Sequence[str]) -> Any:
     """The flags, with those of the named policy."""
     name = adapters.scan(arguments, "--policy")
-    settings = adapters.settings_class("policies", [name] if name else [])
+    settings = adapters.policy_settings(name, arguments)
+    arguments = adapters.spell_out(arguments, settings)
     fields = documented(Serve)
     if dataclasses.fields(settings):
         text = arg(name="policy", help=f"Settings of {name}.")
@@ -126,7 +130,10 @@ def _backend(flags: Any, metrics: Metrics) -> Backend:
 
     given = getattr(flags, "policy_config", None)
     config = adapters.given_settings(given) if given is not None else {}
-    policy = plugins.build("policies", flags.policy, config)
+    name = flags.policy
+    if flags.policy_python is not None:
+        name, config = f"sidecar:{name}", {"python": flags.policy_python, "config": config}
+    policy = plugins.build("policies", name, config)
     if isinstance(policy, OpenPI):
         return Gateway(policy.servers(), metrics, max_queue=flags.max_queue)
     options = PolicyOptions(

@@ -103,6 +103,10 @@ class Gr00t:
             values = np.concatenate([values, np.repeat(values[-1:], batch.pad, axis=0)])
         return Actions(values, source=f"gr00t://{self._address}")
 
+    def request(self, observation: Observation, prompt: str) -> dict[str, Any]:
+        """What the server is sent for one env's observation, less the axes of batch and time."""
+        return {**self._arrays(observation, prompt), self._config.language_key: prompt}
+
     def close(self) -> None:
         """Close the socket; closing twice is safe."""
         with self._lock:
@@ -126,9 +130,12 @@ class Gr00t:
 
     def _request(self, batch: Batch, row: int) -> Observation:
         observation = {key: value[row] for key, value in batch.arrays.items()}
+        return self._arrays(observation, batch.rows[row].prompt)
+
+    def _arrays(self, observation: Observation, prompt: str) -> Observation:
         if isinstance(self._mapping, Identity):
             return {_default_key(key, value): value for key, value in observation.items()}
-        made = self._mapping.request(observation, batch.rows[row].prompt)
+        made = self._mapping.request(observation, prompt)
         return {key: value for key, value in made.items() if isinstance(value, np.ndarray)}
 
     def _values(self, reply: Any, rows: int) -> Array:
