@@ -65,6 +65,7 @@ def row(name: str, outcome: Outcome, setting: Setting, occupancy: float) -> dict
         "inferences_per_chunk": round(outcome.inferred / ideal, 3),
         "calls": outcome.calls,
         "rows_busy": round(occupancy, 3),
+        "held_per_useful": round(outcome.held / outcome.useful, 3),
         "seconds": round(outcome.seconds, 2),
     }
 

@@ -3,7 +3,7 @@ what people do instead, on the same trials.
 
 `any`        infers for all rows whenever any row has used up its chunk
 `synced`     infers for all rows once all have used up theirs; those that wait are held under an
-             action: a step that is not useful, while the simulator's clock of the episode runs
+             action, which is a step that is not useful
 `lockstep`   as `synced`, and a new round of episodes begins when the last one of a round has ended
 `hocket`     infers for whoever is ready and steps whoever has an action
 """
@@ -56,6 +56,8 @@ class Outcome:
     inferred: int
     """Rows that the policy worked on."""
     calls: int
+    held: int = 0
+    """Steps of rows under an action that is meant to do nothing."""
 
     @property
     def rate(self) -> float:
@@ -109,7 +111,7 @@ def _rounds(
     waiting = deque(setting.trials())
     left = [0] * setting.rows
     chunk = [0] * setting.rows
-    seconds, useful, inferred, calls = 0.0, 0, 0, 0
+    seconds, useful, inferred, calls, held = 0.0, 0, 0, 0, 0
     while waiting or any(left):
         if not is_lockstep or not any(left):
             for row in range(setting.rows):
@@ -126,12 +128,14 @@ def _rounds(
         seconds += setting.step_s
         sleep(setting.step_s)
         for row in live:
-            # The simulator does not know which steps are held: its episodes go on.
-            left[row] -= 1
+            # In their favour: the simulator's clock of an episode stands still while it is held.
             if chunk[row]:
                 chunk[row] -= 1
+                left[row] -= 1
                 useful += 1
-    return Outcome(seconds=seconds, useful=useful, inferred=inferred, calls=calls)
+            else:
+                held += 1
+    return Outcome(seconds=seconds, useful=useful, inferred=inferred, calls=calls, held=held)
 
 
 class Hocket:

@@ -380,3 +380,19 @@ def test_no_lane_starves_in_a_run_in_virtual_time(
             assert len({lane % signatures for lane in batch.lanes}) == 1
             heappush(events, (now + 0.1, next(serial), "inferred", batch.lanes))
         assert now < 500.0, "a lane starves"
+
+
+def test_lanes_that_are_ready_together_are_as_those_that_are_ready_one_by_one() -> None:
+    together, apart = scheduler(), scheduler()
+    now = 0.0
+    for made in (together, apart):
+        now = cycle(made, range(12), 0.0)
+        made.executing(range(12), "kind", now)
+    together.ready_together(range(9), "q", now + 0.16, 0.16)
+    for lane in range(9):
+        apart.ready(lane, "q", now + 0.16, 0.16)
+    for made in (together, apart):
+        assert made.waiting == 9
+        made.leave(11)
+    assert together.wake_at(now + 0.16) == pytest.approx(apart.wake_at(now + 0.16))
+    assert together.next_batch(now + 0.17) == apart.next_batch(now + 0.17)

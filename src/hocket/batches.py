@@ -61,6 +61,22 @@ class Batches:
             self._cold.setdefault(lane.queue, number)
         self._scheduler.ready(number, lane.queue, now, busy_s)
 
+    def add_all(
+        self, numbers: Sequence[int], lanes: Sequence[Lane], now: float, busy_s: Sequence[float]
+    ) -> None:
+        """Lanes whose chunks ended in one turn."""
+        groups: dict[tuple[Hashable, float], list[int]] = {}
+        for number, lane, seconds in zip(numbers, lanes, busy_s, strict=True):
+            lane.ready_at = now
+            groups.setdefault((lane.queue, seconds), []).append(number)
+        for (queue, seconds), group in groups.items():
+            if queue not in self._warm:
+                self._cold.setdefault(queue, group[0])
+            if len(group) > 1:
+                self._scheduler.ready_together(group, queue, now, seconds)
+            else:
+                self._scheduler.ready(group[0], queue, now, seconds)
+
     def remove(self, number: int) -> None:
         """A lane is not waiting any more, nor will it come back by itself."""
         self._scheduler.leave(number)

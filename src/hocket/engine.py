@@ -191,7 +191,8 @@ class Engine:
             lane.prompt = prompt or spec.task.prompt
             lane.action_size = spec.action.size
             lane.queue = (self._fleet.signature(number), lane.action_size)
-            self._wait(number, lane, now, None)
+            self._batches.add(number, lane, now, None)
+            self._turn.ready.append((number, lane.trial, lane.attempt, lane.chunk))
 
     def _learn(self, task: tuple[str, str], spec: EnvSpec, now: float) -> None:
         self._fits(spec)
@@ -199,18 +200,17 @@ class Engine:
         self._batches.bind(spec)
         self._emit(SpecLearned(time=now, suite=task[0], spec=spec))
 
-    def _wait(self, number: int, lane: Lane, now: float, busy_s: float | None) -> None:
-        self._batches.add(number, lane, now, busy_s)
-        self._turn.ready.append((number, lane.trial, lane.attempt, lane.chunk))
-
     def _executed(self, notice: notices.LanesExecuted, now: float) -> None:
+        numbers: list[int] = []
+        lanes: list[Lane] = []
+        busy_s: list[float] = []
         for i, number in enumerate(notice.lanes):
             lane = self._lanes.get(number)
             if lane is None or lane.attempt != notice.attempts[i]:
                 continue
             rewards, end = notice.rewards[i], notice.ends[i]
             lane.steps += notice.steps[i]
-            lane.total += float(rewards.sum())
+            lane.total += sum(rewards.tolist())
             self._turn.executed.append(
                 (
                     number,
@@ -230,7 +230,11 @@ class Engine:
             if end:
                 self._end(number, lane.episode(end, now))
             else:
-                self._wait(number, lane, now, notice.busy_s[i])
+                numbers.append(number)
+                lanes.append(lane)
+                busy_s.append(notice.busy_s[i])
+                self._turn.ready.append((number, lane.trial, lane.attempt, lane.chunk))
+        self._batches.add_all(numbers, lanes, now, busy_s)
 
     def _final(self, number: int) -> Observation:
         # The lane is free at once, and its next episode would write into the same memory.

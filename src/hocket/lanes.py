@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from hocket.data import Array, Episode, Observation, Outcome, Row, Trial, noise_seed
+from hocket.data import Array, Episode, Observation, Outcome, Row, Trial, noise_seeds
 from hocket.events import ChunksExecuted, EpisodesEnded, EpisodesSealed, Event, LanesReady
 from hocket.replay import ChunkRule
 from hocket.wire import END_JUDGED, END_SUCCESS, END_TERMINATED, END_TRUNCATED
@@ -14,6 +14,7 @@ class Lane:
     """One lane's attempt, from its dispatch to its end. The engine alone changes it."""
 
     __slots__ = (
+        "_noise",
         "action_size",
         "attempt",
         "began",
@@ -39,6 +40,7 @@ class Lane:
         self.kind = kind
         self.began = began
         self.session = f"{trial.id}@{attempt}"
+        self._noise = noise_seeds(trial)
         self.chunk = 0
         self.steps = 0
         self.total = 0.0
@@ -54,7 +56,7 @@ class Lane:
             trial=self.trial,
             attempt=self.attempt,
             chunk=self.chunk,
-            noise_seed=noise_seed(self.trial, self.chunk),
+            noise_seed=self._noise(self.chunk),
             prompt=self.prompt,
             session=self.session,
         )

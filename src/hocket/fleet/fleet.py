@@ -119,7 +119,6 @@ class Fleet:
         """Run one chunk `[k, A]` in each lane."""
         now = time.monotonic()
         for station, places, rows in self._by_station(lanes):
-            data = []
             for place, row in zip(places, rows, strict=True):
                 seat = station.seats[place]
                 seat.phase = Phase.EXECUTING
@@ -127,14 +126,15 @@ class Fleet:
                 if seat.is_worded:
                     self._word(station, place, 0)
                 seat.replaced = 0
-                data.append(np.ascontiguousarray(actions[row], "<f8").tobytes())
             station.since = now
+            mine = [actions[row] for row in rows]
+            flat = mine[0] if len(mine) == 1 else np.concatenate(mine)
             message = Execute(
                 places,
                 [attempts[row] for row in rows],
                 [chunks[row] for row in rows],
                 [len(actions[row]) for row in rows],
-                data[0] if len(data) == 1 else b"".join(data),
+                np.ascontiguousarray(flat, "<f8").tobytes(),
                 observe_at,
             )
             self._crew.send(station, message)

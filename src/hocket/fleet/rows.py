@@ -16,17 +16,16 @@ from typing import Any
 import numpy as np
 
 from hocket.contracts import WorkerSpec
-from hocket.data import Array, Observation, Signature, TaskInfo, Trial
-from hocket.errors import ChunkValueError, EnvError, UnknownNameError, WireError
+from hocket.data import Array, Observation, Signature, Trial
+from hocket.errors import ChunkValueError, EnvError, WireError
 from hocket.fleet.plain import env_spec_to_plain
 from hocket.fleet.row_arrays import on_host
 from hocket.fleet.row_history import RowHistory
 from hocket.fleet.row_recording import RowRecording
 from hocket.fleet.row_sim import RowSim
+from hocket.fleet.row_sims import RowSims
 from hocket.fleet.row_table import RowTable
 from hocket.fleet.shm import STOP, Control
-from hocket.fleet.suites import open_suite
-from hocket.plugins import did_you_mean
 from hocket.stepping import StepRule
 from hocket.wire import (
     END_OBSERVED,
@@ -57,15 +56,11 @@ class RowsHost:
     ) -> None:
         self._spec = spec
         self._post = post
-        self._index = index
         self._clock = clock
         self._table = RowTable(spec.lanes)
         steps, words = control.columns()
         self._counters, self._words = np.asarray(steps), np.asarray(words)
-        self._suites: dict[str, Any] = {}
-        self._tasks: dict[tuple[str, str], TaskInfo] = {}
-        self._sims: list[RowSim] = []
-        self._homes: dict[tuple[str, str], int] = {}
+        self._sims = RowSims(spec, index)
         self._trials: list[Trial | None] = [None] * spec.lanes
         self._recording: RowRecording | None = None
         self._history = RowHistory(spec.lanes, spec.history)
@@ -118,21 +113,7 @@ class RowsHost:
         homes = self._table.home[rows]
         if self._history.length > 1:
             return self._history.gather(int(homes[0]), rows)
-        if len(self._sims) == 1 or (homes == homes[0]).all():
-            return self._sims[int(homes[0])].observe(rows, self._spec.reads)
-        return self._gather_apart(rows, homes)
-
-    def _gather_apart(self, rows: Array, homes: Array) -> dict[str, Array]:
-        """Rows of several simulators that look alike."""
-        found: dict[str, Array] = {}
-        for home in np.unique(homes).tolist():
-            places = np.flatnonzero(homes == home)
-            arrays = self._sims[home].observe(rows[places], self._spec.reads)
-            for key, array in arrays.items():
-                part = on_host(array)
-                whole = found.setdefault(key, np.empty((len(rows), *part.shape[1:]), part.dtype))
-                whole[places] = part
-        return found
+        return self._sims.observe(rows, homes)
 
     def arrays(self, lane: int) -> Observation:
         """One row's observation, on the host."""
@@ -151,14 +132,13 @@ class RowsHost:
         """Close the simulators and forget the attempts that are running."""
         if self._recording is not None:
             self._recording.discard(np.flatnonzero(self._table.attempt >= 0))
-        while self._sims:
-            self._sims.pop().env.close()
+        self._sims.close()
 
     # -- Messages ------------------------------------------------------------------------------
 
     def _describe(self, message: Describe) -> None:
         try:
-            tasks = [asdict(task) for task in self._suite(message.suite).tasks()]
+            tasks = [asdict(task) for task in self._sims.suite(message.suite).tasks()]
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent, whatever it is
             self._post(_failure(-1, -1, exc))
         else:
@@ -168,7 +148,7 @@ class RowsHost:
         if self._recording is None:
             self._recording = RowRecording(self._spec)
         began = self._clock()
-        homes = [self._home(suite, task) for suite, task, _, _ in message.trials]
+        homes = [self._sims.home(suite, task) for suite, task, _, _ in message.trials]
         built = self._clock()
         for home in dict.fromkeys(homes):
             places = [place for place, other in enumerate(homes) if other == home]
@@ -179,7 +159,7 @@ class RowsHost:
         sim, table = self._sims[home], self._table
         lanes = [message.lanes[place] for place in places]
         trials = [_trial(message.trials[place]) for place in places]
-        tasks = [self._tasks[trial.suite, trial.task] for trial in trials]
+        tasks = [self._sims.tasks[trial.suite, trial.task] for trial in trials]
         rows = np.asarray(lanes, np.int64)
         assert self._recording is not None
         self._recording.discard(rows[table.attempt[rows] >= 0])
@@ -405,34 +385,6 @@ class RowsHost:
                 self._post(_failure(row, number, exc))
             else:
                 self._post(Sealed(row, number, files))
-
-    # -- Simulators ----------------------------------------------------------------------------
-
-    def _home(self, suite: str, task: str) -> int:
-        """The simulator that has this task; built where there is none yet."""
-        home = self._homes.get((suite, task))
-        if home is None:
-            infos = {info.name: info for info in self._suite(suite).tasks()}
-            if task not in infos:
-                raise UnknownNameError(
-                    f"Suite {suite!r} has no task {task!r}.{did_you_mean(task, infos)}"
-                )
-            env = self._suite(suite).make_rows(task, self._spec.lanes)
-            home = len(self._sims)
-            self._sims.append(RowSim(env, self._spec.lanes))
-            for name in (task, *env.tasks):
-                self._homes[suite, name] = home
-                self._tasks[suite, name] = infos[name]
-        return home
-
-    def _suite(self, name: str) -> Any:
-        if name not in self._suites:
-            if name not in self._spec.suites:
-                raise UnknownNameError(
-                    f"This worker knows no suite {name!r}.{did_you_mean(name, self._spec.suites)}"
-                )
-            self._suites[name] = open_suite(self._spec.suites[name], self._index)
-        return self._suites[name]
 
 
 def _trial(plain: tuple[str, str, int, int]) -> Trial:

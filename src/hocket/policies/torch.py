@@ -44,6 +44,8 @@ class TorchPolicy:
     of its own must say `keyed_noise=False`.
     """
 
+    reads_device_arrays = True
+
     def __init__(
         self,
         module: torch.nn.Module,
@@ -177,6 +179,8 @@ class TorchPolicy:
     def _tensor(self, key: str, array: Any, size: int) -> torch.Tensor:
         import torch
 
+        if not isinstance(array, np.ndarray) and hasattr(array, "__dlpack__"):
+            array = torch.from_dlpack(array)
         if isinstance(array, torch.Tensor):
             filled = array if len(array) == size else _repeat_last(array, size)
             kind = self._float if filled.is_floating_point() else filled.dtype
