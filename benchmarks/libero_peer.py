@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import time
+import types
 from typing import Any
 
 # In place of this folder, whose libero.py would hide LIBERO.
@@ -124,6 +125,8 @@ def rollout(folder: str, task: str, steps: int) -> dict[str, Any]:
     policy = get_policy_class(config.type).from_pretrained(folder, config=config)
     before, after = make_pre_post_processors(config, pretrained_path=folder)
     nothing: Any = PolicyProcessorPipeline(steps=[])
+    # LeRobot 0.4.4 looks at the first env of a SyncVectorEnv for what the task is called.
+    envs.envs = [types.SimpleNamespace(task=task, task_description=task)]
     # Builds, compiles and warms up, as hocket's first run does.
     envs.reset(seed=[100 + lane for lane in range(LANES)])
     for _ in range(2):

@@ -90,8 +90,11 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--rate", type=float, default=3e-4)
     parser.add_argument("--chunk", type=int, default=20)
+    parser.add_argument("--threads", type=int, default=0, help="of torch's; 0 leaves them")
     flags = parser.parse_args()
 
+    if flags.threads:
+        torch.set_num_threads(flags.threads)
     torch.manual_seed(0)
     meta = LeRobotDatasetMetadata("local/three-tasks", root=flags.dataset)
     features = dataset_to_policy_features(meta.features)

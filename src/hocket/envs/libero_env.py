@@ -44,11 +44,10 @@ class LiberoEnv(gymnasium.Env[dict[str, Any], Array]):
         self._task = task
         self._config = config
         data = find_data()
+        bddl_file = data.bddl_file(suite, task)
         self._starts = data.states(suite, task)
         self._standins = (data.assets.parent / "STANDINS.md").is_file()
-        self._libero = make_simulation(
-            str(data.bddl_file(suite, task)), hard_reset=config.hard_reset
-        )
+        self._libero = make_simulation(str(bddl_file), hard_reset=config.hard_reset)
         self._clock = SamplingClock(
             tick=self._libero.model_timestep, period=1.0 / self._libero.control_freq
         )
