@@ -161,6 +161,7 @@ def test_trials_are_planned_seed_by_seed_over_all_tasks() -> None:
         ({"env": "metawrld:mt10"}, UnknownNameError, "metaworld"),
         ({"env": "metaworld:psh"}, UnknownNameError, "push"),
         ({"policy": "refrence"}, UnknownNameError, "reference"),
+        ({"policy": "no_such.models:Net"}, UnknownNameError, "there is no module 'no_such.models'"),
         ({"episods": 3}, ConfigError, "episodes"),
         ({"env_config": {"lenght_min": 3}}, ConfigError, "length_min"),
         ({"policy_config": {"chunk_lenth": 3}}, ConfigError, "chunk_length"),

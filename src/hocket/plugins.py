@@ -155,7 +155,8 @@ def require_extra(kind: Kind, name: str) -> None:
         if importlib.util.find_spec(module) is None:
             raise MissingExtraError(
                 f"{_SINGULAR[kind].capitalize()} {head!r} needs the package {module!r}, which is "
-                f"not installed in {sys.executable}. Run: pip install 'hocket[{builtin.extra}]'"
+                f"not installed. Run: {sys.executable} -m pip install "
+                f"'hocket[{builtin.extra}]'"
             )
 
 
@@ -199,6 +200,11 @@ def _module_exists(module_name: str) -> bool:
 
 def _unknown(kind: Kind, name: str, head: str) -> UnknownNameError:
     known = names(kind)
+    if "." in head and ":" in name:
+        return UnknownNameError(
+            f"{name!r} cannot be imported: there is no module {head!r} in the current folder or "
+            f"among what is installed in {sys.executable}."
+        )
     return UnknownNameError(
         f"No {_SINGULAR[kind]} is called {name!r}.{did_you_mean(head, known)} Known: "
         f"{', '.join(known)}; or give your own as package.module:attr."
