@@ -148,15 +148,20 @@ def mlp(sizes: Sequence[int], *, last: float) -> Any:
 
 
 def by_task(networks: Any, seen: Tensor, task: Tensor) -> Tensor:
-    """Each row through the network of its task."""
+    """Each row through the network of its task.
+
+    When acting, networks work on the whole batch and rows are picked after: how many rows of a task
+    are in a batch must not change the last bits of the others.
+    """
     if len(networks) == 1:
         only: Tensor = networks[0](seen)
         return only
+    is_learning = torch.is_grad_enabled()
     whole: Tensor | None = None
     for place, network in enumerate(networks):
         rows = (task == place).nonzero().squeeze(-1)
         if len(rows):
-            part = network(seen[rows])
+            part = network(seen[rows]) if is_learning else network(seen)[rows]
             if whole is None:
                 whole = part.new_zeros((len(seen), part.shape[-1]))
             whole = whole.index_copy(0, rows, part)
