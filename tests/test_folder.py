@@ -64,6 +64,7 @@ def test_second_lock_in_the_same_process_is_refused(tmp_path: Path) -> None:
     folder.lock().release()
 
 
+@pytest.mark.filterwarnings("ignore:os.fork\\(\\) was called:RuntimeWarning")  # by JAX, if loaded
 def test_forked_child_does_not_keep_the_lock_of_its_parent(tmp_path: Path) -> None:
     folder = RunFolder.at(tmp_path)
     lock = folder.lock()
