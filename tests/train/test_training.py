@@ -58,6 +58,7 @@ def success(result: Trained) -> list[float]:
     return [record["eval/success"] for record in records(result, "eval")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_ppo_learns_in_both_modes(tmp_path: Path, mode: str) -> None:
     result = run(tmp_path, mode=mode, steps=2500, eval_every=1200, eval_episodes=10, epochs=8)
@@ -68,6 +69,7 @@ def test_ppo_learns_in_both_modes(tmp_path: Path, mode: str) -> None:
     assert report.overall.rate == pytest.approx(result.best)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_grpo_learns_in_both_modes(tmp_path: Path, mode: str) -> None:
     result = run(
