@@ -251,10 +251,11 @@ def read_chunk(frame: bytes, reply_key: str = "") -> Array:
 def read_extended(frame: bytes, number: int) -> Mapping[str, Any]:
     """An extended reply, where it answers request `number`: server and client are in step."""
     reply = unpack(frame)
-    found = reply.get(EXTENSION) if isinstance(reply, Mapping) else None
-    if not isinstance(found, Mapping) or found.get("id") != number:
-        raise WireError(f"The server answered something else than request {number}.")
-    return reply
+    if isinstance(reply, Mapping):
+        found = reply.get(EXTENSION)
+        if isinstance(found, Mapping) and found.get("id") == number:
+            return reply
+    raise WireError(f"The server answered something else than request {number}.")
 
 
 def check_extended(reply: Mapping[str, Any], source: str) -> Mapping[str, Any]:
