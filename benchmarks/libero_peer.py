@@ -147,7 +147,7 @@ def rollout(folder: str, task: str, steps: int) -> dict[str, Any]:
 
 
 def times(folder: str, task: str) -> dict[str, Any]:
-    """Each alone on the machine, as far as that can be had."""
+    """CPU seconds of each part of the work, one at a time."""
     env = LeRobotsView(task, 1000)._env
     env.reset(seed=0)
     action = np.zeros(7, np.float32)
@@ -175,9 +175,10 @@ def times(folder: str, task: str) -> dict[str, Any]:
 
 
 def _timed(act: Any) -> float:
-    began = time.perf_counter()
+    """CPU seconds of all threads, which other processes on the machine hardly change."""
+    began = time.process_time()
     act()
-    return time.perf_counter() - began
+    return time.process_time() - began
 
 
 if __name__ == "__main__":
