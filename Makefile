@@ -51,8 +51,15 @@ lint: setup ## Style, types and the direction of imports
 test: lint ## What every change has to pass
 	$(BIN)/python -m pytest -m 'not slow'
 
-test-all: lint ## The slow tests too
+test-all: lint chromium ## The slow tests too
 	$(BIN)/python -m pytest
+
+# Pages are tested in a real browser where there is one.
+.PHONY: chromium
+chromium:
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+		&& apt-get install -y -qq chromium >/dev/null; } \
+		|| echo "Tests of pages are skipped. Run: sudo apt-get install -y chromium"
 
 clean: ## Remove .venv and every cache; runs stay
 	rm -rf $(VENV) .mypy_cache .ruff_cache .import_linter_cache .hypothesis .pytest_cache build dist
