@@ -98,6 +98,15 @@ class Static:
         self.place[lane] = queue
         self.queues.setdefault(queue, {})[lane] = now
 
+    def ready_together(
+        self, lanes: Sequence[int], queue: Hashable, now: float, busy_s: float | None
+    ) -> None:
+        for lane in lanes:
+            self.ready(lane, queue, now, busy_s)
+
+    def infer_s(self, size: int) -> float:
+        return 0.0
+
     def leave(self, lane: int) -> None:
         if lane in self.place:
             self.queues[self.place[lane]].pop(lane, None)
