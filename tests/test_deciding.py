@@ -14,7 +14,9 @@ import hocket
 from hocket.data import Episode, Outcome, Trial
 from hocket.deciding import Decider, rounds_of, sequential_test
 from hocket.errors import ConfigError, MissingExtraError, UsageError
+from hocket.eval_config import EvalConfig
 from hocket.events import AttemptsBegan, EpisodesSealed
+from hocket.run import Run
 
 
 def trials(tasks: int, seeds: int) -> list[Trial]:
@@ -117,11 +119,22 @@ def test_a_run_stops_when_its_comparison_is_decided(tmp_path: Path) -> None:
     common = {"env": "deciding_env:make", "lanes": 3, "episodes": 200}
     hocket.evaluate(policy=Chooses(2), out=tmp_path / "a", **common)
     against = str(tmp_path / "a")
-    better = hocket.evaluate(
-        policy=Chooses(9), out=tmp_path / "b", until="decided", against=against, **common
+    config = EvalConfig(
+        env=("deciding_env:make",),
+        policy="chooses",
+        lanes=3,
+        episodes=200,
+        until="decided",
+        against=against,
     )
+    with Run.new(config, tmp_path / "b") as run_b:
+        better = run_b.finish(policy=Chooses(9))
+        assert run_b.decider is not None
+        look = run_b.decider.look
     assert better.complete
-    assert 10 < better.planned < 200, "lanes may run ahead of the slowest, but not to the cap"
+    assert look.decision == "a better"
+    assert look.pairs < 60  # What decides is the planned order, whatever the machine's load ...
+    assert better.planned < 200  # ... which only moves how far lanes had run ahead by then.
     same = hocket.evaluate(
         policy=Chooses(2), out=tmp_path / "c", until="decided", against=against, **common
     )
