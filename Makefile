@@ -7,7 +7,7 @@ STAMP := $(VENV)/.ready
 GL_PACKAGES := libosmesa6 libegl1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo lint test test-all clean
+.PHONY: help setup venvs demo lint test test-all clean
 
 help: ## List these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -38,6 +38,9 @@ gl-libraries:
 	else \
 		echo "Cameras need GL libraries. Run: sudo apt-get install -y $(GL_PACKAGES)"; \
 	fi
+
+venvs: ## Build the interpreters that LIBERO and LeRobot need of their own, in venvs/
+	PYTHON=$(PYTHON) tools/make_venvs.sh
 
 demo: setup ## Evaluate the bundled policy on ten MetaWorld tasks
 	$(BIN)/hocket eval --env metaworld:mt10 --policy reference --episodes 5 --seed 0
