@@ -24,6 +24,7 @@ CHECKS = [
     "conforms",
     "importing_asks_nothing_and_loads_no_opengl",
     "a_soft_reset_equals_a_hard_one",
+    "ticks_give_the_bits_of_robosuites_own",
     "seeds_count_round_the_start_states",
     "states_can_be_given_to_another_env",
     "observing_changes_nothing",

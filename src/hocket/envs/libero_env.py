@@ -89,15 +89,12 @@ class LiberoEnv(gymnasium.Env[dict[str, Any], Array]):
     def advance(self, action: Array) -> tuple[float, bool, bool, dict[str, Any]]:
         if self._seen is None:
             raise EnvError(f"{self._task}: reset the env before its first step.")
-        libero, data = self._libero, self._data
+        libero = self._libero
         command = np.array(action, np.float64)
         for tick in range(int(libero.control_timestep / libero.model_timestep)):
-            libero.sim.forward()
-            libero._pre_action(command, tick == 0)
             # After a step of MuJoCo's, poses are still those from which it went: robosuite reads
             # them there, at one tick of each control step.
-            poses = data.qpos.copy()
-            libero.sim.step()
+            poses = libero.tick(command, is_first=tick == 0)
             if self._clock.tick():
                 self._seen = self._glimpse(poses)
         reward, _, _ = libero._post_action(command)
