@@ -99,10 +99,10 @@ class Static:
         self.queues.setdefault(queue, {})[lane] = now
 
     def ready_together(
-        self, lanes: Sequence[int], queue: Hashable, now: float, busy_s: float | None
+        self, lanes: Sequence[int], queue: Hashable, now: float, busy_s: Sequence[float]
     ) -> None:
-        for lane in lanes:
-            self.ready(lane, queue, now, busy_s)
+        for lane, seconds in zip(lanes, busy_s, strict=True):
+            self.ready(lane, queue, now, seconds)
 
     def infer_s(self, size: int) -> float:
         return 0.0

@@ -180,7 +180,8 @@ class SyntheticRun:
     ) -> Iterator[Event]:
         same = _parallel(live, lanes)
         numbers = [live[lane].chunk for lane in lanes]
-        yield LanesReady(time=now, chunks=numbers, **same)
+        if not any(numbers):
+            yield LanesReady(time=now, **same)
         chunk = Chunk(actions=np.zeros((PER_CHUNK, 2)), version=batch, source="here")
         yield BatchInferred(
             time=now + 0.3,

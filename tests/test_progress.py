@@ -127,7 +127,7 @@ def test_time_left_counts_from_the_first_batch_and_without_what_was_done_before(
 def test_phases_follow_the_run() -> None:
     tally = Tally()
     seen = [tally.phase]
-    ready = LanesReady(time=1.0, lanes=[0], trials=TRIALS[:1], attempts=[0], chunks=[0])
+    ready = LanesReady(time=1.0, lanes=[0], trials=TRIALS[:1], attempts=[0])
     for event in (started(), ready, batch(3.0), ready, RunEnded(time=9, complete=True, notes={})):
         tally.add(event)
         seen.append(tally.phase)

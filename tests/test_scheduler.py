@@ -388,7 +388,7 @@ def test_lanes_that_are_ready_together_are_as_those_that_are_ready_one_by_one() 
     for made in (together, apart):
         now = cycle(made, range(12), 0.0)
         made.executing(range(12), "kind", now)
-    together.ready_together(range(9), "q", now + 0.16, 0.16)
+    together.ready_together(range(9), "q", now + 0.16, [0.16] * 9)
     for lane in range(9):
         apart.ready(lane, "q", now + 0.16, 0.16)
     for made in (together, apart):

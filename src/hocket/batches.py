@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from hocket.contracts import Binds, Policy, Reconnects
 from hocket.data import EnvSpec
 from hocket.fleet.fleet import Fleet
 from hocket.inference import Answered, Inference, Job, WarmedUp
-from hocket.lanes import Lane
+from hocket.lanes import Lane, Rows
 from hocket.scheduler import BatchPlan, Scheduler
 
 
@@ -21,6 +22,16 @@ class BatchConfig:
     """Fill every batch to the policy's `max_batch`, so that all have one shape."""
     keep_observations: bool = False
     """Give back what each row saw."""
+
+
+class Flight(NamedTuple):
+    """A batch that the policy works on."""
+
+    numbers: tuple[int, ...]
+    lanes: list[Lane]
+    rows: Rows
+    ready_at: list[float]
+    """When each row's observation had come."""
 
 
 class Batches:
@@ -43,10 +54,12 @@ class Batches:
         self._config = config
         self._pad_to = policy.spec.max_batch if config.pad else 0
         self._to_bind: list[EnvSpec] = []
+        self._queues: dict[Hashable, int] = {}
         self._cold: dict[Hashable, int] = {}
         self._warm: set[Hashable] = set()
         self._is_warming = False
-        self._flying: dict[int, tuple[tuple[int, ...], list[float]]] = {}
+        self._flying: dict[int, Flight] = {}
+        self._answered: list[Answered] = []
         self._count = 0
 
     def bind(self, spec: EnvSpec) -> None:
@@ -54,28 +67,33 @@ class Batches:
         if self._binds is not None:
             self._to_bind.append(spec)
 
-    def add(self, number: int, lane: Lane, now: float, busy_s: float | None) -> None:
-        """A lane has an observation and waits for a chunk."""
+    def queue(self, kind: Hashable) -> int:
+        """The number of the queue in which rows of one kind wait for each other."""
+        return self._queues.setdefault(kind, len(self._queues))
+
+    def add(self, number: int, lane: Lane, now: float) -> None:
+        """A lane was reset and waits for its first chunk."""
         lane.ready_at = now
         if lane.queue not in self._warm:
             self._cold.setdefault(lane.queue, number)
-        self._scheduler.ready(number, lane.queue, now, busy_s)
+        self._scheduler.ready(number, lane.queue, now, None)
 
     def add_all(
         self, numbers: Sequence[int], lanes: Sequence[Lane], now: float, busy_s: Sequence[float]
     ) -> None:
-        """Lanes whose chunks ended in one turn."""
-        groups: dict[tuple[Hashable, float], list[int]] = {}
+        """Lanes whose chunks ended in one turn wait for the next."""
+        groups: dict[int, tuple[list[int], list[float]]] = {}
         for number, lane, seconds in zip(numbers, lanes, busy_s, strict=True):
             lane.ready_at = now
-            groups.setdefault((lane.queue, seconds), []).append(number)
-        for (queue, seconds), group in groups.items():
+            group = groups.get(lane.queue)
+            if group is None:
+                group = groups[lane.queue] = ([], [])
+            group[0].append(number)
+            group[1].append(seconds)
+        for queue, (members, durations) in groups.items():
             if queue not in self._warm:
-                self._cold.setdefault(queue, group[0])
-            if len(group) > 1:
-                self._scheduler.ready_together(group, queue, now, seconds)
-            else:
-                self._scheduler.ready(group[0], queue, now, seconds)
+                self._cold.setdefault(queue, members[0])
+            self._scheduler.ready_together(members, queue, now, durations)
 
     def remove(self, number: int) -> None:
         """A lane is not waiting any more, nor will it come back by itself."""
@@ -86,24 +104,27 @@ class Batches:
         wake_at = self._scheduler.wake_at(now)
         return longest if wake_at is None else min(max(0.0, wake_at - now), longest)
 
-    def leave(self, lanes: Mapping[int, Lane], fleet: Fleet, now: float) -> None:
-        """Let every batch go that is due."""
+    def leave(self, lanes: Mapping[int, Lane], fleet: Fleet, now: float) -> bool:
+        """Let every batch go that is due; true where one was answered already."""
         if self._is_warming or ((self._to_bind or self._cold) and self._flying):
-            return
+            return False
         if self._to_bind and self._binds is not None:
             for spec in self._to_bind:
                 self._binds.bind(spec)
             self._to_bind.clear()
         if self._cold:
             self._warm_up(lanes, fleet)
-            return
+            return False
         while (plan := self._scheduler.next_batch(now)) is not None:
             self._submit(plan, lanes, fleet)
+        return bool(self._answered)
 
-    def answers(self, now: float) -> list[tuple[Answered, tuple[int, ...], list[float]]]:
-        """Answers that came: each with its lanes and when they became ready."""
+    def answers(self, now: float) -> list[tuple[Answered, Flight]]:
+        """Answers that came, each with its lanes."""
         found = []
-        for answer in self._inference.answers():
+        came = [*self._answered, *self._inference.answers()]
+        self._answered.clear()
+        for answer in came:
             if isinstance(answer, WarmedUp):
                 # After an error rows err one by one, each with its own trial's name.
                 self._is_warming = False
@@ -111,9 +132,9 @@ class Batches:
                 self._cold.pop(answer.queue, None)
                 self._scheduler.seed_latency(answer.latencies)
                 continue
-            numbers, ready_at = self._flying.pop(answer.job.number)
-            self._scheduler.inferred(len(numbers), answer.ended - answer.began, now)
-            found.append((answer, numbers, ready_at))
+            flight = self._flying.pop(answer.job.number)
+            self._scheduler.inferred(len(flight.numbers), answer.ended - answer.began, now)
+            found.append((answer, flight))
         return found
 
     def stale(self) -> Callable[[str], bool] | None:
@@ -123,9 +144,13 @@ class Batches:
         self._reconnects = self._flushed.reconnects
         return self._flushed.is_stale
 
-    def executing(self, numbers: list[int], lanes: list[Lane], now: float) -> None:
+    def executing(self, numbers: Sequence[int], lanes: Sequence[Lane], now: float) -> None:
         """Chunks were sent to these lanes."""
-        by_kind: dict[Hashable, list[int]] = {}
+        kinds = {lane.kind for lane in lanes}
+        if len(kinds) == 1:
+            self._scheduler.executing(numbers, kinds.pop(), now)
+            return
+        by_kind: dict[int, list[int]] = {}
         for number, lane in zip(numbers, lanes, strict=True):
             by_kind.setdefault(lane.kind, []).append(number)
         for kind, group in by_kind.items():
@@ -140,26 +165,35 @@ class Batches:
         largest = min(self._policy.spec.max_batch, fleet.config.lanes)
         sizes = sorted({min(1 << power, largest) for power in range(largest.bit_length() + 1)})
         self._is_warming = True
-        job = self._job(-1, [lane], [number], fleet)
+        job = self._job(-1, Rows([lane]), [lane], [number], fleet)
         self._inference.warm_up(job, [1] if self._pad_to else sizes)
 
     def _submit(self, plan: BatchPlan, lanes: Mapping[int, Lane], fleet: Fleet) -> None:
-        rows = [lanes[number] for number in plan.lanes]
+        members = [lanes[number] for number in plan.lanes]
+        rows = Rows(members)
         self._count += 1
-        self._flying[self._count] = (plan.lanes, [lane.ready_at for lane in rows])
-        self._inference.submit(self._job(self._count, rows, plan.lanes, fleet))
-        fleet.expect(plan.lanes, self._scheduler.infer_s(len(rows)))
+        ready_at = [lane.ready_at for lane in members]
+        self._flying[self._count] = Flight(plan.lanes, members, rows, ready_at)
+        job = self._job(self._count, rows, members, plan.lanes, fleet)
+        answer = self._inference.at_once(job)
+        if answer is not None:
+            self._answered.append(answer)
+            return
+        self._inference.submit(job)
+        fleet.expect(plan.lanes, self._scheduler.infer_s(len(members)))
 
-    def _job(self, number: int, rows: list[Lane], lanes: Sequence[int], fleet: Fleet) -> Job:
-        stacked = fleet.gather(lanes)
-        views = [fleet.arrays(lane) for lane in lanes] if stacked is None else ()
+    def _job(
+        self, number: int, rows: Rows, lanes: list[Lane], numbers: Sequence[int], fleet: Fleet
+    ) -> Job:
+        stacked = fleet.gather(numbers)
+        views = [fleet.arrays(lane) for lane in numbers] if stacked is None else ()
         return Job(
             number=number,
-            queue=rows[0].queue,
-            rows=tuple(lane.row() for lane in rows),
+            queue=lanes[0].queue,
+            rows=rows,
             views=views,
             stacked=stacked,
-            action_size=rows[0].action_size,
+            action_size=lanes[0].action_size,
             pad_to=self._pad_to,
             keep=self._config.keep_observations,
         )

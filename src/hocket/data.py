@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import enum
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Union
+from typing import Any, Literal, Union, overload
 
 import numpy.typing as npt
 
@@ -135,7 +135,7 @@ class Batch:
     """
 
     arrays: Mapping[str, Array]
-    rows: tuple[Row, ...]
+    rows: Sequence[Row]
     pad: int = 0
 
     @property
@@ -168,6 +168,44 @@ class Chunk:
     version: int
     source: str
     extras: Mapping[str, Array] = field(default_factory=dict)
+
+
+class Chunks(Sequence[Chunk]):
+    """The chunks of one answer: columns, of which a row becomes a Chunk when it is asked for."""
+
+    __slots__ = ("actions", "extras", "source", "version")
+
+    def __init__(
+        self, actions: Array, version: int, source: str, extras: Mapping[str, Array]
+    ) -> None:
+        self.actions = actions
+        """Of all rows, `[B, T, A]`."""
+        self.version = version
+        self.source = source
+        self.extras = extras
+
+    def __len__(self) -> int:
+        return len(self.actions)
+
+    @overload
+    def __getitem__(self, place: int) -> Chunk: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[Chunk]: ...
+
+    def __getitem__(self, place: int | slice) -> Chunk | list[Chunk]:
+        if isinstance(place, slice):
+            return [self[i] for i in range(*place.indices(len(self)))]
+        return Chunk(
+            actions=self.actions[place],
+            version=self.version,
+            source=self.source,
+            extras={key: column[place] for key, column in self.extras.items()},
+        )
+
+    def count(self, value: object) -> int:
+        """Of None there is none, which is all that readers count."""
+        return 0 if value is None else super().count(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,16 +15,18 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import compress
+from typing import Any, cast
 
-from hocket.batches import Batches
+from hocket.batches import Batches, Flight
 from hocket.contracts import Durable, Reader
-from hocket.data import Array, Chunk, EnvSpec, Episode, Observation, Outcome, Trial
+from hocket.data import Array, Chunk, Chunks, EnvSpec, Episode, Observation, Outcome, Trial
 from hocket.errors import EnvError, HocketError, WorkerFailed
 from hocket.events import (
     AttemptFailed,
     AttemptsBegan,
     BatchInferred,
+    ChunksExecuted,
     Event,
     RunEnded,
     RunStarted,
@@ -35,7 +37,7 @@ from hocket.fleet import notices
 from hocket.fleet.fleet import Fleet
 from hocket.inference import Answered, Inference, account
 from hocket.lanes import Lane, Turn
-from hocket.replay import ChunkRule
+from hocket.replay import ChunkRule, SharedRule
 from hocket.trials import TrialQueue
 from hocket.wire import END_OBSERVED, END_TERMINATED, END_TRUNCATED
 
@@ -77,6 +79,8 @@ class Engine:
         self._inference = inference
         self._batches = batches
         self._make_rule = make_rule
+        rule = make_rule()
+        self._shared_rule = rule if isinstance(rule, SharedRule) else None
         self._config = config
         self._readers = tuple(readers)
         self._durable = [reader for reader in readers if isinstance(reader, Durable)]
@@ -91,6 +95,8 @@ class Engine:
         self._next_attempt: dict[str, int] = {}
         self._failures: Counter[str] = Counter()
         self._specs: dict[tuple[str, str], EnvSpec] = {}
+        self._kinds: dict[tuple[str, str, bool], int] = {}
+        """Chunks of one task, recorded or not, take about the same time."""
         self._turn = Turn()
         self._start = time.perf_counter()
         self._is_stopping = False
@@ -148,14 +154,14 @@ class Engine:
         now = self._now()
         if (is_stale := self._batches.stale()) is not None:
             self._recall(is_stale)
-        for answer, lanes, ready_at in self._batches.answers(now):
-            self._deliver(answer, lanes, ready_at, now)
+        self._deliver_answers(now)
         self._tell()
         if self._assign() and self._fleet.is_at_hand:
             # The next poll resets them, and what they see belongs in the batch that leaves now.
             for notice in self._fleet.poll(0.0):
                 self._hear(notice, self._now())
-        self._batches.leave(self._lanes, self._fleet, self._now())
+        while self._batches.leave(self._lanes, self._fleet, self._now()):
+            self._deliver_answers(self._now())
 
     # -- what workers say ----------------------------------------------------------------------
 
@@ -190,9 +196,9 @@ class Engine:
             spec = self._specs[task]
             lane.prompt = prompt or spec.task.prompt
             lane.action_size = spec.action.size
-            lane.queue = (self._fleet.signature(number), lane.action_size)
-            self._batches.add(number, lane, now, None)
-            self._turn.ready.append((number, lane.trial, lane.attempt, lane.chunk))
+            lane.queue = self._batches.queue((self._fleet.signature(number), lane.action_size))
+            self._batches.add(number, lane, now)
+            self._turn.ready.append((number, lane.trial, lane.attempt))
 
     def _learn(self, task: tuple[str, str], spec: EnvSpec, now: float) -> None:
         self._fits(spec)
@@ -201,40 +207,57 @@ class Engine:
         self._emit(SpecLearned(time=now, suite=task[0], spec=spec))
 
     def _executed(self, notice: notices.LanesExecuted, now: float) -> None:
-        numbers: list[int] = []
-        lanes: list[Lane] = []
-        busy_s: list[float] = []
-        for i, number in enumerate(notice.lanes):
-            lane = self._lanes.get(number)
-            if lane is None or lane.attempt != notice.attempts[i]:
-                continue
-            rewards, end = notice.rewards[i], notice.ends[i]
-            lane.steps += notice.steps[i]
-            lane.total += sum(rewards.tolist())
-            self._turn.executed.append(
-                (
-                    number,
-                    lane.trial,
-                    lane.attempt,
-                    notice.chunks[i],
-                    notice.steps[i],
-                    rewards,
-                    bool(end & END_TERMINATED),
-                    bool(end & END_TRUNCATED),
-                    notice.busy_s[i],
-                    notice.observe_s[i],
-                    self._final(number) if end & END_OBSERVED else None,
-                )
-            )
+        lanes = list(map(self._lanes.get, notice.lanes))
+        if [lane and lane.attempt for lane in lanes] != notice.attempts:
+            # Some of it is of attempts that were lost while this was under way.
+            is_kept = [
+                lane is not None and lane.attempt == attempt
+                for lane, attempt in zip(lanes, notice.attempts, strict=True)
+            ]
+            notice = notice.where(is_kept)
+            lanes = list(compress(lanes, is_kept))
+        running = cast("list[Lane]", lanes)
+        if not running:
+            return
+        for lane, steps, total in zip(running, notice.steps, notice.totals, strict=True):
+            lane.steps += steps
+            lane.total += total
             lane.chunk += 1
-            if end:
-                self._end(number, lane.episode(end, now))
-            else:
-                numbers.append(number)
-                lanes.append(lane)
-                busy_s.append(notice.busy_s[i])
-                self._turn.ready.append((number, lane.trial, lane.attempt, lane.chunk))
-        self._batches.add_all(numbers, lanes, now, busy_s)
+        self._turn.executed(self._told(notice, running, now))
+        numbers, busy_s = notice.lanes, notice.busy_s
+        if any(notice.ends):
+            for number, lane, end in zip(numbers, running, notice.ends, strict=True):
+                if end:
+                    self._end(number, lane.episode(end, now))
+            goes_on = [not end for end in notice.ends]
+            running = list(compress(running, goes_on))
+            numbers, busy_s = list(compress(numbers, goes_on)), list(compress(busy_s, goes_on))
+        self._batches.add_all(numbers, running, now, busy_s)
+
+    def _told(
+        self, notice: notices.LanesExecuted, lanes: Sequence[Lane], now: float
+    ) -> ChunksExecuted:
+        ends = notice.ends
+        final: Sequence[Observation | None] = (None,) * len(ends)
+        if self._config.final_observation:
+            final = [
+                self._final(number) if end & END_OBSERVED else None
+                for number, end in zip(notice.lanes, ends, strict=True)
+            ]
+        return ChunksExecuted(
+            time=now,
+            lanes=notice.lanes,
+            trials=[lane.trial for lane in lanes],
+            attempts=notice.attempts,
+            chunks=notice.chunks,
+            steps=notice.steps,
+            rewards=notice.rewards,
+            terminated=[bool(end & END_TERMINATED) for end in ends],
+            truncated=[bool(end & END_TRUNCATED) for end in ends],
+            busy=notice.busy_s,
+            observed=notice.observe_s,
+            final=final,
+        )
 
     def _final(self, number: int) -> Observation:
         # The lane is free at once, and its next episode would write into the same memory.
@@ -310,19 +333,55 @@ class Engine:
 
     # -- chunks --------------------------------------------------------------------------------
 
-    def _deliver(
-        self, answer: Answered, numbers: tuple[int, ...], ready_at: list[float], now: float
-    ) -> None:
-        """Send each chunk to the lane that asked for it; an error costs its own attempt."""
-        rows = answer.job.rows
+    def _deliver_answers(self, now: float) -> None:
+        for answer, flight in self._batches.answers(now):
+            delivered = self._deliver(answer, flight, now)
+            self._emit(
+                BatchInferred(
+                    time=now,
+                    batch=answer.job.number,
+                    began=answer.began - self._start,
+                    ended=answer.ended - self._start,
+                    lanes=flight.numbers,
+                    trials=[lane.trial for lane in flight.lanes],
+                    attempts=[lane.attempt for lane in flight.lanes],
+                    chunks=flight.rows.chunks,
+                    delivered=delivered,
+                    ready=flight.ready_at,
+                    size=max(answer.job.pad_to, len(flight.numbers)),
+                    observations=answer.observations,
+                )
+            )
+
+    def _deliver(self, answer: Answered, flight: Flight, now: float) -> Sequence[Chunk | None]:
+        """Send each chunk to the lane that asked for it; None for those that were not sent."""
+        chunks, rule = answer.chunks, self._shared_rule
+        if (
+            rule is None
+            or not isinstance(chunks, Chunks)
+            or list(map(self._lanes.get, flight.numbers)) != flight.lanes
+        ):
+            return self._deliver_singly(answer, flight, now)
+        try:
+            actions = rule.take_all(chunks.actions)
+        except HocketError:
+            return self._deliver_singly(answer, flight, now)
+        for lane in flight.lanes:
+            lane.source = chunks.source
+        self._execute(flight.numbers, flight.lanes, actions, now)
+        return chunks
+
+    def _deliver_singly(
+        self, answer: Answered, flight: Flight, now: float
+    ) -> Sequence[Chunk | None]:
+        """The same where something may be wrong with a row: it costs that row's attempt."""
         delivered: list[Chunk | None] = []
         sent: list[tuple[int, Lane, Array]] = []
-        for i, number in enumerate(numbers):
-            lane, chunk = self._lanes.get(number), answer.chunks[i]
-            if lane is None or lane.session != rows[i].session:
-                delivered.append(None)
-                continue
+        for i, (number, lane) in enumerate(zip(flight.numbers, flight.lanes, strict=True)):
+            chunk = answer.chunks[i] if self._lanes.get(number) is lane else None
             delivered.append(chunk)
+            if self._lanes.get(number) is not lane:
+                continue
             try:
                 if chunk is None:
                     raise answer.errors[i] or HocketError("The policy gave no answer.")
@@ -332,23 +391,10 @@ class Engine:
                 self._lose(number, account(exc), now)
                 self._fleet.discard([number], [lane.attempt])
                 self._free.append(number)
-        self._execute(sent, now)
-        self._emit(
-            BatchInferred(
-                time=now,
-                batch=answer.job.number,
-                began=answer.began - self._start,
-                ended=answer.ended - self._start,
-                lanes=numbers,
-                trials=[row.trial for row in rows],
-                attempts=[row.attempt for row in rows],
-                chunks=[row.chunk for row in rows],
-                delivered=delivered,
-                ready=ready_at,
-                size=max(answer.job.pad_to, len(numbers)),
-                observations=answer.observations,
-            )
-        )
+        if sent:
+            numbers, lanes, actions = zip(*sent, strict=True)
+            self._execute(numbers, lanes, actions, now)
+        return delivered
 
     def _recall(self, is_stale: Callable[[str], bool]) -> None:
         """Stop chunks whose source is gone: their lanes ask again, with what they see then."""
@@ -358,17 +404,15 @@ class Engine:
                 lane.rule = self._make_rule()  # an ensemble would go on with what was recalled
                 self._fleet.recall(number, lane.attempt, lane.chunk)
 
-    def _execute(self, sent: Sequence[tuple[int, Lane, Array]], now: float) -> None:
-        if not sent:
-            return
-        numbers = [number for number, _, _ in sent]
-        lanes = [lane for _, lane, _ in sent]
-        self._fleet.execute(
-            numbers,
-            [lane.attempt for lane in lanes],
-            [lane.chunk for lane in lanes],
-            [actions for _, _, actions in sent],
-        )
+    def _execute(
+        self,
+        numbers: Sequence[int],
+        lanes: Sequence[Lane],
+        actions: Sequence[Array] | Array,
+        now: float,
+    ) -> None:
+        attempts = [lane.attempt for lane in lanes]
+        self._fleet.execute(numbers, attempts, [lane.chunk for lane in lanes], actions)
         self._batches.executing(numbers, lanes, now)
 
     # -- trials --------------------------------------------------------------------------------
@@ -386,7 +430,7 @@ class Engine:
             assert trial is not None  # the queue is not empty
             attempt = self._next_attempt.get(trial.id, 0)
             self._next_attempt[trial.id] = attempt + 1
-            kind = (trial.suite, trial.task, bool(self._record(trial, attempt)))
+            kind = self._kind(trial, attempt)
             self._lanes[number] = Lane(trial, attempt, self._make_rule(), kind, now)
             began.append((number, self._lanes[number]))
         numbers = [number for number, _ in began]
@@ -405,6 +449,10 @@ class Engine:
             ],
         )
         return True
+
+    def _kind(self, trial: Trial, attempt: int) -> int:
+        kind = (trial.suite, trial.task, bool(self._record(trial, attempt)))
+        return self._kinds.setdefault(kind, len(self._kinds))
 
     # -- readers -------------------------------------------------------------------------------
 

@@ -38,14 +38,13 @@ class AttemptsBegan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LanesReady:
-    """Observations that came: lanes wait for a chunk from now on."""
+    """Lanes were reset, and wait for their first chunk. For a further one they wait as soon as
+    ChunksExecuted tells of the last, unless that ended the episode."""
 
     time: float
     lanes: Sequence[int]
     trials: Sequence[Trial]
     attempts: Sequence[int]
-    chunks: Sequence[int]
-    """Index of the chunk that each waits for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Sequence
+from typing import overload
 
-from hocket.data import Array, Episode, Observation, Outcome, Row, Trial, noise_seeds
+from hocket.data import Episode, Outcome, Row, Trial, noise_seeds
 from hocket.events import ChunksExecuted, EpisodesEnded, EpisodesSealed, Event, LanesReady
 from hocket.replay import ChunkRule
 from hocket.wire import END_JUDGED, END_SUCCESS, END_TERMINATED, END_TRUNCATED
@@ -32,7 +33,7 @@ class Lane:
     )
 
     def __init__(
-        self, trial: Trial, attempt: int, rule: ChunkRule, kind: Hashable, began: float
+        self, trial: Trial, attempt: int, rule: ChunkRule, kind: int, began: float
     ) -> None:
         self.trial = trial
         self.attempt = attempt
@@ -45,18 +46,19 @@ class Lane:
         self.steps = 0
         self.total = 0.0
         self.prompt = ""
-        self.queue: Hashable = None
+        self.queue = -1
+        """Number of the signature of what it sees."""
         self.action_size = 0
         self.ready_at = 0.0
         self.source = ""
 
-    def row(self) -> Row:
-        """What the policy is told of the chunk that the lane waits for."""
+    def row(self, chunk: int) -> Row:
+        """What the policy is told of one of the attempt's chunks."""
         return Row(
             trial=self.trial,
             attempt=self.attempt,
-            chunk=self.chunk,
-            noise_seed=self._noise(self.chunk),
+            chunk=chunk,
+            noise_seed=self._noise(chunk),
             prompt=self.prompt,
             session=self.session,
         )
@@ -79,45 +81,55 @@ class Lane:
         )
 
 
-class Turn:
-    """What one turn of the engine has to tell, row by row, until it becomes a few events."""
+class Rows(Sequence[Row]):
+    """What the policy is told of the chunks that lanes wait for: made when it is asked for, since
+    many a policy reads nothing but arrays."""
 
-    __slots__ = ("ended", "executed", "ready", "sealed")
+    __slots__ = ("_lanes", "_made", "chunks")
+
+    def __init__(self, lanes: Sequence[Lane]) -> None:
+        self._lanes = lanes
+        self._made: tuple[Row, ...] | None = None
+        self.chunks = [lane.chunk for lane in lanes]
+        """Index of each row's chunk."""
+
+    def __len__(self) -> int:
+        return len(self._lanes)
+
+    @overload
+    def __getitem__(self, place: int) -> Row: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> tuple[Row, ...]: ...
+
+    def __getitem__(self, place: int | slice) -> Row | tuple[Row, ...]:
+        if self._made is None:
+            pairs = zip(self._lanes, self.chunks, strict=True)
+            self._made = tuple(lane.row(chunk) for lane, chunk in pairs)
+        return self._made[place]
+
+
+class Turn:
+    """What one turn of the engine has to tell, until it becomes a few events."""
+
+    __slots__ = ("_executed", "ended", "ready", "sealed")
 
     def __init__(self) -> None:
-        self.executed: list[
-            tuple[int, Trial, int, int, int, Array, bool, bool, float, float, Observation | None]
-        ] = []
-        self.ready: list[tuple[int, Trial, int, int]] = []
+        self._executed: list[ChunksExecuted] = []
+        self.ready: list[tuple[int, Trial, int]] = []
         self.ended: list[tuple[int, Episode]] = []
         self.sealed: list[Episode] = []
 
+    def executed(self, told: ChunksExecuted) -> None:
+        """Chunks were run."""
+        self._executed.append(told)
+
     def events(self, now: float) -> list[Event]:
         """All of it, in the order in which readers must hear it."""
-        events: list[Event] = []
-        if self.executed:
-            columns = tuple(zip(*self.executed, strict=True))
-            events.append(
-                ChunksExecuted(
-                    time=now,
-                    lanes=columns[0],
-                    trials=columns[1],
-                    attempts=columns[2],
-                    chunks=columns[3],
-                    steps=columns[4],
-                    rewards=columns[5],
-                    terminated=columns[6],
-                    truncated=columns[7],
-                    busy=columns[8],
-                    observed=columns[9],
-                    final=columns[10],
-                )
-            )
+        events: list[Event] = [*self._executed]
         if self.ready:
-            lanes, trials, attempts, chunks = zip(*self.ready, strict=True)
-            events.append(
-                LanesReady(time=now, lanes=lanes, trials=trials, attempts=attempts, chunks=chunks)
-            )
+            lanes, trials, attempts = zip(*self.ready, strict=True)
+            events.append(LanesReady(time=now, lanes=lanes, trials=trials, attempts=attempts))
         if self.ended:
             ended_lanes, episodes = zip(*self.ended, strict=True)
             events.append(EpisodesEnded(time=now, lanes=ended_lanes, episodes=episodes))

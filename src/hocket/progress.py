@@ -69,7 +69,7 @@ class Tally:
             if self.began is None:
                 self.began, self.phase = event.began, "running"
             # Padding and failed rows are work for the policy, but no chunks.
-            chunks = sum(chunk is not None for chunk in event.delivered)
+            chunks = len(event.delivered) - event.delivered.count(None)
             self._slice(event.time).add_batch(chunks, event.ended - event.began)
         elif isinstance(event, ChunksExecuted):
             self._slice(event.time).add_steps(sum(event.steps), sum(event.busy))

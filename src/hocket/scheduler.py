@@ -45,6 +45,8 @@ RECHECK = 16
 """Batches after which the model is asked again, even where the lanes stayed the same."""
 MOVED = 0.1
 """Share of the lanes that must come or go for the model to be asked again at once."""
+LEARNT = 8
+"""Durations that are learnt from where more chunks end at once: they tell much the same."""
 KIND_WINDOW = 31
 QUEUE_WINDOW = 127
 
@@ -201,36 +203,33 @@ class Scheduler:
         place.ready[lane] = now
 
     def ready_together(
-        self, lanes: Sequence[int], queue: Hashable, now: float, busy_s: float
+        self, lanes: Sequence[int], queue: Hashable, now: float, busy_s: Sequence[float]
     ) -> None:
-        """Chunks of many lanes ended at once, as rows of one simulator do: what `ready` does for
-        each of them, at a fraction of its cost. Their durations count as a few."""
+        """Chunks of many lanes ended at once: what `ready` does for each of them, at a fraction of
+        its cost. Of many durations a few are looked at."""
         place = self._queues.get(queue)
         if place is None:
             place = self._queues[queue] = _Queue(queue)
-        ended: dict[_Kind, _Lane] = {}
-        late: dict[tuple[_Queue, float], int] = {}
-        stopped = 0
-        for number in lanes:
-            lane = self._lanes.get(number)
+        ended: list[tuple[_Lane, float]] = []
+        late: dict[float, int] = {}
+        known, ready = self._lanes, place.ready
+        for number, seconds in zip(lanes, busy_s, strict=True):
+            lane = known.get(number)
             if lane is None or not lane.is_executing or lane.queue is not place:
-                self.ready(number, queue, now, busy_s)
+                self.ready(number, queue, now, seconds)
                 continue
             lane.is_executing = False
-            stopped += 1
-            if lane.late_at is not None:
-                key = (place, lane.late_at)
-                late[key] = late.get(key, 0) + 1
+            if (late_at := lane.late_at) is not None:
+                late[late_at] = late.get(late_at, 0) + 1
                 lane.late_at = None
-            if lane.kind is not None:
-                ended[lane.kind] = lane
-            place.ready[number] = now
-        self._count(now, -stopped)
-        for (home, late_at), count in late.items():
-            first = bisect_left(home.late_at, late_at)
-            del home.late_at[first : first + count]
-        for kind, lane in ended.items():
-            self._learn(kind, lane, now, busy_s, min(stopped, KIND_WINDOW // 4))
+            ended.append((lane, seconds))
+            ready[number] = now
+        self._count(now, -len(ended))
+        for late_at, count in late.items():
+            first = bisect_left(place.late_at, late_at)
+            del place.late_at[first : first + count]
+        for lane, seconds in ended[:: max(1, ceil(len(ended) / LEARNT))]:
+            self._learn(lane, now, seconds)
 
     def leave(self, lane: int) -> None:
         """The lane is in reset, build or replacement, has ended or is gone: nobody awaits it."""
@@ -432,18 +431,20 @@ class Scheduler:
         self._expect_no_more(lane)
         self._count(now, -1)
         lane.is_executing = False
-        if busy_s is not None and lane.kind is not None:
-            self._learn(lane.kind, lane, now, busy_s, 1)
+        if busy_s is not None:
+            self._learn(lane, now, busy_s)
 
-    def _learn(self, kind: _Kind, lane: _Lane, now: float, busy_s: float, times: int) -> None:
-        """A chunk of this lane took so long; it counts so many times."""
+    def _learn(self, lane: _Lane, now: float, busy_s: float) -> None:
+        """A chunk of this lane took so long."""
+        kind = lane.kind
+        if kind is None:
+            return
         usual_s = kind.seconds.value
         if usual_s and now > lane.started:
             load = (self._lane_seconds - lane.lane_seconds) / (now - lane.started)
             self._contention.observe(load, busy_s / usual_s)
-        for _ in range(times):
-            kind.seconds.add(busy_s)
-            lane.queue.seconds.add(busy_s)
+        kind.seconds.add(busy_s)
+        lane.queue.seconds.add(busy_s)
 
     def _move(self, lane: _Lane, queue: _Queue) -> None:
         """The lane's observations have another signature now (its next trial's suite)."""

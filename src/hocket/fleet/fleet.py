@@ -38,7 +38,9 @@ class Fleet:
         self._width = spec.lanes
         self._is_one = len(self._stations) == 1
         """All lanes are in one worker."""
-        self._looked_at: tuple[Link | None, Gathers | None] = (None, None)
+        self._looked_at: Link | None = None
+        self._gathers: Gathers | None = None
+        self._driven: SelfDriven | None = None
 
     def __enter__(self) -> Fleet:
         return self
@@ -113,31 +115,51 @@ class Fleet:
         lanes: Sequence[int],
         attempts: Sequence[int],
         chunks: Sequence[int],
-        actions: Sequence[Array],
+        actions: Sequence[Array] | Array,
         observe_at: Sequence[int] = (),
     ) -> None:
-        """Run one chunk `[k, A]` in each lane."""
+        """Run one chunk `[k, A]` in each lane; all of them may be one array `[B, k, A]`."""
         now = time.monotonic()
+        if self._is_one:
+            self._execute(self._stations[0], now, lanes, attempts, chunks, actions, observe_at)
+            return
         for station, places, rows in self._by_station(lanes):
-            for place, row in zip(places, rows, strict=True):
-                seat = station.seats[place]
-                seat.phase = Phase.EXECUTING
-                seat.chunk = chunks[row]
-                if seat.is_worded:
-                    self._word(station, place, 0)
-                seat.replaced = 0
-            station.since = now
-            mine = [actions[row] for row in rows]
-            flat = mine[0] if len(mine) == 1 else np.concatenate(mine)
-            message = Execute(
+            self._execute(
+                station,
+                now,
                 places,
                 [attempts[row] for row in rows],
                 [chunks[row] for row in rows],
-                [len(actions[row]) for row in rows],
-                np.ascontiguousarray(flat, "<f8").tobytes(),
+                [actions[row] for row in rows],
                 observe_at,
             )
-            self._crew.send(station, message)
+
+    def _execute(
+        self,
+        station: Station,
+        now: float,
+        places: Sequence[int],
+        attempts: Sequence[int],
+        chunks: Sequence[int],
+        actions: Sequence[Array] | Array,
+        observe_at: Sequence[int],
+    ) -> None:
+        station.since = now
+        seats = station.seats
+        for place, chunk in zip(places, chunks, strict=True):
+            seat = seats[place]
+            seat.phase = Phase.EXECUTING
+            seat.chunk = chunk
+            seat.replaced = 0
+            if seat.is_worded:
+                self._word(station, place, 0)
+        if isinstance(actions, np.ndarray):
+            counts, flat = [actions.shape[1]] * len(actions), actions
+        else:
+            counts = [len(chunk) for chunk in actions]
+            flat = actions[0] if len(actions) == 1 else np.concatenate(actions)
+        data = np.ascontiguousarray(flat, "<f8").tobytes()
+        self._crew.send(station, Execute(places, attempts, chunks, counts, data, observe_at))
 
     def recall(self, lane: int, attempt: int, chunk: int) -> None:
         """Stop after the current step (with a history: as soon as that is whole); the lane answers
@@ -188,9 +210,8 @@ class Fleet:
 
     def expect(self, lanes: Sequence[int], seconds: float) -> None:
         """Chunks for these lanes will probably come in so many seconds."""
-        link: object = self._stations[0].link
-        if self._is_one and isinstance(link, SelfDriven):
-            link.expect(len(lanes), seconds)
+        if self._is_one and (driven := self._abilities()[1]) is not None:
+            driven.expect(len(lanes), seconds)
 
     @property
     def is_at_hand(self) -> bool:
@@ -199,14 +220,18 @@ class Fleet:
 
     def _source(self) -> Gathers | None:
         """The one worker of all lanes, where it gives many lanes' observations at once."""
-        if not self._is_one:
-            return None
+        return self._abilities()[0] if self._is_one else None
+
+    def _abilities(self) -> tuple[Gathers | None, SelfDriven | None]:
+        """What the first worker can do beyond a Link's contract."""
         link = self._stations[0].link
-        if link is not self._looked_at[0]:
+        if link is not self._looked_at:
             # Looked for once: to look for a Protocol's methods costs more than a small batch.
+            self._looked_at = link
             found: object = link
-            self._looked_at = (link, found if isinstance(found, Gathers) else None)
-        return self._looked_at[1]
+            self._gathers = found if isinstance(found, Gathers) else None
+            self._driven = found if isinstance(found, SelfDriven) else None
+        return self._gathers, self._driven
 
     def live(self, lane: int) -> tuple[str, str] | None:
         """Suite and task that the lane's worker has built now."""

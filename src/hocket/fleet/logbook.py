@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hocket.data import EnvSpec
+from hocket.data import Array, EnvSpec
 from hocket.fleet.notices import (
     LaneFailed,
     LaneSealed,
@@ -43,36 +43,51 @@ class Logbook:
 
     def executed(self, station: Station, message: Executed, now: float) -> bool:
         """Chunks were run; true where an episode ended."""
-        if self._executed is None:
-            self._executed = LanesExecuted([], [], [], [], [], [], [], [])
-        out = self._executed
-        rewards = np.frombuffer(message.rewards)
-        first, at, has_ended = station.lanes.start, 0, False
-        for row, place in enumerate(message.lanes):
-            seat, steps, ends = station.seats[place], message.steps[row], message.ends[row]
-            attempt = message.attempts[row]
-            is_orphan = seat.orphans > 0
-            if ends:
-                has_ended = True
-                station.episodes += 1
-                station.since = now
-                seat.sealing.append(-1 if is_orphan else attempt)
-            if is_orphan:
-                seat.orphans -= 1
-            else:
-                seat.phase = Phase.IDLE if ends else Phase.READY
-                out.lanes.append(first + place)
-                out.attempts.append(attempt)
-                out.chunks.append(message.chunks[row])
-                out.steps.append(steps)
-                out.rewards.append(rewards[at : at + steps])
-                out.ends.append(ends)
-                out.busy_s.append(message.busy_s[row])
-                out.observe_s.append(message.observe_s[row])
-            at += steps
-        if not out.lanes:
-            self._executed = None
-        return has_ended
+        is_awaited = self._settle(station, message, now)
+        rewards, totals = _rewards(message)
+        told = LanesExecuted(
+            [station.lanes.start + place for place in message.lanes],
+            list(message.attempts),
+            list(message.chunks),
+            list(message.steps),
+            rewards,
+            totals,
+            list(message.ends),
+            list(message.busy_s),
+            list(message.observe_s),
+        )
+        if is_awaited is not None:
+            told = told.where(is_awaited)
+        if self._executed is not None:
+            self._executed.add(told)
+        elif told.lanes:
+            self._executed = told
+        return any(message.ends)
+
+    def _settle(self, station: Station, message: Executed, now: float) -> list[bool] | None:
+        """Bring seats to what a message says; which of its rows anyone waits for, where it is not
+        all of them: attempts that were discarded are told of no more."""
+        seats = station.seats
+        if len(seats) > 1:
+            seats = [seats[place] for place in message.lanes]
+        orphans = [seat for seat in seats if seat.orphans]
+        if any(message.ends):
+            station.since = now
+            for seat, attempt, end in zip(seats, message.attempts, message.ends, strict=True):
+                if end:
+                    station.episodes += 1
+                    seat.sealing.append(-1 if seat.orphans else attempt)
+                if not seat.orphans:
+                    seat.phase = Phase.IDLE if end else Phase.READY
+        else:
+            for seat in seats:
+                seat.phase = seat.phase if seat.orphans else Phase.READY
+        if not orphans:
+            return None
+        is_awaited = [not seat.orphans for seat in seats]
+        for seat in orphans:
+            seat.orphans -= 1
+        return is_awaited
 
     def ready(self, station: Station, message: Ready) -> None:
         """Lanes were reset."""
@@ -138,3 +153,24 @@ class Logbook:
                 has_lost = True
                 self._notices.append(LaneFailed(lane, seat.attempt, kind, message, "", gone=True))
         return has_lost
+
+
+def _rewards(message: Executed) -> tuple[list[Array], list[float]]:
+    """Each row's rewards, and their sums from the first to the last."""
+    steps, flat = message.steps, np.frombuffer(message.rewards)
+    if len(steps) == 1:
+        return [flat], [_total(flat.tolist())]
+    count = steps[0]
+    if count and len(flat) == count * len(steps) and min(steps) == count:
+        block = flat.reshape(len(steps), count)
+        return list(block), np.add.accumulate(block, axis=1)[:, -1].tolist()
+    rows = np.split(flat, np.cumsum(steps[:-1]))
+    return rows, [_total(row.tolist()) for row in rows]
+
+
+def _total(rewards: list[float]) -> float:
+    """As `np.add.accumulate` adds, to the bit; Python's own `sum` rounds otherwise from 3.12 on."""
+    total = 0.0
+    for reward in rewards:
+        total += reward
+    return total

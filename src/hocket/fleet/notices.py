@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Union
+from itertools import compress
+from typing import Any, NamedTuple, Union
 
 from hocket.data import Array, EnvSpec
 
@@ -35,10 +36,24 @@ class LanesExecuted(NamedTuple):
     steps: list[int]
     rewards: list[Array]
     """Of each step, float64 `[steps]`."""
+    totals: list[float]
+    """The sums of these, from the first step to the last: the same to the bit in any batch."""
     ends: list[int]
     """0 while the episode goes on, else flags `END_*` of the wire."""
     busy_s: list[float]
     observe_s: list[float]
+
+    def where(self, is_kept: Sequence[bool]) -> LanesExecuted:
+        """Of some lanes alone."""
+        columns: Sequence[list[Any]] = self
+        return LanesExecuted(*[list(compress(column, is_kept)) for column in columns])
+
+    def add(self, other: LanesExecuted) -> None:
+        """Of further lanes."""
+        columns: Sequence[list[Any]] = self
+        more: Sequence[list[Any]] = other
+        for column, further in zip(columns, more, strict=True):
+            column += further
 
 
 class LaneSealed(NamedTuple):

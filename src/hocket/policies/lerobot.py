@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -138,7 +138,7 @@ class LeRobot:
             policy._queues[key] = deque(steps.unbind(1), maxlen=queue.maxlen)
         return inputs
 
-    def _combine(self, chunk: torch.Tensor, rows: tuple[Row, ...]) -> torch.Tensor:
+    def _combine(self, chunk: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
         """What is made of the chunks before they lose their normalization."""
         del rows
         return chunk
@@ -161,7 +161,7 @@ class EnsembledACT(LeRobot):
         with self._lock:
             self._ensembles.pop(session, None)
 
-    def _combine(self, chunk: torch.Tensor, rows: tuple[Row, ...]) -> torch.Tensor:
+    def _combine(self, chunk: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
         """Each attempt's average, moved on by one step: `[B, 1, A]`."""
         import torch
         from lerobot.policies.act.modeling_act import ACTTemporalEnsembler

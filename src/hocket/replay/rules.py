@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -29,6 +29,15 @@ class ChunkRule(Protocol):
         ...
 
 
+@runtime_checkable
+class SharedRule(Protocol):
+    """A rule that keeps nothing: one serves all attempts, and takes many chunks at once."""
+
+    def take_all(self, chunks: Array) -> Array:
+        """`take` for chunks `[B, T, A]`: actions `[B, k, A]`, perhaps in the same memory."""
+        ...
+
+
 class ReplayFirst:
     """Executes the first `count` actions of each chunk; None means all of them."""
 
@@ -41,6 +50,11 @@ class ReplayFirst:
         if self.count is not None:
             _check_length(chunk, self.count)
         return np.array(chunk[: self.count], dtype=np.float64, order="C")
+
+    def take_all(self, chunks: Array) -> Array:
+        if self.count is not None:
+            _check_length(chunks[0], self.count)
+        return np.ascontiguousarray(chunks[:, : self.count], np.float64)
 
 
 class TemporalEnsemble:
