@@ -2,7 +2,7 @@
 
 python libero_peer.py save FOLDER                 a random ACT policy
 python libero_peer.py rollout FOLDER TASK STEPS   LeRobot's own loop; prints one JSON object
-python libero_peer.py times FOLDER TASK           what a step, two frames and inferences cost
+python libero_peer.py times FOLDER TASK STEPS     what a step, two frames and inferences cost
 """
 
 # ruff: noqa: E402 - the path is set right before anything is imported from it
@@ -16,14 +16,21 @@ import time
 import types
 from typing import Any
 
-# In place of this folder, whose libero.py would hide LIBERO.
-sys.path[0] = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "src")
+# hocket in place of this folder, whose libero.py would hide LIBERO.
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[0] = os.path.join(HERE, "..", "src")
+sys.path.append(HERE)
+from others import Others
+
+sys.path.remove(HERE)
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 
 LANES, SIZE, EXECUTED = 4, 128, 16
+GOAL = slice(2, 5)
+"""Where a state of the env has the position that the controller is sent to."""
 KEYS = {"image": "observation/image", "wrist_image": "observation/wrist_image"}
 
 
@@ -48,23 +55,31 @@ class LeRobotsView(gymnasium.Env[Any, Any]):
             }
         )
         self.action_space = self._env.action_space
-        self._last: Any = None
+        self._steps = 0
+        self._after_first: list[float] = []
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         seen, _ = self._env.reset(seed=seed)
+        self._steps = 0
         return self._view(seen), {"is_success": False}
 
     def step(self, action: Any) -> Any:
         seen, reward, terminated, truncated, info = self._env.step(action)
+        self._steps += 1
+        if self._steps == EXECUTED:
+            self._after_first = self._goal()
         return self._view(seen), reward, terminated, truncated, {"is_success": info["success"]}
 
     def _view(self, seen: Any) -> dict[str, Any]:
         pixels = {name: seen[key] for name, key in KEYS.items()}
         return {"pixels": pixels, "agent_pos": seen["observation/state"]}
 
-    def final_state(self) -> list[float]:
-        """Where the simulation stands, to be compared with hocket's."""
-        return [float(x) for x in self._env.get_state()]
+    def goals(self) -> list[list[float]]:
+        """Where the hand was sent, after the first chunk and at the end: as hocket records it."""
+        return [self._after_first, self._goal()]
+
+    def _goal(self) -> list[float]:
+        return [float(x) for x in self._env.get_state()[GOAL]]
 
 
 def make(task: str, steps: int) -> Any:
@@ -131,33 +146,36 @@ def rollout(folder: str, task: str, steps: int) -> dict[str, Any]:
     envs.reset(seed=[100 + lane for lane in range(LANES)])
     for _ in range(2):
         envs.step(np.zeros((LANES, 7), np.float32))
+    seen = lerobot_eval.preprocess_observation(envs.reset(seed=[100] * LANES)[0])
+    with torch.inference_mode():
+        policy.select_action(before(lerobot_eval.add_envs_task(envs, seen)))
+    others = Others()
     began = time.perf_counter()
     done = lerobot_eval.rollout(
         envs, policy, nothing, nothing, before, after, seeds=list(range(LANES))
     )
     seconds = time.perf_counter() - began
+    share = others.share()
     result = {
         "seconds": seconds,
         "env_steps": int(done["action"].shape[0] * done["action"].shape[1]),
         "returns": [float(x) for x in done["reward"].sum(dim=1)],
-        "states": [list(state) for state in envs.call("final_state")],
+        "goals": [list(goals) for goals in envs.call("goals")],
+        "others": share,
     }
     envs.close(terminate=True)
     return result
 
 
-def times(folder: str, task: str) -> dict[str, Any]:
-    """CPU seconds of each part of the work, one at a time."""
-    env = LeRobotsView(task, 1000)._env
-    env.reset(seed=0)
-    action = np.zeros(7, np.float32)
-    step_s = min(_timed(lambda: [env.advance(action) for _ in range(8)]) for _ in range(4)) / 8
-    look_s = min(_timed(env.observe) for _ in range(6))
+def times(folder: str, task: str, steps: int) -> dict[str, Any]:
+    """CPU seconds of each part of the work, from one trial of the benchmark, played alone: means,
+    since a policy's own actions make some steps dearer than others."""
     from hocket import plugins
     from hocket.data import Batch, Row, Trial
 
+    env = LeRobotsView(task, steps)._env
+    env.reset(seed=100)  # builds, and compiles shaders
     policy = plugins.build("policies", f"lerobot:{folder}", {"device": "cpu", "threads": 1})
-    seen = env.observe()
     row = Row(
         trial=Trial(suite="s", task="t", seed=0),
         attempt=0,
@@ -166,12 +184,34 @@ def times(folder: str, task: str) -> dict[str, Any]:
         prompt="",
         session="",
     )
-    infer_s = {}
-    for size in (1, 2, 4):
-        arrays = {key: np.stack([seen[key]] * size) for key in seen}
-        batch = Batch(arrays=arrays, rows=(row,) * size)
-        infer_s[size] = min(_timed(lambda batch=batch: policy.infer(batch)) for _ in range(4))
-    return {"step_s": step_s, "look_s": look_s, "infer_s": infer_s}
+
+    def infer(seen: dict[str, Any], size: int) -> Any:
+        arrays = {key: np.stack([value] * size) for key, value in seen.items()}
+        return policy.infer(Batch(arrays=arrays, rows=(row,) * size)).values[0]
+
+    sizes = (1, 2, LANES)
+    seen = env.observe()
+    for size in sizes:
+        infer(seen, size)
+    spent: dict[str, list[float]] = {name: [] for name in ("reset", "step", "look")}
+    inferred: dict[int, list[float]] = {size: [] for size in sizes}
+    spent["reset"].append(_timed(lambda: env.reset(seed=0)))
+    for start in range(0, steps, EXECUTED):
+        spent["look"].append(_timed(env.observe))
+        seen = env.observe()
+        for size in sizes:
+            inferred[size].append(_timed(lambda seen=seen, size=size: infer(seen, size)))
+        for action in infer(seen, 1)[: min(EXECUTED, steps - start)]:
+            spent["step"].append(_timed(lambda action=action: env.advance(action)))
+    answer: dict[str, Any] = {f"{name}_s": _mean(some) for name, some in spent.items()}
+    # The first observation is a part of the reset.
+    answer["reset_s"] -= answer["look_s"]
+    answer["infer_s"] = {size: _mean(some) for size, some in inferred.items()}
+    return answer
+
+
+def _mean(seconds: list[float]) -> float:
+    return sum(seconds) / len(seconds)
 
 
 def _timed(act: Any) -> float:
@@ -187,7 +227,7 @@ if __name__ == "__main__":
         if verb == "save":
             answer: Any = save(*arguments)
         elif verb == "times":
-            answer = times(*arguments)
+            answer = times(arguments[0], arguments[1], int(arguments[2]))
         else:
             answer = rollout(arguments[0], arguments[1], int(arguments[2]))
     print(json.dumps(answer))
