@@ -12,11 +12,25 @@ seconds from now:
 
 Whatever costs the rows less time in all is done, for each m that may be awaited. So one straggler
 is held for a full batch that is about to come, and a thousand rows are never held for one.
+
+Whether rows had better be in step at all is another question, and `Rhythm` answers it. An episode
+that ends in mid-chunk leaves its row to wait for a batch: half a chunk on average if all rows are
+in one batch, less if there are several at other times. But rows that are out of step wait for each
+other's steps, at every chunk. With a share p of the chunks in which an episode ends, and L seconds
+for an inference, each chunk of a row in one of g batches that alternate
+
+    saves    p (1 - 1/g) (D^2 - L^2) / 2 D,    D = T c, if there is room for a third batch: L <= D/2
+    loses    (1 - 1/g) v,    with v seconds from the end of an inference to the end of a step
+
+so that g does not matter: rows stay together unless p (D^2 - L^2) > 2 D v, or unless inferring
+fewer at once is so much faster that the cycle of the model itself is shorter.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
+from math import ceil
 
 from hocket.cycle import RunningMedian
 
@@ -25,6 +39,43 @@ OVERDUE = 0.5
 """Chunks are awaited no longer once they are late by this share of a step."""
 IMMINENT = 0.03
 """Chunks are never expected sooner than in this share of a step."""
+STUBBORN = 1.3
+"""Rows that are together, or apart, stay so until the other is better by this factor."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rhythm:
+    """What rows that share a step do over and over: execute a chunk and wait for the next one."""
+
+    execute_s: float
+    """Seconds to execute a whole chunk."""
+    infer_s: float
+    spread_s: float = 0.0
+    """By how much an inference usually takes longer or shorter than that."""
+    step_s: float
+    ends: float
+    """Share of the chunks in which an episode ends."""
+
+    @property
+    def saved_s(self) -> float:
+        """What a chunk gains on average if rows are out of step, as if in endlessly many batches;
+        nothing where a batch in between would hold up the next."""
+        if self.infer_s > self.execute_s / 2:
+            return 0.0
+        return self.ends * (self.execute_s - self.infer_s**2 / self.execute_s) / 2
+
+    @property
+    def lost_s(self) -> float:
+        """What a chunk loses then: whoever gets it waits for the end of a step of the others."""
+        steps = self.infer_s / self.step_s
+        unsure = min(0.5, 0.05 + 0.02 * steps + 1.2 * self.spread_s / self.step_s)
+        return max(ceil(steps - unsure) - steps, unsure) * self.step_s
+
+    def keeps_together(self, *, are_together: bool, gained_s: float = 0.0) -> bool:
+        """Whether all rows should be inferred in one batch. `gained_s` is by how much the cycle
+        is shorter where they are not."""
+        stubborn = STUBBORN if are_together else 1 / STUBBORN
+        return self.saved_s + gained_s < stubborn * self.lost_s
 
 
 class StepRule:
