@@ -26,6 +26,7 @@ from lerobot.policies.factory import get_policy_class, make_pre_post_processors 
 
 from hocket import plugins  # noqa: E402
 from hocket.data import Batch, Row, Trial, noise_seed  # noqa: E402
+from hocket.errors import ConfigError  # noqa: E402
 from hocket.policies.lerobot_noise import KeyedNoise  # noqa: E402
 from hocket.replay import ChunkReplay  # noqa: E402
 
@@ -61,6 +62,8 @@ def saved(kind, **settings):
     folder = Path(tempfile.mkdtemp()) / kind
     if kind == "vqbet":  # takes one camera
         settings.setdefault("cameras", models.CAMERAS[:1])
+    if kind == "tdmpc":  # takes one camera, of one name
+        settings.setdefault("cameras", ("observation.image",))
     if kind == "smolvla":
         settings["vlm_model_name"] = str(models.save_backbone(folder.parent / "vlm"))
     return models.save(kind, folder, **settings)
@@ -83,7 +86,9 @@ def own_loop(folder, lane, noise):
         for key, value in seen.items():
             tensor = torch.from_numpy(value)[None]
             if value.ndim == 3:
-                name = key.replace("observation/", "observation.images.")
+                name = key.replace("/", ".")
+                if name not in config.input_features:
+                    name = key.replace("observation/", "observation.images.")
                 if name not in config.input_features:
                     continue
                 batch[name] = tensor.permute(0, 3, 1, 2).contiguous().float() / 255
@@ -128,7 +133,9 @@ def same_as_own_loop(kind, **settings):
         keyed = {chunk: seed for owner, chunk, seed in seeds if owner == trial}
 
         def noise(step, keyed=keyed):
-            return KeyedNoise([keyed[step // policy.spec.replan]], torch.device("cpu"))
+            seed = keyed[step // policy.spec.replan]
+            shared = {"shared": ~seed & (2**63 - 1)} if kind == "tdmpc" else {}
+            return KeyedNoise([seed], torch.device("cpu"), **shared)
 
         own = own_loop(folder, lane, noise)
         np.testing.assert_allclose(ours[lane], own, rtol=1e-4, atol=1e-5)
@@ -155,6 +162,46 @@ def smolvla_acts_as_in_lerobots_own_loop():
     same_as_own_loop("smolvla")
 
 
+def tdmpc_plans_as_in_lerobots_own_loop():
+    same_as_own_loop("tdmpc")
+    same_as_own_loop("tdmpc", n_action_repeats=1, n_action_steps=2)
+    said = _refusal(saved("tdmpc", cameras=models.CAMERAS[:1]))
+    assert "by the name observation.image alone" in said, said
+
+
+def _refusal(folder):
+    try:
+        loaded(folder)
+    except ConfigError as exc:
+        return str(exc)
+    return ""
+
+
+def sac_acts_as_in_lerobots_own_loop():
+    same_as_own_loop("sac")
+
+
+def plans_are_each_attempts_own():
+    policy = loaded(saved("tdmpc"))
+    seen = Plant(0).see()
+    arrays = {key: seen[key][None] for key in policy.spec.inputs}
+
+    def ask(session):
+        row = _row(3, session)
+        if session not in begun:
+            begun.add(session)
+            policy.begin_session(row)
+        return policy.infer(Batch(arrays=arrays, rows=(row,))).values
+
+    begun = set()
+    first, second = ask("a"), ask("a")
+    assert not np.array_equal(first, second)  # it begins where the last plan ended
+    np.testing.assert_array_equal(ask("b"), first)  # another attempt has none
+    np.testing.assert_array_equal(ask("b"), second)
+    policy.end_session("a")
+    np.testing.assert_array_equal(ask("a"), first)
+
+
 def a_row_does_not_depend_on_its_batch():
     rng = np.random.default_rng(0)
     for kind in models.SMALL:
@@ -171,16 +218,24 @@ def a_row_does_not_depend_on_its_batch():
             },
         }
         rows = tuple(_row(i) for i in range(4))
-        together = policy.infer(Batch(arrays=arrays, rows=rows)).values
+        together = _ask(policy, arrays, rows)
         for i, row in enumerate(rows):
             alone = {key: value[i : i + 1] for key, value in arrays.items()}
-            single = policy.infer(Batch(arrays=alone, rows=(row,))).values[0]
+            single = _ask(policy, alone, (row,))[0]
             np.testing.assert_allclose(together[i], single, rtol=1e-3, atol=1e-4, err_msg=kind)
-        other = policy.infer(Batch(arrays=arrays, rows=tuple(_row(i + 9) for i in range(4)))).values
+        other = _ask(policy, arrays, tuple(_row(i + 9) for i in range(4)))
         assert (kind == "act") == np.allclose(together, other), kind
 
 
-def _row(number):
+def _ask(policy, arrays, rows):
+    """The first chunk of new attempts."""
+    if hasattr(policy, "begin_session"):
+        for row in rows:
+            policy.begin_session(row)
+    return policy.infer(Batch(arrays=arrays, rows=rows)).values
+
+
+def _row(number, session=None):
     trial = Trial(suite="s", task="t", seed=number)
     return Row(
         trial=trial,
@@ -188,7 +243,7 @@ def _row(number):
         chunk=0,
         noise_seed=noise_seed(trial, 0),
         prompt="push the puck",
-        session=str(number),
+        session=session or str(number),
     )
 
 

@@ -30,6 +30,9 @@ CHECKS = [
     "diffusion_acts_as_in_lerobots_own_loop",
     "vqbet_acts_as_in_lerobots_own_loop",
     "smolvla_acts_as_in_lerobots_own_loop",
+    "tdmpc_plans_as_in_lerobots_own_loop",
+    "sac_acts_as_in_lerobots_own_loop",
+    "plans_are_each_attempts_own",
     "a_row_does_not_depend_on_its_batch",
     "pi0_is_tried_and_says_why_not",
 ]

@@ -5,8 +5,8 @@
 
 Rows that need a chunk go through the policy's own preprocessor, one `predict_action_chunk`, and its
 own postprocessor, whole chunks at once. What LeRobot's policies keep for a whole batch (queues of
-observations, ACT's ensemble, noise) is kept here for each lane. LeRobot and torch are imported when
-the first policy is built, and not by importing this file.
+observations, noise, and what `lerobot_sessions` has) is kept here for each lane. LeRobot and torch
+are imported when the first policy is built, and not by importing this file.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class LeRobotConfig:
 
 class LeRobot:
     """A LeRobot policy as hocket asks it. Noise is keyed by trial and chunk, whatever the policy
-    draws; a history is of consecutive control steps; ACT's ensemble is each attempt's own."""
+    draws; a history is of consecutive control steps."""
 
     def __init__(self, folder: Path, settings: LeRobotConfig) -> None:
         import torch
@@ -89,7 +89,7 @@ class LeRobot:
         with self._lock, torch.inference_mode(), KeyedNoise(seeds, self._device):
             inputs = self._loaded.preprocess(self._observation(batch, rows))
             inputs.pop(ACTION, None)  # an empty place for what training has
-            chunk = self._combine(self._predict(inputs, batch.size), batch.rows)
+            chunk = self._combine(self._predict(inputs, rows), batch.rows)
             values = self._loaded.postprocess(chunk)
             return Actions(np.array(values.float().cpu().numpy()))
 
@@ -114,12 +114,12 @@ class LeRobot:
         found["task"] = [row.prompt for row in rows for _ in range(self.spec.history)]
         return found
 
-    def _predict(self, inputs: dict[str, Any], size: int) -> torch.Tensor:
+    def _predict(self, inputs: dict[str, Any], rows: list[Row]) -> torch.Tensor:
         """One chunk for each row, normalized."""
         policy: Any = self._loaded.policy
         policy.reset()
         if _reads_queues(policy):
-            inputs = self._queued(inputs, size)
+            inputs = self._queued(inputs, len(rows))
         chunk: torch.Tensor = policy.predict_action_chunk(inputs)
         return chunk
 
@@ -144,38 +144,20 @@ class LeRobot:
         return chunk
 
 
-class EnsembledACT(LeRobot):
-    """ACT with temporal ensembling: asked at every step, with an average for each attempt."""
+class SingleActions(LeRobot):
+    """A policy that knows no chunks (SAC): asked at every step, for one action."""
 
     def __init__(self, folder: Path, settings: LeRobotConfig) -> None:
         super().__init__(folder, settings)
-        self.spec = dataclasses.replace(self.spec, chunk_length=1, replan=1)
-        self._ensembles: dict[str, Any] = {}
+        # LeRobot's SAC appends the gripper's choice to what its configuration calls the action.
+        extra = int(getattr(self._loaded.config, "num_discrete_actions", None) is not None)
+        size = None if self.spec.action_size is None else self.spec.action_size + extra
+        self.spec = dataclasses.replace(self.spec, chunk_length=1, replan=1, action_size=size)
 
-    def begin_session(self, row: Row) -> None:
-        """Forget what an attempt of this name left behind."""
-        self.end_session(row.session)
-
-    def end_session(self, session: str) -> None:
-        """Forget an attempt's average."""
-        with self._lock:
-            self._ensembles.pop(session, None)
-
-    def _combine(self, chunk: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
-        """Each attempt's average, moved on by one step: `[B, 1, A]`."""
-        import torch
-        from lerobot.policies.act.modeling_act import ACTTemporalEnsembler
-
-        config = self._loaded.config
-        actions = []
-        for i, row in enumerate(rows):
-            if row.session not in self._ensembles:
-                self._ensembles[row.session] = ACTTemporalEnsembler(
-                    config.temporal_ensemble_coeff, config.chunk_size
-                )
-            actions.append(self._ensembles[row.session].update(chunk[i : i + 1]))
-        actions += actions[-1:] * (len(chunk) - len(actions))
-        return torch.cat(actions)[:, None]
+    def _predict(self, inputs: dict[str, Any], rows: list[Row]) -> torch.Tensor:
+        del rows
+        actions: torch.Tensor = self._loaded.policy.select_action(inputs)
+        return actions[:, None]
 
 
 class _Loader:
@@ -184,11 +166,14 @@ class _Loader:
     Config = LeRobotConfig
 
     def __call__(self, argument: str, config: LeRobotConfig) -> LeRobot:
+        from hocket.policies.lerobot_sessions import EnsembledACT, PlanningTDMPC
+
         folder = find_folder(argument)
         plain = check_folder(folder)
         if plain.get("temporal_ensemble_coeff") is not None:
             return EnsembledACT(folder, config)
-        return LeRobot(folder, config)
+        kinds = {"tdmpc": PlanningTDMPC, "sac": SingleActions, "gaussian_actor": SingleActions}
+        return kinds.get(plain["type"], LeRobot)(folder, config)
 
 
 load_policy = _Loader()
@@ -257,5 +242,8 @@ def _lengths(config: Any) -> tuple[int, int]:
         return config.n_action_steps, config.n_action_steps
     if config.type == "vqbet":
         return config.action_chunk_size, config.action_chunk_size
-    length = int(getattr(config, "chunk_size", 0) or getattr(config, "n_action_steps", 0))
+    if config.type == "tdmpc":
+        steps = max(config.n_action_steps, config.n_action_repeats)
+        return steps, steps
+    length = int(getattr(config, "chunk_size", 0) or getattr(config, "n_action_steps", 0) or 1)
     return length, int(getattr(config, "n_action_steps", length) or length)

@@ -19,10 +19,6 @@ _PROCESSORS = ("policy_preprocessor.json", "policy_postprocessor.json")
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
 REFUSED = {
-    "tdmpc": "it carries one plan for the whole batch from call to call, and draws its samples "
-    "across it, so that one lane's actions would depend on the others",
-    "sac": "it answers with single actions and has no chunk to execute",
-    "gaussian_actor": "it answers with single actions and has no chunk to execute",
     "reward_classifier": "it is a reward model and answers with no actions",
     "sarm": "it is a reward model and answers with no actions",
     "lingbot_va": "it keeps a cache for the whole batch that cannot be split by lane",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,16 +14,19 @@ _SHARED_SEED = 0
 
 class KeyedNoise(TorchFunctionMode):  # type: ignore[misc]
     """While it is entered, whatever torch draws for a batch is drawn row by row, each row from a
-    generator with its own seed. What has no row for each lane comes from one fixed seed."""
+    generator with its own seed. What has no row for each lane comes from one seed, `shared`."""
 
-    def __init__(self, seeds: Sequence[int], device: torch.device) -> None:
+    def __init__(
+        self, seeds: Sequence[int], device: torch.device, *, shared: int = _SHARED_SEED
+    ) -> None:
         super().__init__()
         self._device = device
         self._rows = [torch.Generator(device).manual_seed(seed) for seed in seeds]
-        self._shared = torch.Generator(device).manual_seed(_SHARED_SEED)
+        self._shared = torch.Generator(device).manual_seed(shared)
         self._draws: Mapping[Callable[..., Any], Callable[..., Any]] = {
             torch.randn: self._sized,
             torch.rand: self._sized,
+            torch.randint: self._integers,
             torch.randn_like: self._like(torch.randn),
             torch.rand_like: self._like(torch.rand),
             torch.normal: self._normal,
@@ -52,6 +56,16 @@ class KeyedNoise(TorchFunctionMode):  # type: ignore[misc]
         if size is None:
             size = args[0] if args and isinstance(args[0], (tuple, list, torch.Size)) else args
         return self._draw(func, tuple(size), named)
+
+    def _integers(
+        self, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]
+    ) -> Any:
+        sized = [part for part in args if isinstance(part, (tuple, list, torch.Size))]
+        bounds = [part for part in args if not isinstance(part, (tuple, list, torch.Size))]
+        low, high = named.pop("low", None), named.pop("high", None)
+        bounds = [*bounds, *(bound for bound in (low, high) if bound is not None)]
+        size = named.pop("size", None) or sized[0]
+        return self._draw(functools.partial(func, *bounds), tuple(size), named)
 
     def _draw(self, func: Callable[..., Any], size: tuple[int, ...], named: dict[str, Any]) -> Any:
         named = {"device": self._device, **named}
