@@ -158,3 +158,21 @@ def test_sinks_are_no_more_than_is_asked_for() -> None:
     assert names(record="none") == ["states", "video"]
     assert names(record="none", video="none") == []
     assert names(record="full") == ["steps", "states", "video", "video"]
+
+
+def test_what_rows_did_is_filmed_from_their_states(tmp_path: Path) -> None:
+    heard = evaluate(
+        tmp_path / "run",
+        env="mjx:reach",
+        env_config={"backend": "c", "threads": 1},
+        policy="reference-mjx",
+        video="first:2",
+    )
+    assert not [text for text in heard.notes if "film" in text]
+    assert filmed(tmp_path / "run") == {0: ["image.mp4"], 1: ["image.mp4"], 2: [], 3: []}
+
+
+def test_of_simulators_that_have_rows_alone_no_film_is_expected(tmp_path: Path) -> None:
+    heard = evaluate(tmp_path / "run", env="vector:envs.test_vector:Pendulums")
+    assert not [text for text in heard.notes if "film" in text]
+    assert not any(filmed(tmp_path / "run").values())

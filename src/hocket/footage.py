@@ -124,7 +124,9 @@ def film_wanted(
     tell: Callable[[Event], None],
 ) -> None:
     """Film what a run's configuration asks for and is not there yet. What cannot be filmed is
-    told; a run is no worse for it."""
+    told; a run is no worse for it. Of simulators that only have rows, nobody expects a film."""
+    if any(_has_rows_alone(ref.name) for ref in suites_of(run).values()):
+        return
     wanted: list[tuple[FilmConfig, list[Episode]]] = [
         (
             FilmConfig(overlay=run.video_overlay),
@@ -151,6 +153,12 @@ def film_wanted(
     except KeyboardInterrupt:
         text = f"Filming was interrupted; `hocket video {folder.root}` makes what is missing."
         tell(Noted(text=text))
+
+
+def _has_rows_alone(env: str) -> bool:
+    """Whether no single env can be made of a batched simulator, to show states in."""
+    build = plugins.find("envs", env).build
+    return hasattr(build, "make_rows") and not hasattr(build, "make")
 
 
 def _video_sink(config: FilmConfig) -> Ref:

@@ -15,7 +15,7 @@ from hocket.data import Array
 from hocket.envs.mjx import Mjx, MjxConfig
 from hocket.envs.mjx_tasks import TASKS, uniform
 from hocket.envs.mjx_threads import KEY, ThreadedRows
-from hocket.errors import UnknownNameError
+from hocket.errors import EnvError, UnknownNameError
 
 EVERYONE = np.arange(6)
 
@@ -144,3 +144,41 @@ def test_the_reference_answers_a_row_the_same_in_any_batch(sim: ThreadedRows) ->
     together = plan(state, 8)
     for row in range(6):
         assert (plan(state[[row]], 8)[0] == together[row]).all()
+
+
+@pytest.mark.parametrize("name", sorted(TASKS))
+def test_a_view_shows_what_a_row_kept_of_itself(name: str) -> None:
+    rows = ThreadedRows(TASKS[name], 6, threads=2)
+    rows.reset(EVERYONE, [name] * 6, list(range(6)))
+    view = Mjx(name, MjxConfig()).make(name)
+    first, _ = view.reset(seed=4)
+    assert (first[KEY] == rows.observe(np.array([4]))[KEY][0]).all()
+    for turn in range(10):
+        rows.step(waves(turn), np.ones(6, np.bool_))
+    state = rows.get_rows(np.array([4]))[0]
+    view.set_state(state)
+    assert (view.get_state() == state).all()
+    assert (view.observe()[KEY] == rows.observe(np.array([4]))[KEY][0]).all()
+    rows.close()
+    view.close()
+
+
+def test_a_view_is_an_image_only_where_a_camera_is_asked_for() -> None:
+    view = Mjx("reach", MjxConfig()).make("reach")
+    assert sorted(view.reset(seed=0)[0]) == [KEY]
+    view.use_cameras(view.camera_keys)
+    near = view.reset(seed=0)[0]["observation/image"]
+    far = view.reset(seed=1)[0]["observation/image"]
+    assert near.shape == (256, 256, 3)
+    assert near.std() > 5
+    assert (near != far).any()
+    view.close()
+    view.close()
+
+
+def test_a_view_cannot_be_stepped() -> None:
+    view = Mjx("push", MjxConfig()).make("push")
+    view.reset(seed=0)
+    with pytest.raises(EnvError, match="simulated as rows"):
+        view.step(np.zeros(3, np.float32))
+    view.close()

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from hocket.contracts import BatchedEnv
 from hocket.data import TaskInfo
+from hocket.envs import rendering
 from hocket.envs.mjx_tasks import TASKS
 from hocket.errors import UnknownNameError
 from hocket.plugins import did_you_mean
+
+if TYPE_CHECKING:
+    from hocket.envs.mjx_view import MjxView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,3 +63,14 @@ class Mjx:
             made = JaxRows(TASKS[task], rows)
         env: BatchedEnv = made
         return env
+
+    @staticmethod
+    def prepare_worker(index: int) -> None:
+        """Called first in each worker that films: they take turns over the EGL devices."""
+        rendering.set_worker(index)
+
+    def make(self, task: str) -> MjxView:
+        """One row to look at, for films of what rows did."""
+        from hocket.envs.mjx_view import MjxView
+
+        return MjxView(TASKS[task])

@@ -53,7 +53,10 @@ class JaxRows:
         high = np.ones(model.nu, np.float32)
         self.action_space = gymnasium.spaces.Box(-high, high)
         device = jax.devices()[0]
-        self.notes = (f"Simulated by MJX {mujoco.__version__} on {device.device_kind}.",)
+        self.notes = (
+            f"Simulated by MJX {mujoco.__version__} on {device.device_kind}; the first step "
+            f"compiles it for {rows} rows, which takes some seconds.",
+        )
         self._is_on_host = device.platform == "cpu"
 
     def reset(self, rows: Array, tasks: Sequence[str], seeds: Sequence[int]) -> None:

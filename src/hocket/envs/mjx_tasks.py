@@ -49,6 +49,8 @@ class MjxTask:
     near: float
     """Success is to be closer to the goal than this, in metres."""
     substeps: int = 5
+    eye: tuple[float, float, float] = (0.9, -0.8, 0.9)
+    """Where films are seen from, in metres."""
 
     def xml(self) -> str:
         """The model, as MJCF."""
@@ -150,5 +152,6 @@ TASKS: Mapping[str, MjxTask] = {
         asset="push.xml",
         speed=4.0,
         near=0.02,
+        eye=(0.35, -0.5, 0.8),
     ),
 }
