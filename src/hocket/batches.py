@@ -137,6 +137,11 @@ class Batches:
             found.append((answer, flight))
         return found
 
+    @property
+    def recalls(self) -> bool:
+        """Whether chunks may have to be recalled when their source is gone."""
+        return self._flushed is not None
+
     def stale(self) -> Callable[[str], bool] | None:
         """After a reconnect, once: which sources' chunks are to be recalled."""
         if self._flushed is None or self._flushed.reconnects == self._reconnects:

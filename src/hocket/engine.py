@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import compress
 from typing import Any, cast
 
@@ -79,8 +79,8 @@ class Engine:
         self._inference = inference
         self._batches = batches
         self._make_rule = make_rule
-        rule = make_rule()
-        self._shared_rule = rule if isinstance(rule, SharedRule) else None
+        self._rule = make_rule()
+        self._shared_rule = self._rule if isinstance(self._rule, SharedRule) else None
         self._config = config
         self._readers = tuple(readers)
         self._durable = [reader for reader in readers if isinstance(reader, Durable)]
@@ -184,6 +184,7 @@ class Engine:
             )
 
     def _begun(self, notice: notices.LanesReady, now: float) -> None:
+        queues: dict[tuple[str, str], int] = {}
         for number, attempt, prompt in zip(
             notice.lanes, notice.attempts, notice.prompts, strict=True
         ):
@@ -196,7 +197,10 @@ class Engine:
             spec = self._specs[task]
             lane.prompt = prompt or spec.task.prompt
             lane.action_size = spec.action.size
-            lane.queue = self._batches.queue((self._fleet.signature(number), lane.action_size))
+            if task not in queues:  # the notice is of one worker
+                kind = (self._fleet.signature(number), lane.action_size)
+                queues[task] = self._batches.queue(kind)
+            lane.queue = queues[task]
             self._batches.add(number, lane, now)
             self._turn.ready.append((number, lane.trial, lane.attempt))
 
@@ -223,7 +227,7 @@ class Engine:
             lane.steps += steps
             lane.total += total
             lane.chunk += 1
-        self._turn.executed(self._told(notice, running, now))
+        self._turn.executed.append(self._told(notice, running, now))
         numbers, busy_s = notice.lanes, notice.busy_s
         if any(notice.ends):
             for number, lane, end in zip(numbers, running, notice.ends, strict=True):
@@ -252,8 +256,8 @@ class Engine:
             chunks=notice.chunks,
             steps=notice.steps,
             rewards=notice.rewards,
-            terminated=[bool(end & END_TERMINATED) for end in ends],
-            truncated=[bool(end & END_TRUNCATED) for end in ends],
+            terminated=[end & END_TERMINATED != 0 for end in ends],
+            truncated=[end & END_TRUNCATED != 0 for end in ends],
             busy=notice.busy_s,
             observed=notice.observe_s,
             final=final,
@@ -265,16 +269,23 @@ class Engine:
 
     def _end(self, number: int, episode: Episode) -> None:
         self._batches.remove(number)
-        self._inference.end_session(self._lanes.pop(number).session)
+        lane = self._lanes.pop(number)
+        self._end_session(lane)
         self._free.append(number)
         self._sealing[number] = episode
         self._turn.ended.append((number, episode))
+
+    def _end_session(self, lane: Lane) -> None:
+        if self._inference.has_sessions:
+            self._inference.end_session(lane.session)
 
     def _sealed(self, notice: notices.LaneSealed) -> None:
         episode = self._sealing.get(notice.lane)
         if episode is not None and episode.attempt == notice.attempt:
             del self._sealing[notice.lane]
-            self._turn.sealed.append(replace(episode, files=tuple(notice.files)))
+            if notice.files:
+                episode = episode._replace(files=tuple(notice.files))
+            self._turn.sealed.append(episode)
 
     # -- faults --------------------------------------------------------------------------------
 
@@ -301,7 +312,7 @@ class Engine:
         """An attempt is lost; its trial runs again while it has retries left."""
         lane = self._lanes.pop(number)
         self._batches.remove(number)
-        self._inference.end_session(lane.session)
+        self._end_session(lane)
         self._retry(number, lane.trial, lane.attempt, error, now, steps=lane.steps)
 
     def _retry(
@@ -366,8 +377,9 @@ class Engine:
             actions = rule.take_all(chunks.actions)
         except HocketError:
             return self._deliver_singly(answer, flight, now)
-        for lane in flight.lanes:
-            lane.source = chunks.source
+        if self._batches.recalls:
+            for lane in flight.lanes:
+                lane.source = chunks.source
         self._execute(flight.numbers, flight.lanes, actions, now)
         return chunks
 
@@ -401,7 +413,7 @@ class Engine:
         for number, lane in self._lanes.items():
             if lane.source and is_stale(lane.source):
                 lane.source = ""
-                lane.rule = self._make_rule()  # an ensemble would go on with what was recalled
+                lane.rule = self._new_rule()  # an ensemble would go on with what was recalled
                 self._fleet.recall(number, lane.attempt, lane.chunk)
 
     def _execute(
@@ -431,8 +443,8 @@ class Engine:
             attempt = self._next_attempt.get(trial.id, 0)
             self._next_attempt[trial.id] = attempt + 1
             kind = self._kind(trial, attempt)
-            self._lanes[number] = Lane(trial, attempt, self._make_rule(), kind, now)
-            began.append((number, self._lanes[number]))
+            lane = self._lanes[number] = Lane(trial, attempt, self._new_rule(), kind, now)
+            began.append((number, lane))
         numbers = [number for number, _ in began]
         trials = [lane.trial for _, lane in began]
         attempts = [lane.attempt for _, lane in began]
@@ -450,6 +462,9 @@ class Engine:
         )
         return True
 
+    def _new_rule(self) -> ChunkRule:
+        return self._make_rule() if self._shared_rule is None else self._rule
+
     def _kind(self, trial: Trial, attempt: int) -> int:
         kind = (trial.suite, trial.task, bool(self._record(trial, attempt)))
         return self._kinds.setdefault(kind, len(self._kinds))
@@ -464,6 +479,5 @@ class Engine:
             reader.on(event)
 
     def _tell(self) -> None:
-        turn, self._turn = self._turn, Turn()
-        for event in turn.events(self._now()):
+        for event in self._turn.take(self._now()):
             self._emit(event)

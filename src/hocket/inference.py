@@ -16,6 +16,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -39,8 +40,7 @@ _STRIKES = 3
 alone may be the machine's."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Job:
+class Job(NamedTuple):
     """One batch to infer: row i is described by `rows[i]` and observed in `views[i]`.
 
     Views are read on the policy's thread; the engine keeps them valid by sending no chunk to these
@@ -59,8 +59,7 @@ class Job:
     """Give the stacked observations back with the answer."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Answered:
+class Answered(NamedTuple):
     """What came of a job; `chunks[i]` or `errors[i]` belongs to row i."""
 
     job: Job
@@ -87,7 +86,7 @@ class Inference:
     def __init__(self, policies: Sequence[Policy], names: Sequence[str]) -> None:
         self._policies = tuple(policies)
         self._names = tuple(names)
-        self._has_sessions = isinstance(policies[0], Sessions)
+        self.has_sessions = isinstance(policies[0], Sessions)
         self.spec = policies[0].spec
         self._jobs: queue.SimpleQueue[Job | str | None] = queue.SimpleQueue()
         self._answers: deque[Answered | WarmedUp] = deque()
@@ -133,7 +132,7 @@ class Inference:
 
     def end_session(self, session: str) -> None:
         """Tell a policy that keeps state that an attempt is over."""
-        if self._has_sessions:
+        if self.has_sessions:
             self._jobs.put(session)
 
     def warm_up(self, job: Job, sizes: Sequence[int]) -> None:
@@ -156,7 +155,7 @@ class Inference:
         return taken
 
     def _brief_size(self, warmed: WarmedUp) -> int:
-        if len(self._threads) > 1 or self._has_sessions or warmed.error is not None:
+        if len(self._threads) > 1 or self.has_sessions or warmed.error is not None:
             return 0
         sizes = [size for size, took in warmed.latencies.items() if took <= BRIEF_S]
         return max(sizes, default=0)
@@ -268,9 +267,9 @@ class Seat:
             return [*first, *self._infer(job, middle, stop, errors)]
         source = actions.source or self._name
         found = Chunks(actions.values, actions.version or 0, source, actions.extras)
-        finite = finite_rows(actions.values)
-        if finite.all():
+        if np.isfinite(actions.values).all():
             return found
+        finite = finite_rows(actions.values)
         chunks: list[Chunk | None] = list(found)
         for i in np.flatnonzero(~finite).tolist():
             chunks[i] = None
@@ -320,10 +319,8 @@ class Seat:
         count = stop - start
         arrays = {}
         for key, buffer in buffers.items():
-            if count == 1:
-                buffer[0] = job.views[start][key]
-            else:
-                np.stack([view[key] for view in job.views[start:stop]], out=buffer[:count])
+            for place in range(count):  # `np.stack` takes several times as long for small arrays
+                buffer[place] = job.views[start + place][key]
             buffer[count:size] = buffer[count - 1]
             arrays[key] = buffer[:size]
         return arrays
@@ -331,10 +328,10 @@ class Seat:
     def time(self, job: Job, size: int) -> float:
         """Seconds for the job's first row in a batch of `size`, after a call that may compile."""
         row = replace(job.rows[0], session=f"warm-up@{size}")
-        full = replace(job, rows=(row,) * size, views=list(job.views[:1]) * size)
+        full = job._replace(rows=(row,) * size, views=list(job.views[:1]) * size)
         if job.stacked is not None:
             many = {key: array[np.zeros(size, int)] for key, array in job.stacked.items()}
-            full = replace(full, stacked=many)
+            full = full._replace(stacked=many)
         if self._sessions is not None:
             self._sessions.begin_session(row)
         fastest = float("inf")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import overload
 
 from hocket.data import Episode, Outcome, Row, Trial, noise_seeds
@@ -25,7 +25,6 @@ class Lane:
         "queue",
         "ready_at",
         "rule",
-        "session",
         "source",
         "steps",
         "total",
@@ -40,8 +39,7 @@ class Lane:
         self.rule = rule
         self.kind = kind
         self.began = began
-        self.session = f"{trial.id}@{attempt}"
-        self._noise = noise_seeds(trial)
+        self._noise: Callable[[int], int] | None = None
         self.chunk = 0
         self.steps = 0
         self.total = 0.0
@@ -52,8 +50,15 @@ class Lane:
         self.ready_at = 0.0
         self.source = ""
 
+    @property
+    def session(self) -> str:
+        """Names the attempt for policies that keep state for it."""
+        return f"{self.trial.id}@{self.attempt}"
+
     def row(self, chunk: int) -> Row:
         """What the policy is told of one of the attempt's chunks."""
+        if self._noise is None:
+            self._noise = noise_seeds(self.trial)
         return Row(
             trial=self.trial,
             attempt=self.attempt,
@@ -112,27 +117,27 @@ class Rows(Sequence[Row]):
 class Turn:
     """What one turn of the engine has to tell, until it becomes a few events."""
 
-    __slots__ = ("_executed", "ended", "ready", "sealed")
+    __slots__ = ("ended", "executed", "ready", "sealed")
 
     def __init__(self) -> None:
-        self._executed: list[ChunksExecuted] = []
+        self.executed: list[ChunksExecuted] = []
         self.ready: list[tuple[int, Trial, int]] = []
         self.ended: list[tuple[int, Episode]] = []
         self.sealed: list[Episode] = []
 
-    def executed(self, told: ChunksExecuted) -> None:
-        """Chunks were run."""
-        self._executed.append(told)
-
-    def events(self, now: float) -> list[Event]:
-        """All of it, in the order in which readers must hear it."""
-        events: list[Event] = [*self._executed]
+    def take(self, now: float) -> list[Event]:
+        """All of it, in the order in which readers must hear it; then nothing is left to tell."""
+        events: list[Event] = [*self.executed]
+        self.executed.clear()
         if self.ready:
             lanes, trials, attempts = zip(*self.ready, strict=True)
             events.append(LanesReady(time=now, lanes=lanes, trials=trials, attempts=attempts))
+            self.ready.clear()
         if self.ended:
             ended_lanes, episodes = zip(*self.ended, strict=True)
             events.append(EpisodesEnded(time=now, lanes=ended_lanes, episodes=episodes))
+            self.ended.clear()
         if self.sealed:
-            events.append(EpisodesSealed(time=now, episodes=self.sealed))
+            events.append(EpisodesSealed(time=now, episodes=tuple(self.sealed)))
+            self.sealed.clear()
         return events

@@ -42,10 +42,11 @@ of them would take turns for good, each inferred while the other waits."""
 OVERFULL = 1.25
 """A batch of up to so many times its target is left whole; a larger one may be split."""
 RECHECK = 16
-"""Batches after which the model is asked again, even where the lanes stayed the same."""
+RECHECK_S = 0.05
+"""Batches and seconds after which the model is asked again, even where lanes stayed the same."""
 MOVED = 0.1
 """Share of the lanes that must come or go for the model to be asked again at once."""
-LEARNT = 8
+LEARNT = 2
 """Durations that are learnt from where more chunks end at once: they tell much the same."""
 KIND_WINDOW = 31
 QUEUE_WINDOW = 127
@@ -138,8 +139,8 @@ class Scheduler:
         self._queues: dict[Hashable, _Queue] = {}
         self._kinds: dict[Hashable, _Kind] = {}
         self._latency = Latency()
-        self._infer_s: list[float] = [0.0] * (config.max_batch + 1)
-        """The latency of every size, as of the last check."""
+        self._infer_s: list[float] = [0.0]
+        """The latency of every size that lanes can make, as of the last check."""
         self._contention = Contention(config.cores)
         self._executing = 0
         self._lane_seconds = 0.0
@@ -149,7 +150,8 @@ class Scheduler:
         self._free_since = 0.0
         """When a slot was last given back."""
         self._batches = 0
-        self._check_at = 0
+        self._check_at = (0, -inf)
+        """From which batch on, and when, the model is asked again."""
 
     # -- What happens to lanes -------------------------------------------------------------------
 
@@ -249,7 +251,7 @@ class Scheduler:
         """What batches of some sizes cost at warm-up, in seconds."""
         for size, seconds in points.items():
             self._latency.seed(size, seconds)
-        self._check_at = self._batches
+        self._check_at = (0, -inf)
 
     def next_batch(self, now: float) -> BatchPlan | None:
         """Take a batch out of its queue, and a policy slot; None if nothing should leave now."""
@@ -280,7 +282,7 @@ class Scheduler:
 
     def infer_s(self, size: int) -> float:
         """How long a batch of this size should take."""
-        return self._infer_s[min(size, self._config.max_batch)]
+        return self._infer_s[min(size, len(self._infer_s) - 1)]
 
     def wake_at(self, now: float) -> float | None:
         """When `next_batch` may answer differently though nothing happens; None if never."""
@@ -318,7 +320,7 @@ class Scheduler:
     # -- When a batch leaves ---------------------------------------------------------------------
 
     def _leaves(self, queue: _Queue, now: float) -> bool:
-        self._aim(queue)
+        self._aim(queue, now)
         return (
             len(queue.ready) >= queue.target
             or self._patient_until(queue) <= now
@@ -384,11 +386,12 @@ class Scheduler:
 
     # -- The target ------------------------------------------------------------------------------
 
-    def _aim(self, queue: _Queue) -> None:
-        if self._batches >= self._check_at:
-            self._check_at = self._batches + RECHECK
-            sizes = range(1, self._config.max_batch + 1)
-            self._infer_s = [0.0, *map(self._latency.predict, sizes)]
+    def _aim(self, queue: _Queue, now: float) -> None:
+        sizes = max(len(self._infer_s), min(self._config.max_batch, len(self._lanes)) + 1)
+        batch, at = self._check_at
+        if (self._batches >= batch and now >= at) or sizes > len(self._infer_s):
+            self._check_at = (self._batches + RECHECK, now + RECHECK_S)
+            self._infer_s = [0.0, *map(self._latency.predict, range(1, sizes))]
             for place in self._queues.values():
                 place.members_at_target = -1
         moved = abs(queue.members - queue.members_at_target)

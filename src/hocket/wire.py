@@ -140,16 +140,16 @@ class Ready(NamedTuple):
 class Executed(NamedTuple):
     """Lanes ran a chunk, up to its end or the episode's."""
 
-    lanes: Sequence[int]
-    attempts: Sequence[int]
-    chunks: Sequence[int]
-    steps: Sequence[int]
+    lanes: list[int]
+    attempts: list[int]
+    chunks: list[int]
+    steps: list[int]
     rewards: bytes
     """float64, little-endian: each lane's `[steps]`, one after the other."""
-    ends: Sequence[int]
+    ends: list[int]
     """0 while the episode goes on, else flags of `END_*`."""
-    busy_s: Sequence[float]
-    observe_s: Sequence[float]
+    busy_s: list[float]
+    observe_s: list[float]
     arrays: bytes | None
 
 

@@ -81,9 +81,8 @@ def test_stacked_rows_are_halved_and_padded_like_others() -> None:
     policy = NumpyPolicy()
     seat = Seat(policy, "numpy")
     stacked = np.arange(9, dtype=np.float32).reshape(3, 3)
-    from dataclasses import replace
 
-    answer = seat.answer(replace(job(stacked, 3), pad_to=5))
+    answer = seat.answer(job(stacked, 3)._replace(pad_to=5))
     assert policy.given[0].tolist() == [*stacked.tolist(), stacked[2].tolist(), stacked[2].tolist()]
     assert len(answer.chunks) == 3
     assert seat.time(job(stacked[:1], 1), 4) >= 0

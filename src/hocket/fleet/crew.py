@@ -123,6 +123,8 @@ class Crew:
                 if fd == self._bell:
                     eventfd_read(fd)
                     is_rung = True
+                elif mask == select.EPOLLIN and fd in self._by_fd:
+                    self._read(self._by_fd[fd])
                 else:
                     self._wake_for(fd, mask)
             if now - self._watched_at >= _WATCH_S:

@@ -6,6 +6,7 @@ import dataclasses
 import select
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -103,7 +104,7 @@ class Fleet:
             message = Begin(
                 places,
                 [attempts[row] for row in rows],
-                [(t.suite, t.task, t.seed, t.repeat) for t in (trials[row] for row in rows)],
+                [trials[row] for row in rows],
                 [max_steps[row] or 0 for row in rows],
                 final_observation,
                 [record[row] for row in rows],
@@ -120,46 +121,35 @@ class Fleet:
     ) -> None:
         """Run one chunk `[k, A]` in each lane; all of them may be one array `[B, k, A]`."""
         now = time.monotonic()
+        counts, data = _packed(actions)
         if self._is_one:
-            self._execute(self._stations[0], now, lanes, attempts, chunks, actions, observe_at)
+            message = Execute(lanes, attempts, chunks, counts, data, observe_at)
+            self._execute(self._stations[0], message, now)
             return
+        width = len(data) // sum(counts)
+        ends = [width * steps for steps in accumulate(counts)]
         for station, places, rows in self._by_station(lanes):
-            self._execute(
-                station,
-                now,
+            message = Execute(
                 places,
                 [attempts[row] for row in rows],
                 [chunks[row] for row in rows],
-                [actions[row] for row in rows],
+                [counts[row] for row in rows],
+                b"".join([data[ends[row] - width * counts[row] : ends[row]] for row in rows]),
                 observe_at,
             )
+            self._execute(station, message, now)
 
-    def _execute(
-        self,
-        station: Station,
-        now: float,
-        places: Sequence[int],
-        attempts: Sequence[int],
-        chunks: Sequence[int],
-        actions: Sequence[Array] | Array,
-        observe_at: Sequence[int],
-    ) -> None:
+    def _execute(self, station: Station, message: Execute, now: float) -> None:
         station.since = now
         seats = station.seats
-        for place, chunk in zip(places, chunks, strict=True):
+        for place, chunk in zip(message.lanes, message.chunks, strict=True):
             seat = seats[place]
             seat.phase = Phase.EXECUTING
             seat.chunk = chunk
             seat.replaced = 0
             if seat.is_worded:
                 self._word(station, place, 0)
-        if isinstance(actions, np.ndarray):
-            counts, flat = [actions.shape[1]] * len(actions), actions
-        else:
-            counts = [len(chunk) for chunk in actions]
-            flat = actions[0] if len(actions) == 1 else np.concatenate(actions)
-        data = np.ascontiguousarray(flat, "<f8").tobytes()
-        self._crew.send(station, Execute(places, attempts, chunks, counts, data, observe_at))
+        self._crew.send(station, message)
 
     def recall(self, lane: int, attempt: int, chunk: int) -> None:
         """Stop after the current step (with a history: as soon as that is whole); the lane answers
@@ -280,6 +270,15 @@ class Fleet:
         if seat.phase in (Phase.BEGINNING, Phase.EXECUTING):
             seat.orphans += 1
         seat.phase = Phase.IDLE
+
+
+def _packed(actions: Sequence[Array] | Array) -> tuple[list[int], bytes]:
+    """How many actions each lane gets, and the bytes of all, one after the other."""
+    if isinstance(actions, np.ndarray):
+        counts, flat = [actions.shape[1]] * len(actions), actions
+    else:
+        counts, flat = [len(chunk) for chunk in actions], np.concatenate(actions)
+    return counts, np.ascontiguousarray(flat, "<f8").tobytes()
 
 
 def _error(suite: str, failed: Failed) -> HocketError:

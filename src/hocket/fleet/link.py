@@ -16,7 +16,7 @@ from hocket.fleet.layout import Layout
 from hocket.fleet.shm import Control, map_block
 from hocket.wire import Begin, Execute, Executed, Frames, Message, Ready, pack
 
-_READ = 1 << 16
+_READ = 1 << 12
 _READ_INLINE = 1 << 20
 _TAIL = 4096
 _SPEAK_S = 0.3

@@ -43,51 +43,57 @@ class Logbook:
 
     def executed(self, station: Station, message: Executed, now: float) -> bool:
         """Chunks were run; true where an episode ended."""
-        is_awaited = self._settle(station, message, now)
         rewards, totals = _rewards(message)
         told = LanesExecuted(
             [station.lanes.start + place for place in message.lanes],
-            list(message.attempts),
-            list(message.chunks),
-            list(message.steps),
+            message.attempts,
+            message.chunks,
+            message.steps,
             rewards,
             totals,
-            list(message.ends),
-            list(message.busy_s),
-            list(message.observe_s),
+            message.ends,
+            message.busy_s,
+            message.observe_s,
         )
+        is_awaited = self._settle(station, message, now)
         if is_awaited is not None:
             told = told.where(is_awaited)
-        if self._executed is not None:
-            self._executed.add(told)
-        elif told.lanes:
-            self._executed = told
+        out = self._executed
+        if out is None:
+            self._executed = told if told.lanes else None
+        else:
+            # A loop over the columns would cost as much as all else here.
+            out.lanes.extend(told.lanes)
+            out.attempts.extend(told.attempts)
+            out.chunks.extend(told.chunks)
+            out.steps.extend(told.steps)
+            out.rewards.extend(told.rewards)
+            out.totals.extend(told.totals)
+            out.ends.extend(told.ends)
+            out.busy_s.extend(told.busy_s)
+            out.observe_s.extend(told.observe_s)
         return any(message.ends)
 
     def _settle(self, station: Station, message: Executed, now: float) -> list[bool] | None:
         """Bring seats to what a message says; which of its rows anyone waits for, where it is not
         all of them: attempts that were discarded are told of no more."""
-        seats = station.seats
-        if len(seats) > 1:
-            seats = [seats[place] for place in message.lanes]
+        seats = [station.seats[place] for place in message.lanes]
         orphans = [seat for seat in seats if seat.orphans]
-        if any(message.ends):
-            station.since = now
-            for seat, attempt, end in zip(seats, message.attempts, message.ends, strict=True):
-                if end:
-                    station.episodes += 1
-                    seat.sealing.append(-1 if seat.orphans else attempt)
-                if not seat.orphans:
-                    seat.phase = Phase.IDLE if end else Phase.READY
-        else:
+        if not orphans and not any(message.ends):
             for seat in seats:
-                seat.phase = seat.phase if seat.orphans else Phase.READY
-        if not orphans:
+                seat.phase = Phase.READY
             return None
+        for seat, attempt, end in zip(seats, message.attempts, message.ends, strict=True):
+            if end:
+                station.episodes += 1
+                station.since = now
+                seat.sealing.append(-1 if seat.orphans else attempt)
+            if not seat.orphans:
+                seat.phase = Phase.IDLE if end else Phase.READY
         is_awaited = [not seat.orphans for seat in seats]
         for seat in orphans:
             seat.orphans -= 1
-        return is_awaited
+        return is_awaited if orphans else None
 
     def ready(self, station: Station, message: Ready) -> None:
         """Lanes were reset."""

@@ -48,13 +48,6 @@ class LanesExecuted(NamedTuple):
         columns: Sequence[list[Any]] = self
         return LanesExecuted(*[list(compress(column, is_kept)) for column in columns])
 
-    def add(self, other: LanesExecuted) -> None:
-        """Of further lanes."""
-        columns: Sequence[list[Any]] = self
-        more: Sequence[list[Any]] = other
-        for column, further in zip(columns, more, strict=True):
-            column += further
-
 
 class LaneSealed(NamedTuple):
     """Recordings of an ended attempt are durable. Comes once for every ended attempt (with no

@@ -77,9 +77,12 @@ class RowSim:
             self._chunks = more
         self._chunks[row, start:end] = actions
 
-    def step(self, rows: Array, active: Array, done: Array) -> RowSteps:
-        """The next action of each active row, `rows`, which has executed `done` of its chunk."""
-        self._actions[rows] = self._chunks[rows, done[rows]]
+    def step(self, rows: Array | slice, active: Array, place: Array | int) -> RowSteps:
+        """The action at this place of its chunk for each active row, which are `rows`."""
+        if isinstance(rows, slice) and not isinstance(place, int):
+            self._actions[:] = self._chunks[np.arange(len(place)), place]
+        else:
+            self._actions[rows] = self._chunks[rows, place]
         return self.env.step(self._actions, active)
 
     def action(self, row: int) -> Array:

@@ -34,6 +34,8 @@ class RowTable:
         """Of these, executed."""
         self.began = np.zeros(rows, np.float64)
         """When the running chunk came."""
+        self.together = -1
+        """What `done` is for all active rows, where their chunks came at once; else -1."""
         self.rewards = np.zeros((rows, 1), np.float64)
         self.success = np.full(rows, -1, np.int8)
         """Of the last step; -1 where the simulator did not say."""
@@ -41,6 +43,7 @@ class RowTable:
         self._limit = np.full(rows, NO_LIMIT, np.int64)
         self._ends_at_success = np.zeros(rows, np.bool_)
         self._judged_last = np.zeros(rows, np.bool_)
+        self._has_judged_last = False
         self._judged = np.zeros(rows, np.bool_)
         self._won = np.zeros(rows, np.bool_)
 
@@ -66,6 +69,7 @@ class RowTable:
         ]
         self._ends_at_success[rows] = [task.success_rule == "first" for task in tasks]
         self._judged_last[rows] = [task.success_rule == "final" for task in tasks]
+        self._has_judged_last = bool(self._judged_last.any())
 
     def load(self, rows: Array, chunks: Sequence[int], counts: Array, now: float) -> None:
         """These rows have chunks to execute."""
@@ -74,18 +78,28 @@ class RowTable:
             grown = np.zeros((self.rows, max(longest, _GROW * self.rewards.shape[1])))
             grown[:, : self.rewards.shape[1]] = self.rewards
             self.rewards = grown
+        self.together = -1 if np.count_nonzero(self.active) else 0
         self.chunk[rows] = chunks
         self.count[rows] = counts
         self.done[rows] = 0
         self.began[rows] = now
         self.active[rows] = True
 
-    def judge(self, rows: Array, active: Array, result: RowSteps) -> tuple[Array, Array]:
-        """Count one step of the active rows (`rows` are their numbers); which of all rows have
-        terminated by it, and which were truncated."""
-        self.rewards[rows, self.done[rows]] = result.rewards[rows]
+    def place(self, rows: Array | slice) -> Array | int:
+        """Which of its chunk's actions each of these rows is at, all of which are active."""
+        return self.done[rows] if self.together < 0 else self.together
+
+    def judge(self, rows: Array | slice, active: Array, result: RowSteps) -> tuple[Array, Array]:
+        """Count one step of the active rows, which are `rows`; which of all rows have terminated
+        by it, and which were truncated."""
+        if isinstance(rows, slice) and self.together < 0:
+            self.rewards[np.arange(self.rows), self.done] = result.rewards
+        else:
+            self.rewards[rows, self.place(rows)] = result.rewards[rows]
         self.steps += active
         self.done += active
+        if self.together >= 0:
+            self.together += 1
         terminated = result.terminated & active
         truncated = result.truncated & active
         if result.success is not None:
@@ -96,7 +110,7 @@ class RowTable:
             self._won &= ~(self._judged_last & active)
             self._won |= succeeded
             terminated |= succeeded & self._ends_at_success
-        elif self._judged_last.any():
+        elif self._has_judged_last:
             self.success[rows] = -1
             self._won &= ~(self._judged_last & active)
         truncated |= (self.steps >= self._limit) & active & ~terminated

@@ -158,7 +158,7 @@ class RowsHost:
         began = self._clock()
         sim, table = self._sims[home], self._table
         lanes = [message.lanes[place] for place in places]
-        trials = [_trial(message.trials[place]) for place in places]
+        trials = [Trial(*message.trials[place]) for place in places]
         tasks = [self._sims.tasks[trial.suite, trial.task] for trial in trials]
         rows = np.asarray(lanes, np.int64)
         assert self._recording is not None
@@ -270,6 +270,7 @@ class RowsHost:
         began, done = table.began[row], table.done[row]
         table.load(rows, [message.chunk], np.array([start + len(new)]), float(began))
         table.done[row] = done
+        table.together = -1
         if done >= start + len(new):
             self._answer(rows, np.zeros(table.rows, np.bool_), np.zeros(table.rows, np.bool_))
 
@@ -293,7 +294,7 @@ class RowsHost:
 
     def _obey(self) -> None:
         """Recalled chunks end after the step that was made last."""
-        if not self._words.any():
+        if not np.count_nonzero(self._words):
             return
         table = self._table
         is_stop = self._words & 0xFF == STOP
@@ -314,15 +315,17 @@ class RowsHost:
             rows = np.flatnonzero(active)
             if not len(rows):
                 continue
+            # To choose all rows by a slice costs a fraction of choosing them by their numbers.
+            chosen = slice(None) if len(rows) == table.rows else rows
             began = self._clock()
-            result = sim.step(rows, active, table.done)
+            result = sim.step(chosen, active, table.place(chosen))
             self.rule.stepped(self._clock() - began)
             active = active.copy() if active is table.active else active
-            terminated, truncated = table.judge(rows, active, result)
-            self._counters[rows] += 1
+            terminated, truncated = table.judge(chosen, active, result)
+            self._counters += active
             self._keep(home, sim, rows, terminated, truncated)
             finished = (table.done >= table.count) & active | terminated | truncated
-            if finished.any():
+            if np.count_nonzero(finished):
                 self._answer(np.flatnonzero(finished), terminated, truncated)
 
     def _keep(
@@ -385,11 +388,6 @@ class RowsHost:
                 self._post(_failure(row, number, exc))
             else:
                 self._post(Sealed(row, number, files))
-
-
-def _trial(plain: tuple[str, str, int, int]) -> Trial:
-    suite, task, seed, repeat = plain
-    return Trial(suite=suite, task=task, seed=seed, repeat=repeat)
 
 
 def _failure(lane: int, number: int, exc: BaseException) -> Failed:

@@ -22,7 +22,6 @@ import threading
 import time
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -214,7 +213,7 @@ class Ledger(LedgerView):
         consumed = tuple(f for f in episode.files if f.rpartition("/")[2] in self._consumed)
         if consumed:
             kept = tuple(file for file in episode.files if file not in consumed)
-            episode = replace(episode, files=kept)
+            episode = episode._replace(files=kept)
         return Pending(row, episode, taken, consumed)
 
     def _row(self, trial: Trial) -> int:

@@ -157,9 +157,7 @@ def _repeats(trial: _Examination) -> None:
 
 def _is_keyed(trial: _Examination) -> None:
     rows = tuple(
-        dataclasses.replace(
-            row, attempt=row.attempt + 1, trial=dataclasses.replace(row.trial, repeat=9)
-        )
+        dataclasses.replace(row, attempt=row.attempt + 1, trial=row.trial._replace(repeat=9))
         for row in trial.batch.rows
     )
     moved = dataclasses.replace(trial.batch, rows=rows)
