@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 import subprocess
@@ -74,6 +75,21 @@ def tasks_of(config: EvalConfig, suites: Mapping[str, Ref]) -> dict[str, Sequenc
         suite: Suite = adapter.build(adapter.argument, plugins.configure(adapter, ref.config))
         tasks[name] = suite.tasks()
     return tasks
+
+
+def require_envs(config: EvalConfig) -> None:
+    """Raise where an env's library or its data is not at hand, rather than in each worker."""
+    python = config.env_python
+    for name in config.env:
+        if python is None:
+            plugins.require_extra("envs", name)
+        else:
+            missing = functools.partial(examine_python, python)
+            plugins.require_extra("envs", name, missing=missing, python=python)
+        adapter = plugins.find("envs", name)
+        require_data = getattr(adapter.build, "require_data", None)
+        if require_data is not None:
+            require_data(adapter.argument)
 
 
 def plan_trials(config: EvalConfig) -> list[Trial]:

@@ -145,19 +145,29 @@ def configure(adapter: Adapter, config: Mapping[str, Any]) -> Any:
         raise ConfigError(f"The settings of {adapter.name!r} are wrong: {exc}") from exc
 
 
-def require_extra(kind: Kind, name: str) -> None:
-    """Raise MissingExtraError, with the pip command, where a built-in's libraries are missing."""
+def require_extra(
+    kind: Kind, name: str, *, missing: Callable[..., list[str]] | None = None, python: str = ""
+) -> None:
+    """Raise MissingExtraError, with the pip command, where a built-in's libraries are missing here,
+    or in the interpreter `python`: `missing` then tells which of some modules it lacks."""
     head, _ = _split(name)
     builtin = BUILTIN[kind].get(head)
-    if builtin is None or builtin.extra is None:
+    if builtin is None or builtin.extra is None or not builtin.modules:
         return
-    for module in builtin.modules:
-        if importlib.util.find_spec(module) is None:
-            raise MissingExtraError(
-                f"{_SINGULAR[kind].capitalize()} {head!r} needs the package {module!r}, which is "
-                f"not installed. Run: {sys.executable} -m pip install "
-                f"'hocket[{builtin.extra}]'"
-            )
+    lacks = (missing or _missing)(*builtin.modules)
+    if not lacks:
+        return
+    other = {"envs": "--env-python", "policies": "--policy-python"}.get(kind)
+    raise MissingExtraError(
+        f"{_SINGULAR[kind].capitalize()} {head!r} needs the package {lacks[0]!r}, which is not "
+        f"installed{f' in {python}' if python else ''}. Run: {python or sys.executable} -m pip "
+        f"install 'hocket[{builtin.extra}]'"
+        + (f"; or name an interpreter that has it: {other} PATH" if other else "")
+    )
+
+
+def _missing(*modules: str) -> list[str]:
+    return [module for module in modules if importlib.util.find_spec(module) is None]
 
 
 def did_you_mean(name: str, choices: typing.Iterable[str]) -> str:

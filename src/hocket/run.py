@@ -40,6 +40,7 @@ from hocket.planning import (
     plan_trials,
     refuse_long_replan,
     replicas_of,
+    require_envs,
     suites_of,
     worker_spec,
 )
@@ -79,6 +80,7 @@ class Run:
         """Plan a run; its folder, where it gets one, must not hold a run yet."""
         suites_of(config)
         trials = plan_trials(config)
+        require_envs(config)
         if config.until == "decided":
             # Only the first round is planned; the decider plans the others while it needs them.
             trials = rounds_of(trials)[0]

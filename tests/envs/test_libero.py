@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from hocket.envs.libero import Libero
 from hocket.envs.libero_data import find_data, read_pruned_init
 from hocket.envs.libero_sampling import SamplingClock
 from hocket.envs.libero_tasks import STEP_LIMITS, SUITES, language
-from hocket.errors import ConfigError, UnknownNameError
+from hocket.errors import ConfigError, MissingExtraError, UnknownNameError
 from hocket.record.states import load_states
 
 CHECKS = [
@@ -139,6 +140,27 @@ def test_a_suite_without_data_is_named_with_those_that_have_some(monkeypatch, tm
         find_data().bddl_file("libero_90", "x")
     with pytest.raises(ConfigError, match="no readable start states"):
         find_data().states("libero_90", "x")
+
+
+def test_missing_data_is_told_before_any_worker_starts(monkeypatch, tmp_path):
+    root = make_data(tmp_path, "assets", "bddl_files/libero_goal", "init_files")
+    monkeypatch.setenv("HOCKET_LIBERO_DATA", str(root))
+    (root / "bddl_files/libero_goal/turn_on_the_stove.bddl").touch()
+    Libero.require_data("turn_on_the_stove")
+    with pytest.raises(ConfigError, match=r"has no libero_goal/open_the_.*\.bddl"):
+        Libero.require_data("goal")
+    with pytest.raises(ConfigError, match=r"has no libero_90/.*It has files for: libero_goal"):
+        Libero.require_data("90")
+
+
+@pytest.mark.skipif(find_spec("libero") is not None, reason="LIBERO is installed here")
+@pytest.mark.parametrize("python", [None, sys.executable])
+def test_where_libero_is_missing_the_error_says_what_to_do(tmp_path, python):
+    with pytest.raises(MissingExtraError, match=r"hocket\[libero\].*--env-python"):
+        hocket.evaluate(
+            env="libero:spatial", policy="random", episodes=1, env_python=python, out=tmp_path / "x"
+        )
+    assert not (tmp_path / "x").exists()
 
 
 def test_liberos_start_states_are_read_without_torch(tmp_path):

@@ -6,9 +6,12 @@ import json
 from pathlib import Path
 
 import torch
+from lerobot.configs.policies import PreTrainedConfig
 from lerobot.configs.types import FeatureType, PolicyFeature
 from lerobot.policies.factory import get_policy_class, make_policy_config, make_pre_post_processors
 
+SAC = "sac" if "sac" in PreTrainedConfig.get_known_choices() else "gaussian_actor"
+"""Of one kind, but renamed in LeRobot 0.6."""
 SIZE, STATES, MOVES = 64, 5, 3
 CAMERAS = ("observation.images.image", "observation.images.wrist_image")
 
@@ -88,11 +91,20 @@ SMALL = {
         n_pi_samples=4,
         n_elites=5,
     ),
-    "sac": dict(
+    SAC: dict(
         image_encoder_hidden_dim=8,
         latent_dim=16,
         state_encoder_hidden_dim=16,
-        use_torch_compile=False,
+        **({"use_torch_compile": False} if SAC == "sac" else {}),
+    ),
+    "pi0": dict(
+        chunk_size=6,
+        n_action_steps=4,
+        max_state_dim=8,
+        max_action_dim=8,
+        num_inference_steps=3,
+        image_resolution=(28, 28),
+        tokenizer_max_length=8,
     ),
     "smolvla": dict(
         chunk_size=6,
@@ -191,6 +203,32 @@ def save_backbone(folder):
     )
     config.save_pretrained(folder)
     return Path(folder)
+
+
+def shrink_pi0(tokenizer):
+    """Let LeRobot's pi0, whose sizes go by name, be small, and read this tokenizer."""
+    from lerobot.policies.pi0 import modeling_pi0, processor_pi0
+
+    full = modeling_pi0.PaliGemmaForConditionalGenerationWithPiGemma
+
+    def paligemma(config):
+        config.text_config.vocab_size = 64
+        vision = config.vision_config
+        vision.hidden_size, vision.intermediate_size, vision.projection_dim = 16, 32, 32
+        vision.num_hidden_layers, vision.num_attention_heads = 1, 2
+        return full(config=config)
+
+    def sizes(variant):
+        return modeling_pi0.GemmaConfig(
+            width=32, depth=2, mlp_dim=32, num_heads=8, num_kv_heads=1, head_dim=8
+        )
+
+    modeling_pi0.PaliGemmaForConditionalGenerationWithPiGemma = paligemma
+    modeling_pi0.get_gemma_config = sizes
+    step = processor_pi0.TokenizerProcessorStep
+    processor_pi0.TokenizerProcessorStep = lambda tokenizer_name, **settings: step(
+        tokenizer_name=str(tokenizer), **settings
+    )
 
 
 def edit(folder, **changes):

@@ -16,13 +16,21 @@ from hocket.policies.lerobot_folder import REFUSED, check_folder, find_folder
 
 ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / "venvs" / "lerobot" / "bin" / "python"
-NEEDS_LEROBOT = [
-    pytest.mark.slow,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(
-        not PYTHON.exists(), reason="LeRobot's interpreter is missing: tools/make_venvs.sh lerobot"
-    ),
-]
+PYTHON_06 = ROOT / "venvs" / "lerobot-0.6" / "bin" / "python"
+
+
+def needs(python: Path) -> list[pytest.MarkDecorator]:
+    name = python.parts[-3]
+    return [
+        pytest.mark.slow,
+        pytest.mark.timeout(600),
+        pytest.mark.skipif(
+            not python.exists(),
+            reason=f"LeRobot's interpreter is missing: tools/make_venvs.sh {name}",
+        ),
+    ]
+
+
 CHECKS = [
     "specs_tell_what_a_policy_reads",
     "act_acts_as_in_lerobots_own_loop",
@@ -34,8 +42,10 @@ CHECKS = [
     "sac_acts_as_in_lerobots_own_loop",
     "plans_are_each_attempts_own",
     "a_row_does_not_depend_on_its_batch",
-    "pi0_is_tried_and_says_why_not",
+    "weights_that_do_not_fit_are_refused",
 ]
+CHECKS_04 = [*CHECKS, "pi0_of_lerobot_0_4_is_refused_with_what_to_do"]
+CHECKS_06 = [*CHECKS, "pi0_acts_as_in_lerobots_own_loop"]
 
 
 def make_folder(root: Path, *, kind: object = "act", leave_out: str = "") -> Path:
@@ -52,9 +62,9 @@ def make_folder(root: Path, *, kind: object = "act", leave_out: str = "") -> Pat
     return root
 
 
-def in_lerobots_interpreter(script: str, *arguments: str) -> str:
+def in_lerobots_interpreter(script: str, *arguments: str, python: Path = PYTHON) -> str:
     done = subprocess.run(
-        [str(PYTHON), script, *arguments],
+        [str(python), script, *arguments],
         env={
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(Path(__file__).parent)]),
@@ -145,10 +155,20 @@ def test_settings_that_cannot_be_are_refused(wrong):
 # -- in LeRobot's interpreter --------------------------------------------------------------------
 
 
+def what_is_said(python: Path, checks: list[str]) -> str:
+    """By all checks, from one process: importing LeRobot takes longer than they do."""
+    script = str(Path(__file__).with_name("lerobot_checks.py"))
+    return in_lerobots_interpreter(script, *checks, python=python)
+
+
 @pytest.fixture(scope="module")
 def said() -> str:
-    """What all checks said, from one process: importing LeRobot takes longer than they do."""
-    return in_lerobots_interpreter(str(Path(__file__).with_name("lerobot_checks.py")), *CHECKS)
+    return what_is_said(PYTHON, CHECKS_04)
+
+
+@pytest.fixture(scope="module")
+def said_by_06() -> str:
+    return what_is_said(PYTHON_06, CHECKS_06)
 
 
 @pytest.fixture(scope="module")
@@ -166,9 +186,9 @@ def folder(tmp_path_factory) -> Path:
 
 
 class TestInLeRobotsInterpreter:
-    pytestmark = NEEDS_LEROBOT
+    pytestmark = needs(PYTHON)
 
-    @pytest.mark.parametrize("check", CHECKS)
+    @pytest.mark.parametrize("check", CHECKS_04)
     def test_in_lerobots_interpreter(self, check, said):
         assert f"passed {check}\n" in said, said
 
@@ -209,6 +229,14 @@ class TestInLeRobotsInterpreter:
         assert "['observation/state', 'observation/top']" in said
         with pytest.raises(AssertionError, match=r"has no input 'observation\.images\.nothing'"):
             in_lerobots_interpreter("-c", code, str(folder), "observation.images.nothing")
+
+
+class TestInTheInterpreterOfLeRobot06:
+    pytestmark = needs(PYTHON_06)
+
+    @pytest.mark.parametrize("check", CHECKS_06)
+    def test_in_the_interpreter_of_lerobot_06(self, check, said_by_06):
+        assert f"passed {check}\n" in said_by_06, said_by_06
 
 
 def test_where_lerobot_is_missing_the_error_says_what_to_do(tmp_path):

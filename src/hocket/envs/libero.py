@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from hocket.data import TaskInfo
 from hocket.envs import rendering
+from hocket.envs.libero_data import find_data
 from hocket.envs.libero_tasks import STEP_LIMITS, SUITES, language, suite_of
 from hocket.errors import ConfigError, UnknownNameError
 from hocket.plugins import did_you_mean
@@ -71,6 +72,14 @@ class Libero:
     def prepare_worker(index: int) -> None:
         """Called first in each worker: workers take turns over the EGL devices."""
         rendering.set_worker(index)
+
+    @staticmethod
+    def require_data(argument: str) -> None:
+        """Raise where the data of the tasks is missing: workers look in the same places."""
+        suite, tasks = _find(argument)
+        data = find_data()
+        for task in tasks:
+            data.bddl_file(suite, task)
 
     def tasks(self) -> tuple[TaskInfo, ...]:
         return tuple(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,10 @@ if TYPE_CHECKING:
 WEIGHTS = "model.safetensors"
 _PROCESSORS = ("policy_preprocessor.json", "policy_postprocessor.json")
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+
+_SILENT = ("pi0", "pi05", "pi0_fast")
+_LONGEST = 600
+"""Characters of torch's account of what does not fit."""
 
 REFUSED = {
     "reward_classifier": "it is a reward model and answers with no actions",
@@ -113,7 +119,15 @@ def load(folder: Path, settings: LeRobotConfig, device: str) -> Loaded:
             f"'hocket[lerobot]'), or name an interpreter that has it: --policy-python PATH."
         ) from exc
     register_third_party_plugins()
-    config: Any = PreTrainedConfig.from_pretrained(str(folder))
+    refuse_unpatched(check_folder(folder)["type"])
+    try:
+        config: Any = PreTrainedConfig.from_pretrained(str(folder))
+    except Exception as exc:
+        # The parser's errors have no common root; a checkpoint of another LeRobot ends here.
+        raise ConfigError(
+            f"LeRobot {version('lerobot')} cannot read {folder / 'config.json'}, perhaps since "
+            f"another version saved it: {str(exc)[:_LONGEST]}"
+        ) from exc
     config.device = device
     # Weights come from the folder; what a config names here would be downloaded for nothing.
     for name in ("pretrained_backbone_weights",):
@@ -123,9 +137,10 @@ def load(folder: Path, settings: LeRobotConfig, device: str) -> Loaded:
         config.load_vlm_weights = False
     changes: dict[str, Any] = {"device_processor": {"device": device}}
     if settings.vlm:
-        config.vlm_model_name = settings.vlm
+        if hasattr(config, "vlm_model_name"):
+            config.vlm_model_name = settings.vlm
         changes["tokenizer_processor"] = {"tokenizer_name": settings.vlm}
-    policy = get_policy_class(config.type).from_pretrained(str(folder), config=config, strict=True)
+    policy = _load_weights(get_policy_class(config.type), folder, config)
     before, after = make_pre_post_processors(
         config,
         pretrained_path=str(folder),
@@ -133,6 +148,53 @@ def load(folder: Path, settings: LeRobotConfig, device: str) -> Loaded:
         postprocessor_overrides={},
     )
     return Loaded(policy=policy, config=config, preprocess=before, postprocess=after)
+
+
+def refuse_unpatched(kind: str) -> None:
+    """Raise where LeRobot's pi0 would: before 0.5 it needs a transformers patched for it."""
+    if kind not in _SILENT or tuple(map(int, version("lerobot").split(".")[:2])) >= (0, 5):
+        return
+    try:
+        importlib.import_module("transformers.models.siglip.check")
+    except ImportError:
+        raise ConfigError(
+            f"LeRobot {version('lerobot')} runs {kind!r} only on a transformers that was patched "
+            f"for it. LeRobot 0.5 and later need no patch: tools/make_venvs.sh lerobot-0.6, then "
+            f"--policy-python venvs/lerobot-0.6/bin/python."
+        ) from None
+
+
+def _load_weights(kind: Any, folder: Path, config: Any) -> Any:
+    """The policy with the folder's weights. LeRobot's pi0 and its kin only print that weights could
+    not be loaded and go on with random ones: whether they were is watched here."""
+    refusals: list[str] = ["the file cannot be read"]
+    original = kind.load_state_dict
+
+    def watched(self: Any, *parts: Any, **named: Any) -> Any:
+        try:
+            result = original(self, *parts, **named)
+        except RuntimeError as exc:
+            refusals.append(str(exc))
+            raise
+        refusals.clear()
+        return result
+
+    kind.load_state_dict = watched
+    try:
+        policy = kind.from_pretrained(str(folder), config=config, strict=True)
+    except RuntimeError as exc:
+        if "state_dict" not in str(exc):
+            raise
+        refusals = [str(exc)]
+        policy = None
+    finally:
+        kind.load_state_dict = original
+    if policy is None or (refusals and config.type in _SILENT):
+        raise ConfigError(
+            f"{folder / WEIGHTS} does not fit the policy that config.json describes: "
+            f"{refusals[-1][:_LONGEST]}"
+        )
+    return policy
 
 
 def _existing(file: Path, changes: dict[str, Any]) -> dict[str, Any]:
