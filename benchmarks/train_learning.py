@@ -5,6 +5,8 @@
 Clones MetaWorld's expert ever better, until the clone succeeds in 20 to 50 % of some trials;
 trains it; then measures start and end deterministically on 100 other trials that neither cloning,
 nor training, nor the choice of the best checkpoint ever saw. Writes result.json and the curve.
+A clone that lies in the folder already (clone.npz, clone.json) is taken as it is, so that several
+runs can begin with the same one.
 """
 
 from __future__ import annotations
@@ -15,12 +17,15 @@ import time
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 import tyro
+import yaml
 
 import hocket
+from hocket import machine
 from hocket.envs.metaworld import MetaWorld
 from hocket.policies.reference import CHUNK_LENGTH, STATE_KEY, Network, features, pack
 from hocket.train.config import TrainConfig
@@ -45,6 +50,8 @@ class Benchmark:
     trials: int = 100
     target: float = 0.97
     """Training stops early once an evaluation is this good."""
+    changes: tuple[str, ...] = ()
+    """Settings other than the defaults of `hocket train`, as NAME=VALUE."""
 
 
 def demonstrate(task: str, episodes: int) -> tuple[np.ndarray, np.ndarray]:
@@ -121,6 +128,10 @@ WEAKEST_FIRST = (
 
 
 def weak_clone(setup: Benchmark) -> tuple[Path, str]:
+    """The weights of a clone that is neither hopeless nor good, and how it was made."""
+    made = setup.out / "clone.json"
+    if made.exists():
+        return setup.out / "clone.npz", json.loads(made.read_text())["recipe"]
     for episodes, updates in WEAKEST_FIRST:
         path = clone(setup.task, episodes, updates, setup.out)
         found = measure(
@@ -134,42 +145,41 @@ def weak_clone(setup: Benchmark) -> tuple[Path, str]:
         recipe = f"{episodes} demonstrations, {updates} updates"
         print(f"clone of {recipe}: {found['rate']:.0%}", flush=True)
         if 0.2 <= found["rate"] <= 0.5:
+            made.write_text(json.dumps({"recipe": recipe, "rate": found["rate"]}))
             return path, recipe
     raise SystemExit("No clone succeeds in between 20 and 50 % of trials.")
 
 
 def learn(setup: Benchmark, weights: Path) -> float:
-    is_grpo = setup.algo == "grpo"
-    config = TrainConfig(
-        env=(f"metaworld:{setup.task}",),
-        env_config={"max_steps": MAX_STEPS},
-        policy="reference",
-        policy_config={"weights": str(weights)},
-        algo=setup.algo,
-        mode=setup.mode,
-        seed=setup.seed,
-        steps=setup.steps,
-        minutes=setup.minutes,
-        lanes=setup.lanes,
-        batch=32,
-        group=8,
-        lr=3e-4,
-        epochs=6,
-        minibatches=4,
-        ratio="action",
-        std=0.25,
-        gamma=0.995,
-        value_only=0 if is_grpo else 1,
-        target_kl=None if is_grpo else 0.2,
-        eval_every=15_000,
-        eval_episodes=30,
-        eval_seed=7000,
-        stop_at=setup.target,
-        checkpoint_every=0,
+    """Train with what `hocket train` does by default, but for `changes`; returns the seconds."""
+    config = TrainConfig.from_plain(
+        {
+            "env": f"metaworld:{setup.task}",
+            "env_config": {"max_steps": MAX_STEPS},
+            "policy": "reference",
+            "policy_config": {"weights": str(weights)},
+            "algo": setup.algo,
+            "mode": setup.mode,
+            "seed": setup.seed,
+            "steps": setup.steps,
+            "minutes": setup.minutes,
+            "lanes": setup.lanes,
+            "eval_every": 15_000,
+            "eval_episodes": 30,
+            "eval_seed": 7000,
+            "stop_at": setup.target,
+            "checkpoint_every": 0,
+            **changed(setup),
+        }
     )
     began = time.perf_counter()
     train(config, setup.out / "run")
     return time.perf_counter() - began
+
+
+def changed(setup: Benchmark) -> dict[str, Any]:
+    pairs = (change.partition("=") for change in setup.changes)
+    return {name: yaml.safe_load(value) for name, _, value in pairs}
 
 
 def main(setup: Benchmark) -> None:
@@ -185,6 +195,8 @@ def main(setup: Benchmark) -> None:
         "algo": setup.algo,
         "mode": setup.mode,
         "seed": setup.seed,
+        "changes": setup.changes,
+        "cores": machine.cores(),
         "clone": recipe,
         "train_s": round(seconds, 1),
         "start": start,

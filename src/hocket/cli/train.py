@@ -21,7 +21,7 @@ class Train(Subject):
     `reference`, with `actor` or `flow` from scratch, with what another run saved (runs/x/best), or
     with your own class as package.module:Class."""
 
-    NOT_CONFIG: ClassVar[frozenset[str]] = frozenset({"config", "out", "resume", "policy_python"})
+    NOT_CONFIG: ClassVar[frozenset[str]] = frozenset({"config", "out", "resume"})
 
     algo: Literal["ppo", "grpo"] = "ppo"
     """ppo learns from every episode, with a critic; grpo from groups of episodes that began in the
@@ -35,8 +35,9 @@ class Train(Subject):
     """Stop after this long, even with steps left."""
     stop_at: Annotated[float | None, arg(metavar="SCORE")] = None
     """Stop once an evaluation is this good: a share of successes, or a return."""
-    lanes: int = 4
-    """Episodes that run at once, each in a process of its own; 1 runs in this process."""
+    lanes: Annotated[int | Literal["auto"], arg(metavar="N|auto")] = "auto"
+    """Episodes that run at once, each in a process of its own; 1 runs in this process. auto takes
+    as many as keep the cores busy."""
     batch: int = 32
     """Episodes to learn from in each update."""
     replan: Annotated[int | None, arg(metavar="K")] = None
@@ -45,17 +46,17 @@ class Train(Subject):
     """success gives 1 at the step that ends an episode with success; env takes the env's own."""
     max_steps: Annotated[int | None, arg(metavar="N")] = None
     """End episodes after N control steps (truncated), instead of each task's own limit."""
-    lr: float = 1e-4
+    lr: float = 3e-4
     """Learning rate of Adam."""
     lr_end: Annotated[float | None, arg(metavar="LR")] = None
     """Where the learning rate goes, in a straight line over all steps."""
-    epochs: int = 4
+    epochs: int = 6
     """Passes over a batch."""
     minibatches: int = 4
     """Parts of a batch in each pass."""
-    gamma: float = 0.99
+    gamma: float = 0.995
     """Discount of one env step; a chunk of k steps discounts by its k-th power."""
-    lam: float = 0.95
+    lam: float = 0.99
     """Decay of advantages over one env step."""
     clip: float = 0.2
     """How far a probability may move in an update."""
@@ -65,16 +66,17 @@ class Train(Subject):
     """How far a value may move in an update; off by default."""
     value_weight: float = 0.5
     """Of the critic's loss."""
-    value_only: int = 0
-    """First updates that train the critic alone."""
+    value_only: int = 1
+    """First updates that train the critic alone, for ppo."""
     entropy: float = 0.0
     """Bonus for spread."""
-    target_kl: Annotated[float | None, arg(metavar="KL")] = None
+    target_kl: Annotated[float | None, arg(metavar="KL")] = 0.2
     """End an update early when the policy has moved this far."""
     max_grad_norm: float = 1.0
     """Gradients are clipped to this norm."""
-    ratio: Literal["chunk", "action"] = "chunk"
-    """Compare probabilities of a chunk's executed actions together, or action by action."""
+    ratio: Annotated[Literal["chunk", "action"] | None, arg(metavar="chunk|action")] = None
+    """Compare probabilities of a chunk's executed actions together, or action by action; the
+    default is the latter where the policy can tell them apart."""
     std: Annotated[float | None, arg(metavar="STD")] = None
     """Spread of actions at the start; the default is the policy's own."""
     residual: bool = False
@@ -137,8 +139,6 @@ def run(arguments: Sequence[str]) -> int:
     if folder is not None:
         return _resume(Path(folder), arguments)
     parsed = parse(Train, arguments, verb="train")
-    if getattr(parsed.flags, "policy_python", None):
-        raise UsageError("A network in training runs in this interpreter: no --policy-python.")
     _require_extra()
     from hocket.config import new_folder
     from hocket.train.config import TrainConfig

@@ -12,7 +12,6 @@ from hocket.plugins import did_you_mean
 
 _AT_LEAST = {
     "steps": 1,
-    "lanes": 1,
     "batch": 1,
     "group": 2,
     "epochs": 1,
@@ -41,27 +40,27 @@ class TrainConfig:
     minutes: float | None = None
     stop_at: float | None = None
     seed: int = 0
-    lanes: int = 4
+    lanes: int | Literal["auto"] = "auto"
     batch: int = 32
     replan: int | None = None
     reward: Literal["success", "env"] = "success"
     max_steps: int | None = None
 
-    lr: float = 1e-4
+    lr: float = 3e-4
     lr_end: float | None = None
-    epochs: int = 4
+    epochs: int = 6
     minibatches: int = 4
-    gamma: float = 0.99
-    lam: float = 0.95
+    gamma: float = 0.995
+    lam: float = 0.99
     clip: float = 0.2
     clip_high: float | None = None
     clip_value: float | None = None
     value_weight: float = 0.5
-    value_only: int = 0
+    value_only: int = 1
     entropy: float = 0.0
-    target_kl: float | None = None
+    target_kl: float | None = 0.2
     max_grad_norm: float = 1.0
-    ratio: Literal["chunk", "action"] = "chunk"
+    ratio: Literal["chunk", "action"] | None = None
     std: float | None = None
     residual: bool = False
     residual_scale: float = 0.2
@@ -87,6 +86,7 @@ class TrainConfig:
     retries: int = 2
     step_timeout_s: float = 60.0
     env_python: str | None = None
+    policy_python: str | None = None
     env_config: Mapping[str, Any] = field(default_factory=dict)
     policy_config: Mapping[str, Any] = field(default_factory=dict)
 
@@ -98,6 +98,13 @@ class TrainConfig:
             value = getattr(self, name)
             if value is not None and not 0 <= value <= 1:
                 raise ConfigError(f"{name} is {value}; it must be between 0 and 1.")
+        if self.lanes != "auto" and self.lanes < 1:
+            raise ConfigError(f"lanes is {self.lanes}; it must be at least 1, or 'auto'.")
+        if self.policy_python is not None and not self.residual:
+            raise ConfigError(
+                "A network in training runs in this interpreter. --policy-python is for "
+                "--residual, which trains a correction and leaves the policy where it is."
+            )
         if not self.env:
             raise ConfigError("No env is named. Give one, as in --env metaworld:push-v3.")
         if self.mode == "async" and self.max_staleness < 1:
@@ -111,6 +118,12 @@ class TrainConfig:
             )
         if self.algo == "grpo" and self.segment_chunks:
             raise ConfigError("GRPO learns from whole episodes; leave out --segment-chunks.")
+
+    @property
+    def lane_count(self) -> int:
+        """Lanes of a run whose `auto` has been counted out."""
+        assert self.lanes != "auto"
+        return self.lanes
 
     @property
     def staleness(self) -> int:
@@ -141,9 +154,25 @@ class TrainConfig:
         for key in plain:
             if key not in known:
                 raise ConfigError(f"Training has no setting {key!r}.{did_you_mean(key, known)}")
+        plain = {key: _number(key, value) for key, value in plain.items()}
         env = plain.get("env", ())
         names = env.split(",") if isinstance(env, str) else env
         try:
             return cls(**{**plain, "env": tuple(name for name in names if name)})
         except TypeError as exc:
             raise ConfigError(f"The configuration is wrong: {exc}") from exc
+
+
+def _number(key: str, value: Any) -> Any:
+    """YAML takes 3e-4, without a point, for text."""
+    if not isinstance(value, str) or key not in _NUMBERS:
+        return value
+    try:
+        return float(value)
+    except ValueError:
+        raise ConfigError(f"{key} is {value!r}; it must be a number.") from None
+
+
+_NUMBERS = frozenset(
+    f.name for f in dataclasses.fields(TrainConfig) if str(f.type) in ("float", "float | None")
+)

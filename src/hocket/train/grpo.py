@@ -34,6 +34,8 @@ class GRPOConfig:
     entropy: float = 0.0
     kl_weight: float = 0.0
     """How strongly the policy is held to the one that training began with."""
+    target_kl: float | None = None
+    """Ends an update once the new policy is this far from the old."""
     max_grad_norm: float = 1.0
     ratio: RatioConfig = field(default_factory=RatioConfig)
 
@@ -60,6 +62,8 @@ class GRPO:
             order = torch.randperm(len(rows), generator=rng).to(rows.device)
             for part in order.tensor_split(self.config.minibatches):
                 self.step(rows[part], measures)
+                if self.config.target_kl and measures.latest("kl") > self.config.target_kl:
+                    return measures.result()
         return measures.result()
 
     def prepare(self, segments: Sequence[Segment], version: int) -> TensorDict:

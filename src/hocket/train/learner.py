@@ -14,7 +14,7 @@ from hocket.train import checkpoint
 from hocket.train.config import TrainConfig
 from hocket.train.contract import trainable_parameters
 from hocket.train.grpo import GRPO, GRPOConfig
-from hocket.train.losses import RatioConfig
+from hocket.train.losses import Level, RatioConfig
 from hocket.train.networks import Description, make_network
 from hocket.train.ppo import PPO, PPOConfig
 from hocket.train.queue import QueueConfig, SegmentQueue
@@ -122,8 +122,12 @@ class Learner:
 
     def _make_algorithm(self, ranks: Ranks) -> PPO | GRPO:
         config = self.config
+        # Where a chunk's actions cannot be told apart, only the whole has a probability.
+        finest: Level = "action" if self.network.is_factorised else "chunk"
         ratio = RatioConfig(
-            level=config.ratio, correction=config.corrected_by, truncate=config.truncate
+            level=config.ratio or finest,
+            correction=config.corrected_by,
+            truncate=config.truncate,
         )
         if config.algo == "grpo":
             start = None if self._start is None else self._start.to(config.device)
@@ -134,6 +138,7 @@ class Learner:
                 clip_high=0.28 if config.clip_high is None else config.clip_high,
                 entropy=config.entropy,
                 kl_weight=config.kl_weight,
+                target_kl=config.target_kl,
                 max_grad_norm=config.max_grad_norm,
                 ratio=ratio,
             )

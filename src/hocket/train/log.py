@@ -1,12 +1,11 @@
-"""What a training run writes down: TensorBoard files, a table of JSON lines, and one line of text
-for people. The x axis is env steps, always."""
+"""What a training run writes down: TensorBoard files, a table of JSON lines, and a tracker where
+one is asked for. The x axis is env steps, always."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
 import json
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +14,6 @@ from typing import Any, TextIO
 from hocket.errors import MissingExtraError
 
 METRICS = "metrics.jsonl"
-_SAY_EVERY_S = 2.0
 
 
 class Log:
@@ -29,12 +27,9 @@ class Log:
         tracker: str = "none",
         resumed_at: int | None = None,
         wall_s: float = 0.0,
-        say: TextIO | None = sys.stderr,
     ) -> None:
         """Without a folder nothing is written. `resumed_at` is the env step that an interrupted run
         goes on from: what it had written beyond that did not happen."""
-        self._say = say
-        self._said_at = 0.0
         self._start = time.perf_counter() - wall_s
         self._file: TextIO | None = None
         self._board: Any = None
@@ -75,14 +70,6 @@ class Log:
             self._board.add_scalar(key, value, env_steps)
         if self._tracker is not None:
             self._tracker.log({**numbers, "env_steps": env_steps}, step=env_steps)
-
-    def say(self, text: str, *, always: bool = False) -> None:
-        """A line for people, unless one was just said."""
-        if self._say is None or (not always and self.wall_s - self._said_at < _SAY_EVERY_S):
-            return
-        self._said_at = self.wall_s
-        self._say.write(f"[{self.wall_s:7.1f} s] {text}\n")
-        self._say.flush()
 
     def close(self) -> None:
         """Finish every file."""

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
 import torch
 
 from hocket import config as run_config
-from hocket import machine, plugins
+from hocket import machine
 from hocket.batches import BatchConfig, Batches
 from hocket.contracts import Policy, WorkerSpec
-from hocket.data import ArraySpec, EnvSpec, Trial
+from hocket.data import ArraySpec, EnvSpec, PolicySpec, Trial
 from hocket.engine import Engine, EngineConfig
 from hocket.errors import SpecMismatchError, UsageError
 from hocket.eval_config import EvalConfig
 from hocket.fleet.fleet import Fleet, FleetConfig
 from hocket.folder import RunFolder
 from hocket.inference import Inference
-from hocket.planning import build_runtime, suites_of, tasks_of
+from hocket.planning import build_policy, build_runtime, suites_of, tasks_of
 from hocket.policies.simple import ZeroPolicy
 from hocket.probe import probe
 from hocket.replay import make_rule
@@ -30,13 +30,18 @@ from hocket.scheduler import Scheduler, SchedulerConfig
 from hocket.train import checkpoint, plan
 from hocket.train.collecting import CollectingPolicy, Holding, spec_of
 from hocket.train.config import TrainConfig
-from hocket.train.contract import BASE, Shapes
+from hocket.train.contract import BASE, Shapes, trainable_parameters
+from hocket.train.display import Display
 from hocket.train.evaluations import holder_of
 from hocket.train.links import InProcess, LearnerLink, Remote
 from hocket.train.log import Log
 from hocket.train.networks import Description, describe, make_network
 from hocket.train.ranks import Ranks
-from hocket.train.trainer import Trainer
+from hocket.train.trainer import Parts, Trainer
+from hocket.train.weights import WeightBlock
+
+_SYNC_BATCH = 16
+"""Rows of a synchronous run's batches: a fixed shape, whatever the lanes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,28 +73,35 @@ def train(
             stack.enter_context(RunFolder.at(run).lock())
             run_config.save_run(run, config.to_plain(), about=run_config.about_this_run())
         start = checkpoint.latest(run) if resume else None
+        state = None if start is None else checkpoint.read_table(start / checkpoint.STATE)
+        display = Display(
+            say if ranks.is_first else None,
+            total_steps=config.steps,
+            wall_s=0.0 if state is None else state["wall_s"],
+        )
+        stack.callback(display.close)
         base = _base(config)
         tasks, shapes = _look(config, base)
         description = describe(config, shapes)
-        state = None if start is None else checkpoint.read_table(start / checkpoint.STATE)
-        log = _open_log(config, run, state, ranks, say)
+        if config.lanes == "auto":
+            config = replace(config, lanes=_auto_lanes(config, tasks, description, base))
+        log = _open_log(config, run, state, ranks)
         stack.callback(log.close)
         fleet = stack.enter_context(_fleet(config, description, base))
         link = _link(config, description, run, start, ranks, fleet)
         stack.callback(link.close)
         policy = _policy(config, description, start, link, base)
         stack.callback(policy.close)
-        trainer = Trainer(
-            config,
-            tasks,
+        parts = Parts(
             run=run,
             policy=policy,
             description=description,
             link=link,
             log=log,
+            display=display,
             ranks=ranks,
-            restored=state,
         )
+        trainer = Trainer(config, tasks, parts, restored=state)
         _run(config, fleet, policy, trainer)
         if not trainer.is_complete and config.mode == "sync":
             link.save(trainer.counters())
@@ -187,14 +199,48 @@ def _fleet(config: TrainConfig, description: Description, base: Policy | None) -
         replan=config.replan,
         base=base,
     )
-    worker = WorkerSpec(
-        suites=suites_of(evaluation),
+    settings = FleetConfig(lanes=config.lane_count, step_timeout_s=config.step_timeout_s)
+    return Fleet(build_runtime(evaluation), _worker(config, spec), settings)
+
+
+def _worker(config: TrainConfig, spec: PolicySpec) -> WorkerSpec:
+    return WorkerSpec(
+        suites=suites_of(_as_evaluation(config)),
         reads=None if spec.inputs is None else tuple(spec.inputs),
         cameras=spec.cameras,
         python=config.env_python,
     )
-    settings = FleetConfig(lanes=config.lanes, step_timeout_s=config.step_timeout_s)
-    return Fleet(build_runtime(evaluation), worker, settings)
+
+
+def _auto_lanes(
+    config: TrainConfig, tasks: Sequence[plan.Task], description: Description, base: Policy | None
+) -> int:
+    """As many lanes as keep the cores busy, by the cost of one chunk; never more than a batch has
+    episodes. In synchronous mode at most as many as its fixed shape holds."""
+    network = make_network(config, description, None)
+    block = WeightBlock(trainable_parameters(network))
+    with contextlib.closing(block):
+        block.publish(trainable_parameters(network), 0)
+        policy = CollectingPolicy(
+            network,
+            description.shapes,
+            block,
+            Holding(is_deterministic=plan.is_evaluation, held_by=holder_of),
+            replan=config.replan,
+            device=config.collect_device,
+            base=base,
+        )
+        suite, task = tasks[0]
+        trial = Trial(suite=suite, task=task, seed=config.eval_seed)
+        worker = _worker(config, policy.spec)
+        seen = probe(build_runtime(_as_evaluation(config)), worker, policy, trial, replan=None)
+        lanes = seen.lanes(
+            cores=machine.cores(),
+            memory=machine.memory_bytes(),
+            trials=config.batch,
+            policy=policy,
+        )
+    return min(lanes, _SYNC_BATCH) if config.mode == "sync" else lanes
 
 
 def _link(
@@ -210,27 +256,20 @@ def _link(
     return InProcess(config, description, run, ranks=ranks, resume=start)
 
 
-def _open_log(
-    config: TrainConfig,
-    run: Path,
-    state: Mapping[str, Any] | None,
-    ranks: Ranks,
-    say: TextIO | None,
-) -> Log:
+def _open_log(config: TrainConfig, run: Path, state: Mapping[str, Any] | None, ranks: Ranks) -> Log:
     return Log(
         run if ranks.is_first else None,
         config.to_plain(),
         tracker=config.tracker,
         resumed_at=None if state is None else state["env_steps"],
         wall_s=0.0 if state is None else state["wall_s"],
-        say=say if ranks.is_first else None,
     )
 
 
 def _base(config: TrainConfig) -> Policy | None:
     if not config.residual:
         return None
-    built: Policy = plugins.build("policies", config.policy, config.policy_config)
+    built = build_policy(_as_evaluation(config))
     if not built.spec.chunk_length:
         raise UsageError(f"Policy {config.policy!r} does not say how long its chunks are.")
     return built
@@ -244,7 +283,8 @@ def _held_by(config: TrainConfig) -> Callable[[Trial], Hashable | None]:
 
 def _max_batch(config: TrainConfig) -> int:
     """In synchronous mode batches are padded to this: a fixed shape, whatever the lanes."""
-    return 16 if config.mode == "sync" and config.lanes <= 16 else max(64, config.lanes)
+    is_fixed = config.mode == "sync" and config.lane_count <= _SYNC_BATCH
+    return _SYNC_BATCH if is_fixed else max(64, config.lane_count)
 
 
 def _as_evaluation(config: TrainConfig) -> EvalConfig:
@@ -255,4 +295,6 @@ def _as_evaluation(config: TrainConfig) -> EvalConfig:
         lanes=config.lanes,
         env_python=config.env_python,
         env_config=config.env_config,
+        policy_python=config.policy_python,
+        policy_config=config.policy_config,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -43,11 +43,13 @@ class Description:
     replan: int | None = None
     base: str = ""
     """The policy whose actions a residual corrects."""
+    base_config: Mapping[str, Any] = field(default_factory=dict)
 
     def to_plain(self) -> dict[str, Any]:
         """As values that JSON knows."""
         plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return {**plain, "config": dict(self.config), "shapes": self.shapes.to_plain()}
+        settings = {"config": dict(self.config), "base_config": dict(self.base_config)}
+        return {**plain, **settings, "shapes": self.shapes.to_plain()}
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Description:
@@ -93,13 +95,14 @@ def describe(config: TrainConfig, shapes: Shapes) -> Description:
             shapes=shapes,
             replan=config.replan,
             base=config.policy,
+            base_config=config.policy_config,
         )
     if config.policy == "reference":
         reference: dict[str, Any] = {
             "chunk_length": CHUNK_LENGTH,
             "hidden": [256, 256, 256],
             "features": "metaworld",
-            "std": config.std or 0.2,
+            "std": config.std or 0.25,
             "seed": config.seed,
         }
         kind = "hocket.train.actor:ChunkActor"

@@ -25,7 +25,7 @@ class PPOConfig:
 
     gamma: float = 0.99
     """Discount of a step; a chunk of k steps discounts by gamma^k."""
-    lam: float = 0.95
+    lam: float = 0.99
     epochs: int = 4
     minibatches: int = 4
     clip: float = 0.2

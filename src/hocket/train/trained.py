@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hocket import plugins
 from hocket.contracts import Policy
 from hocket.data import Actions, Batch, EnvSpec, PolicySpec
 from hocket.errors import ConfigError
+
+if TYPE_CHECKING:
+    from hocket.train.networks import Description
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +26,8 @@ class TrainedConfig:
     """The class of the network as package.module:Class, where it is one of your own."""
     base: str = ""
     """The policy that a residual corrects, by the name that it was trained with."""
+    base_python: str = ""
+    """Interpreter for that policy, where it needs another one than this."""
     device: str = "cpu"
 
 
@@ -52,7 +58,7 @@ class TrainedPolicy:
             Holding(is_deterministic=lambda _: not config.sample, held_by=lambda _: None),
             replan=description.replan,
             device=config.device,
-            base=_base(description.base, config.base),
+            base=_base(description, config),
         )
 
     @property
@@ -72,13 +78,17 @@ class TrainedPolicy:
         self._block.close()
 
 
-def _base(wanted: str, named: str) -> Policy | None:
-    if not wanted:
+def _base(description: Description, config: TrainedConfig) -> Policy | None:
+    name = description.base
+    if not name:
         return None
-    if wanted != named:
+    if name != config.base:
         raise ConfigError(
-            f"These weights correct the policy {wanted!r}, which is not loaded unasked. Name it: "
-            f"--policy.base {wanted}"
+            f"These weights correct the policy {name!r}, which is not loaded unasked. Name it: "
+            f"--policy.base {name}"
         )
-    built: Policy = plugins.build("policies", named)
+    settings: Mapping[str, Any] = description.base_config
+    if config.base_python:
+        name, settings = f"sidecar:{name}", {"python": config.base_python, "config": dict(settings)}
+    built: Policy = plugins.build("policies", name, settings)
     return built

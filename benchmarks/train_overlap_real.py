@@ -1,0 +1,153 @@
+"""What asynchronous training gains with real work on both sides: MetaWorld and a large network.
+
+    python benchmarks/train_overlap_real.py --device cuda --lanes 4
+
+Nothing sleeps here. C and T, the seconds of collecting and of learning from one batch, are those of
+the synchronous run; what async can gain over it is (C + T) / max(C, T). The number of epochs sets
+their ratio, after a short run that tells what an epoch costs. Both sides use the same device, so
+that whatever they take from each other counts.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import statistics
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import tyro
+from torch import nn
+
+from hocket.train.actor import ChunkActor
+from hocket.train.config import TrainConfig
+from hocket.train.contract import Shapes
+from hocket.train.loop import train
+from hocket.train.names import ActorConfig
+
+MAX_STEPS = 100
+CALIBRATION = 16
+"""Epochs of the first run."""
+SKIPPED = 3
+"""First updates: caches, compilation and the first copies are no part of the figure."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Benchmark:
+    device: str = "cuda"
+    task: str = "reach-v3"
+    width: int = 5200
+    """Of the three hidden layers of actor and critic each: 5200 gives 109 million parameters."""
+    lanes: int = 2
+    batch: int = 32
+    minibatches: int = 4
+    ratios: tuple[float, ...] = (2.0, 1.0, 0.5)
+    """C over T, roughly."""
+    updates: int = 12
+    out: Path | None = None
+
+
+class LargeActor(ChunkActor):
+    """The actor with plainly drawn weights: orthogonal ones of this size take minutes."""
+
+    def __init__(self, shapes: Shapes, config: ActorConfig) -> None:
+        super().__init__(shapes, replace(config, hidden=(8,)))
+        sizes = [self.actors[0][0].in_features, *config.hidden]
+        self.actors = nn.ModuleList([plain([*sizes, self.noise_size])])
+        self.critics = nn.ModuleList([plain([*sizes, 1])])
+
+
+def plain(sizes: list[int]) -> nn.Module:
+    layers: list[nn.Module] = []
+    for fan_in, fan_out in itertools.pairwise(sizes):
+        layers += [nn.Linear(fan_in, fan_out), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def configured(setup: Benchmark, mode: str, epochs: int, updates: int) -> TrainConfig:
+    return TrainConfig(
+        env=(f"metaworld:{setup.task}",),
+        env_config={"max_steps": MAX_STEPS},
+        policy="train_overlap_real:LargeActor",
+        policy_config={"chunk_length": 10, "hidden": [setup.width] * 3},
+        mode=mode,
+        lanes=setup.lanes,
+        batch=setup.batch,
+        epochs=epochs,
+        minibatches=setup.minibatches,
+        lr=1e-6,
+        steps=(updates + SKIPPED) * setup.batch * MAX_STEPS,
+        eval_every=0,
+        checkpoint_every=0,
+        device=setup.device,
+        collect_device=setup.device,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """Means over the updates of a run."""
+
+    update_s: float
+    learn_s: float
+    env_steps: float
+
+
+def pace(config: TrainConfig) -> Pace:
+    with tempfile.TemporaryDirectory() as folder:
+        train(config, Path(folder) / "run", say=None)
+        lines = (Path(folder) / "run" / "metrics.jsonl").read_text().splitlines()
+    records: list[dict[str, Any]] = [json.loads(line) for line in lines]
+    pairs = list(zip(records[SKIPPED - 1 :], records[SKIPPED:], strict=False))
+    spans = [new["wall_s"] - old["wall_s"] for old, new in pairs]
+    return Pace(
+        update_s=statistics.mean(spans),
+        learn_s=statistics.mean(
+            span * new["time/learning"] for span, (_, new) in zip(spans, pairs, strict=True)
+        ),
+        env_steps=statistics.mean(new["env_steps"] - old["env_steps"] for old, new in pairs),
+    )
+
+
+def compared(setup: Benchmark, epochs: int) -> dict[str, float]:
+    sync, both = (
+        pace(configured(setup, mode, epochs, setup.updates)) for mode in ("sync", "async")
+    )
+    collect_s = sync.update_s - sync.learn_s
+    possible = sync.update_s / max(collect_s, sync.learn_s)
+    gain = sync.update_s / both.update_s
+    return {
+        "epochs": epochs,
+        "collect_s": collect_s,
+        "learn_s": sync.learn_s,
+        "sync_s": sync.update_s,
+        "async_s": both.update_s,
+        "gain": gain,
+        "possible": possible,
+        "share": gain / possible,
+        "async_learn_s": both.learn_s,
+        "sync_env_steps": sync.env_steps,
+        "async_env_steps": both.env_steps,
+    }
+
+
+def main(setup: Benchmark) -> None:
+    first = pace(configured(setup, "sync", CALIBRATION, 3))
+    epoch_s = first.learn_s / CALIBRATION
+    rows = []
+    print("| epochs | C s | T s | sync s/update | async s/update | gain | possible | share |")
+    print("|---|---|---|---|---|---|---|---|")
+    for ratio in setup.ratios:
+        epochs = max(1, round((first.update_s - first.learn_s) / ratio / epoch_s))
+        row = compared(setup, epochs)
+        rows.append(row)
+        shown = ("collect_s", "learn_s", "sync_s", "async_s", "gain", "possible", "share")
+        print(f"| {epochs} | " + " | ".join(f"{row[key]:.2f}" for key in shown) + " |", flush=True)
+        if setup.out is not None:
+            setup.out.write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Benchmark))
