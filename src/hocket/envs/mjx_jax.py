@@ -38,7 +38,9 @@ class JaxRows:
         self.tasks = (task.info.name,)
         self._task = task
         model = mujoco.MjModel.from_xml_string(task.xml())
-        self._step = _compiled(task, model)
+        device = jax.devices()[0]
+        self._is_on_host = device.platform == "cpu"
+        self._step = _compiled(task, model, on_host=self._is_on_host)
         self._place = jax.jit(lambda mask, new, old: jnp.where(mask[:, None], new, old))
         self._observe = jax.jit(
             lambda state, goal: task.rules.observe(
@@ -52,12 +54,10 @@ class JaxRows:
         self._nq = model.nq
         high = np.ones(model.nu, np.float32)
         self.action_space = gymnasium.spaces.Box(-high, high)
-        device = jax.devices()[0]
         self.notes = (
             f"Simulated by MJX {mujoco.__version__} on {device.device_kind}; the first step "
             f"compiles it for {rows} rows, which takes some seconds.",
         )
-        self._is_on_host = device.platform == "cpu"
 
     def reset(self, rows: Array, tasks: Sequence[str], seeds: Sequence[int]) -> None:
         """Part of the BatchedEnv contract."""
@@ -114,7 +114,7 @@ class JaxRows:
         self._seen = None
 
 
-def _compiled(task: MjxTask, model: mujoco.MjModel) -> Any:
+def _compiled(task: MjxTask, model: mujoco.MjModel, *, on_host: bool) -> Any:
     """`(state, goal, actions, active) -> (state, seen, distance)`, all `[N, ...]`."""
     on_device = mjx.put_model(model)
     blank = mjx.make_data(on_device)
@@ -125,7 +125,10 @@ def _compiled(task: MjxTask, model: mujoco.MjModel) -> Any:
             qvel=state[model.nq :],
             ctrl=jnp.clip(action, -1.0, 1.0) * task.speed,
         )
-        data = jax.lax.fori_loop(0, task.substeps, lambda _, d: mjx.step(on_device, d), data)
+        # Without a loop, a GPU gets the kernels of all substeps at once.
+        data = jax.lax.fori_loop(
+            0, task.substeps, lambda _, d: mjx.step(on_device, d), data, unroll=not on_host
+        )
         return jnp.concatenate([data.qpos, data.qvel])
 
     def step(state: Any, goal: Any, actions: Any, active: Any) -> Any:

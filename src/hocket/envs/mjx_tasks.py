@@ -48,7 +48,7 @@ class MjxTask:
     """Joint speed at a full action, rad/s."""
     near: float
     """Success is to be closer to the goal than this, in metres."""
-    substeps: int = 5
+    substeps: int = 2
     eye: tuple[float, float, float] = (0.9, -0.8, 0.9)
     """Where films are seen from, in metres."""
 

@@ -108,7 +108,9 @@ def _furnished(task: MjxTask) -> mujoco.MjModel:
     """The task's model with a floor, light, a camera and a mark at the goal."""
     spec = mujoco.MjSpec.from_string(task.xml())
     for geom in spec.geoms:
-        geom.rgba = _BLOCK if geom.type == mujoco.mjtGeom.mjGEOM_CYLINDER else _ARM
+        geom.rgba = _ARM
+        if geom.name == "block":
+            geom.type, geom.rgba = mujoco.mjtGeom.mjGEOM_CYLINDER, _BLOCK
     world = spec.worldbody
     world.add_geom(
         type=mujoco.mjtGeom.mjGEOM_PLANE, size=[1, 1, 0.1], rgba=_FLOOR, contype=0, conaffinity=0
