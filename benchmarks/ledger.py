@@ -27,7 +27,6 @@ from pathlib import Path
 
 import numpy as np
 
-from hocket.contracts import AttemptStart, StepRecord
 from hocket.data import Chunk, Episode, Outcome, TaskInfo, Trial
 from hocket.events import (
     AttemptsBegan,
@@ -40,6 +39,7 @@ from hocket.ledger import Ledger, LedgerView
 from hocket.record.chunks import ChunkRows, load_chunks
 from hocket.record.steps import StepRows, StepsConfig, StepsSink, load_steps
 from hocket.report import Report, Throughput
+from hocket.sinks import AttemptStart, StepRecord
 
 LANES = 64
 STEPS = 150

@@ -25,10 +25,10 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))
 
 import hocket
-from hocket.contracts import AttemptStart, StepRecord
 from hocket.data import Outcome, TaskInfo, Trial
 from hocket.record.states import load_states
 from hocket.record.video import VideoConfig, VideoSink
+from hocket.sinks import AttemptStart, StepRecord
 from one_ms import LENGTH, STEP_S
 
 LIMIT = 0.05

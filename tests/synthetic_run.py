@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 
-from hocket.contracts import AttemptStart, StepRecord
 from hocket.data import Chunk, Episode, Outcome, PolicySpec, TaskInfo, Trial
 from hocket.events import (
     AttemptFailed,
@@ -33,6 +32,7 @@ from hocket.folder import RunFolder
 from hocket.ledger import Ledger, LedgerConfig
 from hocket.record.chunks import ChunkRows
 from hocket.record.steps import StepRows, StepsSink
+from hocket.sinks import AttemptStart, StepRecord
 
 PER_CHUNK = 3
 QUICK = LedgerConfig(group_s=0.004)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from hocket.data import Actions, Answer, Array, Batch, PolicySpec, Row, Trial
+from hocket.data import Actions, Answer, Array, Batch, Chunks, PolicySpec, Row, Trial
 from hocket.errors import ChunkShapeError, ChunkValueError
 from hocket.inference import Answered, Inference, Job, WarmedUp, account
 
@@ -228,3 +228,49 @@ def test_the_account_of_an_error_begins_where_the_policy_was_called() -> None:
     assert "in hook" in text
     assert "/hocket/inference.py" not in text
     assert account(ChunkShapeError("wrong")) == "ChunkShapeError: wrong"
+
+
+def warm(inference: Inference, seconds: dict[int, float]) -> None:
+    """As if a warm-up had found that batches take so long."""
+    inference._answers.append(WarmedUp(queue="q", latencies=seconds, error=None))
+    inference.answers()
+
+
+def test_brief_batches_are_answered_by_the_thread_that_asks() -> None:
+    seen: list[str] = []
+    inference = Inference([Echo(lambda _: seen.append(threading.current_thread().name))], ["echo"])
+    assert inference.at_once(job(2)) is None  # nothing is known of it yet
+    warm(inference, {1: 1e-5, 2: 2e-5, 4: 1.0})
+    answer = inference.at_once(job(2))
+    assert answer is not None
+    assert values(answer) == [0, 1]
+    assert seen == [threading.current_thread().name]
+    assert inference.at_once(job(3)) is None  # no batch of this size was brief
+
+
+def test_a_policy_that_is_brief_no_more_goes_back_to_its_thread() -> None:
+    inference = Inference([Echo(lambda _: time.sleep(0.01))], ["echo"])
+    warm(inference, {4: 1e-5})
+    asked = [inference.at_once(job(4)) for _ in range(5)]
+    assert [answer is not None for answer in asked] == [True, True, True, False, False]
+
+
+def test_policies_that_keep_state_or_run_side_by_side_are_never_answered_at_once() -> None:
+    class Stateful(Echo):
+        def begin_session(self, row: Row) -> None: ...
+
+        def end_session(self, session: str) -> None: ...
+
+    for policy in (Stateful(), Echo(concurrency=2)):
+        inference = Inference([policy], ["echo"])
+        warm(inference, {4: 1e-5})
+        assert inference.at_once(job(1)) is None
+
+
+def test_an_answer_without_errors_keeps_its_columns() -> None:
+    (answer,) = run(Echo(), job(4))
+    assert isinstance(answer.chunks, Chunks)
+    assert answer.chunks.actions.shape == (4, 3, 2)
+    assert [float(chunk.actions[0, 0]) for chunk in answer.chunks] == [0, 1, 2, 3]
+    assert [float(chunk.actions[0, 0]) for chunk in answer.chunks[1:3]] == [1, 2]
+    assert answer.chunks.count(None) == 0

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from hocket.scheduler import BatchPlan, Scheduler, SchedulerConfig
+from hocket.scheduler import Scheduler, SchedulerConfig
+from hocket.waiting import BatchPlan
 
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 

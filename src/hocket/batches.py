@@ -11,7 +11,8 @@ from hocket.data import EnvSpec
 from hocket.fleet.fleet import Fleet
 from hocket.inference import Answered, Inference, Job, WarmedUp
 from hocket.lanes import Lane, Rows
-from hocket.scheduler import BatchPlan, Scheduler
+from hocket.scheduler import Scheduler
+from hocket.waiting import BatchPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,15 +18,14 @@ from dataclasses import dataclass
 from itertools import compress
 from typing import Any, cast
 
-from hocket.batches import Batches, Flight
+from hocket.batches import Batches
 from hocket.contracts import Durable, Reader
-from hocket.data import Array, Chunk, Chunks, EnvSpec, Episode, Observation, Outcome, Trial
-from hocket.errors import EnvError, HocketError, WorkerFailed
+from hocket.data import EnvSpec, Episode, Observation, Outcome, Trial
+from hocket.deliveries import Delivery, deliver, inferred
+from hocket.errors import EnvError, WorkerFailed
 from hocket.events import (
     AttemptFailed,
     AttemptsBegan,
-    BatchInferred,
-    ChunksExecuted,
     Event,
     RunEnded,
     RunStarted,
@@ -35,11 +34,11 @@ from hocket.events import (
 )
 from hocket.fleet import notices
 from hocket.fleet.fleet import Fleet
-from hocket.inference import Answered, Inference, account
+from hocket.inference import Inference, account
 from hocket.lanes import Lane, Turn
 from hocket.replay import ChunkRule, SharedRule
 from hocket.trials import TrialQueue
-from hocket.wire import END_OBSERVED, END_TERMINATED, END_TRUNCATED
+from hocket.wire import END_OBSERVED
 
 _LONGEST_WAIT_S = 0.1
 """Between two turns, so that the fleet's watchdog looks often enough."""
@@ -227,7 +226,7 @@ class Engine:
             lane.steps += steps
             lane.total += total
             lane.chunk += 1
-        self._turn.executed.append(self._told(notice, running, now))
+        self._turn.add(notice, running, self._finals(notice), now)
         numbers, busy_s = notice.lanes, notice.busy_s
         if any(notice.ends):
             for number, lane, end in zip(numbers, running, notice.ends, strict=True):
@@ -238,34 +237,16 @@ class Engine:
             numbers, busy_s = list(compress(numbers, goes_on)), list(compress(busy_s, goes_on))
         self._batches.add_all(numbers, running, now, busy_s)
 
-    def _told(
-        self, notice: notices.LanesExecuted, lanes: Sequence[Lane], now: float
-    ) -> ChunksExecuted:
-        ends = notice.ends
-        final: Sequence[Observation | None] = (None,) * len(ends)
-        if self._config.final_observation:
-            final = [
-                self._final(number) if end & END_OBSERVED else None
-                for number, end in zip(notice.lanes, ends, strict=True)
-            ]
-        return ChunksExecuted(
-            time=now,
-            lanes=notice.lanes,
-            trials=[lane.trial for lane in lanes],
-            attempts=notice.attempts,
-            chunks=notice.chunks,
-            steps=notice.steps,
-            rewards=notice.rewards,
-            terminated=[end & END_TERMINATED != 0 for end in ends],
-            truncated=[end & END_TRUNCATED != 0 for end in ends],
-            busy=notice.busy_s,
-            observed=notice.observe_s,
-            final=final,
-        )
-
-    def _final(self, number: int) -> Observation:
-        # The lane is free at once, and its next episode would write into the same memory.
-        return {key: view.copy() for key, view in self._fleet.arrays(number).items()}
+    def _finals(self, notice: notices.LanesExecuted) -> Sequence[Observation | None]:
+        if not self._config.final_observation:
+            return (None,) * len(notice.lanes)
+        # The lanes are free at once, and their next episodes would write into the same memory.
+        return [
+            {key: view.copy() for key, view in self._fleet.arrays(number).items()}
+            if end & END_OBSERVED
+            else None
+            for number, end in zip(notice.lanes, notice.ends, strict=True)
+        ]
 
     def _end(self, number: int, episode: Episode) -> None:
         self._batches.remove(number)
@@ -331,14 +312,7 @@ class Engine:
         if again:
             self._trials.give_back(trial)
             return
-        episode = Episode(
-            trial=trial,
-            attempt=attempt,
-            outcome=Outcome.ERROR,
-            steps=steps,
-            total_reward=0.0,
-            error=error,
-        )
+        episode = Episode(trial, attempt, Outcome.ERROR, steps, 0.0, error=error)
         self._turn.ended.append((number, episode))
         self._turn.sealed.append(episode)
 
@@ -346,67 +320,23 @@ class Engine:
 
     def _deliver_answers(self, now: float) -> None:
         for answer, flight in self._batches.answers(now):
-            delivered = self._deliver(answer, flight, now)
-            self._emit(
-                BatchInferred(
-                    time=now,
-                    batch=answer.job.number,
-                    began=answer.began - self._start,
-                    ended=answer.ended - self._start,
-                    lanes=flight.numbers,
-                    trials=[lane.trial for lane in flight.lanes],
-                    attempts=[lane.attempt for lane in flight.lanes],
-                    chunks=flight.rows.chunks,
-                    delivered=delivered,
-                    ready=flight.ready_at,
-                    size=max(answer.job.pad_to, len(flight.numbers)),
-                    observations=answer.observations,
-                )
-            )
-
-    def _deliver(self, answer: Answered, flight: Flight, now: float) -> Sequence[Chunk | None]:
-        """Send each chunk to the lane that asked for it; None for those that were not sent."""
-        chunks, rule = answer.chunks, self._shared_rule
-        if (
-            rule is None
-            or not isinstance(chunks, Chunks)
-            or list(map(self._lanes.get, flight.numbers)) != flight.lanes
-        ):
-            return self._deliver_singly(answer, flight, now)
-        try:
-            actions = rule.take_all(chunks.actions)
-        except HocketError:
-            return self._deliver_singly(answer, flight, now)
-        if self._batches.recalls:
-            for lane in flight.lanes:
-                lane.source = chunks.source
-        self._execute(flight.numbers, flight.lanes, actions, now)
-        return chunks
-
-    def _deliver_singly(
-        self, answer: Answered, flight: Flight, now: float
-    ) -> Sequence[Chunk | None]:
-        """The same where something may be wrong with a row: it costs that row's attempt."""
-        delivered: list[Chunk | None] = []
-        sent: list[tuple[int, Lane, Array]] = []
-        for i, (number, lane) in enumerate(zip(flight.numbers, flight.lanes, strict=True)):
-            chunk = answer.chunks[i] if self._lanes.get(number) is lane else None
-            delivered.append(chunk)
-            if self._lanes.get(number) is not lane:
-                continue
-            try:
-                if chunk is None:
-                    raise answer.errors[i] or HocketError("The policy gave no answer.")
-                sent.append((number, lane, lane.rule.take(chunk.actions, lane.steps)))
-                lane.source = chunk.source
-            except Exception as exc:  # noqa: BLE001 - an error of a user's policy costs its row
-                self._lose(number, account(exc), now)
+            delivery = deliver(answer, flight, self._lanes, self._shared_rule)
+            for number, lane, error in delivery.failed:
+                self._lose(number, account(error), now)
                 self._fleet.discard([number], [lane.attempt])
                 self._free.append(number)
-        if sent:
-            numbers, lanes, actions = zip(*sent, strict=True)
-            self._execute(numbers, lanes, actions, now)
-        return delivered
+            if delivery.numbers:
+                self._execute(delivery, now)
+            self._emit(inferred(answer, flight, delivery, now=now, start=self._start))
+
+    def _execute(self, delivery: Delivery, now: float) -> None:
+        numbers, lanes = delivery.numbers, delivery.lanes
+        if self._batches.recalls:
+            for lane, source in zip(lanes, delivery.sources, strict=True):
+                lane.source = source
+        attempts = [lane.attempt for lane in lanes]
+        self._fleet.execute(numbers, attempts, [lane.chunk for lane in lanes], delivery.actions)
+        self._batches.executing(numbers, lanes, now)
 
     def _recall(self, is_stale: Callable[[str], bool]) -> None:
         """Stop chunks whose source is gone: their lanes ask again, with what they see then."""
@@ -415,17 +345,6 @@ class Engine:
                 lane.source = ""
                 lane.rule = self._new_rule()  # an ensemble would go on with what was recalled
                 self._fleet.recall(number, lane.attempt, lane.chunk)
-
-    def _execute(
-        self,
-        numbers: Sequence[int],
-        lanes: Sequence[Lane],
-        actions: Sequence[Array] | Array,
-        now: float,
-    ) -> None:
-        attempts = [lane.attempt for lane in lanes]
-        self._fleet.execute(numbers, attempts, [lane.chunk for lane in lanes], actions)
-        self._batches.executing(numbers, lanes, now)
 
     # -- trials --------------------------------------------------------------------------------
 
@@ -446,8 +365,7 @@ class Engine:
             lane = self._lanes[number] = Lane(trial, attempt, self._new_rule(), kind, now)
             began.append((number, lane))
         numbers = [number for number, _ in began]
-        trials = [lane.trial for _, lane in began]
-        attempts = [lane.attempt for _, lane in began]
+        trials, attempts = zip(*((lane.trial, lane.attempt) for _, lane in began), strict=True)
         self._emit(AttemptsBegan(time=now, lanes=numbers, trials=trials, attempts=attempts))
         self._fleet.begin(
             numbers,
@@ -456,8 +374,7 @@ class Engine:
             [self._config.max_steps] * len(numbers),
             final_observation=self._config.final_observation,
             record=[
-                {**self._record(trial, attempt), **self._folder}
-                for trial, attempt in zip(trials, attempts, strict=True)
+                {**self._record(lane.trial, lane.attempt), **self._folder} for _, lane in began
             ],
         )
         return True

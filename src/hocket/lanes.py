@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import overload
 
-from hocket.data import Episode, Outcome, Row, Trial, noise_seeds
+from hocket.data import Episode, Observation, Outcome, Row, Trial, noise_seeds
 from hocket.events import ChunksExecuted, EpisodesEnded, EpisodesSealed, Event, LanesReady
+from hocket.fleet.notices import LanesExecuted
 from hocket.replay import ChunkRule
 from hocket.wire import END_JUDGED, END_SUCCESS, END_TERMINATED, END_TRUNCATED
 
@@ -117,18 +118,42 @@ class Rows(Sequence[Row]):
 class Turn:
     """What one turn of the engine has to tell, until it becomes a few events."""
 
-    __slots__ = ("ended", "executed", "ready", "sealed")
+    __slots__ = ("_executed", "ended", "ready", "sealed")
 
     def __init__(self) -> None:
-        self.executed: list[ChunksExecuted] = []
+        self._executed: list[ChunksExecuted] = []
         self.ready: list[tuple[int, Trial, int]] = []
         self.ended: list[tuple[int, Episode]] = []
         self.sealed: list[Episode] = []
 
+    def add(
+        self,
+        notice: LanesExecuted,
+        lanes: Sequence[Lane],
+        final: Sequence[Observation | None],
+        now: float,
+    ) -> None:
+        """Chunks were run in these lanes, at whose end some saw what is in `final`."""
+        told = ChunksExecuted(
+            time=now,
+            lanes=notice.lanes,
+            trials=[lane.trial for lane in lanes],
+            attempts=notice.attempts,
+            chunks=notice.chunks,
+            steps=notice.steps,
+            rewards=notice.rewards,
+            terminated=[end & END_TERMINATED != 0 for end in notice.ends],
+            truncated=[end & END_TRUNCATED != 0 for end in notice.ends],
+            busy=notice.busy_s,
+            observed=notice.observe_s,
+            final=final,
+        )
+        self._executed.append(told)
+
     def take(self, now: float) -> list[Event]:
         """All of it, in the order in which readers must hear it; then nothing is left to tell."""
-        events: list[Event] = [*self.executed]
-        self.executed.clear()
+        events: list[Event] = [*self._executed]
+        self._executed.clear()
         if self.ready:
             lanes, trials, attempts = zip(*self.ready, strict=True)
             events.append(LanesReady(time=now, lanes=lanes, trials=trials, attempts=attempts))

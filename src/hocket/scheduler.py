@@ -28,7 +28,8 @@ from dataclasses import dataclass
 from itertools import islice
 from math import ceil, inf
 
-from hocket.cycle import Contention, Latency, RunningMedian, Work, target_batch
+from hocket.cycle import Contention, Latency, Work, target_batch
+from hocket.waiting import BatchPlan, Kind, Lane, Queue
 
 PATIENCE = 1.5
 """The oldest ready lane waits at most so many times the median duration of a chunk."""
@@ -48,8 +49,6 @@ MOVED = 0.1
 """Share of the lanes that must come or go for the model to be asked again at once."""
 LEARNT = 2
 """Durations that are learnt from where more chunks end at once: they tell much the same."""
-KIND_WINDOW = 31
-QUEUE_WINDOW = 127
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,77 +66,14 @@ class SchedulerConfig:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchPlan:
-    """The lanes of one batch, oldest first, all of one queue."""
-
-    lanes: tuple[int, ...]
-    queue: Hashable
-
-
-class _Queue:
-    """Ready lanes of one signature, oldest first, and those that will come back to it."""
-
-    def __init__(self, key: Hashable) -> None:
-        self.key = key
-        self.ready: dict[int, float] = {}
-        """Lane to the time since when it is ready. Dicts keep order, and removal is O(1)."""
-        self.late_at: list[float] = []
-        """When each executing lane is overdue, sorted."""
-        self.seconds = RunningMedian(QUEUE_WINDOW)
-        """How long chunks took, whatever their kind: those that come often count often."""
-        self.kinds: dict[_Kind, int] = {}
-        """Lanes by the kind of their last chunk, so that rare guests count for little."""
-        self.members = 0
-        """Lanes whose last observation was of this signature and that have not left."""
-        self.target = 1
-        self.members_at_target = -1
-        """For how many the target was computed; -1: it is to be computed again."""
-
-    @property
-    def oldest(self) -> float:
-        return next(iter(self.ready.values()))
-
-    @property
-    def typical_s(self) -> float:
-        return self.seconds.value or 0.0
-
-    def count(self, kind: _Kind | None, change: int) -> None:
-        if kind is not None:
-            self.kinds[kind] = self.kinds.get(kind, 0) + change
-
-
-class _Kind:
-    """Chunks that should take about the same time."""
-
-    __slots__ = ("seconds",)
-
-    def __init__(self) -> None:
-        self.seconds = RunningMedian(KIND_WINDOW)
-
-
-class _Lane:
-    """Where a lane is, and what it did last."""
-
-    __slots__ = ("is_executing", "kind", "lane_seconds", "late_at", "queue", "started")
-
-    def __init__(self, queue: _Queue) -> None:
-        self.queue = queue
-        self.kind: _Kind | None = None
-        self.is_executing = False
-        self.started = 0.0
-        self.lane_seconds = 0.0
-        self.late_at: float | None = None
-
-
 class Scheduler:
     """Lanes in, batches out."""
 
     def __init__(self, config: SchedulerConfig) -> None:
         self._config = config
-        self._lanes: dict[int, _Lane] = {}
-        self._queues: dict[Hashable, _Queue] = {}
-        self._kinds: dict[Hashable, _Kind] = {}
+        self._lanes: dict[int, Lane] = {}
+        self._queues: dict[Hashable, Queue] = {}
+        self._kinds: dict[Hashable, Kind] = {}
         self._latency = Latency()
         self._infer_s: list[float] = [0.0]
         """The latency of every size that lanes can make, as of the last check."""
@@ -159,10 +95,10 @@ class Scheduler:
         """Chunks were just sent to these lanes. `kind` is what their duration depends on."""
         chunks = self._kinds.get(kind)
         if chunks is None:
-            chunks = self._kinds[kind] = _Kind()
+            chunks = self._kinds[kind] = Kind()
         usual_s = chunks.seconds.value
         self._count(now, len(lanes))
-        late: dict[_Queue, tuple[float, int]] = {}
+        late: dict[Queue, tuple[float, int]] = {}
         for number in lanes:
             lane = self._lanes.get(number)
             if lane is None or lane.is_executing or number in lane.queue.ready:
@@ -191,10 +127,10 @@ class Scheduler:
         """An observation came. `busy_s` is how long the chunk took; None after a reset."""
         place = self._queues.get(queue)
         if place is None:
-            place = self._queues[queue] = _Queue(queue)
+            place = self._queues[queue] = Queue(queue)
         known = self._lanes.get(lane)
         if known is None:
-            known = self._lanes[lane] = _Lane(place)
+            known = self._lanes[lane] = Lane(place)
             place.members += 1
         elif lane in known.queue.ready:
             raise ValueError(f"Lane {lane} is ready already.")
@@ -211,8 +147,8 @@ class Scheduler:
         its cost. Of many durations a few are looked at."""
         place = self._queues.get(queue)
         if place is None:
-            place = self._queues[queue] = _Queue(queue)
-        ended: list[tuple[_Lane, float]] = []
+            place = self._queues[queue] = Queue(queue)
+        ended: list[tuple[Lane, float]] = []
         late: dict[float, int] = {}
         known, ready = self._lanes, place.ready
         for number, seconds in zip(lanes, busy_s, strict=True):
@@ -257,7 +193,7 @@ class Scheduler:
         """Take a batch out of its queue, and a policy slot; None if nothing should leave now."""
         if self._in_flight >= self._config.concurrency:
             return None
-        chosen: _Queue | None = None
+        chosen: Queue | None = None
         for queue in self._queues.values():
             # Between queues the one whose oldest lane waits longest goes first: none starves.
             is_older = queue.ready and (chosen is None or queue.oldest < chosen.oldest)
@@ -319,7 +255,7 @@ class Scheduler:
 
     # -- When a batch leaves ---------------------------------------------------------------------
 
-    def _leaves(self, queue: _Queue, now: float) -> bool:
+    def _leaves(self, queue: Queue, now: float) -> bool:
         self._aim(queue, now)
         return (
             len(queue.ready) >= queue.target
@@ -327,12 +263,12 @@ class Scheduler:
             or not (self._pays_to_wait(queue, now) or self._pays_to_give_way(queue, now))
         )
 
-    def _patient_until(self, queue: _Queue) -> float:
+    def _patient_until(self, queue: Queue) -> float:
         """Time that a lane spent waiting for a slot says nothing about who else is coming: with
         an inference longer than a chunk, whoever just missed a batch would always go alone."""
         return max(queue.oldest, self._free_since) + PATIENCE * queue.typical_s
 
-    def _size(self, queue: _Queue) -> int:
+    def _size(self, queue: Queue) -> int:
         """All that are ready, or the target of them where two batches cost all of them less."""
         infer_s = self._infer_s
         ready = min(len(queue.ready), self._config.max_batch)
@@ -341,7 +277,7 @@ class Scheduler:
         second_s = infer_s[first] + infer_s[rest]
         return first if first * infer_s[first] + rest * second_s < ready * infer_s[ready] else ready
 
-    def _pays_to_wait(self, queue: _Queue, now: float) -> bool:
+    def _pays_to_wait(self, queue: Queue, now: float) -> bool:
         """Is there a number of coming lanes for which waiting costs all of them less time?"""
         here, infer_s = len(queue.ready), self._infer_s
         alone_s = infer_s[here]
@@ -362,7 +298,7 @@ class Scheduler:
             more //= 2
         return False
 
-    def _pays_to_give_way(self, queue: _Queue, now: float) -> bool:
+    def _pays_to_give_way(self, queue: Queue, now: float) -> bool:
         """Is a larger batch of another signature so near that it had better go first?"""
         if len(self._queues) == 1 or self._config.concurrency - self._in_flight > 1:
             return False
@@ -379,14 +315,14 @@ class Scheduler:
                 more //= 2
         return False
 
-    def _expected_s(self, queue: _Queue, place: int, now: float) -> float:
+    def _expected_s(self, queue: Queue, place: int, now: float) -> float:
         """In how many seconds the lane at this place in the order of arrival should be ready."""
         typical_s = queue.typical_s
         return max(IMMINENT * typical_s, queue.late_at[place] - OVERDUE * typical_s - now)
 
     # -- The target ------------------------------------------------------------------------------
 
-    def _aim(self, queue: _Queue, now: float) -> None:
+    def _aim(self, queue: Queue, now: float) -> None:
         sizes = max(len(self._infer_s), min(self._config.max_batch, len(self._lanes)) + 1)
         batch, at = self._check_at
         if (self._batches >= batch and now >= at) or sizes > len(self._infer_s):
@@ -399,7 +335,7 @@ class Scheduler:
             queue.members_at_target = queue.members
             queue.target = self._target(queue)
 
-    def _target(self, queue: _Queue) -> int:
+    def _target(self, queue: Queue) -> int:
         config = self._config
         seconds = queue.seconds.value
         if seconds is None:
@@ -417,7 +353,7 @@ class Scheduler:
         )
         return target_batch(self._regulars(queue, seconds), work, self._latency.predict)
 
-    def _regulars(self, queue: _Queue, seconds: float) -> int:
+    def _regulars(self, queue: Queue, seconds: float) -> int:
         """The lanes, each counted by how often it comes: one that records video comes seldom."""
         infer_s = self._infer_s[queue.target]
         count = float(queue.members - sum(queue.kinds.values()))
@@ -428,7 +364,7 @@ class Scheduler:
 
     # -- Book-keeping ----------------------------------------------------------------------------
 
-    def _stop(self, lane: _Lane, now: float, busy_s: float | None) -> None:
+    def _stop(self, lane: Lane, now: float, busy_s: float | None) -> None:
         if not lane.is_executing:
             return
         self._expect_no_more(lane)
@@ -437,7 +373,7 @@ class Scheduler:
         if busy_s is not None:
             self._learn(lane, now, busy_s)
 
-    def _learn(self, lane: _Lane, now: float, busy_s: float) -> None:
+    def _learn(self, lane: Lane, now: float, busy_s: float) -> None:
         """A chunk of this lane took so long."""
         kind = lane.kind
         if kind is None:
@@ -449,14 +385,14 @@ class Scheduler:
         kind.seconds.add(busy_s)
         lane.queue.seconds.add(busy_s)
 
-    def _move(self, lane: _Lane, queue: _Queue) -> None:
+    def _move(self, lane: Lane, queue: Queue) -> None:
         """The lane's observations have another signature now (its next trial's suite)."""
         for place, change in ((lane.queue, -1), (queue, 1)):
             place.members += change
             place.count(lane.kind, change)
         lane.queue = queue
 
-    def _expect_no_more(self, lane: _Lane) -> None:
+    def _expect_no_more(self, lane: Lane) -> None:
         if lane.late_at is not None:
             late_at = lane.queue.late_at
             del late_at[bisect_left(late_at, lane.late_at)]

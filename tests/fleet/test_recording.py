@@ -15,7 +15,7 @@ from hocket.fleet.notices import LaneFailed, LaneSealed, LanesExecuted, LanesRea
 
 SINKS = """
 import json, os, time
-from hocket.contracts import SinkNeeds
+from hocket.sinks import SinkNeeds
 
 class Sink:
     def __init__(self, needs, action="", go=""):

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis.extra import numpy as arrays
 
-from hocket.contracts import AttemptStart, StepRecord
 from hocket.data import Array, Outcome, TaskInfo, Trial
 from hocket.errors import EnvError, RunFolderError
 from hocket.record.states import FILE, StatesConfig, StatesSink, load_states, save_states
+from hocket.sinks import AttemptStart, StepRecord
 
 TRIAL = Trial(suite="toy", task="count", seed=0)
 

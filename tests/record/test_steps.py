@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from hocket.contracts import AttemptStart, Sink, StepRecord
 from hocket.data import Array, Episode, Outcome, TaskInfo, Trial
 from hocket.errors import ObservationError, RunFolderError
 from hocket.events import AttemptsBegan, EpisodesSealed
@@ -24,6 +23,7 @@ from hocket.record.steps import (
     load_steps,
     schema,
 )
+from hocket.sinks import AttemptStart, Sink, StepRecord
 
 TRIAL = Trial(suite="toy", task="reach", seed=4)
 

@@ -8,11 +8,11 @@ import av
 import numpy as np
 import pytest
 
-from hocket.contracts import AttemptStart, StepRecord, Track
 from hocket.data import Array, Outcome, TaskInfo, Trial
 from hocket.errors import ConfigError, ObservationError
 from hocket.record.frames import as_frame, cameras_in
 from hocket.record.video import VideoConfig, VideoSink, file_name, videos_in
+from hocket.sinks import AttemptStart, StepRecord, Track
 
 IMAGE = "observation/image"
 IN_LINE = ("cameras",)

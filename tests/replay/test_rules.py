@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.errors import ChunkShapeError, ConfigError
-from hocket.replay import ReplayFirst, TemporalEnsemble, make_rule
+from hocket.replay import ReplayFirst, SharedRule, TemporalEnsemble, make_rule
 
 
 def chunk(length: int, size: int, seed: int) -> Any:
@@ -119,3 +119,20 @@ def test_bad_values_are_refused_when_the_rule_is_chosen(replan: Any, ensemble: A
 def test_a_coefficient_that_overflows_is_refused_with_what_would_work() -> None:
     with pytest.raises(ConfigError, match="Use a coefficient above"):
         TemporalEnsemble(-10.0).take(chunk(100, 2, 0), 0)
+
+
+@given(st.integers(1, 5), st.integers(1, 6), st.booleans())
+def test_many_chunks_are_taken_as_each_alone(count: int, rows: int, single: bool) -> None:
+    rule = make_rule(count, None)()
+    assert isinstance(rule, SharedRule)
+    made = np.stack([chunk(5, 2, seed) for seed in range(rows)])
+    made = made.astype(np.float32) if single else made
+    taken = rule.take_all(made)
+    np.testing.assert_array_equal(taken, np.stack([rule.take(one, 0) for one in made]))
+    assert taken.dtype == np.float64
+
+
+def test_a_rule_that_remembers_is_not_shared() -> None:
+    assert not isinstance(make_rule(None, 0.01)(), SharedRule)
+    with pytest.raises(ChunkShapeError):
+        ReplayFirst(6).take_all(np.zeros((2, 5, 2)))

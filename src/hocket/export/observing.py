@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hocket.contracts import AttemptStart, SinkNeeds, StepRecord
 from hocket.data import Array, Outcome
 from hocket.errors import ObservationError
 from hocket.record.frames import cameras_in
+from hocket.sinks import AttemptStart, SinkNeeds, StepRecord
 
 SINK = "hocket.export.observing:ObservationSink"
 FILE = "observations.npz"

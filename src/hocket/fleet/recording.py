@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from hocket import plugins
-from hocket.contracts import AttemptStart, Selective, Sink, SinkNeeds, StepRecord, Track
 from hocket.data import Array, Observation, Outcome, Ref, TaskInfo
 from hocket.fleet.attempt import Attempt
+from hocket.sinks import AttemptStart, Selective, Sink, SinkNeeds, StepRecord, Track
 from hocket.wire import END_TERMINATED, END_TRUNCATED
 
 

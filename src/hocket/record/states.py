@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from hocket.contracts import AttemptStart, SinkNeeds, StepRecord
 from hocket.data import Array, Outcome, TaskInfo
 from hocket.errors import EnvError, RunFolderError
 from hocket.folder import disk_error, publish, temporary
 from hocket.record.wishes import IMAGES, VIDEO
+from hocket.sinks import AttemptStart, SinkNeeds, StepRecord
 
 FILE = "states.npz"
 """`first` `[S]` is the state at the reset; of the numbers that `varies` `[S]` marks, `values`

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hocket.contracts import AttemptStart, SinkNeeds, StepRecord
 from hocket.data import Array, Episode, Outcome, Trial
 from hocket.errors import ObservationError, RunFolderError
 from hocket.events import Event
 from hocket.folder import ROWS, Place, disk_error, publish, temporary
+from hocket.sinks import AttemptStart, SinkNeeds, StepRecord
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -18,13 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from hocket.contracts import AttemptStart, SinkNeeds, StepRecord, Track
 from hocket.data import Array, Outcome, TaskInfo
 from hocket.errors import ObservationError, RunFolderError
 from hocket.record.frames import as_frame, cameras_in
 from hocket.record.h264 import Quality, VideoFile, exact_rate, require_encoder
 from hocket.record.overlay import caption, draw_lines
 from hocket.record.wishes import IMAGES, OUTCOME, RESTORED, STEPS, VIDEO, is_filmed_later
+from hocket.sinks import AttemptStart, SinkNeeds, StepRecord, Track
 
 _AT_ONCE = 16
 """Frames that are encoded one after the other: alone, each would find the caches cold, which
