@@ -3,7 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import hocket
 from hocket.data import ActionSpec, EnvSpec, PolicySpec, TaskInfo
+from hocket.errors import SpecMismatchError
 from hocket.probe import Probe
 
 GIB = 1 << 30
@@ -46,3 +48,11 @@ def test_where_memory_is_no_limit_cores_are():
 @pytest.mark.parametrize("of", [0.1, 0.5, 1.0])
 def test_a_worker_that_hardly_fits_runs_alone(of):
     assert lanes(LIBERO_FIRST_LOOK, of=of * GIB) == 1
+
+
+def test_lanes_are_not_counted_for_a_policy_that_does_not_fit():
+    pytest.importorskip("metaworld")
+    with pytest.raises(SpecMismatchError, match=r"answers with 3 numbers an action; .* by 4\. "):
+        hocket.evaluate(
+            env="metaworld:reach", policy="zero", policy_config={"action_size": 3}, episodes=2
+        )

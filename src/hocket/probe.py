@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from hocket import errors
 from hocket.contracts import Binds, Policy, Runtime, WorkerSpec
 from hocket.cycle import Latency, Work, best_lanes
 from hocket.data import Chunk, EnvSpec, Row, Trial, noise_seed
@@ -53,12 +54,13 @@ def probe(
     trial: Trial,
     *,
     replan: int | None,
+    fits: Callable[[EnvSpec], None] = lambda _: None,
     timeout_s: float = 300.0,
 ) -> Probe:
     """Run the first chunk of `trial` in a worker of its own, which ends with its runtime.
 
-    The env's own error comes as EnvError with its traceback, the policy's as PolicyError, a lost
-    worker as WorkerFailed.
+    `fits` raises where the policy cannot run the env, before it is asked. The env's own error comes
+    as EnvError with its traceback, the policy's as PolicyError, a lost worker as WorkerFailed.
     """
     config = FleetConfig(lanes=1, start_timeout_s=timeout_s)
     with Fleet(runtime, worker, config) as fleet:
@@ -68,6 +70,7 @@ def probe(
         ready = _wait(fleet, notices.LanesReady, timeout_s)
         spec = ready.spec
         assert spec is not None  # a new worker always tells
+        fits(spec)
         if isinstance(policy, Binds):
             policy.bind(spec)
         job = _job(fleet, trial, ready.prompts[0], spec)
@@ -133,6 +136,8 @@ def _wait(fleet: Fleet, kind: type[NoticeT], timeout_s: float) -> NoticeT:
             if isinstance(notice, kind):
                 return notice
             if isinstance(notice, notices.LaneFailed):
-                text = f"{notice.message}\n{notice.traceback}".rstrip()
+                # An error of hocket's own says all in a sentence.
+                trace = "" if hasattr(errors, notice.kind) else notice.traceback
+                text = f"{notice.message}\n{trace}".rstrip()
                 raise (WorkerFailed if notice.gone else EnvError)(text)
     raise WorkerFailed(f"A worker said nothing for {timeout_s:g} s.")

@@ -366,7 +366,7 @@ def _refuse_misfits(policy: Policy) -> Callable[[EnvSpec], None]:
         problems = check_specs(policy.spec, spec)
         if problems:
             raise SpecMismatchError(
-                f"Env task {spec.task.name!r} and the policy do not fit: {'; '.join(problems)} "
+                f"Env task {spec.task.name!r} and the policy do not fit: {' '.join(problems)} "
                 "`hocket check` shows both side by side."
             )
 
@@ -378,8 +378,8 @@ def _auto_lanes(
 ) -> int:
     if is_batched(config):
         return min(_ROWS, len(trials))
-    seen = probe(build_runtime(config), worker, policy, trials[0], replan=config.replan)
-    _refuse_misfits(policy)(seen.spec)
+    fits = _refuse_misfits(policy)
+    seen = probe(build_runtime(config), worker, policy, trials[0], replan=config.replan, fits=fits)
     return seen.lanes(
         cores=machine.cores(),
         memory=machine.memory_bytes(),

@@ -126,6 +126,11 @@ def test_death_is_told_with_last_words_and_the_next_call_finds_a_new_process(bui
     assert again[0, 0, 1] != first
 
 
+def test_policy_that_is_refused_tells_why_in_a_sentence(build: Build) -> None:
+    with pytest.raises(ConfigError, match=r"^'random' takes nothing after its name, not 'x'\.$"):
+        build("random:x").spec  # noqa: B018 - loads
+
+
 def test_policy_that_cannot_be_loaded_tells_its_own_traceback(build: Build) -> None:
     with pytest.raises(PolicyUnavailableError, match=r"(?s)could not be loaded.*no_such_module"):
         build("no_such_module:Model").spec  # noqa: B018 - loads

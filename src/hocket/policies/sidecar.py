@@ -202,8 +202,11 @@ class _Child:
             raise PolicyUnavailableError(
                 f"{self._name} was not loaded within {timeout_s:.0f} s. {self.obituary()}"
             )
-        if not self._process.stdout.readline():
+        said = self._process.stdout.readline().strip()
+        if not said:
             raise PolicyUnavailableError(f"{self._name} could not be loaded. {self.obituary()}")
+        if said.startswith('"'):  # in place of being ready: a sentence, as JSON
+            raise ConfigError(json.loads(said))
 
 
 def _lend(folder: Path, packages: tuple[str, ...]) -> None:

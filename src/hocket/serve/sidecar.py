@@ -14,6 +14,7 @@ import threading
 from typing import Any
 
 from hocket import plugins
+from hocket.errors import ConfigError, MissingExtraError
 from hocket.serve.backend import PolicyBackend, PolicyOptions
 from hocket.serve.metrics import Metrics
 from hocket.serve.server import Listening, PolicyServer, serve_until_signal
@@ -22,13 +23,18 @@ READY = "ready"
 
 
 def main() -> None:
-    """Build the policy, serve it, say so."""
+    """Build the policy, serve it, say so; or say in a sentence why it is refused."""
     order: dict[str, Any] = json.loads(sys.stdin.readline())
     # What the policy prints must not be taken for what we say.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    policy = plugins.build("policies", order["policy"], order["config"])
+    try:
+        policy = plugins.build("policies", order["policy"], order["config"])
+    except (ConfigError, MissingExtraError) as exc:
+        answers.write(json.dumps(str(exc)) + "\n")
+        answers.flush()
+        sys.exit(1)
     metrics = Metrics()
     # The engine warms a policy up itself, and batches itself: no waiting here.
     options = PolicyOptions(name=order["policy"], warm_up=False, max_queue=1 << 20)
