@@ -34,7 +34,9 @@ class Setting:
     episodes: int = 640
     max_batch: int = 64
     jitter: float = 0.03
-    """Standard deviation of the log of what a step, or an inference, takes of hocket's time."""
+    """Standard deviation of the log of what a step, or an inference, takes in virtual time."""
+    seed: int = 0
+    """Of the lengths of episodes, and of the jitter."""
 
     def infer_s(self, size: int) -> float:
         """Seconds for a batch."""
@@ -42,7 +44,7 @@ class Setting:
 
     def trials(self) -> list[int]:
         """The length of each episode, in the order in which they are begun."""
-        rng = random.Random(0)
+        rng = random.Random(self.seed)
         return [rng.randint(*self.lengths) for _ in range(self.episodes)]
 
 
@@ -65,16 +67,34 @@ class Outcome:
 
 
 def limit(setting: Setting) -> float:
-    """Useful row-steps a second if every row had its chunk as soon as a policy that works on it
-    alone could give it: each row then takes the next trial as soon as it is free."""
+    """Useful row-steps a second that nobody can exceed: neither the rows, if every row had its
+    chunk as soon as a policy that works on it alone could give it, nor the policy."""
     trials = setting.trials()
+    chunks = ideal_inferences(setting)
+    return sum(trials) / max(_rows_s(setting, trials), _policy_s(setting, sum(trials), chunks))
+
+
+def _rows_s(setting: Setting, trials: Sequence[int]) -> float:
+    """Each row takes the next trial as soon as it is free, and never waits for another."""
     rows = [0.0] * min(setting.rows, len(trials))
     heapify(rows)
     for length in trials:
         chunks = ceil(length / setting.chunk)
         seconds = length * setting.step_s + chunks * setting.infer_s(1)
         heapreplace(rows, rows[0] + seconds)
-    return sum(trials) / max(rows)
+    return max(rows)
+
+
+def _policy_s(setting: Setting, steps: int, chunks: int) -> float:
+    """One batch at a time, of the best mean size: that many chunks have to be inferred, and each
+    row waits for its own. (Where an inference takes `a + b B`, sizes that differ cost more.)"""
+
+    def seconds(batch: int) -> float:
+        infer_s = setting.infer_s(batch)
+        busy_s = steps * setting.step_s + chunks * infer_s
+        return max(chunks * infer_s / batch, busy_s / setting.rows)
+
+    return min(seconds(batch) for batch in range(1, min(setting.rows, setting.max_batch) + 1))
 
 
 def ideal_inferences(setting: Setting) -> int:
@@ -82,21 +102,27 @@ def ideal_inferences(setting: Setting) -> int:
     return sum(ceil(length / setting.chunk) for length in setting.trials())
 
 
-Pass = Callable[[float], None]
-"""Lets time pass: nothing in virtual time, a sleep in real time."""
+Pass = Callable[[float], float]
+"""Lets about so much time pass, and says how much it was."""
 
 
-def any_triggered(setting: Setting, sleep: Pass = lambda _: None) -> Outcome:
+def virtual(setting: Setting) -> Pass:
+    """Time with jitter, in which nothing happens."""
+    noise = random.Random(setting.seed + 1)
+    return lambda seconds: seconds * noise.lognormvariate(0.0, setting.jitter)
+
+
+def any_triggered(setting: Setting, sleep: Pass) -> Outcome:
     """Everybody is inferred whenever anybody needs a chunk."""
     return _rounds(setting, sleep, needs=any, is_lockstep=False)
 
 
-def synced(setting: Setting, sleep: Pass = lambda _: None) -> Outcome:
+def synced(setting: Setting, sleep: Pass) -> Outcome:
     """Everybody gets a new chunk when everybody needs one; held until then."""
     return _rounds(setting, sleep, needs=all, is_lockstep=False)
 
 
-def lockstep(setting: Setting, sleep: Pass = lambda _: None) -> Outcome:
+def lockstep(setting: Setting, sleep: Pass) -> Outcome:
     """Rounds of episodes that begin and end together."""
     return _rounds(setting, sleep, needs=all, is_lockstep=True)
 
@@ -119,14 +145,12 @@ def _rounds(
                     left[row], chunk[row] = waiting.popleft(), 0
         live = [row for row in range(setting.rows) if left[row]]
         if needs([chunk[row] == 0 for row in live]):
-            seconds += setting.infer_s(setting.rows)
-            sleep(setting.infer_s(setting.rows))
+            seconds += sleep(setting.infer_s(setting.rows))
             inferred += setting.rows
             calls += 1
             # All are inferred, but a row that is in the middle of a chunk stays with it.
             chunk = [count or setting.chunk for count in chunk]
-        seconds += setting.step_s
-        sleep(setting.step_s)
+        seconds += sleep(setting.step_s)
         for row in live:
             # In their favour: the simulator's clock of an episode stands still while it is held.
             if chunk[row]:
@@ -143,7 +167,7 @@ class Hocket:
 
     def __init__(self, setting: Setting, *, holds: bool = True) -> None:
         self._setting = setting
-        self._noise = random.Random(1)
+        self._noise = random.Random(setting.seed + 1)
         self._holds = holds
         self._rule = StepRule()
         self._scheduler = Scheduler(
@@ -242,6 +266,10 @@ SETTINGS: dict[str, Setting] = {
     "64 rows, 200 ms": Setting(base_s=0.2),
     "64 rows, 700 ms": Setting(base_s=0.7),
     "64 rows, 20 ms": Setting(base_s=0.02),
+    "64 rows, 50 ms": Setting(base_s=0.05),
+    "64 rows, 170 ms": Setting(base_s=0.17),
+    "64 rows, 24 ms + 2.75 B, 200 ms for 64": Setting(base_s=0.024, row_s=0.00275),
+    "64 rows, 84 ms + 9.6 B, 700 ms for 64": Setting(base_s=0.084, row_s=0.00963),
     "64 rows, 75 + 8.5 B ms": Setting(base_s=0.075, row_s=0.0085),
     "64 rows, 24 + 8 B ms": Setting(base_s=0.024, row_s=0.008),
     "16 rows, 200 ms": Setting(rows=16, episodes=160, base_s=0.2),
