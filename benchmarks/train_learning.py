@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 import torch
 import tyro
-import yaml
 
 import hocket
 from hocket import machine
@@ -179,7 +178,14 @@ def learn(setup: Benchmark, weights: Path) -> float:
 
 def changed(setup: Benchmark) -> dict[str, Any]:
     pairs = (change.partition("=") for change in setup.changes)
-    return {name: yaml.safe_load(value) for name, _, value in pairs}
+    return {name: plain_value(value) for name, _, value in pairs}
+
+
+def plain_value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def main(setup: Benchmark) -> None:

@@ -57,3 +57,8 @@ def test_each_adapter_takes_the_settings_that_it_has() -> None:
 def test_a_setting_that_no_adapter_has_is_an_error_with_the_nearest_name() -> None:
     with pytest.raises(ConfigError, match="Did you mean 'colour'"):
         config.share_settings("envs", [SMALL, LARGE], {"color": "blue"})
+
+
+def test_a_number_with_an_exponent_and_no_point_is_a_number(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text("lr: 3e-4\nname: 3e4th\n")
+    assert config.load_run(tmp_path) == {"lr": 3e-4, "name": "3e4th"}

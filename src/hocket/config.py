@@ -11,6 +11,7 @@ import dataclasses
 import importlib.metadata
 import itertools
 import platform
+import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -144,4 +145,10 @@ def _mapping_without_duplicates(loader: _StrictLoader, node: yaml.MappingNode) -
 
 _StrictLoader.add_constructor(
     yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping_without_duplicates
+)
+_StrictLoader.add_implicit_resolver(
+    # YAML 1.1 takes 3e-4, without a point, for text; nobody who writes it does.
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"),
+    list("-+0123456789"),
 )

@@ -69,3 +69,31 @@ def test_a_tracker_that_is_not_installed_is_named(
 def test_an_untrained_policy_cannot_be_evaluated(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["eval", "--env", "toy:count", "--policy", "actor", "--lanes", "1"]) == 2
     assert "hocket train" in capsys.readouterr().err
+
+
+def test_a_policy_of_another_interpreter_can_only_be_corrected(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    flags = ["--env", "toy:count", "--policy", "actor", "--policy-python", "elsewhere"]
+    assert main(["train", *flags]) == 2
+    assert "--residual" in capsys.readouterr().err
+
+
+def test_a_correction_of_a_policy_in_another_interpreter_is_trained_and_used(
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "run"
+    flags = ["--env", "toy:count", "--policy", "zero", "--policy.chunk-length", "4"]
+    flags += ["--policy-python", sys.executable, "--residual", "--reward", "env"]
+    flags += ["--steps", "50", "--batch", "4", "--lanes", "1", "--eval-episodes", "2"]
+    assert main(["train", *flags, "--out", str(out)]) == 0
+    wanted = ["--policy", str(out / "best"), "--policy.base", "zero"]
+    wanted += ["--policy.base-python", sys.executable, "--episodes", "2", "--lanes", "1"]
+    assert main(["eval", "--env", "toy:count", *wanted, "--out", str(tmp_path / "eval")]) == 0
+
+
+def test_lanes_are_counted_where_nobody_says_how_many(tmp_path: Path) -> None:
+    flags = ["--env", "toy:count", "--policy", "actor", "--reward", "env", "--steps", "50"]
+    out = tmp_path / "run"
+    assert main(["train", *flags, "--batch", "4", "--eval-every", "0", "--out", str(out)]) == 0
+    assert "lanes: auto" in (out / "run.yaml").read_text()

@@ -154,25 +154,9 @@ class TrainConfig:
         for key in plain:
             if key not in known:
                 raise ConfigError(f"Training has no setting {key!r}.{did_you_mean(key, known)}")
-        plain = {key: _number(key, value) for key, value in plain.items()}
         env = plain.get("env", ())
         names = env.split(",") if isinstance(env, str) else env
         try:
             return cls(**{**plain, "env": tuple(name for name in names if name)})
         except TypeError as exc:
             raise ConfigError(f"The configuration is wrong: {exc}") from exc
-
-
-def _number(key: str, value: Any) -> Any:
-    """YAML takes 3e-4, without a point, for text."""
-    if not isinstance(value, str) or key not in _NUMBERS:
-        return value
-    try:
-        return float(value)
-    except ValueError:
-        raise ConfigError(f"{key} is {value!r}; it must be a number.") from None
-
-
-_NUMBERS = frozenset(
-    f.name for f in dataclasses.fields(TrainConfig) if str(f.type) in ("float", "float | None")
-)
