@@ -34,6 +34,7 @@ class Log:
         self._file: TextIO | None = None
         self._board: Any = None
         self._tracker: Any = None
+        self._has_own_axis = False
         if run is not None:
             self._open(run, config, tracker, resumed_at)
 
@@ -53,6 +54,10 @@ class Log:
         self._board = SummaryWriter(str(run / "tensorboard"), purge_step=resumed_at)
         if module is not None:
             self._tracker = module.init(project="hocket", name=run.name, config=dict(config))
+        if tracker == "wandb":
+            # Its own step never goes back, but an evaluation ends after later updates did.
+            self._tracker.define_metric("*", step_metric="env_steps")
+            self._has_own_axis = True
 
     @property
     def wall_s(self) -> float:
@@ -69,7 +74,8 @@ class Log:
         for key, value in numbers.items():
             self._board.add_scalar(key, value, env_steps)
         if self._tracker is not None:
-            self._tracker.log({**numbers, "env_steps": env_steps}, step=env_steps)
+            step = {} if self._has_own_axis else {"step": env_steps}
+            self._tracker.log({**numbers, "env_steps": env_steps}, **step)
 
     def close(self) -> None:
         """Finish every file."""
