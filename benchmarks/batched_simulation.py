@@ -280,5 +280,6 @@ SETTINGS: dict[str, Setting] = {
     "64 rows, chunks of 32, 200 ms": Setting(chunk=32, base_s=0.2),
     "64 rows, 100 ms steps, 50 ms": Setting(step_s=0.1, base_s=0.05),
     "64 rows, 100 ms steps, 300 ms, chunks of 4": Setting(step_s=0.1, base_s=0.3, chunk=4),
-    "64 rows, short episodes": Setting(base_s=0.2, lengths=(10, 40), episodes=2000),
+    "64 rows, short episodes, 200 ms": Setting(base_s=0.2, lengths=(10, 40), episodes=2000),
+    "64 rows, short episodes, 50 ms": Setting(base_s=0.05, lengths=(10, 40), episodes=2000),
 }
