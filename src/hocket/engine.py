@@ -359,8 +359,9 @@ class Engine:
             number = self._free.pop()
             trial = self._trials.take(number, self._fleet.live(number))
             assert trial is not None  # the queue is not empty
-            attempt = self._next_attempt.get(trial.id, 0)
-            self._next_attempt[trial.id] = attempt + 1
+            name = trial.id
+            attempt = self._next_attempt.get(name, 0)
+            self._next_attempt[name] = attempt + 1
             kind = self._kind(trial, attempt)
             lane = self._lanes[number] = Lane(trial, attempt, self._new_rule(), kind, now)
             began.append((number, lane))

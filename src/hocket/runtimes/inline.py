@@ -148,6 +148,7 @@ class RowsLink:
         self._outbox: list[Message] = [Hello(0, "", "", "inline")]
         self._control = Control(bytearray(Control.size(spec.lanes)))
         self._host = RowsHost(spec, self._control, self._post, 0)
+        self._has_stepped = False
         self.is_alive = True
 
     def send(self, message: Message) -> bool:
@@ -167,9 +168,10 @@ class RowsLink:
                 self.kill()
             else:
                 self._host.perform(message)
+        self._has_stepped = False
         if self.is_alive and not self._outbox:
             # What is to be told first may bring chunks for this very step.
-            self._host.work()
+            self._has_stepped = self._host.work()
         done, self._outbox = self._outbox, []
         if not done and not self.is_alive:
             raise WorkerFailed("The inline worker was closed.")
@@ -182,7 +184,9 @@ class RowsLink:
         """Part of the SelfDriven contract."""
         if not self.is_alive:
             return None
-        return 0.0 if self._inbox or self._outbox else self._host.due_s()
+        # Whoever has just made a step most likely makes another.
+        is_busy = self._inbox or self._outbox or self._has_stepped
+        return 0.0 if is_busy else self._host.due_s()
 
     def expect(self, lanes: int, seconds: float) -> None:
         """Part of the SelfDriven contract."""
