@@ -177,6 +177,11 @@ def weights_that_do_not_fit_are_refused():
     assert "does not fit the policy that config.json describes" in _refusal(folder)
 
 
+def multi_task_dit_acts_as_in_lerobots_own_loop():
+    clip = str(models.save_clip(Path(tempfile.mkdtemp()) / "clip"))
+    same_as_own_loop("multi_task_dit", vision_encoder_name=clip, text_encoder_name=clip)
+
+
 def tdmpc_plans_as_in_lerobots_own_loop():
     same_as_own_loop("tdmpc")
     same_as_own_loop("tdmpc", n_action_repeats=1, n_action_steps=2)
@@ -219,7 +224,7 @@ def plans_are_each_attempts_own():
 
 def a_row_does_not_depend_on_its_batch():
     rng = np.random.default_rng(0)
-    for kind in set(models.SMALL) - {"pi0"}:
+    for kind in set(models.SMALL) - {"pi0", "multi_task_dit"}:
         policy = loaded(saved(kind))
         history = policy.spec.history
         lead = (4, history) if history > 1 else (4,)

@@ -106,6 +106,18 @@ SMALL = {
         image_resolution=(28, 28),
         tokenizer_max_length=8,
     ),
+    "multi_task_dit": dict(
+        n_obs_steps=2,
+        horizon=8,
+        n_action_steps=4,
+        num_train_timesteps=6,
+        hidden_dim=16,
+        num_layers=1,
+        num_heads=2,
+        timestep_embed_dim=8,
+        image_crop_shape=None,
+        tokenizer_max_length=8,
+    ),
     "smolvla": dict(
         chunk_size=6,
         n_action_steps=4,
@@ -202,6 +214,21 @@ def save_backbone(folder):
         pad_token_id=0,
     )
     config.save_pretrained(folder)
+    return Path(folder)
+
+
+def save_clip(folder):
+    """A tiny CLIP with the tokenizer of `save_backbone`."""
+    from transformers import CLIPConfig, CLIPModel
+
+    save_backbone(folder)
+    small = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2)
+    config = CLIPConfig(
+        text_config=dict(small, vocab_size=32, max_position_embeddings=8, eos_token_id=5),
+        vision_config=dict(small, image_size=SIZE, patch_size=16),
+        projection_dim=16,
+    )
+    CLIPModel(config).save_pretrained(folder)
     return Path(folder)
 
 

@@ -45,7 +45,11 @@ CHECKS = [
     "weights_that_do_not_fit_are_refused",
 ]
 CHECKS_04 = [*CHECKS, "pi0_of_lerobot_0_4_is_refused_with_what_to_do"]
-CHECKS_06 = [*CHECKS, "pi0_acts_as_in_lerobots_own_loop"]
+CHECKS_06 = [
+    *CHECKS,
+    "multi_task_dit_acts_as_in_lerobots_own_loop",
+    "pi0_acts_as_in_lerobots_own_loop",
+]
 
 
 def make_folder(root: Path, *, kind: object = "act", leave_out: str = "") -> Path:

@@ -128,14 +128,18 @@ class LeRobot:
         import torch
 
         policy: Any = self._loaded.policy
+        inputs = dict(inputs)
         cameras = list(self._loaded.config.image_features)
         if cameras:
-            inputs = {**inputs, _IMAGES: torch.stack([inputs[key] for key in cameras], dim=1)}
-        for key, queue in policy._queues.items():
-            if key == ACTION or key not in inputs:
+            inputs[_IMAGES] = torch.stack([inputs[key] for key in cameras], dim=1)
+        for key, value in inputs.items():
+            if not isinstance(value, torch.Tensor) or len(value) != size * self.spec.history:
                 continue
-            steps = inputs[key].reshape(size, self.spec.history, *inputs[key].shape[1:])
-            policy._queues[key] = deque(steps.unbind(1), maxlen=queue.maxlen)
+            steps = value.reshape(size, self.spec.history, *value.shape[1:])
+            if key in policy._queues:
+                policy._queues[key] = deque(steps.unbind(1), maxlen=self.spec.history)
+            else:  # of the last step alone, as what is said
+                inputs[key] = steps[:, -1]
         return inputs
 
     def _combine(self, chunk: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
