@@ -6,7 +6,8 @@ episodes of 60 to 300 steps. hocket runs as it always does, with a simulator and
 sleep; the others sleep the same sleeps in a bare loop (any(), which would take a quarter of an
 hour, is computed, without any overhead of its own). The third setting has a policy whose time
 grows with its batch, as measured of a pi0-sized model on an H200. Steps that a row is held for are
-not useful, and in the others' favour an episode's clock stands still in them. The limit is what
+not useful, and the episode's clock goes on in them; `paused` shows what synced would be if it did
+not. The limit is what
 nobody can exceed: neither rows that get each chunk as soon as a policy that works on it alone could
 give it, nor a policy that is busy all the time with batches of the best size.
 
@@ -35,12 +36,18 @@ from batched_simulation import (
     ideal_inferences,
     limit,
     lockstep,
+    paused,
     synced,
     virtual,
 )
 from batched_sleeper import SleepingPolicy, sleep
 
-PEERS = {"any()": any_triggered, "synced, held": synced, "lockstep": lockstep}
+PEERS = {
+    "any()": any_triggered,
+    "synced, held": synced,
+    "synced, paused": paused,
+    "lockstep": lockstep,
+}
 
 
 def run_hocket(setting: Setting) -> tuple[Outcome, float]:

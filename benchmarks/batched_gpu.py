@@ -140,7 +140,7 @@ def measure_own(rows: int) -> dict[str, Any]:
             "batched_sleeper:Sleepers",
             policy,
             rows=rows,
-            episodes=4 * rows,
+            episodes=16 * rows,
             config=config,
             task="sleep",
         )

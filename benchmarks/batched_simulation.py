@@ -3,7 +3,8 @@ what people do instead, on the same trials.
 
 `any`        infers for all rows whenever any row has used up its chunk
 `synced`     infers for all rows once all have used up theirs; those that wait are held under an
-             action, which is a step that is not useful
+             action, which is a step that is not useful, though the episode's clock goes on in it
+`paused`     as `synced`, but with a clock that stands still: synced, if it could suspend rows
 `lockstep`   as `synced`, and a new round of episodes begins when the last one of a round has ended
 `hocket`     infers for whoever is ready and steps whoever has an action
 """
@@ -122,6 +123,11 @@ def synced(setting: Setting, sleep: Pass) -> Outcome:
     return _rounds(setting, sleep, needs=all, is_lockstep=False)
 
 
+def paused(setting: Setting, sleep: Pass) -> Outcome:
+    """`synced` on a simulator that it has not: whose rows stand still while they are held."""
+    return _rounds(setting, sleep, needs=all, is_lockstep=False, is_paused=True)
+
+
 def lockstep(setting: Setting, sleep: Pass) -> Outcome:
     """Rounds of episodes that begin and end together."""
     return _rounds(setting, sleep, needs=all, is_lockstep=True)
@@ -133,6 +139,7 @@ def _rounds(
     *,
     needs: Callable[[Sequence[bool]], bool],
     is_lockstep: bool,
+    is_paused: bool = False,
 ) -> Outcome:
     waiting = deque(setting.trials())
     left = [0] * setting.rows
@@ -152,13 +159,14 @@ def _rounds(
             chunk = [count or setting.chunk for count in chunk]
         seconds += sleep(setting.step_s)
         for row in live:
-            # In their favour: the simulator's clock of an episode stands still while it is held.
             if chunk[row]:
                 chunk[row] -= 1
                 left[row] -= 1
                 useful += 1
             else:
+                # Held under an action: the simulator steps all rows, and its clocks go on.
                 held += 1
+                left[row] -= not is_paused
     return Outcome(seconds=seconds, useful=useful, inferred=inferred, calls=calls, held=held)
 
 

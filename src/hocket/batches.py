@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import NamedTuple
 
 from hocket.contracts import Binds, Policy, Reconnects
@@ -83,15 +84,14 @@ class Batches:
         self, numbers: Sequence[int], lanes: Sequence[Lane], now: float, busy_s: Sequence[float]
     ) -> None:
         """Lanes whose chunks ended in one turn wait for the next."""
-        groups: dict[int, tuple[list[int], list[float]]] = {}
-        for number, lane, seconds in zip(numbers, lanes, busy_s, strict=True):
+        for lane in lanes:
             lane.ready_at = now
-            group = groups.get(lane.queue)
-            if group is None:
-                group = groups[lane.queue] = ([], [])
-            group[0].append(number)
-            group[1].append(seconds)
-        for queue, (members, durations) in groups.items():
+        for queue in {lane.queue for lane in lanes}:
+            members, durations = numbers, busy_s
+            if any(lane.queue != queue for lane in lanes):
+                is_member = [lane.queue == queue for lane in lanes]
+                members = list(compress(numbers, is_member))
+                durations = list(compress(busy_s, is_member))
             if queue not in self._warm:
                 self._cold.setdefault(queue, members[0])
             self._scheduler.ready_together(members, queue, now, durations)

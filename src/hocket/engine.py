@@ -148,17 +148,19 @@ class Engine:
 
     def _take_turn(self) -> None:
         patience = self._batches.patience(self._now(), _LONGEST_WAIT_S)
-        for notice in self._fleet.poll(patience):
-            self._hear(notice, self._now())
+        heard = self._fleet.poll(patience)
         now = self._now()
+        for notice in heard:
+            self._hear(notice, now)
         if (is_stale := self._batches.stale()) is not None:
             self._recall(is_stale)
         self._deliver_answers(now)
         self._tell()
         if self._assign() and self._fleet.is_at_hand:
             # The next poll resets them, and what they see belongs in the batch that leaves now.
-            for notice in self._fleet.poll(0.0):
-                self._hear(notice, self._now())
+            heard, now = self._fleet.poll(0.0), self._now()
+            for notice in heard:
+                self._hear(notice, now)
         while self._batches.leave(self._lanes, self._fleet, self._now()):
             self._deliver_answers(self._now())
 
@@ -334,8 +336,8 @@ class Engine:
         if self._batches.recalls:
             for lane, source in zip(lanes, delivery.sources, strict=True):
                 lane.source = source
-        attempts = [lane.attempt for lane in lanes]
-        self._fleet.execute(numbers, attempts, [lane.chunk for lane in lanes], delivery.actions)
+        attempts, chunks = [lane.attempt for lane in lanes], [lane.chunk for lane in lanes]
+        self._fleet.execute(numbers, attempts, chunks, delivery.actions)
         self._batches.executing(numbers, lanes, now)
 
     def _recall(self, is_stale: Callable[[str], bool]) -> None:

@@ -134,6 +134,8 @@ class Turn:
         now: float,
     ) -> None:
         """Chunks were run in these lanes, at whose end some saw what is in `final`."""
+        none: Sequence[bool] = (False,) * len(lanes)
+        has_ended = any(notice.ends)
         told = ChunksExecuted(
             time=now,
             lanes=notice.lanes,
@@ -142,8 +144,8 @@ class Turn:
             chunks=notice.chunks,
             steps=notice.steps,
             rewards=notice.rewards,
-            terminated=[end & END_TERMINATED != 0 for end in notice.ends],
-            truncated=[end & END_TRUNCATED != 0 for end in notice.ends],
+            terminated=[end & END_TERMINATED != 0 for end in notice.ends] if has_ended else none,
+            truncated=[end & END_TRUNCATED != 0 for end in notice.ends] if has_ended else none,
             busy=notice.busy_s,
             observed=notice.observe_s,
             final=final,

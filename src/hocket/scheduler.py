@@ -25,7 +25,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from math import ceil, inf
 
 from hocket.cycle import Contention, Latency, Work, target_batch
@@ -201,9 +200,7 @@ class Scheduler:
                 chosen = queue
         if chosen is None:
             return None
-        lanes = tuple(islice(chosen.ready, self._size(chosen)))
-        for lane in lanes:
-            del chosen.ready[lane]
+        lanes = chosen.take(self._size(chosen))
         self._in_flight += 1
         self._batches += 1
         return BatchPlan(lanes=lanes, queue=chosen.key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from itertools import islice
 from typing import NamedTuple
 
 from hocket.cycle import RunningMedian
@@ -44,6 +45,17 @@ class Queue:
     @property
     def typical_s(self) -> float:
         return self.seconds.value or 0.0
+
+    def take(self, count: int) -> tuple[int, ...]:
+        """The first so many lanes that are ready; they no longer are."""
+        if count == len(self.ready):
+            lanes = tuple(self.ready)
+            self.ready.clear()
+            return lanes
+        lanes = tuple(islice(self.ready, count))
+        for lane in lanes:
+            del self.ready[lane]
+        return lanes
 
     def count(self, kind: Kind | None, change: int) -> None:
         if kind is not None:

@@ -17,6 +17,8 @@ from hocket.fleet.station import Phase, Seat, Station
 from hocket.wire import Close, Executed, Failed, Hello, Message, Ready, Sealed
 
 _WATCH_S = 0.1
+_GLANCE_S = 0.5e-3
+"""Workers that work in `receive` go on for so long before anyone looks what else has happened."""
 _WEIGH_S = 1.0
 _CLOSE_S = 1.0
 _PAUSE_S = 5.0
@@ -114,8 +116,12 @@ class Crew:
         deadline = time.monotonic() + timeout_s
         is_rung = False
         while True:
-            for station in tuple(self._inline):
-                self._read(station)
+            if self._inline:
+                for station in tuple(self._inline):
+                    self._read(station)
+                glance_at = min(deadline, self._now + _GLANCE_S)
+                if not self._log and self._rest_s() == 0.0 and time.monotonic() < glance_at:
+                    continue
             wait = 0.0 if self._log else min(max(0.0, deadline - time.monotonic()), self._rest_s())
             events = self._epoll.poll(wait)
             self._now = now = time.monotonic()

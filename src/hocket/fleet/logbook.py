@@ -44,8 +44,9 @@ class Logbook:
     def executed(self, station: Station, message: Executed, now: float) -> bool:
         """Chunks were run; true where an episode ended."""
         rewards, totals = _rewards(message)
+        first = station.lanes.start
         told = LanesExecuted(
-            [station.lanes.start + place for place in message.lanes],
+            [first + place for place in message.lanes] if first else message.lanes,
             message.attempts,
             message.chunks,
             message.steps,
