@@ -5,8 +5,9 @@
 First what hocket itself takes: a simulator and a policy that do nothing, the CPU time of the whole
 process for each chunk and row, from 256 to 4,096 rows. Then the real ones. Physics is the time
 inside the compiled step until it is done; transfers are actions to the device, rewards from it,
-and chunks from the policy; inference is the module itself. Inference overlaps with physics, so the
-parts may add up to more than the whole. Where JAX and torch have no GPU, both run on the CPU.
+and chunks from the policy; inference is the module itself. What is left of the whole is Python: too
+little of it where an inference overlapped with physics. Where JAX and torch have no GPU, both run
+on the CPU.
 """
 
 from __future__ import annotations
@@ -169,6 +170,7 @@ def measure_push(rows: int, episodes: int) -> dict[str, Any]:
         "row_steps_per_s": round(counted.steps / counted.wall_s),
         "us_per_chunk": round(counted.wall_s * chunk, 2),
         **{f"{k}_us": round(v * chunk, 2) for k, v in sorted(Clocks.seconds.items())},
+        "python_us": round((counted.wall_s - sum(Clocks.seconds.values())) * chunk, 2),
         "start_s": round(compiled_s, 1),
         "mean_batch": round(counted.inferred / counted.batches, 1),
         "batches_on_device": f"{policy.on_device} of {counted.batches} and warm-up",

@@ -94,7 +94,7 @@ class Engine:
         self._next_attempt: dict[str, int] = {}
         self._failures: Counter[str] = Counter()
         self._specs: dict[tuple[str, str], EnvSpec] = {}
-        self._kinds: dict[tuple[str, str, bool], int] = {}
+        self._kinds: dict[tuple[tuple[str, str], bool], int] = {}
         """Chunks of one task, recorded or not, take about the same time."""
         self._turn = Turn()
         self._start = time.perf_counter()
@@ -356,7 +356,9 @@ class Engine:
         if not self._free or not self._trials or any(r.behind() for r in self._durable):
             return False
         now = self._now()
-        began: list[tuple[int, Lane]] = []
+        numbers: list[int] = []
+        began: list[Lane] = []
+        records: list[Mapping[str, Any]] = []
         while self._free and self._trials:
             number = self._free.pop()
             trial = self._trials.take(number, self._fleet.live(number))
@@ -364,11 +366,13 @@ class Engine:
             name = trial.id
             attempt = self._next_attempt.get(name, 0)
             self._next_attempt[name] = attempt + 1
-            kind = self._kind(trial, attempt)
+            record = self._record(trial, attempt)
+            kind = self._kinds.setdefault((trial[:2], bool(record)), len(self._kinds))
             lane = self._lanes[number] = Lane(trial, attempt, self._new_rule(), kind, now)
-            began.append((number, lane))
-        numbers = [number for number, _ in began]
-        trials, attempts = zip(*((lane.trial, lane.attempt) for _, lane in began), strict=True)
+            numbers.append(number)
+            began.append(lane)
+            records.append({**record, **self._folder})
+        trials, attempts = [lane.trial for lane in began], [lane.attempt for lane in began]
         self._emit(AttemptsBegan(time=now, lanes=numbers, trials=trials, attempts=attempts))
         self._fleet.begin(
             numbers,
@@ -376,18 +380,12 @@ class Engine:
             trials,
             [self._config.max_steps] * len(numbers),
             final_observation=self._config.final_observation,
-            record=[
-                {**self._record(lane.trial, lane.attempt), **self._folder} for _, lane in began
-            ],
+            record=records,
         )
         return True
 
     def _new_rule(self) -> ChunkRule:
         return self._make_rule() if self._shared_rule is None else self._rule
-
-    def _kind(self, trial: Trial, attempt: int) -> int:
-        kind = (trial.suite, trial.task, bool(self._record(trial, attempt)))
-        return self._kinds.setdefault(kind, len(self._kinds))
 
     # -- readers -------------------------------------------------------------------------------
 

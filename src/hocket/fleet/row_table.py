@@ -12,6 +12,7 @@ from hocket.wire import END_JUDGED, END_SUCCESS, END_TERMINATED, END_TRUNCATED
 
 NO_LIMIT = np.iinfo(np.int64).max
 _GROW = 2
+_NOBODY = np.zeros(0, np.int64)
 
 
 class RowTable:
@@ -36,6 +37,10 @@ class RowTable:
         """When the running chunk came."""
         self.together = -1
         """What `done` is for all active rows, where their chunks came at once; else -1."""
+        self._due_in = 0
+        """No active row comes to the end of its chunk in fewer steps."""
+        self._limit_in = 0
+        """No running attempt comes to its limit in fewer steps."""
         self.rewards = np.zeros((rows, 1), np.float64)
         self.success = np.full(rows, -1, np.int8)
         """Of the last step; -1 where the simulator did not say."""
@@ -67,6 +72,7 @@ class RowTable:
         self._limit[rows] = [
             limit or task.max_steps or NO_LIMIT for limit, task in zip(limits, tasks, strict=True)
         ]
+        self._limit_in = min(self._limit_in, int(self._limit[rows].min()))
         self._ends_at_success[rows] = [task.success_rule == "first" for task in tasks]
         self._judged_last[rows] = [task.success_rule == "final" for task in tasks]
         self._has_judged_last = bool(self._judged_last.any())
@@ -78,7 +84,10 @@ class RowTable:
             grown = np.zeros((self.rows, max(longest, _GROW * self.rewards.shape[1])))
             grown[:, : self.rewards.shape[1]] = self.rewards
             self.rewards = grown
-        self.together = -1 if np.count_nonzero(self.active) else 0
+        has_others = bool(np.count_nonzero(self.active))
+        self.together = -1 if has_others else 0
+        fewest = int(counts.min())
+        self._due_in = min(self._due_in, fewest) if has_others else fewest
         self.chunk[rows] = chunks
         self.count[rows] = counts
         self.done[rows] = 0
@@ -113,8 +122,28 @@ class RowTable:
         elif self._has_judged_last:
             self.success[rows] = -1
             self._won &= ~(self._judged_last & active)
-        truncated |= (self.steps >= self._limit) & active & ~terminated
+        self._due_in -= 1
+        self._limit_in -= 1
+        if self._limit_in <= 0:
+            truncated |= (self.steps >= self._limit) & active & ~terminated
+            left = (self._limit - self.steps)[self.attempt >= 0]
+            self._limit_in = int(left.min()) if len(left) else 0
         return terminated, truncated
+
+    def recall(self, rows: Array, lacking: Array) -> None:
+        """Chunks of these rows, a mask, end as soon as so many more steps were made."""
+        self.count[rows] = np.minimum(self.count, self.done + lacking)[rows]
+        self._due_in = 0
+
+    def finished(self, active: Array, terminated: Array, truncated: Array) -> Array:
+        """Numbers of the active rows whose chunks have ended, by themselves or with the episode."""
+        has_ended = np.count_nonzero(terminated) or np.count_nonzero(truncated)
+        if self._due_in > 0 and not has_ended:
+            return _NOBODY
+        is_done = (self.done >= self.count) & active | terminated | truncated
+        left = (self.count - self.done)[self.active & ~is_done]
+        self._due_in = int(left.min()) if len(left) else 0
+        return np.flatnonzero(is_done)
 
     def ends(self, rows: Array, terminated: Array, truncated: Array) -> Array:
         """Flags `END_*` of these rows; 0 where the episode goes on."""

@@ -300,7 +300,7 @@ class RowsHost:
         is_stop = self._words & 0xFF == STOP
         worded = (self._words >> 24 == table.chunk + 1) & is_stop & table.active
         lacking = self._history.lacks(table.steps)
-        table.count[worded] = np.minimum(table.count, table.done + lacking)[worded]
+        table.recall(worded, lacking)
         rows = np.flatnonzero(worded & (table.done >= table.count))
         if len(rows):
             none = np.zeros(table.rows, np.bool_)
@@ -324,9 +324,9 @@ class RowsHost:
             terminated, truncated = table.judge(chosen, active, result)
             self._counters += active
             self._keep(home, sim, rows, terminated, truncated)
-            finished = (table.done >= table.count) & active | terminated | truncated
-            if np.count_nonzero(finished):
-                self._answer(np.flatnonzero(finished), terminated, truncated)
+            finished = table.finished(active, terminated, truncated)
+            if len(finished):
+                self._answer(finished, terminated, truncated)
 
     def _keep(
         self, home: int, sim: RowSim, rows: Array, terminated: Array, truncated: Array
