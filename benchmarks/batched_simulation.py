@@ -223,6 +223,7 @@ class Hocket:
             self._scheduler.ready(row, "rows", now, None)
 
     def _infer(self, now: float) -> None:
+        self._scheduler.share_step(self._rule.step_s)
         plan = self._scheduler.next_batch(now) if self._flying is None else None
         if plan is not None:
             usual_s = self._setting.infer_s(len(plan.lanes))

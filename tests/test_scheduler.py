@@ -397,3 +397,73 @@ def test_lanes_that_are_ready_together_are_as_those_that_are_ready_one_by_one() 
         made.leave(11)
     assert together.wake_at(now + 0.16) == pytest.approx(apart.wake_at(now + 0.16))
     assert together.next_batch(now + 0.17) == apart.next_batch(now + 0.17)
+
+
+def rows(base_s: float, row_s: float = 0.0) -> Scheduler:
+    made = Scheduler(SchedulerConfig(cores=8, max_batch=8))
+    made.seed_latency({size: base_s + row_s * size for size in (1, 2, 4, 8)})
+    made.share_step(0.0)
+    for lane in range(8):
+        made.ready(lane, "q", 0.0, None)
+    return made
+
+
+def execute(made: Scheduler, now: float) -> tuple[int, ...]:
+    """The batch that leaves now is inferred in 0.2 s, and its chunks are sent."""
+    plan = made.next_batch(now)
+    assert plan is not None
+    made.inferred(len(plan.lanes), 0.2, now + 0.2)
+    made.executing(plan.lanes, "kind", now + 0.2)
+    return plan.lanes
+
+
+def test_rows_that_share_a_step_begin_in_one_batch_where_that_takes_no_longer() -> None:
+    assert len(execute(rows(0.2), 0.0)) == 8
+    assert len(execute(rows(0.2, 0.1), 0.0)) < 8
+
+
+def test_a_row_whose_episode_ended_early_waits_for_those_that_it_is_in_step_with() -> None:
+    made = rows(0.2)
+    execute(made, 0.0)
+    made.share_step(0.02)
+    for now in (0.3, 0.9):
+        made.leave(3)
+        made.ready(3, "q", now, None)
+        assert made.next_batch(now) is None
+        made.ready_together([0, 1, 2, 4, 5, 6, 7], "q", now + 0.22, [0.32] * 7)
+        assert len(execute(made, now + 0.22)) == 8
+
+
+def test_rows_in_step_leave_without_one_that_is_overdue() -> None:
+    made = rows(0.2)
+    execute(made, 0.0)
+    made.share_step(0.02)
+    made.ready_together(list(range(8)), "q", 0.52, [0.32] * 8)
+    execute(made, 0.52)
+    made.ready_together(list(range(7)), "q", 1.04, [0.32] * 7)
+    assert made.next_batch(1.04) is None
+    late_at = made.wake_at(1.04)
+    assert late_at is not None
+    plan = made.next_batch(late_at)
+    assert plan is not None
+    assert len(plan.lanes) == 7
+
+
+def test_rows_part_once_it_is_seen_that_episodes_are_short() -> None:
+    made = rows(0.02)
+    now = 0.0
+    for _ in range(4):
+        plan = made.next_batch(now)
+        assert plan is not None
+        made.inferred(len(plan.lanes), 0.03, now + 0.03)
+        made.executing(plan.lanes, "kind", now + 0.03)
+        made.share_step(0.02)
+        for lane in range(4):
+            made.leave(lane)
+            made.ready(lane, "q", now + 0.05, None)
+        now += 0.35
+        made.ready_together([4, 5, 6, 7], "q", now, [0.32] * 4)
+    execute(made, now)
+    made.leave(0)
+    made.ready(0, "q", now + 0.25, None)
+    assert made.next_batch(now + 0.25) is not None

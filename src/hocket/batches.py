@@ -102,18 +102,26 @@ class Batches:
 
     def patience(self, now: float, longest: float) -> float:
         """Seconds until a batch may be due with nothing else happening."""
+        if self._must_wait:
+            return longest
         wake_at = self._scheduler.wake_at(now)
         return longest if wake_at is None else min(max(0.0, wake_at - now), longest)
 
+    @property
+    def _must_wait(self) -> bool:
+        """Whether nothing may leave before the policy has ended what it does."""
+        return self._is_warming or bool((self._to_bind or self._cold) and self._flying)
+
     def leave(self, lanes: Mapping[int, Lane], fleet: Fleet, now: float) -> bool:
         """Let every batch go that is due; true where one was answered already."""
-        if self._is_warming or ((self._to_bind or self._cold) and self._flying):
+        if self._must_wait:
             return False
         if self._to_bind and self._binds is not None:
             for spec in self._to_bind:
                 self._binds.bind(spec)
             self._to_bind.clear()
         if self._cold:
+            self._scheduler.share_step(fleet.step_s)
             self._warm_up(lanes, fleet)
             return False
         while (plan := self._scheduler.next_batch(now)) is not None:
@@ -181,6 +189,7 @@ class Batches:
         ready_at = [lane.ready_at for lane in members]
         self._flying[self._count] = Flight(plan.lanes, members, rows, ready_at)
         job = self._job(self._count, rows, members, plan.lanes, fleet)
+        self._scheduler.share_step(fleet.step_s)
         answer = self._inference.at_once(job)
         if answer is not None:
             self._answered.append(answer)

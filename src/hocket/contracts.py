@@ -315,6 +315,12 @@ class SelfDriven(Protocol):
         """Chunks for so many lanes will probably be sent in so many seconds."""
         ...
 
+    @property
+    def step_s(self) -> float | None:
+        """Seconds of a step that costs the same for any number of lanes; 0 before the first,
+        None where each lane costs its own."""
+        ...
+
 
 @runtime_checkable
 class Gathers(Protocol):

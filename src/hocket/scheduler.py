@@ -12,6 +12,9 @@ When a policy slot is free, a batch leaves as soon as, in one ready queue,
   are far shorter than an inference, whatever costs the policy less time. Where several
   signatures share one policy, a small batch lets a larger one pass that is about to be ready.
 
+Rows of one simulator share a step. Where being out of step costs them more than it saves (see
+`hocket.stepping`), they stay together: a batch leaves when all are ready or overdue.
+
 Awaited are lanes that execute a chunk and are not overdue. A lane in reset, build or replacement
 has left and is awaited by nobody. Lanes that nothing is known of (a server's connections: `ready`
 and `leave` only) are not awaited either, and leave as soon as a slot is free.
@@ -27,6 +30,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, inf
 
+from hocket.company import Company
 from hocket.cycle import Contention, Latency, Work, target_batch
 from hocket.waiting import BatchPlan, Kind, Lane, Queue
 
@@ -87,6 +91,7 @@ class Scheduler:
         self._batches = 0
         self._check_at = (0, -inf)
         """From which batch on, and when, the model is asked again."""
+        self._company = Company()
 
     # -- What happens to lanes -------------------------------------------------------------------
 
@@ -96,6 +101,7 @@ class Scheduler:
         if chunks is None:
             chunks = self._kinds[kind] = Kind()
         usual_s = chunks.seconds.value
+        self._company.sent(len(lanes))
         self._count(now, len(lanes))
         late: dict[Queue, tuple[float, int]] = {}
         for number in lanes:
@@ -179,6 +185,11 @@ class Scheduler:
         self._expect_no_more(known)
         if known.is_executing:
             self._executing -= 1
+            self._company.ended()
+
+    def share_step(self, seconds: float | None) -> None:
+        """What a step costs that all lanes share; 0 before the first, None where they do not."""
+        self._company.step_s = seconds
 
     # -- What the policy does --------------------------------------------------------------------
 
@@ -212,6 +223,7 @@ class Scheduler:
         self._in_flight -= 1
         self._free_since = now
         self._latency.observe(size, seconds)
+        self._company.inferred(seconds - self.infer_s(size))
 
     def infer_s(self, size: int) -> float:
         """How long a batch of this size should take."""
@@ -222,16 +234,17 @@ class Scheduler:
         if self._in_flight >= self._config.concurrency:
             return None
         queues = self._queues.values()
-        times = [self._patient_until(queue) for queue in queues if queue.ready]
-        if not times:
+        if not any(queue.ready for queue in queues):
             return None
+        waiting = [queue for queue in queues if queue.ready and not queue.is_together]
+        times = [self._patient_until(queue) for queue in waiting]
         # As time goes on, waiting pays ever more, until a lane is overdue: of any queue, since a
         # batch may have let another queue's pass.
         for queue in queues:
             coming = bisect_right(queue.late_at, now)
             if coming < len(queue.late_at):
                 times.append(queue.late_at[coming])
-        return max(now, min(times))
+        return max(now, min(times)) if times else None
 
     # -- For display -----------------------------------------------------------------------------
 
@@ -254,11 +267,19 @@ class Scheduler:
 
     def _leaves(self, queue: Queue, now: float) -> bool:
         self._aim(queue, now)
+        if queue.is_together:
+            return not self._is_awaiting(queue, now)
         return (
             len(queue.ready) >= queue.target
             or self._patient_until(queue) <= now
             or not (self._pays_to_wait(queue, now) or self._pays_to_give_way(queue, now))
         )
+
+    def _is_awaiting(self, queue: Queue, now: float) -> bool:
+        """Does any lane execute that is not overdue? Before anything is known, none is."""
+        if queue.seconds.value is None:
+            return self._executing > 0
+        return bool(queue.late_at) and queue.late_at[-1] > now
 
     def _patient_until(self, queue: Queue) -> float:
         """Time that a lane spent waiting for a slot says nothing about who else is coming: with
@@ -323,7 +344,10 @@ class Scheduler:
         sizes = max(len(self._infer_s), min(self._config.max_batch, len(self._lanes)) + 1)
         batch, at = self._check_at
         if (self._batches >= batch and now >= at) or sizes > len(self._infer_s):
-            self._check_at = (self._batches + RECHECK, now + RECHECK_S)
+            # Whether rows stay together is seen early, and a run may be short.
+            is_early = self._company.step_s is not None and self._batches < RECHECK
+            more = max(1, self._batches) if is_early else RECHECK
+            self._check_at = (self._batches + more, now + RECHECK_S)
             self._infer_s = [0.0, *map(self._latency.predict, range(1, sizes))]
             for place in self._queues.values():
                 place.members_at_target = -1
@@ -339,6 +363,11 @@ class Scheduler:
             # Nothing is known yet. If lanes will execute, one cohort more than can be inferred at
             # once is the least that keeps all busy; a server's connections just go.
             is_server = self._batches > config.concurrency and not self._kinds
+            queue.is_together = self._may_be_together(queue) and self._company.begins(
+                queue.members, self._latency.predict
+            )
+            if queue.is_together:
+                return queue.members
             cohorts = 1 if is_server else config.concurrency + 1
             return min(config.max_batch, ceil(queue.members / cohorts))
         work = Work(
@@ -348,7 +377,15 @@ class Scheduler:
             contention=self._contention.exponent,
             max_batch=config.max_batch,
         )
-        return target_batch(self._regulars(queue, seconds), work, self._latency.predict)
+        target = target_batch(self._regulars(queue, seconds), work, self._latency.predict)
+        queue.is_together = self._may_be_together(queue) and self._company.stays(
+            queue.members, target, work, self._latency.predict, are_together=queue.is_together
+        )
+        return queue.members if queue.is_together else target
+
+    def _may_be_together(self, queue: Queue) -> bool:
+        fits = 1 < queue.members <= self._config.max_batch
+        return fits and queue.members == len(self._lanes) and self._config.concurrency == 1
 
     def _regulars(self, queue: Queue, seconds: float) -> int:
         """The lanes, each counted by how often it comes: one that records video comes seldom."""

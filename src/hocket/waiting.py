@@ -37,6 +37,8 @@ class Queue:
         self.target = 1
         self.members_at_target = -1
         """For how many the target was computed; -1: it is to be computed again."""
+        self.is_together = False
+        """All members go in one batch, as rows do that had better stay in step."""
 
     @property
     def oldest(self) -> float:

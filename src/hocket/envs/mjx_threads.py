@@ -25,6 +25,8 @@ class ThreadedRows:
     """A BatchedEnv with snapshots."""
 
     suspension = "mask"
+    steps_cost_by_row = True
+    """Rows that wait are not simulated, so that a step of a few costs a few."""
 
     def __init__(self, task: MjxTask, rows: int, threads: int = 0) -> None:
         self.rows = rows

@@ -208,6 +208,12 @@ class Fleet:
         """Whether all lanes are rows in this process: the next poll does what was asked for."""
         return self._source() is not None
 
+    @property
+    def step_s(self) -> float | None:
+        """Seconds of a step that all lanes share; 0 before the first, None where they do not."""
+        driven = self._abilities()[1] if self._is_one else None
+        return None if driven is None else driven.step_s
+
     def _source(self) -> Gathers | None:
         """The one worker of all lanes, where it gives many lanes' observations at once."""
         return self._abilities()[0] if self._is_one else None

@@ -107,6 +107,12 @@ class RowsHost:
         count = int(np.count_nonzero(self._table.active))
         return self.rule.hold_s(count, self._clock()) if count else None
 
+    @property
+    def step_s(self) -> float | None:
+        """Seconds of a step, whoever takes it; None where a step costs as much as the rows in
+        it."""
+        return self.rule.step_s if self._sims.share_steps else None
+
     def gather(self, lanes: Sequence[int]) -> Mapping[str, Array]:
         """What these rows see, stacked: rows that wait for a chunk, or that have just ended."""
         rows = np.asarray(lanes, np.int64)

@@ -192,6 +192,11 @@ class RowsLink:
         """Part of the SelfDriven contract."""
         self._host.rule.expect(lanes, time.perf_counter() + seconds)
 
+    @property
+    def step_s(self) -> float | None:
+        """Part of the SelfDriven contract."""
+        return self._host.step_s
+
     def gather(self, lanes: Sequence[int]) -> Mapping[str, Array]:
         """Part of the Gathers contract."""
         return self._host.gather(lanes)
