@@ -50,6 +50,7 @@ class Telling:
             "index": os.environ["HOCKET_WORKER_INDEX"],
             "prepared": PREPARED,
             "threads": os.environ["OMP_NUM_THREADS"] + os.environ["OPENBLAS_NUM_THREADS"],
+            "is_batch": os.sched_getscheduler(0) == os.SCHED_BATCH,
             "session": os.getsid(0),
             "pid": os.getpid(),
             "fds": len(os.listdir("/proc/self/fd")),
@@ -173,6 +174,8 @@ def test_worker_has_one_thread_a_session_of_its_own_and_no_siblings_files(tellin
     with Rig(lanes=4, suite=telling) as rig:
         facts = [told(rig, lane) for lane in range(4)]
     assert {fact["threads"] for fact in facts} == {"11"}
+    # They do not interrupt the parent when it wakes them, unless somebody set another policy.
+    assert all(fact["is_batch"] for fact in facts) or os.sched_getscheduler(0) != os.SCHED_OTHER
     assert all(fact["session"] == fact["pid"] for fact in facts)
     assert len({fact["fds"] for fact in facts}) == 1
     assert all(fact["inheritable"] == [] for fact in facts)
