@@ -16,6 +16,11 @@ from hocket.scheduler import Scheduler
 from hocket.waiting import BatchPlan
 
 
+HANDLING_S = 1e-4
+"""What a batch costs beside the policy, about: without it the scheduler would think that two small
+batches of a policy that takes no time are as cheap as one."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchConfig:
     """How batches are made."""
@@ -139,10 +144,12 @@ class Batches:
                 self._is_warming = False
                 self._warm.add(answer.queue)
                 self._cold.pop(answer.queue, None)
-                self._scheduler.seed_latency(answer.latencies)
+                took = {size: seconds + HANDLING_S for size, seconds in answer.latencies.items()}
+                self._scheduler.seed_latency(took)
                 continue
             flight = self._flying.pop(answer.job.number)
-            self._scheduler.inferred(len(flight.numbers), answer.ended - answer.began, now)
+            took_s = answer.ended - answer.began + HANDLING_S
+            self._scheduler.inferred(len(flight.numbers), took_s, now)
             found.append((answer, flight))
         return found
 
