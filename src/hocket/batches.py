@@ -15,7 +15,6 @@ from hocket.lanes import Lane, Rows
 from hocket.scheduler import Scheduler
 from hocket.waiting import BatchPlan
 
-
 HANDLING_S = 1e-4
 """What a batch costs beside the policy, about: without it the scheduler would think that two small
 batches of a policy that takes no time are as cheap as one."""
