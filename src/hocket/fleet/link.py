@@ -160,10 +160,10 @@ class ProcessLink:
     def _read(self) -> bytes | None:
         """None where nothing has come, empty at the end of the stream."""
         try:
+            size = _READ if self._inline is None else _READ_INLINE
             if not self._expects_fd:
-                size = _READ if self._inline is None else _READ_INLINE
                 return self._stream.recv(size)
-            data, fds, _, _ = socket.recv_fds(self._stream, _READ_INLINE, 4)
+            data, fds, _, _ = socket.recv_fds(self._stream, size, 4)
             self._fds.extend(fds)
         except BlockingIOError:
             return None
