@@ -104,6 +104,9 @@ class Static:
         for lane, seconds in zip(lanes, busy_s, strict=True):
             self.ready(lane, queue, now, seconds)
 
+    def share_step(self, seconds: float | None) -> None:
+        pass
+
     def infer_s(self, size: int) -> float:
         return 0.0
 
