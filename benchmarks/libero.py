@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import tempfile
@@ -30,7 +29,7 @@ from hocket.fleets import Fleets
 from hocket.planning import build_policy
 from hocket.record.states import load_states
 from hocket.run import Run
-from others import Others, family
+from others import Others, worker_memory
 
 ROOT = Path(__file__).parents[1]
 LIBERO = ROOT / "venvs" / "libero" / "bin" / "python"
@@ -142,20 +141,6 @@ def ceiling(times: dict[str, Any], cores: int, steps: int) -> float:
     return LANES * steps / max(work_s / cores, alone_s)
 
 
-def worker_memory() -> list[int]:
-    """MiB of each worker process below this one, pages that several share counted in parts."""
-    found = []
-    for pid in family(os.getpid()):
-        try:
-            if "fleet/bootstrap.py" not in Path(f"/proc/{pid}/cmdline").read_text():
-                continue
-            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-        except OSError:
-            continue
-        found += [int(line.split()[1]) // 1024 for line in lines if line.startswith("Pss:")]
-    return sorted(found)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=220)
@@ -206,7 +191,7 @@ def run_hocket(folder: str, steps: int) -> dict[str, Any]:
         return {
             **done,
             "others": others.share(),
-            "memory": worker_memory(),
+            "memory": sorted(sizes["Pss"] >> 20 for sizes in worker_memory()),
         }
     finally:
         hocket.close()

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import tempfile
 import threading
 from pathlib import Path
@@ -24,7 +23,7 @@ from hocket.eval_config import EvalConfig
 from hocket.planning import build_runtime, plan_trials, suites_of, worker_spec
 from hocket.probe import Probe, probe
 from hocket.run import Run
-from others import family
+from others import worker_memory
 
 GIB = 1 << 30
 LIBERO = Path(__file__).parents[1] / "venvs" / "libero" / "bin" / "python"
@@ -61,16 +60,9 @@ class Scales:
 
     def _weigh(self) -> None:
         while not self._is_over.wait(0.5):
-            for pid in family(os.getpid()):
-                try:
-                    if "fleet/bootstrap.py" not in Path(f"/proc/{pid}/cmdline").read_text():
-                        continue
-                    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-                except OSError:
-                    continue
-                sizes = {line.split(":")[0]: line.split()[1] for line in lines[1:]}
-                self.resident = max(self.resident, int(sizes["Rss"]) * 1024)
-                self.proportional = max(self.proportional, int(sizes["Pss"]) * 1024)
+            for sizes in worker_memory():
+                self.resident = max(self.resident, sizes["Rss"])
+                self.proportional = max(self.proportional, sizes["Pss"])
 
 
 def config_of(suite: str, *, hard: bool) -> EvalConfig:

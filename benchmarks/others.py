@@ -1,4 +1,4 @@
-"""How much of the machine other processes took while something was timed."""
+"""What processes take of the machine: others' while something was timed, and workers' memory."""
 
 from __future__ import annotations
 
@@ -30,6 +30,20 @@ def _machine_s() -> float:
 def _own_s() -> float:
     """CPU seconds of this process and all below it."""
     return sum(_seconds_of(pid) for pid in family(os.getpid()))
+
+
+def worker_memory() -> list[dict[str, int]]:
+    """Of each worker process below this one, bytes by the kernel's names (Rss, Pss, ...)."""
+    found = []
+    for pid in family(os.getpid()):
+        try:
+            if "fleet/bootstrap.py" not in Path(f"/proc/{pid}/cmdline").read_text():
+                continue
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        except OSError:
+            continue
+        found.append({line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines[1:]})
+    return found
 
 
 def family(pid: int) -> list[int]:

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 class Policy(Protocol):
     """Maps a batch of observations to chunks; row i answers row i. Keeps nothing between calls.
 
-    `infer` is called from threads of the engine's, at most `spec.concurrency` at once. Arrays of
-    the batch are its own to read until it returns.
+    `infer` is called from threads of the engine's, its own among them, at most `spec.concurrency`
+    at once. Arrays of the batch are its own to read until it returns.
     """
 
     @property
@@ -219,6 +219,15 @@ class RowSnapshots(Protocol):
     def get_rows(self, rows: Array) -> Array: ...
 
     def set_rows(self, rows: Array, states: Array) -> None: ...
+
+
+@runtime_checkable
+class CostsByRow(Protocol):
+    """A batched simulator whose step costs as much as the rows that move in it; a step of others
+    costs nearly the same for any number of rows."""
+
+    @property
+    def steps_cost_by_row(self) -> bool: ...
 
 
 @runtime_checkable

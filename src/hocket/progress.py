@@ -10,6 +10,7 @@ import re
 import sys
 import time
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
@@ -171,6 +172,21 @@ class _Slice:
         self.worked_s += seconds
 
 
+def start_live(stream: TextIO, render: Callable[[], RenderableType]) -> Live:
+    """A block at the foot of a terminal that is drawn again several times a second."""
+    from rich.console import Console
+    from rich.live import Live
+
+    live = Live(
+        get_renderable=render,
+        console=Console(file=stream),
+        refresh_per_second=REDRAWS_PER_S,
+        transient=True,
+    )
+    live.start()
+    return live
+
+
 class Progress:
     """Follows a run on a terminal or in a log. A context manager; closing twice is safe."""
 
@@ -187,17 +203,8 @@ class Progress:
 
     def __enter__(self) -> Progress:
         if not self._quiet and self._stream.isatty():
-            from rich.console import Console
-            from rich.live import Live
-
-            self._console = Console(file=self._stream)
-            self._live = Live(
-                get_renderable=self._render,
-                console=self._console,
-                refresh_per_second=REDRAWS_PER_S,
-                transient=True,
-            )
-            self._live.start()
+            self._live = start_live(self._stream, self._render)
+            self._console = self._live.console
         return self
 
     def __exit__(

@@ -116,21 +116,18 @@ class Crew:
         deadline = time.monotonic() + timeout_s
         is_rung = False
         while True:
-            if self._inline:
-                for station in tuple(self._inline):
-                    self._read(station)
-                glance_at = min(deadline, self._now + _GLANCE_S)
-                if not self._log and self._rest_s() == 0.0 and time.monotonic() < glance_at:
-                    continue
-            wait = 0.0 if self._log else min(max(0.0, deadline - time.monotonic()), self._rest_s())
-            events = self._epoll.poll(wait)
+            for station in tuple(self._inline):
+                self._read(station)
+            rest_s = 0.0 if self._log else self._rest_s()
+            now = time.monotonic()
+            if not rest_s and not self._log and now < min(deadline, self._now + _GLANCE_S):
+                continue
+            events = self._epoll.poll(min(max(0.0, deadline - now), rest_s))
             self._now = now = time.monotonic()
             for fd, mask in events:
                 if fd == self._bell:
                     eventfd_read(fd)
                     is_rung = True
-                elif mask == select.EPOLLIN and fd in self._by_fd:
-                    self._read(self._by_fd[fd])
                 else:
                     self._wake_for(fd, mask)
             if now - self._watched_at >= _WATCH_S:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hocket.contracts import BatchedEnv, RowSnapshots, RowSteps
+from hocket.contracts import BatchedEnv, CostsByRow, RowSnapshots, RowSteps
 from hocket.data import Array, ArraySpec, EnvSpec, Observation, Signature, TaskInfo
 from hocket.errors import EnvError, SuspensionError
 from hocket.fleet.row_arrays import choose, first_row, on_host, signature_of
@@ -31,6 +31,9 @@ class RowSim:
                 f"known ways are {' and '.join(WAYS)}. Rows never wait under an action."
             )
         self.env = env
+        # Asked once: a look for a Protocol's methods costs more than a small batch.
+        self.shares_steps = not (isinstance(env, CostsByRow) and env.steps_cost_by_row)
+        """A step costs nearly the same for any number of rows."""
         self.drive = Drive(env.action_space)
         action = self.drive.spec
         self._chunks = np.zeros((rows, 1, *action.shape), action.dtype)

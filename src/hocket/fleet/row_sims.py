@@ -40,7 +40,7 @@ class RowSims:
     @property
     def share_steps(self) -> bool:
         """Whether all rows are in one simulator, whose step costs the same for any of them."""
-        return len(self._sims) == 1 and not getattr(self._sims[0].env, "steps_cost_by_row", False)
+        return len(self._sims) == 1 and self._sims[0].shares_steps
 
     def home(self, suite: str, task: str) -> int:
         """The number of the simulator that has this task; built where there is none yet."""

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TextIO
 
-from hocket.progress import REDRAWS_PER_S, clock
+from hocket.progress import clock, start_live
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -30,17 +30,8 @@ class Display:
         self._console: Console | None = None
         self._live: Live | None = None
         if stream is not None and stream.isatty():
-            from rich.console import Console
-            from rich.live import Live
-
-            self._console = Console(file=stream)
-            self._live = Live(
-                get_renderable=self._render,
-                console=self._console,
-                refresh_per_second=REDRAWS_PER_S,
-                transient=True,
-            )
-            self._live.start()
+            self._live = start_live(stream, self._render)
+            self._console = self._live.console
 
     def update(self, env_steps: int, values: Mapping[str, float | None]) -> None:
         """After an update of the weights; `values` are those of the log."""
