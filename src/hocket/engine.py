@@ -252,8 +252,7 @@ class Engine:
 
     def _end(self, number: int, episode: Episode) -> None:
         self._batches.remove(number)
-        lane = self._lanes.pop(number)
-        self._end_session(lane)
+        self._end_session(self._lanes.pop(number))
         self._free.append(number)
         self._sealing[number] = episode
         self._turn.ended.append((number, episode))

@@ -19,20 +19,20 @@ Awaited are lanes that execute a chunk and are not overdue. A lane in reset, bui
 has left and is awaited by nobody. Lanes that nothing is known of (a server's connections: `ready`
 and `leave` only) are not awaited either, and leave as soon as a slot is free.
 
-Per lane the work is O(log lanes), per batch O(batch); the model is asked again only when what it
-was told may have moved.
+Per lane the work is O(log lanes), per batch O(batch). How many lanes a batch aims at, `hocket.aim`
+says.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from math import ceil, inf
 
-from hocket.company import Company
-from hocket.cycle import Contention, Latency, Work, target_batch
+from hocket.aim import Aim, SchedulerConfig
 from hocket.waiting import BatchPlan, Kind, Lane, Queue
+
+__all__ = ["Scheduler", "SchedulerConfig"]
 
 PATIENCE = 1.5
 """The oldest ready lane waits at most so many times the median duration of a chunk."""
@@ -45,28 +45,8 @@ BRIEF = 0.2
 of them would take turns for good, each inferred while the other waits."""
 OVERFULL = 1.25
 """A batch of up to so many times its target is left whole; a larger one may be split."""
-RECHECK = 16
-RECHECK_S = 0.05
-"""Batches and seconds after which the model is asked again, even where lanes stayed the same."""
-MOVED = 0.1
-"""Share of the lanes that must come or go for the model to be asked again at once."""
 LEARNT = 2
 """Durations that are learnt from where more chunks end at once: they tell much the same."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulerConfig:
-    """What the scheduler is told; the rest it measures."""
-
-    cores: int
-    max_batch: int = 64
-    concurrency: int = 1
-    """Inferences that may run at once."""
-
-    def __post_init__(self) -> None:
-        for name in ("cores", "max_batch", "concurrency"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}.")
 
 
 class Scheduler:
@@ -77,10 +57,7 @@ class Scheduler:
         self._lanes: dict[int, Lane] = {}
         self._queues: dict[Hashable, Queue] = {}
         self._kinds: dict[Hashable, Kind] = {}
-        self._latency = Latency()
-        self._infer_s: list[float] = [0.0]
-        """The latency of every size that lanes can make, as of the last check."""
-        self._contention = Contention(config.cores)
+        self._aim = Aim(config)
         self._executing = 0
         self._lane_seconds = 0.0
         """Integral of `_executing` over time, up to `_counted_at`."""
@@ -89,9 +66,6 @@ class Scheduler:
         self._free_since = 0.0
         """When a slot was last given back."""
         self._batches = 0
-        self._check_at = (0, -inf)
-        """From which batch on, and when, the model is asked again."""
-        self._company = Company()
 
     # -- What happens to lanes -------------------------------------------------------------------
 
@@ -101,7 +75,7 @@ class Scheduler:
         if chunks is None:
             chunks = self._kinds[kind] = Kind()
         usual_s = chunks.seconds.value
-        self._company.sent(len(lanes))
+        self._aim.company.sent(len(lanes))
         self._count(now, len(lanes))
         late: dict[Queue, tuple[float, int]] = {}
         for number in lanes:
@@ -185,19 +159,17 @@ class Scheduler:
         self._expect_no_more(known)
         if known.is_executing:
             self._executing -= 1
-            self._company.ended()
+            self._aim.company.ended()
 
     def share_step(self, seconds: float | None) -> None:
         """What a step costs that all lanes share; 0 before the first, None where they do not."""
-        self._company.step_s = seconds
+        self._aim.company.step_s = seconds
 
     # -- What the policy does --------------------------------------------------------------------
 
     def seed_latency(self, points: Mapping[int, float]) -> None:
         """What batches of some sizes cost at warm-up, in seconds."""
-        for size, seconds in points.items():
-            self._latency.seed(size, seconds)
-        self._check_at = (0, -inf)
+        self._aim.seed_latency(points)
 
     def next_batch(self, now: float) -> BatchPlan | None:
         """Take a batch out of its queue, and a policy slot; None if nothing should leave now."""
@@ -222,12 +194,11 @@ class Scheduler:
             raise ValueError("No batch is in flight.")
         self._in_flight -= 1
         self._free_since = now
-        self._latency.observe(size, seconds)
-        self._company.inferred(seconds - self.infer_s(size))
+        self._aim.inferred(size, seconds)
 
     def infer_s(self, size: int) -> float:
         """How long a batch of this size should take."""
-        return self._infer_s[min(size, len(self._infer_s) - 1)]
+        return self._aim.expected_s(size)
 
     def wake_at(self, now: float) -> float | None:
         """When `next_batch` may answer differently though nothing happens; None if never."""
@@ -266,7 +237,14 @@ class Scheduler:
     # -- When a batch leaves ---------------------------------------------------------------------
 
     def _leaves(self, queue: Queue, now: float) -> bool:
-        self._aim(queue, now)
+        self._aim.take(
+            queue,
+            self._queues.values(),
+            now,
+            lanes=len(self._lanes),
+            batches=self._batches,
+            has_executed=bool(self._kinds),
+        )
         if queue.is_together:
             return not self._is_awaiting(queue, now)
         return (
@@ -288,7 +266,7 @@ class Scheduler:
 
     def _size(self, queue: Queue) -> int:
         """All that are ready, or the target of them where two batches cost all of them less."""
-        infer_s = self._infer_s
+        infer_s = self._aim.infer_s
         ready = min(len(queue.ready), self._config.max_batch)
         first = min(ready, ceil(OVERFULL * queue.target))
         rest = ready - first
@@ -297,7 +275,7 @@ class Scheduler:
 
     def _pays_to_wait(self, queue: Queue, now: float) -> bool:
         """Is there a number of coming lanes for which waiting costs all of them less time?"""
-        here, infer_s = len(queue.ready), self._infer_s
+        here, infer_s = len(queue.ready), self._aim.infer_s
         alone_s = infer_s[here]
         is_last_slot = self._config.concurrency - self._in_flight == 1
         are_brief = is_last_slot and queue.typical_s <= BRIEF * alone_s
@@ -320,7 +298,7 @@ class Scheduler:
         """Is a larger batch of another signature so near that it had better go first?"""
         if len(self._queues) == 1 or self._config.concurrency - self._in_flight > 1:
             return False
-        here, infer_s = len(queue.ready), self._infer_s
+        here, infer_s = len(queue.ready), self._aim.infer_s
         alone_s = infer_s[here]
         for other in self._queues.values():
             coming = bisect_right(other.late_at, now)
@@ -337,64 +315,6 @@ class Scheduler:
         """In how many seconds the lane at this place in the order of arrival should be ready."""
         typical_s = queue.typical_s
         return max(IMMINENT * typical_s, queue.late_at[place] - OVERDUE * typical_s - now)
-
-    # -- The target ------------------------------------------------------------------------------
-
-    def _aim(self, queue: Queue, now: float) -> None:
-        sizes = max(len(self._infer_s), min(self._config.max_batch, len(self._lanes)) + 1)
-        batch, at = self._check_at
-        if (self._batches >= batch and now >= at) or sizes > len(self._infer_s):
-            # Whether rows stay together is seen early, and a run may be short.
-            is_early = self._company.step_s is not None and self._batches < RECHECK
-            more = max(1, self._batches) if is_early else RECHECK
-            self._check_at = (self._batches + more, now + RECHECK_S)
-            self._infer_s = [0.0, *map(self._latency.predict, range(1, sizes))]
-            for place in self._queues.values():
-                place.members_at_target = -1
-        moved = abs(queue.members - queue.members_at_target)
-        if queue.members_at_target < 0 or moved > MOVED * queue.members_at_target:
-            queue.members_at_target = queue.members
-            queue.target = self._target(queue)
-
-    def _target(self, queue: Queue) -> int:
-        config = self._config
-        seconds = queue.seconds.value
-        if seconds is None:
-            # Nothing is known yet. If lanes will execute, one cohort more than can be inferred at
-            # once is the least that keeps all busy; a server's connections just go.
-            is_server = self._batches > config.concurrency and not self._kinds
-            queue.is_together = self._may_be_together(queue) and self._company.begins(
-                queue.members, self._latency.predict
-            )
-            if queue.is_together:
-                return queue.members
-            cohorts = 1 if is_server else config.concurrency + 1
-            return min(config.max_batch, ceil(queue.members / cohorts))
-        work = Work(
-            cores=config.cores,
-            execute_s=seconds / self._contention.slowdown,
-            concurrency=config.concurrency * queue.members / len(self._lanes),
-            contention=self._contention.exponent,
-            max_batch=config.max_batch,
-        )
-        target = target_batch(self._regulars(queue, seconds), work, self._latency.predict)
-        queue.is_together = self._may_be_together(queue) and self._company.stays(
-            queue.members, target, work, self._latency.predict, are_together=queue.is_together
-        )
-        return queue.members if queue.is_together else target
-
-    def _may_be_together(self, queue: Queue) -> bool:
-        fits = 1 < queue.members <= self._config.max_batch
-        return fits and queue.members == len(self._lanes) and self._config.concurrency == 1
-
-    def _regulars(self, queue: Queue, seconds: float) -> int:
-        """The lanes, each counted by how often it comes: one that records video comes seldom."""
-        infer_s = self._infer_s[queue.target]
-        count = float(queue.members - sum(queue.kinds.values()))
-        for kind, lanes in queue.kinds.items():
-            usual_s = max(seconds, kind.seconds.value or seconds)
-            count += lanes * (seconds + infer_s) / (usual_s + infer_s)
-        return max(1, round(count))
 
     # -- Book-keeping ----------------------------------------------------------------------------
 
@@ -415,7 +335,7 @@ class Scheduler:
         usual_s = kind.seconds.value
         if usual_s and now > lane.started:
             load = (self._lane_seconds - lane.lane_seconds) / (now - lane.started)
-            self._contention.observe(load, busy_s / usual_s)
+            self._aim.contention.observe(load, busy_s / usual_s)
         kind.seconds.add(busy_s)
         lane.queue.seconds.add(busy_s)
 

@@ -109,8 +109,7 @@ class RowsHost:
 
     @property
     def step_s(self) -> float | None:
-        """Seconds of a step, whoever takes it; None where a step costs as much as the rows in
-        it."""
+        """Seconds of a step, whoever takes it; None where a step costs by the rows in it."""
         return self.rule.step_s if self._sims.share_steps else None
 
     def gather(self, lanes: Sequence[int]) -> Mapping[str, Array]:
