@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 from math import ceil
 
 import pytest
@@ -21,6 +22,7 @@ from hocket.cycle import (
     cycle_s,
     monotone,
     plan,
+    spare_s,
     target_batch,
 )
 
@@ -64,6 +66,24 @@ def test_sleeping_chunks_do_not_slow_each_other_down() -> None:
 
 def test_two_cohorts_are_the_target_where_the_policy_is_the_bottleneck() -> None:
     assert target_batch(32, Work(cores=2, execute_s=0.16, contention=0.0), latency) == 16
+
+
+def test_handling_batches_takes_time_from_chunks_that_compute() -> None:
+    work = Work(cores=2, execute_s=0.1, handling_s=0.02, handling_row_s=0.01)
+    none = Work(cores=2, execute_s=0.1)
+    quick = {4: 0.01, 8: 0.01}.__getitem__
+    assert cycle_s(4, 8, none, quick) == pytest.approx(0.4)
+    assert cycle_s(4, 8, work, quick) == pytest.approx(0.4 + (2 * 0.02 + 8 * 0.01) / 2)
+    asleep = replace(work, contention=0.0)
+    assert cycle_s(4, 8, asleep, quick) == pytest.approx(0.11)
+
+
+def test_a_batch_may_be_held_back_only_where_cores_are_what_limits_the_cycle() -> None:
+    cores_bound = Work(cores=2, execute_s=0.1)
+    assert spare_s(4, 8, cores_bound, lambda _: 0.01) == pytest.approx(0.4 - 0.21)
+    assert spare_s(8, 8, cores_bound, lambda _: 0.01) == 0.0, "nobody executes meanwhile"
+    assert spare_s(4, 8, Work(cores=2, execute_s=0.01), lambda _: 0.1) == 0.0, "the policy does"
+    assert spare_s(4, 8, Work(cores=64, execute_s=0.1), lambda _: 0.01) == 0.0, "the way does"
 
 
 @given(lanes=st.integers(1, 200), work=works, line=affine)

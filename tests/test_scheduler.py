@@ -41,6 +41,63 @@ def cycle(
     return now
 
 
+def short_chunks() -> tuple[Scheduler, float]:
+    """Eight lanes on two cores, whose chunks take less time than what a batch of them costs; all
+    execute now."""
+    config = SchedulerConfig(cores=2, handling_s=6e-5, handling_row_s=3e-5)
+    made = Scheduler(config)
+    made.seed_latency({size: 6e-5 + 3e-5 * size for size in SIZES})
+    now = 0.0
+    for busy_s in (None, *[9e-5] * 40):
+        for lane in range(8):
+            made.ready(lane, "q", now, busy_s)
+        while made.waiting:
+            now += 0.01  # Nobody is waited for so long.
+            batch = made.next_batch(now)
+            assert batch is not None
+            made.inferred(len(batch.lanes), 6e-5 + 3e-5 * len(batch.lanes), now)
+            made.executing(batch.lanes, "kind", now)
+    return made, now
+
+
+def test_lanes_that_come_back_sooner_than_they_are_handled_are_gathered() -> None:
+    made, now = short_chunks()
+    for lane in (0, 1, 2):
+        made.ready(lane, "q", now + 1e-4, 9e-5)
+        assert made.next_batch(now + 1e-4) is None
+    assert made.target("q") == 4
+    wanted, left_s = made.wanted(now + 1.2e-4)
+    assert wanted == 1
+    wake_at = made.wake_at(now + 1.2e-4)
+    assert wake_at is not None
+    assert wake_at <= now + 1.2e-4 + left_s
+    made.ready(3, "q", now + 1.3e-4, 9e-5)
+    batch = made.next_batch(now + 1.3e-4)
+    assert batch is not None
+    assert batch.lanes == (0, 1, 2, 3)
+
+
+def test_lanes_are_gathered_no_longer_than_that_is_free() -> None:
+    made, now = short_chunks()
+    made.ready(0, "q", now + 1e-4, 9e-5)
+    assert made.next_batch(now + 1e-4) is None
+    wanted, left_s = made.wanted(now + 1e-4)
+    assert wanted == 3
+    assert 0 < left_s < 1e-3
+    assert made.wanted(now + 1e-4 + left_s) == (1, 0.0)
+    batch = made.next_batch(now + 2e-4 + left_s)
+    assert batch is not None
+    assert batch.lanes == (0,)
+
+
+def test_who_comes_next_may_change_everything_where_waiting_costs_something() -> None:
+    made = scheduler(base_s=0.15)
+    now = cycle(made, range(4), 0.0)
+    made.executing([0, 1, 2, 3], "kind", now)
+    made.ready(0, "q", now + 0.16, 0.16)
+    assert made.wanted(now + 0.16) == (1, 0.0)
+
+
 def test_nothing_leaves_when_nothing_is_ready() -> None:
     made = scheduler()
     assert made.next_batch(0.0) is None

@@ -10,14 +10,18 @@ from dataclasses import dataclass
 from math import ceil, inf
 
 from hocket.company import Company
-from hocket.cycle import Contention, Latency, Work, target_batch
+from hocket.cycle import Contention, Latency, Work, spare_s, target_batch
 from hocket.waiting import Queue
 
 RECHECK = 16
 RECHECK_S = 0.05
 """Batches and seconds after which the model is asked again, even where lanes stayed the same."""
+SLICE_S = 1e-3
+"""Chunks shorter than what a core gives to one process before the next do not slow each other down
+where they compete for it: they queue, which their own time does not show."""
 MOVED = 0.1
-"""Share of the lanes that must come or go for the model to be asked again at once."""
+"""Share of the lanes that must come or go for the model to be asked again at once; one alone, whose
+episode has ended, comes and goes too often."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +32,9 @@ class SchedulerConfig:
     max_batch: int = 64
     concurrency: int = 1
     """Inferences that may run at once."""
+    handling_s: float = 0.0
+    handling_row_s: float = 0.0
+    """Seconds of a core that a batch takes beside the policy, and each row in it."""
 
     def __post_init__(self) -> None:
         for name in ("cores", "max_batch", "concurrency"):
@@ -57,7 +64,8 @@ class Aim:
     def inferred(self, size: int, seconds: float) -> None:
         """This is what a batch cost."""
         self._latency.observe(size, seconds)
-        self.company.inferred(seconds - self.expected_s(size))
+        if self.company.step_s is not None:
+            self.company.inferred(seconds - self.expected_s(size))
 
     def expected_s(self, size: int) -> float:
         """How long a batch of this size should take."""
@@ -86,7 +94,7 @@ class Aim:
             for place in queues:
                 place.members_at_target = -1
         moved = abs(queue.members - queue.members_at_target)
-        if queue.members_at_target < 0 or moved > MOVED * queue.members_at_target:
+        if queue.members_at_target < 0 or moved > max(1, MOVED * queue.members_at_target):
             queue.members_at_target = queue.members
             if queue.seconds.value is None:
                 is_server = batches > self._config.concurrency and not has_executed
@@ -106,15 +114,19 @@ class Aim:
         return min(self._config.max_batch, ceil(queue.members / cohorts))
 
     def _target(self, queue: Queue, lanes: int, seconds: float) -> int:
-        config = self._config
+        config, is_short = self._config, seconds < SLICE_S
         work = Work(
             cores=config.cores,
-            execute_s=seconds / self.contention.slowdown,
+            execute_s=seconds if is_short else seconds / self.contention.slowdown,
             concurrency=config.concurrency * queue.members / lanes,
-            contention=self.contention.exponent,
+            contention=1.0 if is_short else self.contention.exponent,
             max_batch=config.max_batch,
+            handling_s=config.handling_s,
+            handling_row_s=config.handling_row_s,
         )
-        target = target_batch(self._regulars(queue, seconds), work, self._latency.predict)
+        regulars = self._regulars(queue, seconds)
+        target = target_batch(regulars, work, self._latency.predict)
+        queue.spare_s = spare_s(target, regulars, work, self._latency.predict)
         queue.is_together = self._may_be_together(queue, lanes) and self.company.stays(
             queue.members, target, work, self._latency.predict, are_together=queue.is_together
         )

@@ -15,9 +15,13 @@ from hocket.lanes import Lane, Rows
 from hocket.scheduler import Scheduler
 from hocket.waiting import BatchPlan
 
-HANDLING_S = 1e-4
-"""What a batch costs beside the policy, about: without it the scheduler would think that two small
-batches of a policy that takes no time are as cheap as one."""
+HANDLING_S = 6e-5
+HANDLING_ROW_S = 3e-5
+"""What a batch costs beside the policy, about, and each row of it that another process executes:
+without it the scheduler would think that two small batches of a policy that takes no time are as
+cheap as one."""
+CARRYING_S = 5e-5
+"""What it costs such a process, about, to be given a chunk and to tell what came of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +71,8 @@ class Batches:
         self._flying: dict[int, Flight] = {}
         self._answered: list[Answered] = []
         self._count = 0
+        self._is_at_hand = False
+        """Lanes are rows of a simulator in this process."""
 
     def bind(self, spec: EnvSpec) -> None:
         """Tell the policy of a new task before any row of it is inferred."""
@@ -90,6 +96,8 @@ class Batches:
         """Lanes whose chunks ended in one turn wait for the next."""
         for lane in lanes:
             lane.ready_at = now
+        if not self._is_at_hand:
+            busy_s = [seconds + CARRYING_S for seconds in busy_s]
         for queue in {lane.queue for lane in lanes}:
             members, durations = numbers, busy_s
             if any(lane.queue != queue for lane in lanes):
@@ -103,6 +111,11 @@ class Batches:
     def remove(self, number: int) -> None:
         """A lane is not waiting any more, nor will it come back by itself."""
         self._scheduler.leave(number)
+
+    def wanted(self, now: float) -> tuple[int, float]:
+        """How many lanes must come before anything can leave, if they come within so many seconds
+        of the first."""
+        return (1, 0.0) if self._must_wait else self._scheduler.wanted(now)
 
     def patience(self, now: float, longest: float) -> float:
         """Seconds until a batch may be due with nothing else happening."""
@@ -143,14 +156,19 @@ class Batches:
                 self._is_warming = False
                 self._warm.add(answer.queue)
                 self._cold.pop(answer.queue, None)
-                took = {size: seconds + HANDLING_S for size, seconds in answer.latencies.items()}
-                self._scheduler.seed_latency(took)
+                self._scheduler.seed_latency(
+                    {n: took_s + self._handling_s(n) for n, took_s in answer.latencies.items()}
+                )
                 continue
             flight = self._flying.pop(answer.job.number)
-            took_s = answer.ended - answer.began + HANDLING_S
-            self._scheduler.inferred(len(flight.numbers), took_s, now)
+            size = len(flight.numbers)
+            took_s = answer.ended - answer.began + self._handling_s(size)
+            self._scheduler.inferred(size, took_s, now)
             found.append((answer, flight))
         return found
+
+    def _handling_s(self, rows: int) -> float:
+        return HANDLING_S + (0.0 if self._is_at_hand else HANDLING_ROW_S * rows)
 
     @property
     def recalls(self) -> bool:
@@ -207,6 +225,7 @@ class Batches:
         self, number: int, rows: Rows, lanes: list[Lane], numbers: Sequence[int], fleet: Fleet
     ) -> Job:
         stacked = fleet.gather(numbers)
+        self._is_at_hand = stacked is not None
         views = [fleet.arrays(lane) for lane in numbers] if stacked is None else ()
         return Job(
             number=number,

@@ -5,11 +5,12 @@ g = ceil(N / B) cohorts; while one is inferred the others execute. S is the time
 alone, C the number of cores, L(B) the time to infer a batch, K the inferences that run at once:
 
     cycle(B) = E(N) + L(N)                               if g = 1
-             = max(g L(B) / K, E(B) + L(B), E(N))        if g > 1
+             = max(g L(B) / K, E(B) + L(B), E(N) + H)    if g > 1
     E(n)     = S max(1, n / C) ** contention
 
 `contention` is 1 where chunks compute all the time (E(N) is then N S / C, the cores' own limit) and
-0 where they do not compete for cores: they sleep, or wait for a device. Nothing here keeps time.
+0 where they do not compete for cores: they sleep, or wait for a device. H is what the handling of g
+batches takes from chunks that compute: its seconds, over C. Nothing here keeps time.
 """
 
 from __future__ import annotations
@@ -39,6 +40,9 @@ class Work:
     contention: float = 1.0
     """0: chunks do not compete for cores; 1: they compute all the time."""
     max_batch: int = 64
+    handling_s: float = 0.0
+    handling_row_s: float = 0.0
+    """Seconds of a core that each batch takes beside the policy, and each row in it."""
 
     def executing_s(self, lanes: float) -> float:
         """Seconds to execute a chunk while `lanes` of them execute."""
@@ -54,8 +58,26 @@ def cycle_s(batch: int, lanes: int, work: Work, latency: LatencyOf) -> float:
     return max(
         cohorts * infer_s / work.concurrency,
         work.executing_s(batch) + infer_s,
-        work.executing_s(lanes),
+        _cores_s(cohorts, lanes, work),
     )
+
+
+def spare_s(batch: int, lanes: int, work: Work, latency: LatencyOf) -> float:
+    """For how long a batch may be held back at nobody's cost: cores that are never idle are what
+    limits the cycle, and neither the policy nor the way of a chunk is as long as that."""
+    cohorts = ceil(lanes / batch)
+    if cohorts == 1:
+        return 0.0
+    infer_s = latency(batch)
+    others_s = max(cohorts * infer_s / work.concurrency, work.executing_s(batch) + infer_s)
+    return max(0.0, _cores_s(cohorts, lanes, work) - others_s)
+
+
+def _cores_s(cohorts: int, lanes: int, work: Work) -> float:
+    """Seconds of a cycle in which the cores do all that there is to do."""
+    handled_s = cohorts * work.handling_s + lanes * work.handling_row_s
+    competing_s = work.contention * handled_s / work.cores if lanes >= work.cores else 0.0
+    return work.executing_s(lanes) + competing_s
 
 
 def target_batch(lanes: int, work: Work, latency: LatencyOf) -> int:

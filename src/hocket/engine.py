@@ -147,8 +147,8 @@ class Engine:
         return bool(self._trials or self._lanes or self._sealing)
 
     def _take_turn(self) -> None:
-        patience = self._batches.patience(self._now(), _LONGEST_WAIT_S)
-        heard = self._fleet.poll(patience)
+        patience = self._batches.patience(now := self._now(), _LONGEST_WAIT_S)
+        heard = self._fleet.poll(patience, *self._batches.wanted(now))
         now = self._now()
         for notice in heard:
             self._hear(notice, now)

@@ -11,7 +11,7 @@ from typing import Any
 
 from hocket import config as run_config
 from hocket import plugins
-from hocket.batches import BatchConfig, Batches
+from hocket.batches import HANDLING_ROW_S, HANDLING_S, BatchConfig, Batches
 from hocket.contracts import Policy, Replicas, Runtime, Sessions, Suite, WorkerSpec
 from hocket.data import PolicySpec, Ref, TaskInfo, Trial
 from hocket.errors import ConfigError, PolicyError, UsageError
@@ -175,7 +175,11 @@ def refuse_long_replan(config: EvalConfig, policy: Policy) -> None:
 def build_batches(config: EvalConfig, policy: Policy, inference: Inference, cores: int) -> Batches:
     """The scheduler for this policy, joined with its threads."""
     settings = SchedulerConfig(
-        cores=cores, max_batch=policy.spec.max_batch, concurrency=inference.concurrency
+        cores=cores,
+        max_batch=policy.spec.max_batch,
+        concurrency=inference.concurrency,
+        handling_s=HANDLING_S,
+        handling_row_s=HANDLING_ROW_S,
     )
     return Batches(policy, inference, Scheduler(settings), BatchConfig(pad=config.exact))
 

@@ -3,7 +3,8 @@ in, batches go out, and time is an argument (any clock that never falls, in seco
 
 When a policy slot is free, a batch leaves as soon as, in one ready queue,
 
-- the ready lanes reach the target that the cycle model gives (see `hocket.cycle`), or
+- the ready lanes reach the target that the cycle model gives (see `hocket.cycle`), which they are
+  waited for as long as that costs nobody anything, or
 - no lane is awaited any more, or the oldest has waited 1.5 times what a chunk takes, counted from
   when the slot was free, or
 - waiting does not pay. The lanes that execute are expected a median duration after they began. To
@@ -45,8 +46,6 @@ BRIEF = 0.2
 of them would take turns for good, each inferred while the other waits."""
 OVERFULL = 1.25
 """A batch of up to so many times its target is left whole; a larger one may be split."""
-LEARNT = 2
-"""Durations that are learnt from where more chunks end at once: they tell much the same."""
 
 
 class Scheduler:
@@ -123,7 +122,7 @@ class Scheduler:
         self, lanes: Sequence[int], queue: Hashable, now: float, busy_s: Sequence[float]
     ) -> None:
         """Chunks of many lanes ended at once: what `ready` does for each of them, at a fraction of
-        its cost. Of many durations a few are looked at."""
+        its cost. Of their durations one is looked at."""
         place = self._queues.get(queue)
         if place is None:
             place = self._queues[queue] = Queue(queue)
@@ -145,8 +144,9 @@ class Scheduler:
         for late_at, count in late.items():
             first = bisect_left(place.late_at, late_at)
             del place.late_at[first : first + count]
-        for lane, seconds in ended[:: max(1, ceil(len(ended) / LEARNT))]:
-            self._learn(lane, now, seconds)
+        if ended:
+            # The last is as good as any: what ends at once tells much the same.
+            self._learn(*ended[-1], now)
 
     def leave(self, lane: int) -> None:
         """The lane is in reset, build or replacement, has ended or is gone: nobody awaits it."""
@@ -209,6 +209,7 @@ class Scheduler:
             return None
         waiting = [queue for queue in queues if queue.ready and not queue.is_together]
         times = [self._patient_until(queue) for queue in waiting]
+        times += [spare for queue in waiting if (spare := self._spare_until(queue)) > now]
         # As time goes on, waiting pays ever more, until a lane is overdue: of any queue, since a
         # batch may have let another queue's pass.
         for queue in queues:
@@ -216,6 +217,19 @@ class Scheduler:
             if coming < len(queue.late_at):
                 times.append(queue.late_at[coming])
         return max(now, min(times)) if times else None
+
+    def wanted(self, now: float) -> tuple[int, float]:
+        """How many lanes must come for `next_batch` to answer differently, if they come within so
+        many seconds of the first."""
+        if len(self._queues) != 1 or self._in_flight >= self._config.concurrency:
+            return 1, 0.0
+        (queue,) = self._queues.values()
+        left_s = queue.spare_s
+        if queue.ready:
+            left_s = self._spare_until(queue) - now
+        if queue.is_together or left_s <= 0:
+            return 1, 0.0
+        return max(1, min(queue.target - len(queue.ready), self._executing)), left_s
 
     # -- For display -----------------------------------------------------------------------------
 
@@ -247,10 +261,12 @@ class Scheduler:
         )
         if queue.is_together:
             return not self._is_awaiting(queue, now)
-        return (
-            len(queue.ready) >= queue.target
-            or self._patient_until(queue) <= now
-            or not (self._pays_to_wait(queue, now) or self._pays_to_give_way(queue, now))
+        if len(queue.ready) >= queue.target:
+            return True
+        if self._executing and now < self._spare_until(queue):
+            return False
+        return self._patient_until(queue) <= now or not (
+            self._pays_to_wait(queue, now) or self._pays_to_give_way(queue, now)
         )
 
     def _is_awaiting(self, queue: Queue, now: float) -> bool:
@@ -263,6 +279,9 @@ class Scheduler:
         """Time that a lane spent waiting for a slot says nothing about who else is coming: with
         an inference longer than a chunk, whoever just missed a batch would always go alone."""
         return max(queue.oldest, self._free_since) + PATIENCE * queue.typical_s
+
+    def _spare_until(self, queue: Queue) -> float:
+        return max(queue.oldest, self._free_since) + queue.spare_s
 
     def _size(self, queue: Queue) -> int:
         """All that are ready, or the target of them where two batches cost all of them less."""
@@ -325,9 +344,9 @@ class Scheduler:
         self._count(now, -1)
         lane.is_executing = False
         if busy_s is not None:
-            self._learn(lane, now, busy_s)
+            self._learn(lane, busy_s, now)
 
-    def _learn(self, lane: Lane, now: float, busy_s: float) -> None:
+    def _learn(self, lane: Lane, busy_s: float, now: float) -> None:
         """A chunk of this lane took so long."""
         kind = lane.kind
         if kind is None:

@@ -37,6 +37,8 @@ class Queue:
         self.target = 1
         self.members_at_target = -1
         """For how many the target was computed; -1: it is to be computed again."""
+        self.spare_s = 0.0
+        """For how long a batch may be held back at nobody's cost."""
         self.is_together = False
         """All members go in one batch, as rows do that had better stay in step."""
 

@@ -162,6 +162,43 @@ def test_wake_ends_a_poll_from_another_thread() -> None:
         timer.join()
 
 
+def begun_pair(rig: Rig) -> None:
+    for lane in (0, 1):
+        rig.begin(lane=lane, seed=lane)
+    for _ in range(2):
+        rig.wait(LanesReady)
+
+
+def test_a_poll_lingers_until_enough_chunks_have_ended() -> None:
+    with Rig(lanes=2, toy={"length_min": 50, "length_max": 50}) as rig:
+        begun_pair(rig)
+        for lane in (0, 1):
+            rig.execute(np.zeros((4, 4)), lane=lane)
+        (told,) = rig.fleet.poll(20.0, 2, 20.0)
+        assert isinstance(told, LanesExecuted)
+        assert sorted(told.lanes) == [0, 1]
+
+
+def test_a_poll_does_not_linger_for_what_does_not_come() -> None:
+    with Rig(lanes=2, toy={"length_min": 50, "length_max": 50}) as rig:
+        begun_pair(rig)
+        rig.execute(np.zeros((4, 4)), lane=1)
+        (told,) = rig.fleet.poll(20.0, 2, 0.01)
+        assert isinstance(told, LanesExecuted)
+        assert told.lanes == [1]
+
+
+def test_the_end_of_an_episode_is_told_at_once() -> None:
+    with Rig(lanes=2, toy={"length_min": 3, "length_max": 3}) as rig:
+        begun_pair(rig)
+        began = time.monotonic()
+        rig.execute(np.zeros((4, 4)), lane=1)
+        told = rig.fleet.poll(20.0, 2, 20.0)[0]
+        assert isinstance(told, LanesExecuted)
+        assert told.lanes == [1]
+        assert time.monotonic() - began < 15.0
+
+
 def test_lanes_may_begin_before_their_worker_is_up() -> None:
     with Rig(lanes=2) as rig:
         rig.begin(lane=1, seed=3)

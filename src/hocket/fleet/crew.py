@@ -111,14 +111,16 @@ class Crew:
             if not self._is_closed:
                 eventfd_write(self._bell, 1)
 
-    def hear(self, timeout_s: float) -> list[Notice]:
-        """What happened, waiting up to `timeout_s` for the first."""
+    def hear(self, timeout_s: float, enough: int = 1, linger_s: float = 0.0) -> list[Notice]:
+        """What happened, waiting up to `timeout_s` for the first. Where that is a chunk that ended
+        and left its episode going, waits up to `linger_s` for `enough` of them."""
         deadline = time.monotonic() + timeout_s
-        is_rung = False
+        is_rung = lingers = False
+        by_fd = self._by_fd
         while True:
             for station in tuple(self._inline):
                 self._read(station)
-            rest_s = 0.0 if self._log else self._rest_s()
+            rest_s = 0.0 if self._log and not lingers else self._rest_s()
             now = time.monotonic()
             if not rest_s and not self._log and now < min(deadline, self._now + _GLANCE_S):
                 continue
@@ -128,10 +130,17 @@ class Crew:
                 if fd == self._bell:
                     eventfd_read(fd)
                     is_rung = True
+                elif mask == select.EPOLLIN and fd in by_fd:
+                    self._read(by_fd[fd])
                 else:
                     self._wake_for(fd, mask)
             if now - self._watched_at >= _WATCH_S:
                 self._watch(now)
+            if enough > 1 and not is_rung and 0 < self._log.chunks < enough:
+                if not lingers:
+                    lingers, deadline = True, min(deadline, now + linger_s)
+                if now < deadline:
+                    continue
             if is_rung or self._log or now >= deadline:
                 return self._log.take()
 

@@ -23,6 +23,9 @@ from hocket.wire import Begin, Describe, Described, Discard, Execute, Failed, Me
 
 __all__ = ["Fleet", "FleetConfig"]
 
+_ONE = (0,)
+"""The places of a worker with one lane."""
+
 
 class Fleet:
     """Drives every lane through its worker. One thread calls it, except for `wake`.
@@ -128,6 +131,14 @@ class Fleet:
             return
         width = len(data) // sum(counts)
         ends = [width * steps for steps in accumulate(counts)]
+        if self._width == 1:
+            for lane, attempt, chunk, count, end in zip(
+                lanes, attempts, chunks, counts, ends, strict=True
+            ):
+                part = data[end - width * count : end]
+                message = Execute(_ONE, (attempt,), (chunk,), (count,), part, observe_at)
+                self._execute(self._stations[lane], message, now)
+            return
         for station, places, rows in self._by_station(lanes):
             message = Execute(
                 places,
@@ -238,9 +249,10 @@ class Fleet:
         link = self._stations[lane // self._width].link
         return None if link is None else link.memory()
 
-    def poll(self, timeout_s: float) -> list[Notice]:
-        """What happened, waiting up to `timeout_s` for the first. Watches over the workers too."""
-        return self._crew.hear(timeout_s)
+    def poll(self, timeout_s: float, enough: int = 1, linger_s: float = 0.0) -> list[Notice]:
+        """What happened, waiting up to `timeout_s` for the first. Where that is a chunk that ended,
+        waits up to `linger_s` for `enough` of them. Watches over the workers too."""
+        return self._crew.hear(timeout_s, enough, linger_s)
 
     def close(self) -> None:
         """End all workers: in order for a second, then by force. Twice is safe."""

@@ -29,6 +29,15 @@ class Logbook:
     def __bool__(self) -> bool:
         return self._executed is not None or bool(self._notices)
 
+    @property
+    def chunks(self) -> int:
+        """How many chunks have ended, where that and no episode's end is all that is noted; else
+        0."""
+        executed = self._executed
+        if executed is None or self._notices or any(executed.ends):
+            return 0
+        return len(executed.lanes)
+
     def add(self, notice: Notice) -> None:
         """Note something that no message told."""
         self._notices.append(notice)
@@ -43,6 +52,12 @@ class Logbook:
 
     def executed(self, station: Station, message: Executed, now: float) -> bool:
         """Chunks were run; true where an episode ended."""
+        if len(message.lanes) == 1 and not message.ends[0]:
+            seat = station.seats[message.lanes[0]]
+            if not seat.orphans:
+                seat.phase = Phase.READY
+                self._append(station, message)
+                return False
         rewards, totals = _rewards(message)
         first = station.lanes.start
         told = LanesExecuted(
@@ -74,6 +89,29 @@ class Logbook:
             out.busy_s.extend(told.busy_s)
             out.observe_s.extend(told.observe_s)
         return any(message.ends)
+
+    def _append(self, station: Station, message: Executed) -> None:
+        """The usual answer of a worker with one lane, at a fraction of the cost of any other."""
+        lanes, attempts, chunks, steps, packed, ends, busy_s, observe_s, _ = message
+        if station.lanes.start:
+            lanes = [station.lanes.start + lanes[0]]
+        rewards = np.frombuffer(packed)
+        total = _total(rewards.tolist())
+        out = self._executed
+        if out is None:
+            self._executed = LanesExecuted(
+                lanes, attempts, chunks, steps, [rewards], [total], ends, busy_s, observe_s
+            )
+            return
+        out.lanes.append(lanes[0])
+        out.attempts.append(attempts[0])
+        out.chunks.append(chunks[0])
+        out.steps.append(steps[0])
+        out.rewards.append(rewards)
+        out.totals.append(total)
+        out.ends.append(0)
+        out.busy_s.append(busy_s[0])
+        out.observe_s.append(observe_s[0])
 
     def _settle(self, station: Station, message: Executed, now: float) -> list[bool] | None:
         """Bring seats to what a message says; which of its rows anyone waits for, where it is not
