@@ -9,7 +9,7 @@ import pytest
 
 import hocket
 from hocket.data import Outcome
-from hocket.errors import EnvError, HocketError, SpecMismatchError
+from hocket.errors import ConfigError, EnvError, HocketError, SpecMismatchError
 from hocket.events import AttemptFailed, Event, WorkerChanged
 
 EPISODES = 6
@@ -109,6 +109,16 @@ def test_an_env_that_cannot_be_built_ends_the_run_with_its_own_traceback() -> No
         run({"raise_in_init": True})
     assert "ToyError" in str(caught.value)
     assert str(caught.value).count("Traceback") == 1
+
+
+def test_an_env_that_says_why_it_cannot_be_is_not_asked_again() -> None:
+    failures = Log(AttemptFailed)
+    with pytest.raises(ConfigError) as caught:
+        hocket.evaluate(
+            env="refusing_env:make", policy="scripted", lanes=2, episodes=2, readers=[failures]
+        )
+    assert str(caught.value) == "This env has no camera 'left'."
+    assert failures.seen == []
 
 
 def test_recycled_workers_change_no_result(

@@ -22,7 +22,7 @@ from hocket.batches import Batches
 from hocket.contracts import Durable, Reader
 from hocket.data import EnvSpec, Episode, Observation, Outcome, Trial
 from hocket.deliveries import Delivery, deliver, inferred
-from hocket.errors import EnvError, WorkerFailed
+from hocket.errors import EnvError
 from hocket.events import (
     AttemptFailed,
     AttemptsBegan,
@@ -272,10 +272,9 @@ class Engine:
     # -- faults --------------------------------------------------------------------------------
 
     def _failed(self, notice: notices.LaneFailed, now: float) -> None:
-        number = notice.lane
-        error = f"{notice.kind}: {notice.message}\n{notice.traceback}".rstrip()
-        if notice.kind == "WorkerStart":
-            raise WorkerFailed(f"No worker could be started. {error}")
+        number, error = notice.lane, notice.account
+        if (verdict := notice.verdict(any_built=bool(self._specs))) is not None:
+            raise verdict
         if notice.gone:
             self._free = [lane for lane in self._free if lane != number]
             self._emit(WorkerChanged(time=now, lanes=[number], state="lost", reason=notice.message))

@@ -93,3 +93,11 @@ class WireError(HocketError):
 
 class RunFolderError(HocketError):
     """A run folder that cannot be used."""
+
+
+def told(kind: str, message: str) -> HocketError | None:
+    """The error that a worker told of by the name of its class; None where it is not hocket's."""
+    found = globals().get(kind)
+    if isinstance(found, type) and issubclass(found, HocketError):
+        return found(message)
+    return None

@@ -301,10 +301,8 @@ def _packed(actions: Sequence[Array] | Array) -> tuple[list[int], bytes]:
 
 def _error(suite: str, failed: Failed) -> HocketError:
     """The worker's own error where it is one of hocket's, else its traceback as text."""
-    kind = getattr(errors, failed.kind, None)
-    if isinstance(kind, type) and issubclass(kind, HocketError):
-        return kind(failed.message)
-    return EnvError(f"The tasks of {suite!r} cannot be listed.\n{failed.traceback}")
+    broken = EnvError(f"The tasks of {suite!r} cannot be listed.\n{failed.traceback}")
+    return errors.told(failed.kind, failed.message) or broken
 
 
 def _answers(link: Link, timeout_s: float) -> Iterator[Message]:

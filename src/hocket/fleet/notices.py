@@ -7,6 +7,7 @@ from itertools import compress
 from typing import Any, NamedTuple, Union
 
 from hocket.data import Array, EnvSpec
+from hocket.errors import HocketError, UsageError, WorkerFailed, told
 
 
 class LanesUp(NamedTuple):
@@ -71,6 +72,19 @@ class LaneFailed(NamedTuple):
     """The worker is gone too and a fresh one is being started: LanesUp follows."""
     sealing: bool = False
     """It was an ended attempt, whose recordings could not be sealed."""
+
+    @property
+    def account(self) -> str:
+        """What happened, with the traceback where there is one."""
+        return f"{self.kind}: {self.message}\n{self.traceback}".rstrip()
+
+    def verdict(self, *, any_built: bool) -> HocketError | None:
+        """The error that ends the run, where another attempt would fare no better: no worker can be
+        started, or the first env that was asked for cannot be."""
+        if self.kind == "WorkerStart":
+            return WorkerFailed(f"No worker could be started. {self.account}")
+        mistake = told(self.kind, self.message)
+        return mistake if isinstance(mistake, UsageError) and not any_built else None
 
 
 class LanesRecycled(NamedTuple):
