@@ -1,11 +1,27 @@
-"""An env that cannot be what it was asked to be, and says so with one of hocket's own errors."""
+"""A suite whose envs cannot be what they were asked to be; its error is one of hocket's own."""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
+from hocket.data import TaskInfo
 from hocket.errors import ConfigError
 
 
-def make() -> Any:
-    raise ConfigError("This env has no camera 'left'.")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoConfig:
+    """Nothing to set."""
+
+
+class Refusing:
+    Config: ClassVar = NoConfig
+
+    def __init__(self, argument: str, config: NoConfig) -> None:
+        del argument, config
+
+    def tasks(self) -> list[TaskInfo]:
+        return [TaskInfo(name="look")]
+
+    def make(self, task: str) -> Any:
+        raise ConfigError(f"Task {task!r} has no camera 'left'.")

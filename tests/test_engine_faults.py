@@ -115,9 +115,9 @@ def test_an_env_that_says_why_it_cannot_be_is_not_asked_again() -> None:
     failures = Log(AttemptFailed)
     with pytest.raises(ConfigError) as caught:
         hocket.evaluate(
-            env="refusing_env:make", policy="scripted", lanes=2, episodes=2, readers=[failures]
+            env="refusing_env:Refusing", policy="scripted", lanes=2, episodes=2, readers=[failures]
         )
-    assert str(caught.value) == "This env has no camera 'left'."
+    assert str(caught.value) == "Task 'look' has no camera 'left'."
     assert failures.seen == []
 
 
