@@ -98,9 +98,10 @@ class Batches:
             lane.ready_at = now
         if not self._is_at_hand:
             busy_s = [seconds + CARRYING_S for seconds in busy_s]
-        for queue in {lane.queue for lane in lanes}:
+        queues = {lane.queue for lane in lanes}
+        for queue in queues:
             members, durations = numbers, busy_s
-            if any(lane.queue != queue for lane in lanes):
+            if len(queues) > 1:
                 is_member = [lane.queue == queue for lane in lanes]
                 members = list(compress(numbers, is_member))
                 durations = list(compress(busy_s, is_member))
