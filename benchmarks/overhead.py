@@ -61,7 +61,7 @@ class Clock:
             if self._is_counting:
                 self.chunks += len(event.lanes)
                 self.steps += sum(event.steps)
-            elif self._begun >= self._lanes:
+            elif self._lanes <= self._begun < self._planned:
                 self._is_counting = True
                 self._look(-1)
         elif isinstance(event, events.AttemptsBegan):
