@@ -22,9 +22,12 @@ from hocket.data import Actions, Array, ArraySpec, Batch, EnvSpec, PolicySpec, R
 from hocket.errors import SpecMismatchError
 from hocket.replay import check_answer
 from hocket.train.contract import BASE, TASK, Acted, Shapes, Trainable, trainable_parameters
+from hocket.train.staging import Staging
 from hocket.train.weights import WeightBlock
 
 SAMPLE, LOG_PROB, VALUE, VERSION = "sample", "log_prob", "value", "version"
+_NOISE = "noise for sampling"
+"""Travels with the observations."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,6 +67,7 @@ class CollectingPolicy:
         self._holding = holding
         self._device = torch.device(device)
         self._live = Snapshot(-1, copy.deepcopy(network).to(self._device).eval())
+        self._staging = Staging(self._device)
         self._held: dict[Hashable, Snapshot] = {}
         self._released: queue.SimpleQueue[Hashable] = queue.SimpleQueue()
         self._bounds: dict[str, tuple[Array, Array]] = {}
@@ -162,14 +166,12 @@ class CollectingPolicy:
                 bits = np.random.Philox(key=row.noise_seed)
                 noise[i] = np.random.Generator(bits).standard_normal(network.noise_size, np.float32)
         with torch.no_grad():
-            observation = {
-                key: torch.from_numpy(array).to(self._device) for key, array in arrays.items()
-            }
+            observation = self._staging.upload({**arrays, _NOISE: noise})
             acted: Acted = network.act(
-                observation, torch.from_numpy(noise).to(self._device), deterministic=deterministic
+                observation, observation.pop(_NOISE), deterministic=deterministic
             )
-        answer = {SAMPLE: acted.actions, LOG_PROB: acted.log_prob, VALUE: acted.value}
-        found = {key: value.cpu().numpy() for key, value in {**answer, **acted.extras}.items()}
+            answer = {SAMPLE: acted.actions, LOG_PROB: acted.log_prob, VALUE: acted.value}
+            found = self._staging.download({**answer, **acted.extras})
         found[VERSION] = np.full(batch.size, snapshot.version, np.int64)
         return found
 
