@@ -87,8 +87,10 @@ class Learner:
             in_trial_order(taken.segments), version=self.version, rng=self._rng
         )
         self.version += 1
+        learnt = time.perf_counter()
         self.block.publish(self._parameters, self.version)
         measures |= {
+            "publish_s": time.perf_counter() - learnt,
             "staleness": taken.mean_staleness,
             "chunks": float(sum(len(segment) for segment in taken.segments)),
             "lr": self._optimizer.param_groups[0]["lr"],

@@ -1,4 +1,4 @@
-"""Which share of the time was spent collecting, and which learning."""
+"""Which share of the time was spent collecting, and in what, and which learning."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Shares:
     def __init__(self) -> None:
         self._since = self._last = time.perf_counter()
         self._collecting = 0.0
-        self._learning = 0.0
+        self._inferring = self._stepping = self._learning = 0.0
         self._was_collecting = False
 
     def count(self, *, is_collecting: bool) -> None:
@@ -21,14 +21,29 @@ class Shares:
             self._collecting += now - self._last
         self._last, self._was_collecting = now, is_collecting
 
+    def inferred(self, seconds: float) -> None:
+        """The policy worked on a batch for this long."""
+        self._inferring += seconds
+
+    def stepped(self, seconds: float) -> None:
+        """Lanes executed chunks for this long, one beside the other."""
+        self._stepping += seconds
+
     def learnt(self, seconds: float) -> None:
         """An update took this long."""
         self._learning += seconds
 
-    def take(self) -> tuple[float, float]:
-        """Collecting and learning, each of the whole, since this was asked last."""
+    def take(self, lanes: int) -> dict[str, float]:
+        """Curves of the shares since this was asked last. Stepping is the share of `lanes` that
+        did."""
         now = time.perf_counter()
         whole = max(1e-9, now - self._since)
-        found = min(1.0, self._collecting / whole), min(1.0, self._learning / whole)
-        self._since, self._collecting, self._learning = now, 0.0, 0.0
+        found = {
+            "time/collecting": min(1.0, self._collecting / whole),
+            "time/inferring": min(1.0, self._inferring / whole),
+            "time/stepping": min(1.0, self._stepping / whole / lanes),
+            "time/learning": min(1.0, self._learning / whole),
+        }
+        self._since, self._collecting = now, 0.0
+        self._inferring = self._stepping = self._learning = 0.0
         return found

@@ -17,6 +17,7 @@ from hocket.errors import EnvError
 from hocket.events import (
     AttemptFailed,
     AttemptsBegan,
+    BatchInferred,
     ChunksExecuted,
     EpisodesSealed,
     Event,
@@ -112,6 +113,9 @@ class Trainer:
                 for steps, trial in zip(event.steps, event.trials, strict=True)
                 if plan.is_training(trial)
             )
+            self._shares.stepped(sum(event.busy))
+        elif isinstance(event, BatchInferred):
+            self._shares.inferred(event.ended - event.began)
         elif isinstance(event, AttemptsBegan):
             self._counts.begun += sum(
                 plan.is_training(trial) and not attempt
@@ -301,15 +305,13 @@ class Trainer:
 
     def _report(self, updated: Updated) -> None:
         judged = [s.success for s in self._recent if s.success is not None]
-        shares = self._shares.take()
         values: dict[str, float | None] = {
             "train/success": sum(judged) / len(judged) if judged else None,
             "train/return": _mean([s.total_reward for s in self._recent]),
             "train/episode_steps": _mean([float(s.steps) for s in self._recent]),
             **{f"learn/{key}": value for key, value in updated.measures.items()},
             "learn/max_staleness": float(updated.staleness),
-            "time/collecting": shares[0],
-            "time/learning": shares[1],
+            **self._shares.take(self._config.lane_count),
             **self._counts.to_curves(),
         }
         if self._parts.ranks.is_first:
