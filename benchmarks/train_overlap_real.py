@@ -5,16 +5,18 @@
 Nothing sleeps here. C and T, the seconds of collecting and of learning from one batch, are those of
 the synchronous run; what async can gain over it is (C + T) / max(C, T). The number of epochs sets
 their ratio, after a short run that tells what an epoch costs. Both sides use the same device, so
-that whatever they take from each other counts.
+that whatever they take from each other counts. On a GPU they are two processes that take turns,
+unless NVIDIA's MPS (`nvidia-cuda-mps-control -d`) lets both in at once: the output says which.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import os
 import statistics
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +94,10 @@ class Pace:
 
     update_s: float
     learn_s: float
+    infer_s: float
+    step_s: float
+    """Seconds that a lane's worker stepped, of all lanes the mean."""
+    publish_s: float
     env_steps: float
 
 
@@ -102,11 +108,18 @@ def pace(config: TrainConfig) -> Pace:
     records: list[dict[str, Any]] = [json.loads(line) for line in lines]
     pairs = list(zip(records[SKIPPED - 1 :], records[SKIPPED:], strict=False))
     spans = [new["wall_s"] - old["wall_s"] for old, new in pairs]
+
+    def seconds(share: str) -> float:
+        return statistics.mean(
+            span * new[f"time/{share}"] for span, (_, new) in zip(spans, pairs, strict=True)
+        )
+
     return Pace(
         update_s=statistics.mean(spans),
-        learn_s=statistics.mean(
-            span * new["time/learning"] for span, (_, new) in zip(spans, pairs, strict=True)
-        ),
+        learn_s=seconds("learning"),
+        infer_s=seconds("inferring"),
+        step_s=seconds("stepping"),
+        publish_s=statistics.mean(new["learn/publish_s"] for _, new in pairs),
         env_steps=statistics.mean(new["env_steps"] - old["env_steps"] for old, new in pairs),
     )
 
@@ -127,16 +140,22 @@ def compared(setup: Benchmark, epochs: int) -> dict[str, float]:
         "gain": gain,
         "possible": possible,
         "share": gain / possible,
-        "async_learn_s": both.learn_s,
-        "sync_env_steps": sync.env_steps,
-        "async_env_steps": both.env_steps,
+        **{f"sync_{key}": value for key, value in asdict(sync).items()},
+        **{f"async_{key}": value for key, value in asdict(both).items()},
     }
+
+
+def is_under_mps() -> bool:
+    """Whether the daemon that lets processes share a GPU listens."""
+    folder = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
+    return (Path(folder) / "control").exists()
 
 
 def main(setup: Benchmark) -> None:
     first = pace(configured(setup, "sync", CALIBRATION, 3))
     epoch_s = first.learn_s / CALIBRATION
     rows = []
+    print(f"{setup.lanes} lanes, {os.cpu_count()} cores, MPS: {'yes' if is_under_mps() else 'no'}")
     print("| epochs | C s | T s | sync s/update | async s/update | gain | possible | share |")
     print("|---|---|---|---|---|---|---|---|")
     for ratio in setup.ratios:
@@ -147,6 +166,16 @@ def main(setup: Benchmark) -> None:
         print(f"| {epochs} | " + " | ".join(f"{row[key]:.2f}" for key in shown) + " |", flush=True)
         if setup.out is not None:
             setup.out.write_text(json.dumps(rows, indent=1))
+    print("\nSeconds of an update, sync against async:\n")
+    print("| epochs | inferring | stepping, of a lane | learning | of it, publishing | env steps |")
+    print("|---|---|---|---|---|---|")
+    for row in rows:
+        parts = (
+            f"{row[f'sync_{key}']:.3f} / {row[f'async_{key}']:.3f}"
+            for key in ("infer_s", "step_s", "learn_s", "publish_s")
+        )
+        steps = f"{row['sync_env_steps']:.0f} / {row['async_env_steps']:.0f}"
+        print(f"| {row['epochs']} | " + " | ".join(parts) + f" | {steps} |")
 
 
 if __name__ == "__main__":
