@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
+SOURCES = TESTS.parent / "src"
 
 
 def start(out: Path, *flags: str) -> subprocess.Popen[str]:
@@ -23,7 +24,7 @@ def start(out: Path, *flags: str) -> subprocess.Popen[str]:
     ]
     return subprocess.Popen(
         command,
-        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(SOURCES), str(TESTS)])},
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -92,7 +92,7 @@ def test_gradients_of_two_ranks_are_those_of_one_process(tmp_path: Path, algo: s
             [sys.executable, "-c", code],
             env={
                 **os.environ,
-                "PYTHONPATH": str(TESTS),
+                "PYTHONPATH": os.pathsep.join([str(TESTS.parent / "src"), str(TESTS)]),
                 "RANK": str(rank),
                 "WORLD_SIZE": "2",
                 "MASTER_ADDR": "127.0.0.1",
