@@ -55,7 +55,9 @@ def test_the_death_of_the_learner_ends_the_run_with_an_error(tmp_path: Path) -> 
     process = start(tmp_path / "run", "--mode", "async")
     try:
         wait_for(lambda: has_checkpoint(tmp_path / "run") or process.poll() is not None)
+        pids = children(process.pid)
         os.kill(learner_of(process.pid), signal.SIGKILL)
+        assert gone_within(pids, 5)
         _, errors = process.communicate(timeout=10)
         assert process.returncode == 1
         assert "learner" in errors.splitlines()[-1]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,6 +137,9 @@ def run(arguments: Sequence[str]) -> int:
     """Train; 130 where it was interrupted."""
     from hocket import cli
 
+    # Python's last collections walk through all of torch: a second of CPU after everything is
+    # closed, and several on a busy machine, while Ctrl-C seems not to have been heard.
+    atexit.register(gc.freeze)
     folder = adapters.scan(arguments, "--resume")
     if folder is not None:
         return _resume(Path(folder), arguments)
