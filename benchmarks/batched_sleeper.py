@@ -16,10 +16,12 @@ from hocket.data import Actions, Array, Batch, PolicySpec, TaskInfo
 KEY = "observation/state"
 
 
-def sleep(seconds: float) -> None:
-    """Not longer than that, where the machine's own sleep would be by a part of a step."""
-    end = time.perf_counter() + seconds
-    time.sleep(max(0.0, seconds - 0.002))
+def sleep(seconds: float, since: float | None = None) -> None:
+    """Not longer than that, where the machine's own sleep would be by a part of a step; counted
+    from `since`, by `time.perf_counter`, for what takes so long in all."""
+    now = time.perf_counter()
+    end = (now if since is None else since) + seconds
+    time.sleep(max(0.0, end - now - 0.002))
     while time.perf_counter() < end:
         time.sleep(0)
 
@@ -53,10 +55,12 @@ class SleepingRows:
         self._left[rows] = self._lengths[np.asarray(seeds) % len(self._lengths)]
 
     def step(self, actions: Array, active: Array) -> RowSteps:
-        if self._config.step_s:
-            sleep(self._config.step_s)
+        began = time.perf_counter()
         self._left -= active
-        return RowSteps(self._nothing, self._left <= 0, self._never, None)
+        steps = RowSteps(self._nothing, self._left <= 0, self._never, None)
+        if self._config.step_s:
+            sleep(self._config.step_s, began)
+        return steps
 
     def observe(self, rows: Array) -> dict[str, Array]:
         return {KEY: self._seen[rows]}
@@ -91,10 +95,12 @@ class SleepingPolicy:
         self._chunks = np.zeros((max_batch, chunk, 7), np.float32)
 
     def infer(self, batch: Batch) -> Actions:
+        began = time.perf_counter()
         seconds = self._base_s + self._row_s * batch.size
+        actions = Actions(self._chunks[: batch.size])
         if seconds:
-            sleep(seconds)
-        return Actions(self._chunks[: batch.size])
+            sleep(seconds, began)
+        return actions
 
     def close(self) -> None:
         """Nothing to let go of."""

@@ -126,6 +126,11 @@ class Batches:
         return longest if wake_at is None else min(max(0.0, wake_at - now), longest)
 
     @property
+    def awaits_all(self) -> bool:
+        """Whether nothing leaves before all lanes are ready, or overdue."""
+        return self._scheduler.awaits_all
+
+    @property
     def _must_wait(self) -> bool:
         """Whether nothing may leave before the policy has ended what it does."""
         return self._is_warming or bool((self._to_bind or self._cold) and self._flying)

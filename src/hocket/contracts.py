@@ -7,7 +7,7 @@ every contract here on anyone's implementation.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
@@ -314,7 +314,12 @@ class LastWords(Protocol):
 
 @runtime_checkable
 class SelfDriven(Protocol):
-    """A link without a file descriptor whose worker has work of its own to do in `receive`."""
+    """A link without a file descriptor whose worker has work of its own to do."""
+
+    def work(self, seconds: float, is_called: Callable[[], bool], *, awaits_all: bool) -> None:
+        """Do it, until there is something to receive (of all lanes that execute, where all are
+        awaited), `is_called`, or so many seconds are over; however few, a step may be made."""
+        ...
 
     def due_s(self) -> float | None:
         """In how many seconds there is some; None: not before something is sent."""

@@ -40,8 +40,11 @@ from hocket.replay import ChunkRule, SharedRule
 from hocket.trials import TrialQueue
 from hocket.wire import END_OBSERVED
 
-_LONGEST_WAIT_S = 0.1
-"""Between two turns, so that the fleet's watchdog looks often enough."""
+_LONGEST_WAIT_S = 1.0
+"""Between two turns. The fleet's watchdog looks by itself."""
+_LOOK_S = 0.1
+"""Where a turn may have something to do that nobody wakes it for: a reader that was behind, or a
+server that is gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,8 +150,10 @@ class Engine:
         return bool(self._trials or self._lanes or self._sealing)
 
     def _take_turn(self) -> None:
-        patience = self._batches.patience(now := self._now(), _LONGEST_WAIT_S)
-        heard = self._fleet.poll(patience, *self._batches.wanted(now))
+        longest = _LOOK_S if self._free or self._batches.recalls else _LONGEST_WAIT_S
+        patience = self._batches.patience(now := self._now(), longest)
+        enough, linger_s = self._batches.wanted(now)
+        heard = self._fleet.poll(patience, enough, linger_s, awaits_all=self._batches.awaits_all)
         now = self._now()
         for notice in heard:
             self._hear(notice, now)

@@ -231,6 +231,11 @@ class Scheduler:
             return 1, 0.0
         return max(1, min(queue.target - len(queue.ready), self._executing)), left_s
 
+    @property
+    def awaits_all(self) -> bool:
+        """Whether no batch leaves before all lanes are ready, or overdue."""
+        return self._in_flight == 0 and all(queue.is_together for queue in self._queues.values())
+
     # -- For display -----------------------------------------------------------------------------
 
     def target(self, queue: Hashable) -> int:

@@ -107,6 +107,11 @@ class StepRule:
                 self._coming.appendleft((at, count - rows))
             rows -= count
 
+    @property
+    def is_expecting(self) -> bool:
+        """Whether any chunks are expected: without them, nobody is held."""
+        return bool(self._coming)
+
     def hold_s(self, active: int, now: float) -> float:
         """Seconds to hold `active` rows that could step now; 0: they step."""
         step_s = self.step_s

@@ -18,7 +18,7 @@ from hocket.wire import Close, Executed, Failed, Hello, Message, Ready, Sealed
 
 _WATCH_S = 0.1
 _GLANCE_S = 0.5e-3
-"""Workers that work in `receive` go on for so long before anyone looks what else has happened."""
+"""Workers in this thread work for so long before anyone looks what others have to say."""
 _WEIGH_S = 1.0
 _CLOSE_S = 1.0
 _PAUSE_S = 5.0
@@ -66,7 +66,7 @@ class Crew:
         self._config = config
         self._by_fd: dict[int, Station] = {}
         self._inline: dict[Station, SelfDriven | None] = {}
-        """Stations whose workers work in `receive`; those that have work of their own tell when."""
+        """Stations whose workers work in this thread; those with work of their own tell when."""
         self._leavers: dict[int, Leaver] = {}
         self._epoll = select.epoll()
         self._bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
@@ -75,7 +75,10 @@ class Crew:
         self._now = self._watched_at = self._weighed_at = time.monotonic()
         """Taken once for each round of `hear`."""
         self._is_closed = False
-        # The bell is never rung once it is closed, when its number may be another file's.
+        self._is_rung = False
+        """Says what the bell does, to those who have no time to look there."""
+        # The bell is never rung once it is closed, when its number may be another file's, and
+        # `_is_rung` is true for as long as it rings.
         self._ringing = threading.Lock()
 
     def start(self, station: Station) -> None:
@@ -109,26 +112,31 @@ class Crew:
         """Make `hear` return. Any thread may call this, also after `close`."""
         with self._ringing:
             if not self._is_closed:
+                self._is_rung = True
                 eventfd_write(self._bell, 1)
 
-    def hear(self, timeout_s: float, enough: int = 1, linger_s: float = 0.0) -> list[Notice]:
+    def hear(
+        self, timeout_s: float, enough: int = 1, linger_s: float = 0.0, *, awaits_all: bool = False
+    ) -> list[Notice]:
         """What happened, waiting up to `timeout_s` for the first. Where that is a chunk that ended
         and left its episode going, waits up to `linger_s` for `enough` of them."""
-        deadline = time.monotonic() + timeout_s
+        now = time.monotonic()
+        deadline = now + timeout_s
         is_rung = lingers = False
         by_fd = self._by_fd
         while True:
-            for station in tuple(self._inline):
+            for station, driven in tuple(self._inline.items()):
+                if driven is not None:
+                    seconds = self._alone_s(deadline - now)
+                    driven.work(seconds, self._is_called, awaits_all=awaits_all)
                 self._read(station)
             rest_s = 0.0 if self._log and not lingers else self._rest_s()
             now = time.monotonic()
-            if not rest_s and not self._log and now < min(deadline, self._now + _GLANCE_S):
-                continue
             events = self._epoll.poll(min(max(0.0, deadline - now), rest_s))
             self._now = now = time.monotonic()
             for fd, mask in events:
                 if fd == self._bell:
-                    eventfd_read(fd)
+                    self._hush()
                     is_rung = True
                 elif mask == select.EPOLLIN and fd in by_fd:
                     self._read(by_fd[fd])
@@ -166,6 +174,18 @@ class Crew:
         close(self._bell)
 
     # -- Hearing -----------------------------------------------------------------------------
+
+    def _is_called(self) -> bool:
+        return self._is_rung
+
+    def _hush(self) -> None:
+        with self._ringing:
+            self._is_rung = False
+            eventfd_read(self._bell)
+
+    def _alone_s(self, longest: float) -> float:
+        """How long a worker in this thread may go on: others have to be looked after."""
+        return longest if len(self.stations) == 1 and not self._leavers else _GLANCE_S
 
     def _rest_s(self) -> float:
         """How long nobody needs to be looked after."""
@@ -339,7 +359,8 @@ class Crew:
                 station.since = now
             if station.retry_at is not None and now >= station.retry_at:
                 self.start(station)
-            elif station.link is not None:
+            elif station.link is not None and station not in self._inline:
+                # (One that hangs in this thread would keep us from looking.)
                 self._check(station, now, weighs=weighs)
         for fd, leaver in list(self._leavers.items()):
             if now > leaver.deadline:

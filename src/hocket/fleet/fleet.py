@@ -249,10 +249,13 @@ class Fleet:
         link = self._stations[lane // self._width].link
         return None if link is None else link.memory()
 
-    def poll(self, timeout_s: float, enough: int = 1, linger_s: float = 0.0) -> list[Notice]:
+    def poll(
+        self, timeout_s: float, enough: int = 1, linger_s: float = 0.0, *, awaits_all: bool = False
+    ) -> list[Notice]:
         """What happened, waiting up to `timeout_s` for the first. Where that is a chunk that ended,
-        waits up to `linger_s` for `enough` of them. Watches over the workers too."""
-        return self._crew.hear(timeout_s, enough, linger_s)
+        waits up to `linger_s` for `enough` of them; where all lanes are awaited, what ends early
+        may be told with the others. Watches over the workers too."""
+        return self._crew.hear(timeout_s, enough, linger_s, awaits_all=awaits_all)
 
     def close(self) -> None:
         """End all workers: in order for a second, then by force. Twice is safe."""

@@ -12,8 +12,8 @@ from hocket.data import Array, Observation, Outcome, TaskInfo, Trial
 from hocket.fleet.attempt import Attempt
 from hocket.fleet.recording import Recording
 from hocket.fleet.row_sim import RowSim
-from hocket.fleet.row_table import RowTable
-from hocket.wire import END_JUDGED, END_SUCCESS, END_TERMINATED, END_TRUNCATED
+from hocket.fleet.row_table import Ended, RowTable
+from hocket.wire import END_JUDGED, END_SUCCESS
 
 
 class RowRecording:
@@ -48,18 +48,16 @@ class RowRecording:
             self._rows[row] = (recording, attempt)
         self._feed(sim, rows, None)
 
-    def step(
-        self, sim: RowSim, table: RowTable, rows: Array, terminated: Array, truncated: Array
-    ) -> None:
-        """Record the step that these rows have just made."""
+    def step(self, sim: RowSim, table: RowTable, rows: Array, ended: Ended | None) -> None:
+        """Record the step that these rows have just made; some episodes may end with it."""
+        ends: dict[int, int] = {}
+        if ended is not None:
+            ends.update(zip(ended.rows.tolist(), ended.flags.tolist(), strict=True))
         for row in rows.tolist():
             attempt = self._rows[row][1]
             attempt.steps = int(table.steps[row])
-            success = int(table.success[row])
-            attempt.success = None if success < 0 else bool(success)
-            attempt.ends = END_TERMINATED * bool(terminated[row]) | END_TRUNCATED * bool(
-                truncated[row]
-            )
+            attempt.success = table.succeeded(row)
+            attempt.ends = ends.get(row, 0)
         self._feed(sim, rows, table)
 
     def seal(self, row: int, end: int) -> list[str]:
@@ -103,7 +101,7 @@ class RowRecording:
             recording.step(
                 attempt,
                 None if table is None else sim.action(row),
-                0.0 if table is None else float(table.rewards[row, table.done[row] - 1]),
+                0.0 if table is None else table.reward(row),
                 chunk=-1 if table is None else int(table.chunk[row]),
                 age=0 if table is None else int(table.done[row]) - 1,
                 observation=observation,

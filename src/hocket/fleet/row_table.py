@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,45 +13,199 @@ from hocket.wire import END_JUDGED, END_SUCCESS, END_TERMINATED, END_TRUNCATED
 
 NO_LIMIT = np.iinfo(np.int64).max
 _GROW = 2
-_NOBODY = np.zeros(0, np.int64)
+_FEW = 8
+"""So many rows of a mask are found one by one sooner than by array operations."""
+
+
+class Moving:
+    """The rows that make a step.
+
+    What a processor finds after it has slept through a step is cold: bytes and numbers are at hand
+    several times sooner than the array operations that would do the same.
+    """
+
+    __slots__ = ("_bits", "_quiet", "_rows", "count", "is_judging", "mask")
+
+    def __init__(self, mask: Array, count: int) -> None:
+        """The mask stays as it is."""
+        self.mask = mask
+        """Which of all rows they are."""
+        self.count = count
+        """How many."""
+        self.is_judging = False
+        """Whether the simulator judged the last quiet step."""
+        self._rows: Array | None = None
+        self._bits = -1
+        self._quiet: tuple[bytes, bytes, bytes | None] | None = None
+        """What a step gave by which none of these rows ended."""
+
+    @property
+    def rows(self) -> Array:
+        """Their numbers."""
+        if self._rows is None:
+            self._rows = np.flatnonzero(self.mask)
+        return self._rows
+
+    def without(self, rows: Array) -> Moving:
+        """Those of them that are not in `rows`, all of which are."""
+        mask = self.mask.copy()
+        mask[rows] = False
+        return Moving(mask, self.count - len(rows))
+
+    def is_quiet(self, result: RowSteps) -> bool:
+        """Whether none of these rows terminated, was truncated or succeeded."""
+        success = result.success
+        found = (
+            result.terminated.tobytes(),
+            result.truncated.tobytes(),
+            None if success is None else success.tobytes(),
+        )
+        if found == self._quiet:
+            return True
+        is_judging = success is not None
+        if self._quiet is not None and is_judging != self.is_judging:
+            return False
+        if any(mask is not None and self.find(mask) is not None for mask in result[1:]):
+            return False
+        self._quiet, self.is_judging = found, is_judging
+        return True
+
+    def find(self, found: Array) -> Array | None:
+        """Numbers of these rows that are in a mask; None for none."""
+        data = found.tobytes()
+        if len(data) != len(self.mask):  # no mask of bytes
+            found = found.astype(np.bool_)
+            data = found.tobytes()
+        if self._bits < 0:
+            self._bits = int.from_bytes(self.mask.tobytes(), "little")
+        bits = int.from_bytes(data, "little") & self._bits
+        if not bits:
+            return None
+        if bits.bit_count() > _FEW:
+            return np.flatnonzero(found & self.mask)
+        rows = []
+        while bits:
+            rows.append((bits.bit_length() - 1) // 8)
+            bits ^= 1 << (8 * rows[-1])
+        return np.array(rows[::-1])
+
+
+class Ended(NamedTuple):
+    """Rows whose episodes have ended, or at least their chunks."""
+
+    rows: Array
+    flags: Array
+    """Of each: `END_TERMINATED`, `END_TRUNCATED`, or 0 where the episode goes on."""
 
 
 class RowTable:
     """Attempts, chunks and ends of all rows. Every method works on all of them at once: a step of
-    a thousand rows costs a handful of array operations, and no loop."""
+    a thousand rows costs a handful of array operations, and no loop.
 
-    def __init__(self, rows: int) -> None:
+    Rows whose chunks came at once are counted together, by one number, until anyone asks for the
+    steps of each or the rows that move are others (`settle`).
+    """
+
+    def __init__(self, rows: int, counters: Array | None = None) -> None:
+        """`counters` are told of every row's steps."""
         self.rows = rows
         self.attempt = np.full(rows, -1, np.int64)
         """Number of the running attempt; -1: none."""
         self.home = np.zeros(rows, np.int64)
         """Which simulator the row's task is in."""
-        self.steps = np.zeros(rows, np.int64)
         self.active = np.zeros(rows, np.bool_)
-        """Has an action to execute."""
+        """Has an action to execute. Changed by `load` and `halt` alone."""
         self.chunk = np.full(rows, -1, np.int64)
         self.count = np.zeros(rows, np.int64)
         """Actions of the running chunk."""
-        self.done = np.zeros(rows, np.int64)
-        """Of these, executed."""
         self.began = np.zeros(rows, np.float64)
         """When the running chunk came."""
+        self.ended = np.zeros(rows, np.float64)
+        """When the last one had ended."""
         self.together = -1
         """What `done` is for all active rows, where their chunks came at once; else -1."""
+        self._steps = np.zeros(rows, np.int64)
+        self._done = np.zeros(rows, np.int64)
+        self._counters = np.zeros(rows, np.int64) if counters is None else counters
+        self._ahead = 0
+        """Steps of all active rows that are not yet counted for each of them."""
+        self._unsorted: list[bytes] = []
+        """Rewards of all rows in each of these steps."""
+        self._moving: Moving | None = None
+        self._halted: list[tuple[Array, int, float]] = []
+        """Rows that are active no more, since so many of these steps were made, and when that was;
+        `active` is not yet told of it."""
         self._due_in = 0
         """No active row comes to the end of its chunk in fewer steps."""
         self._limit_in = 0
         """No running attempt comes to its limit in fewer steps."""
-        self.rewards = np.zeros((rows, 1), np.float64)
-        self.success = np.full(rows, -1, np.int8)
-        """Of the last step; -1 where the simulator did not say."""
+        self._rewards = np.zeros((1, rows), np.float64)
+        """Of each step of the running chunks: all rows of one step lie side by side."""
+        self._success: Array | None = None
+        """Of the last step."""
         self.wants_final = np.zeros(rows, np.bool_)
         self._limit = np.full(rows, NO_LIMIT, np.int64)
         self._ends_at_success = np.zeros(rows, np.bool_)
         self._judged_last = np.zeros(rows, np.bool_)
         self._has_judged_last = False
         self._judged = np.zeros(rows, np.bool_)
+        self._is_judging = False
+        """The simulator judged the steps that are not yet counted."""
         self._won = np.zeros(rows, np.bool_)
+
+    @property
+    def steps(self) -> Array:
+        """Of each row's attempt."""
+        self.settle()
+        return self._steps
+
+    @property
+    def done(self) -> Array:
+        """Of each row's chunk, the actions that were executed."""
+        self.settle()
+        return self._done
+
+    def settle(self) -> None:
+        """Count for each row what was counted for all."""
+        ahead = self._ahead
+        if ahead:
+            self._ahead = 0
+            rewards = np.frombuffer(b"".join(self._unsorted)).reshape(ahead, self.rows)
+            self._rewards[self.together - ahead : self.together] = rewards
+            self._unsorted.clear()
+            moved = ahead * self.active
+            self._steps += moved
+            self._done += moved
+            self._counters += moved
+            if self._is_judging:
+                self._judged |= self.active
+        for rows, until, now in self._halted:
+            if ahead > until:
+                for column in (self._steps, self._done, self._counters):
+                    column[rows] -= ahead - until
+            self.active[rows] = False
+            self.ended[rows] = now
+        self._halted.clear()
+
+    def moving(self) -> Moving:
+        """All active rows."""
+        if self._moving is None:
+            self._moving = Moving(self.active.copy(), int(np.count_nonzero(self.active)))
+        return self._moving
+
+    def moving_in(self, home: int) -> Moving:
+        """Those of one simulator."""
+        self.settle()
+        mask = self.active & (self.home == home)
+        return Moving(mask, int(np.count_nonzero(mask)))
+
+    def halt(self, rows: Array, now: float) -> None:
+        """These rows, which are active, have no action any more."""
+        self._halted.append((rows, self._ahead, now))
+        if self._moving is None:
+            self.settle()
+        else:
+            self._moving = self._moving.without(rows)
 
     def begin(
         self,
@@ -61,11 +216,9 @@ class RowTable:
         *,
         final: bool,
     ) -> None:
-        """New attempts in these rows."""
+        """New attempts in these rows, which do not move."""
         self.attempt[rows] = attempts
-        self.steps[rows] = 0
-        self.active[rows] = False
-        self.success[rows] = -1
+        self._steps[rows] = 0
         self._judged[rows] = False
         self._won[rows] = False
         self.wants_final[rows] = final
@@ -79,75 +232,148 @@ class RowTable:
 
     def load(self, rows: Array, chunks: Sequence[int], counts: Array, now: float) -> None:
         """These rows have chunks to execute."""
-        longest = int(counts.max())
-        if longest > self.rewards.shape[1]:
-            grown = np.zeros((self.rows, max(longest, _GROW * self.rewards.shape[1])))
-            grown[:, : self.rewards.shape[1]] = self.rewards
-            self.rewards = grown
+        self.settle()
+        self._make_room(int(counts.max()))
         has_others = bool(np.count_nonzero(self.active))
         self.together = -1 if has_others else 0
         fewest = int(counts.min())
         self._due_in = min(self._due_in, fewest) if has_others else fewest
         self.chunk[rows] = chunks
         self.count[rows] = counts
-        self.done[rows] = 0
+        self._done[rows] = 0
         self.began[rows] = now
         self.active[rows] = True
+        self._moving = None
 
-    def place(self, rows: Array | slice) -> Array | int:
+    def splice(self, row: int, count: int) -> None:
+        """The chunk of an active row has so many actions now."""
+        self.settle()
+        self.together = -1
+        self._make_room(count)
+        self.count[row] = count
+        self._due_in = min(self._due_in, count - int(self._done[row]))
+
+    def _make_room(self, longest: int) -> None:
+        known = len(self._rewards)
+        if longest > known:
+            grown = np.zeros((max(longest, _GROW * known), self.rows))
+            grown[:known] = self._rewards
+            self._rewards = grown
+
+    def place(self, rows: Array) -> Array | int:
         """Which of its chunk's actions each of these rows is at, all of which are active."""
         return self.done[rows] if self.together < 0 else self.together
 
-    def judge(self, rows: Array | slice, active: Array, result: RowSteps) -> tuple[Array, Array]:
-        """Count one step of the active rows, which are `rows`; which of all rows have terminated
-        by it, and which were truncated."""
-        if isinstance(rows, slice) and self.together < 0:
-            self.rewards[np.arange(self.rows), self.done] = result.rewards
-        else:
-            self.rewards[rows, self.place(rows)] = result.rewards[rows]
-        self.steps += active
-        self.done += active
-        if self.together >= 0:
-            self.together += 1
-        terminated = result.terminated & active
-        truncated = result.truncated & active
-        if result.success is not None:
-            succeeded = result.success & active
-            self.success[rows] = succeeded[rows]
-            self._judged |= active
-            # Where the last step alone counts, an earlier success is forgotten.
-            self._won &= ~(self._judged_last & active)
-            self._won |= succeeded
-            terminated |= succeeded & self._ends_at_success
-        elif self._has_judged_last:
-            self.success[rows] = -1
-            self._won &= ~(self._judged_last & active)
+    @property
+    def quiet_steps(self) -> int:
+        """So many steps of rows that are together need only be counted (`passed`), unless the
+        simulator ends an episode by one: no chunk is over before the last, and no limit reached."""
+        is_plain = self.together >= 0 and not self._has_judged_last
+        return min(self._due_in, self._limit_in) - 1 if is_plain else 0
+
+    def passed(self, rewards: Sequence[bytes], *, is_judging: bool) -> None:
+        """Rows that are together made some quiet steps, with these rewards of all rows."""
+        count = len(rewards)
+        if not count:
+            return
+        if is_judging != self._is_judging:
+            self.settle()
+            self._is_judging = is_judging
+        self._unsorted.extend(rewards)
+        self.together += count
+        self._ahead += count
+        self._due_in -= count
+        self._limit_in -= count
+
+    def judge(self, moving: Moving, result: RowSteps) -> Ended | None:
+        """Count one step of these rows; those whose episodes ended by it, None where none did."""
+        self._count(moving, result)
         self._due_in -= 1
         self._limit_in -= 1
+        terminated, truncated = moving.find(result.terminated), moving.find(result.truncated)
+        self._success = success = result.success
+        if self._has_judged_last:
+            # Where the last step alone counts, an earlier success is forgotten.
+            self._won &= ~(self._judged_last & moving.mask)
+        succeeded = None if success is None else moving.find(success)
+        if succeeded is None and truncated is None and self._limit_in > 0:
+            return _terminated(terminated)
+        flags = np.zeros(self.rows, np.int64)
+        if succeeded is not None:
+            self._won[succeeded] = True
+            flags[succeeded[self._ends_at_success[succeeded]]] = END_TERMINATED
+        if terminated is not None:
+            flags[terminated] = END_TERMINATED
+        if truncated is not None:
+            flags[truncated] |= END_TRUNCATED
         if self._limit_in <= 0:
-            truncated |= (self.steps >= self._limit) & active & ~terminated
-            left = (self._limit - self.steps)[self.attempt >= 0]
-            self._limit_in = int(left.min()) if len(left) else 0
-        return terminated, truncated
+            flags[self._find_over(moving) & (flags & END_TERMINATED == 0)] |= END_TRUNCATED
+        rows = np.flatnonzero(flags)
+        return Ended(rows, flags[rows]) if len(rows) else None
+
+    def _find_over(self, moving: Moving) -> Array:
+        """Which of these rows have come to their limit."""
+        steps = self.steps
+        over: Array = (steps >= self._limit) & moving.mask
+        left = (self._limit - steps)[self.attempt >= 0]
+        self._limit_in = int(left.min()) if len(left) else 0
+        return over
+
+    def _count(self, moving: Moving, result: RowSteps) -> None:
+        is_judging = result.success is not None
+        if is_judging != self._is_judging:
+            self.settle()
+            self._is_judging = is_judging
+        if self.together >= 0:
+            # Rows that do not move have no rewards here that anyone would read.
+            self._unsorted.append(result.rewards.astype(np.float64).tobytes())
+            self.together += 1
+            self._ahead += 1
+            return
+        rows, mask = moving.rows, moving.mask
+        self._rewards[self._done[rows], rows] = result.rewards[rows]
+        self._steps += mask
+        self._done += mask
+        self._counters += mask
+        if is_judging:
+            self._judged |= mask
+
+    def succeeded(self, row: int) -> bool | None:
+        """Whether a row that moved had succeeded after the last step; None where the simulator
+        does not say."""
+        return None if self._success is None else bool(self._success[row])
+
+    def reward(self, row: int) -> float:
+        """Of the last step of a row that moved."""
+        return float(self._rewards[self.done[row] - 1, row])
 
     def recall(self, rows: Array, lacking: Array) -> None:
         """Chunks of these rows, a mask, end as soon as so many more steps were made."""
         self.count[rows] = np.minimum(self.count, self.done + lacking)[rows]
         self._due_in = 0
 
-    def finished(self, active: Array, terminated: Array, truncated: Array) -> Array:
-        """Numbers of the active rows whose chunks have ended, by themselves or with the episode."""
-        has_ended = np.count_nonzero(terminated) or np.count_nonzero(truncated)
-        if self._due_in > 0 and not has_ended:
-            return _NOBODY
-        is_done = (self.done >= self.count) & active | terminated | truncated
-        left = (self.count - self.done)[self.active & ~is_done]
-        self._due_in = int(left.min()) if len(left) else 0
-        return np.flatnonzero(is_done)
+    def finished(self, moving: Moving, ended: Ended | None) -> Ended | None:
+        """Those of these rows whose chunks have ended, by themselves or with the episode, which
+        `judge` told of; None where none has."""
+        if self._due_in > 0:
+            return ended
+        rows = moving.rows
+        flags = np.zeros(self.rows, np.int64)
+        if ended is not None:
+            flags[ended.rows] = ended.flags
+        flags = flags[rows]
+        left = (self.count - self.done)[rows]
+        goes_on = (left > 0) & (flags == 0)
+        rest = left[goes_on]
+        if not len(rest):
+            return Ended(rows, flags)
+        # Of rows in other simulators nothing was looked at.
+        self._due_in = int(rest.min()) if moving is self._moving else 0
+        return Ended(rows[~goes_on], flags[~goes_on]) if len(rest) < len(rows) else None
 
-    def ends(self, rows: Array, terminated: Array, truncated: Array) -> Array:
-        """Flags `END_*` of these rows; 0 where the episode goes on."""
-        flags = terminated[rows] * END_TERMINATED + truncated[rows] * END_TRUNCATED
+    def ends(self, rows: Array, flags: Array) -> Array:
+        """All flags `END_*` of these rows, given those of `judge`; 0 where the episode goes on."""
+        self.settle()
         judged = self._judged[rows] * END_JUDGED + self._won[rows] * END_SUCCESS
         answer: Array = np.where(flags > 0, flags + judged, 0)
         return answer
@@ -158,8 +384,12 @@ class RowTable:
         if not len(rows):
             return b""
         longest = int(done.max())
-        rewards = self.rewards[rows, :longest]
+        rewards = self._rewards[:longest, rows].T
         if int(done.min()) == longest:
             return rewards.tobytes()
         packed: bytes = rewards[np.arange(longest) < done[:, None]].tobytes()
         return packed
+
+
+def _terminated(rows: Array | None) -> Ended | None:
+    return None if rows is None else Ended(rows, np.full(len(rows), END_TERMINATED))

@@ -8,38 +8,35 @@ or judged. What a row's policy will read is observed when its batch leaves, and 
 from __future__ import annotations
 
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
-from hocket.contracts import WorkerSpec
+from hocket.contracts import RowSteps, WorkerSpec
 from hocket.data import Array, Observation, Signature, Trial
 from hocket.errors import ChunkValueError, EnvError, WireError
 from hocket.fleet.plain import env_spec_to_plain
 from hocket.fleet.row_arrays import on_host
+from hocket.fleet.row_endings import RowEndings, failure
 from hocket.fleet.row_history import RowHistory
 from hocket.fleet.row_recording import RowRecording
 from hocket.fleet.row_sim import RowSim
 from hocket.fleet.row_sims import RowSims
-from hocket.fleet.row_table import RowTable
+from hocket.fleet.row_table import Ended, Moving, RowTable
 from hocket.fleet.shm import STOP, Control
 from hocket.stepping import StepRule
 from hocket.wire import (
-    END_OBSERVED,
     Begin,
     Describe,
     Described,
     Discard,
     Execute,
-    Executed,
     Failed,
     Message,
     Ready,
     Replace,
-    Sealed,
 )
 
 
@@ -57,14 +54,15 @@ class RowsHost:
         self._spec = spec
         self._post = post
         self._clock = clock
-        self._table = RowTable(spec.lanes)
         steps, words = control.columns()
-        self._counters, self._words = np.asarray(steps), np.asarray(words)
+        self._table = RowTable(spec.lanes, np.asarray(steps))
+        self._words = np.asarray(words)
         self._sims = RowSims(spec, index)
         self._trials: list[Trial | None] = [None] * spec.lanes
-        self._recording: RowRecording | None = None
+        self._recording = RowRecording(spec)
+        self._endings = RowEndings(self._table, self._recording, self.gather, post)
         self._history = RowHistory(spec.lanes, spec.history)
-        self._final: dict[int, Observation] = {}
+        self._keeps_steps = bool(spec.sinks) or spec.history > 1
         self._told: set[tuple[str, str]] = set()
         self.rule = StepRule()
         self._performs: dict[type[Any], Callable[[Any], None]] = {
@@ -84,27 +82,47 @@ class RowsHost:
             raise WireError(f"A batched simulator cannot perform {type(message).__name__}.")
         try:
             task(message)
+            self._endings.tell()
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent, whatever it is
-            self._post(_failure(-1, -1, exc))
+            self._post(failure(-1, -1, exc))
 
-    def work(self) -> bool:
-        """One step of the rows that have an action, unless more are about to come; false where
-        none was made."""
-        active = self._table.active
-        count = int(np.count_nonzero(active))
-        if not count or self.rule.hold_s(count, self._clock()) > 0:
+    def work(self, seconds: float, is_called: Callable[[], bool], *, awaits_all: bool) -> bool:
+        """Steps of the rows that have an action: at least one, unless more rows are about to come,
+        and then on until a chunk has ended (all of them, where all are awaited), someone calls, or
+        so many seconds are over; false where none was made."""
+        now = self._clock()
+        if self._must_hold(now):
             return False
+        until = now + seconds
+        failed: Failed | None = None
         try:
             self._obey()
-            self._step()
+            while True:
+                self._step(until, is_called)
+                if is_called() or (self._endings and not awaits_all):
+                    break
+                now = self._clock()
+                if now >= until or self._must_hold(now):
+                    break
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent, whatever it is
-            self._post(_failure(-1, -1, exc))
-            active[:] = False
+            failed = failure(-1, -1, exc)
+        try:
+            self._endings.tell()
+        except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent, whatever it is
+            failed = failure(-1, -1, exc)
+        if failed is not None:
+            self._post(failed)
+            self._table.halt(self._table.moving().rows, self._clock())
+        self._table.settle()
         return True
+
+    def _must_hold(self, now: float) -> bool:
+        count = self._table.moving().count
+        return not count or (self.rule.is_expecting and self.rule.hold_s(count, now) > 0)
 
     def due_s(self) -> float | None:
         """In how many seconds `work` has something to do; None: not before a message comes."""
-        count = int(np.count_nonzero(self._table.active))
+        count = self._table.moving().count
         return self.rule.hold_s(count, self._clock()) if count else None
 
     @property
@@ -122,8 +140,8 @@ class RowsHost:
 
     def arrays(self, lane: int) -> Observation:
         """One row's observation, on the host."""
-        if lane in self._final:
-            return self._final[lane]
+        if lane in self._endings.final:
+            return self._endings.final[lane]
         return {key: on_host(array)[0] for key, array in self.gather([lane]).items()}
 
     def signature(self, lane: int) -> Signature:
@@ -135,8 +153,7 @@ class RowsHost:
 
     def close(self) -> None:
         """Close the simulators and forget the attempts that are running."""
-        if self._recording is not None:
-            self._recording.discard(np.flatnonzero(self._table.attempt >= 0))
+        self._recording.discard(np.flatnonzero(self._table.attempt >= 0))
         self._sims.close()
 
     # -- Messages ------------------------------------------------------------------------------
@@ -145,13 +162,11 @@ class RowsHost:
         try:
             tasks = [asdict(task) for task in self._sims.suite(message.suite).tasks()]
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent, whatever it is
-            self._post(_failure(-1, -1, exc))
+            self._post(failure(-1, -1, exc))
         else:
             self._post(Described(message.suite, tasks))
 
     def _begin(self, message: Begin) -> None:
-        if self._recording is None:
-            self._recording = RowRecording(self._spec)
         began = self._clock()
         homes = [self._sims.home(suite, task) for suite, task, _, _ in message.trials]
         built = self._clock()
@@ -166,8 +181,11 @@ class RowsHost:
         trials = [Trial(*message.trials[place]) for place in places]
         tasks = [self._sims.tasks[trial.suite, trial.task] for trial in trials]
         rows = np.asarray(lanes, np.int64)
-        assert self._recording is not None
         self._recording.discard(rows[table.attempt[rows] >= 0])
+        running = rows[table.active[rows]]
+        if len(running):
+            table.halt(running, began)
+            table.settle()
         sim.env.reset(rows, [trial.task for trial in trials], [trial.seed for trial in trials])
         attempts = [message.attempts[place] for place in places]
         limits = [message.max_steps[place] for place in places]
@@ -176,7 +194,7 @@ class RowsHost:
         prompts = sim.prompts(rows, tasks)
         for lane, trial in zip(lanes, trials, strict=True):
             self._trials[lane] = trial
-            self._final.pop(lane, None)
+            self._endings.final.pop(lane, None)
             sim.learn(trial.task, lane, self._spec.reads)
         self._history.restart(home, rows, sim, self._spec.reads)
         record = [message.record[place] for place in places]
@@ -239,7 +257,7 @@ class RowsHost:
             actions = sim.drive.decode(message.actions, int(counts.sum()))
         except ChunkValueError as exc:
             if len(rows) == 1:
-                self._post(_failure(int(rows[0]), message.attempts[0], exc))
+                self._post(failure(int(rows[0]), message.attempts[0], exc))
                 self._drop(rows)
                 return
             middle, cut = len(rows) // 2, int(counts[: len(rows) // 2].sum())
@@ -271,13 +289,9 @@ class RowsHost:
         start = max(message.start, int(table.done[row]))
         new = new[start - message.start :]
         sim.splice(row, start, new)
-        rows = np.array([row])
-        began, done = table.began[row], table.done[row]
-        table.load(rows, [message.chunk], np.array([start + len(new)]), float(began))
-        table.done[row] = done
-        table.together = -1
-        if done >= start + len(new):
-            self._answer(rows, np.zeros(table.rows, np.bool_), np.zeros(table.rows, np.bool_))
+        table.splice(row, start + len(new))
+        if table.done[row] >= start + len(new):
+            self._endings.cut(np.array([row]), self._clock())
 
     def _discard(self, message: Discard) -> None:
         rows = np.asarray(message.lanes, np.int64)
@@ -285,15 +299,15 @@ class RowsHost:
         running = rows[self._table.active[rows]]
         if len(running):
             # The fleet counts answers: one for each chunk that it sent.
-            none = np.zeros(self._table.rows, np.bool_)
-            self._answer(running, none, none)
+            self._endings.cut(running, self._clock())
+            self._endings.tell()
         self._drop(rows)
 
     def _drop(self, rows: Array) -> None:
         self._table.attempt[rows] = -1
-        self._table.active[rows] = False
-        if self._recording is not None:
-            self._recording.discard(rows)
+        self._table.halt(rows[self._table.active[rows]], self._clock())
+        self._table.settle()
+        self._recording.discard(rows)
 
     # -- Steps ---------------------------------------------------------------------------------
 
@@ -308,93 +322,51 @@ class RowsHost:
         table.recall(worded, lacking)
         rows = np.flatnonzero(worded & (table.done >= table.count))
         if len(rows):
-            none = np.zeros(table.rows, np.bool_)
-            self._answer(rows, none, none)
+            self._endings.cut(rows, self._clock())
 
-    def _step(self) -> None:
+    def _step(self, until: float, is_called: Callable[[], bool]) -> None:
+        """One step in each simulator that has rows to move; or several, by which nothing ends."""
         table = self._table
-        for home, sim in enumerate(self._sims):
-            active = table.active
-            if len(self._sims) > 1:
-                active = active & (table.home == home)
-            rows = np.flatnonzero(active)
-            if not len(rows):
-                continue
-            # To choose all rows by a slice costs a fraction of choosing them by their numbers.
-            chosen = slice(None) if len(rows) == table.rows else rows
-            began = self._clock()
-            result = sim.step(chosen, active, table.place(chosen))
-            self.rule.stepped(self._clock() - began)
-            active = active.copy() if active is table.active else active
-            terminated, truncated = table.judge(chosen, active, result)
-            self._counters += active
-            self._keep(home, sim, rows, terminated, truncated)
-            finished = table.finished(active, terminated, truncated)
-            if len(finished):
-                self._answer(finished, terminated, truncated)
+        if len(self._sims) == 1:
+            moving, sim, most = table.moving(), self._sims[0], table.quiet_steps
+            if (
+                most <= 0
+                or self._keeps_steps
+                or self.rule.is_expecting
+                or not sim.takes_any(moving)
+            ):
+                self._step_in(0, moving)
+                return
+            stride = sim.stride(moving, table.together, most, until, self._clock, is_called)
+            self.rule.stepped(sorted(stride.took)[len(stride.took) // 2])
+            table.passed(stride.rewards, is_judging=moving.is_judging)
+            self._judge(0, moving, stride.last)
+            return
+        for home in range(len(self._sims)):
+            moving = table.moving_in(home)
+            if moving.count:
+                self._step_in(home, moving)
 
-    def _keep(
-        self, home: int, sim: RowSim, rows: Array, terminated: Array, truncated: Array
-    ) -> None:
+    def _step_in(self, home: int, moving: Moving) -> None:
+        began = self._clock()
+        result = self._sims[home].step(moving, self._table.place(moving.rows))
+        self.rule.stepped(self._clock() - began)
+        self._judge(home, moving, result)
+
+    def _judge(self, home: int, moving: Moving, result: RowSteps) -> None:
+        table, sim = self._table, self._sims[home]
+        ended = table.judge(moving, result)
+        if self._keeps_steps:
+            self._keep(home, sim, moving.rows, ended)
+        finished = table.finished(moving, ended)
+        if finished is not None:
+            self._endings.add(finished, self._clock())
+
+    def _keep(self, home: int, sim: RowSim, rows: Array, ended: Ended | None) -> None:
         """Observe and record the step just made, where anyone asked for it."""
         if self._history.length > 1:
             left = self._table.count[rows] - self._table.done[rows]
             seen = rows[(left < self._history.length) | self._table.wants_final[rows]]
             self._history.push(home, seen, sim, self._spec.reads, self._table.steps)
-        assert self._recording is not None
         if self._recording.is_on:
-            self._recording.step(sim, self._table, rows, terminated, truncated)
-
-    def _answer(self, rows: Array, terminated: Array, truncated: Array) -> None:
-        """Tell what came of these rows' chunks."""
-        table = self._table
-        now = self._clock()
-        ends = table.ends(rows, terminated, truncated)
-        ended = rows[ends > 0]
-        if len(ended):
-            final = ended[table.wants_final[ended]]
-            if len(final):
-                self._observe_final(final)
-                ends[(ends > 0) & table.wants_final[rows]] |= END_OBSERVED
-        table.active[rows] = False
-        attempts = table.attempt[rows].tolist()
-        self._post(
-            Executed(
-                lanes=rows.tolist(),
-                attempts=attempts,
-                chunks=table.chunk[rows].tolist(),
-                steps=table.done[rows].tolist(),
-                rewards=table.packed_rewards(rows),
-                ends=ends.tolist(),
-                busy_s=(now - table.began[rows]).tolist(),
-                observe_s=[0.0] * len(rows),
-                arrays=None,
-            )
-        )
-        if len(ended):
-            self._seal(ended, ends[ends > 0])
-
-    def _observe_final(self, rows: Array) -> None:
-        """The lanes are free at once; what they saw last is kept until their next reset."""
-        arrays = {key: on_host(array) for key, array in self.gather(rows.tolist()).items()}
-        for place, row in enumerate(rows.tolist()):
-            self._final[row] = {key: array[place] for key, array in arrays.items()}
-
-    def _seal(self, rows: Array, ends: Array) -> None:
-        """After the answer: the lanes are free already, and wait for no disk."""
-        assert self._recording is not None
-        for row, end in zip(rows.tolist(), ends.tolist(), strict=True):
-            number = int(self._table.attempt[row])
-            self._table.attempt[row] = -1
-            try:
-                files = self._recording.seal(row, end)
-            except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent
-                self._recording.discard(np.array([row]))
-                self._post(_failure(row, number, exc))
-            else:
-                self._post(Sealed(row, number, files))
-
-
-def _failure(lane: int, number: int, exc: BaseException) -> Failed:
-    text = "".join(traceback.format_exception(type(exc), exc, exc.__traceback__))
-    return Failed(lane, number, type(exc).__name__, str(exc), text)
+            self._recording.step(sim, self._table, rows, ended)

@@ -6,7 +6,7 @@ import contextlib
 import random
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -140,8 +140,8 @@ class InlineLink:
 
 
 class RowsLink:
-    """A Link to a batched simulator: `receive` makes one step of the rows that have an action, so
-    that whoever infers meanwhile can give the others theirs."""
+    """A Link to a batched simulator: `work` makes steps of the rows that have an action, until
+    there is something to tell, or whoever infers meanwhile has something for the others."""
 
     def __init__(self, spec: WorkerSpec) -> None:
         self._inbox: deque[Message] = deque()
@@ -160,18 +160,17 @@ class RowsLink:
         """Part of the Link contract."""
         return True
 
-    def receive(self) -> list[Message]:
-        """Take what was sent, then make at most one step."""
-        while self._inbox and self.is_alive:
-            message = self._inbox.popleft()
-            if isinstance(message, Close):
-                self.kill()
-            else:
-                self._host.perform(message)
+    def work(self, seconds: float, is_called: Callable[[], bool], *, awaits_all: bool) -> None:
+        """Part of the SelfDriven contract."""
+        self._take()
         self._has_stepped = False
         if self.is_alive and not self._outbox:
             # What is to be told first may bring chunks for this very step.
-            self._has_stepped = self._host.work()
+            self._has_stepped = self._host.work(seconds, is_called, awaits_all=awaits_all)
+
+    def receive(self) -> list[Message]:
+        """Part of the Link contract."""
+        self._take()
         done, self._outbox = self._outbox, []
         if not done and not self.is_alive:
             raise WorkerFailed("The inline worker was closed.")
@@ -225,6 +224,15 @@ class RowsLink:
         if self.is_alive:
             self.is_alive = False
             self._host.close()
+
+    def _take(self) -> None:
+        """Do what was sent."""
+        while self._inbox and self.is_alive:
+            message = self._inbox.popleft()
+            if isinstance(message, Close):
+                self.kill()
+            else:
+                self._host.perform(message)
 
     def _post(self, message: Message) -> None:
         self._outbox.append(message)
