@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Union
 
 import msgpack
 
+from hocket.data import Array
 from hocket.errors import WireError
 
 MAX_FRAME = 1 << 30
@@ -57,8 +58,9 @@ class Execute(NamedTuple):
     chunks: Sequence[int]
     counts: Sequence[int]
     """Actions for each lane."""
-    actions: bytes
-    """float64, little-endian: each lane's `[count, A]`, one after the other."""
+    actions: bytes | Array
+    """float64, little-endian: each lane's `[count, A]`, one after the other. To a worker in this
+    process that gathers, an array `[B, k, A]`, which it reads at once."""
     observe_at: Sequence[int]
     """Offsets inside the chunk to observe at, besides its end."""
 

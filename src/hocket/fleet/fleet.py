@@ -124,6 +124,11 @@ class Fleet:
     ) -> None:
         """Run one chunk `[k, A]` in each lane; all of them may be one array `[B, k, A]`."""
         now = time.monotonic()
+        if isinstance(actions, np.ndarray) and self._source() is not None:
+            counts = [actions.shape[1]] * len(actions)
+            whole = Execute(lanes, attempts, chunks, counts, actions, observe_at)
+            self._execute(self._stations[0], whole, now)
+            return
         counts, data = _packed(actions)
         if self._is_one:
             message = Execute(lanes, attempts, chunks, counts, data, observe_at)

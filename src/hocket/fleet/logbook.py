@@ -205,12 +205,18 @@ def _rewards(message: Executed) -> tuple[list[Array], list[float]]:
     steps, flat = message.steps, np.frombuffer(message.rewards)
     if len(steps) == 1:
         return [flat], [_total(flat.tolist())]
-    count = steps[0]
-    if count and len(flat) == count * len(steps) and min(steps) == count:
-        block = flat.reshape(len(steps), count)
-        return list(block), np.add.accumulate(block, axis=1)[:, -1].tolist()
-    rows = np.split(flat, np.cumsum(steps[:-1]))
-    return rows, [_total(row.tolist()) for row in rows]
+    count, rows, totals, at = steps[0], [], [], 0
+    even = next((place for place, other in enumerate(steps) if other != count), len(steps))
+    if count and even > 1:
+        at = even * count
+        block = flat[:at].reshape(even, count)
+        rows, totals = list(block), np.add.accumulate(block, axis=1)[:, -1].tolist()
+    for length in steps[len(rows) :]:
+        row = flat[at : at + length]
+        at += length
+        rows.append(row)
+        totals.append(_total(row.tolist()))
+    return rows, totals
 
 
 def _total(rewards: list[float]) -> float:

@@ -51,6 +51,8 @@ class RowEndings:
             return
         rows, flags = self._parts[0]
         if len(self._parts) > 1:
+            # The last first: most rows come to the end, and their rewards then lie in one block.
+            self._parts.reverse()
             rows, flags = (np.concatenate(column) for column in zip(*self._parts, strict=True))
         self._parts.clear()
         table = self._table

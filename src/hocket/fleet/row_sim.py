@@ -86,6 +86,13 @@ class RowSim:
             self._chunks[:count, row] = actions[at : at + count]
             at += count
 
+    def load_block(self, rows: Array, chunks: Array) -> None:
+        """Chunks `[B, k, A]` for these rows, one for each."""
+        count = chunks.shape[1]
+        self._make_room(count)
+        shape = (len(rows), count, *self._chunks.shape[2:])
+        self._chunks[:count, rows] = chunks.reshape(shape).swapaxes(0, 1)
+
     def splice(self, row: int, start: int, actions: Array) -> None:
         """Other actions for one row, from the place `start` of its chunk on."""
         end = start + len(actions)

@@ -137,6 +137,8 @@ class RowTable:
         `active` is not yet told of it."""
         self._due_in = 0
         """No active row comes to the end of its chunk in fewer steps."""
+        self._is_even = False
+        """All active rows come to the end of their chunks in just so many steps."""
         self._limit_in = 0
         """No running attempt comes to its limit in fewer steps."""
         self._rewards = np.zeros((1, rows), np.float64)
@@ -174,18 +176,19 @@ class RowTable:
             self._rewards[self.together - ahead : self.together] = rewards
             self._unsorted.clear()
             moved = ahead * self.active
+            for rows, until, _ in self._halted:
+                if until < ahead:
+                    moved[rows] = until
             self._steps += moved
             self._done += moved
             self._counters += moved
             if self._is_judging:
                 self._judged |= self.active
-        for rows, until, now in self._halted:
-            if ahead > until:
-                for column in (self._steps, self._done, self._counters):
-                    column[rows] -= ahead - until
-            self.active[rows] = False
-            self.ended[rows] = now
-        self._halted.clear()
+        if self._halted:
+            for rows, _, now in self._halted:
+                self.active[rows] = False
+                self.ended[rows] = now
+            self._halted.clear()
 
     def moving(self) -> Moving:
         """All active rows."""
@@ -233,11 +236,12 @@ class RowTable:
     def load(self, rows: Array, chunks: Sequence[int], counts: Array, now: float) -> None:
         """These rows have chunks to execute."""
         self.settle()
-        self._make_room(int(counts.max()))
         has_others = bool(np.count_nonzero(self.active))
         self.together = -1 if has_others else 0
-        fewest = int(counts.min())
+        fewest, longest = int(counts.min()), int(counts.max())
+        self._make_room(longest)
         self._due_in = min(self._due_in, fewest) if has_others else fewest
+        self._is_even = fewest == longest and not has_others
         self.chunk[rows] = chunks
         self.count[rows] = counts
         self._done[rows] = 0
@@ -252,6 +256,7 @@ class RowTable:
         self._make_room(count)
         self.count[row] = count
         self._due_in = min(self._due_in, count - int(self._done[row]))
+        self._is_even = False
 
     def _make_room(self, longest: int) -> None:
         known = len(self._rewards)
@@ -351,12 +356,15 @@ class RowTable:
         """Chunks of these rows, a mask, end as soon as so many more steps were made."""
         self.count[rows] = np.minimum(self.count, self.done + lacking)[rows]
         self._due_in = 0
+        self._is_even = False
 
     def finished(self, moving: Moving, ended: Ended | None) -> Ended | None:
         """Those of these rows whose chunks have ended, by themselves or with the episode, which
         `judge` told of; None where none has."""
         if self._due_in > 0:
             return ended
+        if self._is_even and ended is None:
+            return Ended(moving.rows, np.zeros(moving.count, np.int64))
         rows = moving.rows
         flags = np.zeros(self.rows, np.int64)
         if ended is not None:

@@ -236,6 +236,14 @@ class RowsHost:
             raise WireError("A chunk came for an attempt that is not running here.")
         self.rule.came(len(rows))
         homes = self._table.home[rows]
+        if isinstance(message.actions, np.ndarray):
+            sim = self._sims[int(homes[0])]
+            if (homes == homes[0]).all() and sim.drive.takes(message.actions):
+                sim.load_block(rows, message.actions)
+                self._table.load(rows, message.chunks, counts, self._clock())
+                return
+            packed = np.ascontiguousarray(message.actions, "<f8").tobytes()
+            message = message._replace(actions=packed)
         if (homes == homes[0]).all():
             self._load(message, int(homes[0]), rows, counts)
             return

@@ -106,7 +106,7 @@ class Drive:
             )
         self.spec = _action_spec(space, kind)
 
-    def decode(self, data: bytes, count: int) -> Array:
+    def decode(self, data: bytes | Array, count: int) -> Array:
         """A chunk off the wire as `[count]` actions, each in the env's own shape and dtype."""
         numbers = np.frombuffer(data, "<f8")
         if numbers.size != count * self.spec.size:
@@ -120,6 +120,11 @@ class Drive:
         if np.dtype(self.spec.dtype).kind in "iub":
             rows = self._whole(rows)
         return rows.astype(self.spec.dtype).reshape(count, *self.spec.shape)
+
+    def takes(self, chunks: Array) -> bool:
+        """Whether chunks `[B, k, A]` are actions as they are, but for their dtype and shape."""
+        is_fit = self.spec.kind == "box" and chunks.ndim == 3 and chunks.shape[2] == self.spec.size
+        return is_fit and bool(np.isfinite(chunks).all())
 
     def _whole(self, rows: Array) -> Array:
         whole = np.rint(rows)

@@ -20,7 +20,7 @@ from hocket.fleet.layout import Layout
 from hocket.fleet.rows import RowsHost
 from hocket.fleet.shm import Control
 from hocket.fleet.suites import is_batched
-from hocket.wire import Close, Hello, Message, Ready, Replace
+from hocket.wire import Close, Execute, Hello, Message, Ready, Replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +154,9 @@ class RowsLink:
     def send(self, message: Message) -> bool:
         """Part of the Link contract."""
         self._inbox.append(message)
+        if isinstance(message, Execute):
+            # Its actions may be in memory that the policy uses again.
+            self._take()
         return True
 
     def flush(self) -> bool:
