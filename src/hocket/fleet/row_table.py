@@ -24,7 +24,7 @@ class Moving:
     several times sooner than the array operations that would do the same.
     """
 
-    __slots__ = ("_bits", "_quiet", "_rows", "count", "is_judging", "mask")
+    __slots__ = ("_bits", "_found", "_quiet", "_rows", "count", "is_judging", "mask")
 
     def __init__(self, mask: Array, count: int) -> None:
         """The mask stays as it is."""
@@ -38,6 +38,8 @@ class Moving:
         self._bits = -1
         self._quiet: tuple[bytes, bytes, bytes | None] | None = None
         """What a step gave by which none of these rows ended."""
+        self._found: tuple[bytes, bytes, bytes | None] | None = None
+        """What the last step gave that was looked at: rows that ended by it move no more."""
 
     @property
     def rows(self) -> Array:
@@ -47,10 +49,14 @@ class Moving:
         return self._rows
 
     def without(self, rows: Array) -> Moving:
-        """Those of them that are not in `rows`, all of which are."""
+        """Those of them that are not in `rows`, which are all whose episodes have ended now."""
         mask = self.mask.copy()
         mask[rows] = False
-        return Moving(mask, self.count - len(rows))
+        rest = Moving(mask, self.count - len(rows))
+        if self._found is not None and self._found[2] is None:
+            # None of the rest is in it, and rows that do not move stay as they are.
+            rest._quiet = self._found
+        return rest
 
     def is_quiet(self, result: RowSteps) -> bool:
         """Whether none of these rows terminated, was truncated or succeeded."""
@@ -62,6 +68,7 @@ class Moving:
         )
         if found == self._quiet:
             return True
+        self._found = found
         is_judging = success is not None
         if self._quiet is not None and is_judging != self.is_judging:
             return False

@@ -65,6 +65,8 @@ class RowsHost:
         self._keeps_steps = bool(spec.sinks) or spec.history > 1
         self._told: set[tuple[str, str]] = set()
         self.rule = StepRule()
+        self._took: list[float] = []
+        """Seconds of each step since `work` began."""
         self._performs: dict[type[Any], Callable[[Any], None]] = {
             Describe: self._describe,
             Begin: self._begin,
@@ -114,6 +116,9 @@ class RowsHost:
             self._post(failed)
             self._table.halt(self._table.moving().rows, self._clock())
         self._table.settle()
+        if self._took:
+            self.rule.stepped(sorted(self._took)[len(self._took) // 2])
+            self._took.clear()
         return True
 
     def _must_hold(self, now: float) -> bool:
@@ -232,7 +237,7 @@ class RowsHost:
     def _execute(self, message: Execute) -> None:
         rows = np.asarray(message.lanes, np.int64)
         counts = np.asarray(message.counts, np.int64)
-        if not np.array_equal(self._table.attempt[rows], message.attempts):
+        if self._table.attempt[rows].tolist() != list(message.attempts):
             raise WireError("A chunk came for an attempt that is not running here.")
         self.rule.came(len(rows))
         homes = self._table.home[rows]
@@ -346,7 +351,7 @@ class RowsHost:
                 self._step_in(0, moving)
                 return
             stride = sim.stride(moving, table.together, most, until, self._clock, is_called)
-            self.rule.stepped(sorted(stride.took)[len(stride.took) // 2])
+            self._took += stride.took
             table.passed(stride.rewards, is_judging=moving.is_judging)
             self._judge(0, moving, stride.last)
             return
@@ -358,7 +363,7 @@ class RowsHost:
     def _step_in(self, home: int, moving: Moving) -> None:
         began = self._clock()
         result = self._sims[home].step(moving, self._table.place(moving.rows))
-        self.rule.stepped(self._clock() - began)
+        self._took.append(self._clock() - began)
         self._judge(home, moving, result)
 
     def _judge(self, home: int, moving: Moving, result: RowSteps) -> None:
