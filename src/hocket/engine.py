@@ -40,11 +40,8 @@ from hocket.replay import ChunkRule, SharedRule
 from hocket.trials import TrialQueue
 from hocket.wire import END_OBSERVED
 
-_LONGEST_WAIT_S = 1.0
-"""Between two turns. The fleet's watchdog looks by itself."""
-_LOOK_S = 0.1
-"""Where a turn may have something to do that nobody wakes it for: a reader that was behind, or a
-server that is gone."""
+_LONGEST_WAIT_S, _LOOK_S = 1.0, 0.1
+"""The second where nobody may wake a turn: a reader was behind, or a server is gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,9 +149,8 @@ class Engine:
     def _take_turn(self) -> None:
         longest = _LOOK_S if self._free or self._batches.recalls else _LONGEST_WAIT_S
         patience = self._batches.patience(now := self._now(), longest)
-        enough, linger_s = self._batches.wanted(now)
-        heard = self._fleet.poll(patience, enough, linger_s, awaits_all=self._batches.awaits_all)
-        now = self._now()
+        wanted, awaits_all = self._batches.wanted(now), self._batches.awaits_all
+        heard, now = self._fleet.poll(patience, *wanted, awaits_all=awaits_all), self._now()
         for notice in heard:
             self._hear(notice, now)
         if (is_stale := self._batches.stale()) is not None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import select
-import threading
 import time
 from dataclasses import dataclass
-from os import EFD_CLOEXEC, EFD_NONBLOCK, close, eventfd, eventfd_read, eventfd_write
 
 from hocket.contracts import LastWords, Link, Runtime, SelfDriven, WorkerSpec
 from hocket.errors import UsageError, WorkerFailed
+from hocket.fleet.bell import Bell
 from hocket.fleet.logbook import Logbook
 from hocket.fleet.notices import LaneFailed, LanesRecycled, LanesUp, Notice
 from hocket.fleet.shm import STOP, word
@@ -69,17 +68,12 @@ class Crew:
         """Stations whose workers work in this thread; those with work of their own tell when."""
         self._leavers: dict[int, Leaver] = {}
         self._epoll = select.epoll()
-        self._bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
-        self._epoll.register(self._bell, select.EPOLLIN)
+        self._bell = Bell()
+        self._epoll.register(self._bell.fd, select.EPOLLIN)
         self._log = Logbook()
         self._now = self._watched_at = self._weighed_at = time.monotonic()
         """Taken once for each round of `hear`."""
         self._is_closed = False
-        self._is_rung = False
-        """Says what the bell does, to those who have no time to look there."""
-        # The bell is never rung once it is closed, when its number may be another file's, and
-        # `_is_rung` is true for as long as it rings.
-        self._ringing = threading.Lock()
 
     def start(self, station: Station) -> None:
         """Ask for a worker, which comes up by itself."""
@@ -110,10 +104,7 @@ class Crew:
 
     def ring(self) -> None:
         """Make `hear` return. Any thread may call this, also after `close`."""
-        with self._ringing:
-            if not self._is_closed:
-                self._is_rung = True
-                eventfd_write(self._bell, 1)
+        self._bell.ring()
 
     def hear(
         self, timeout_s: float, enough: int = 1, linger_s: float = 0.0, *, awaits_all: bool = False
@@ -128,15 +119,15 @@ class Crew:
             for station, driven in tuple(self._inline.items()):
                 if driven is not None:
                     seconds = self._alone_s(deadline - now)
-                    driven.work(seconds, self._is_called, awaits_all=awaits_all)
+                    driven.work(seconds, self._bell.is_ringing, awaits_all=awaits_all)
                 self._read(station)
             rest_s = 0.0 if self._log and not lingers else self._rest_s()
             now = time.monotonic()
             events = self._epoll.poll(min(max(0.0, deadline - now), rest_s))
             self._now = now = time.monotonic()
             for fd, mask in events:
-                if fd == self._bell:
-                    self._hush()
+                if fd == self._bell.fd:
+                    self._bell.hush()
                     is_rung = True
                 elif mask == select.EPOLLIN and fd in by_fd:
                     self._read(by_fd[fd])
@@ -156,8 +147,7 @@ class Crew:
         """End all workers and the runtime; twice is safe."""
         if self._is_closed:
             return
-        with self._ringing:
-            self._is_closed = True
+        self._is_closed = True
         for station in self.stations:
             for place, seat in enumerate(station.seats):
                 if station.link is not None and seat.phase is Phase.EXECUTING:
@@ -171,17 +161,9 @@ class Crew:
             link.kill()
         self._runtime.close()
         self._epoll.close()
-        close(self._bell)
+        self._bell.close()
 
     # -- Hearing -----------------------------------------------------------------------------
-
-    def _is_called(self) -> bool:
-        return self._is_rung
-
-    def _hush(self) -> None:
-        with self._ringing:
-            self._is_rung = False
-            eventfd_read(self._bell)
 
     def _alone_s(self, longest: float) -> float:
         """How long a worker in this thread may go on: others have to be looked after."""

@@ -9,8 +9,9 @@ import numpy as np
 
 from hocket.data import Array, Observation
 from hocket.fleet.row_arrays import on_host
+from hocket.fleet.row_moves import Ended
 from hocket.fleet.row_recording import RowRecording
-from hocket.fleet.row_table import Ended, RowTable
+from hocket.fleet.row_table import RowTable
 from hocket.wire import END_OBSERVED, Executed, Failed, Message, Sealed
 
 

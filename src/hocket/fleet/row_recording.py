@@ -11,8 +11,9 @@ from hocket.contracts import WorkerSpec
 from hocket.data import Array, Observation, Outcome, TaskInfo, Trial
 from hocket.fleet.attempt import Attempt
 from hocket.fleet.recording import Recording
+from hocket.fleet.row_moves import Ended
 from hocket.fleet.row_sim import RowSim
-from hocket.fleet.row_table import Ended, RowTable
+from hocket.fleet.row_table import RowTable
 from hocket.wire import END_JUDGED, END_SUCCESS
 
 

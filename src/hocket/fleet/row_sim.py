@@ -11,10 +11,9 @@ from hocket.contracts import BatchedEnv, CostsByRow, RowSnapshots, RowSteps
 from hocket.data import Array, ArraySpec, EnvSpec, Observation, Signature, TaskInfo
 from hocket.errors import EnvError, SuspensionError
 from hocket.fleet.row_arrays import choose, first_row, on_host, signature_of
-from hocket.fleet.row_table import Moving
+from hocket.fleet.row_moves import Moving, as_bytes
 from hocket.fleet.spaces import Drive, is_image
 
-_FLOAT = np.dtype(np.float64)
 WAYS = {
     "mask": "Rows that wait for a chunk are masked out of the simulator's step.",
     "snapshot": "Rows that wait for a chunk are put back to a snapshot after each step of others.",
@@ -147,9 +146,7 @@ class RowSim:
             if place >= last or now >= until or is_called() or not moving.is_quiet(result):
                 self._last = chunks[place]
                 return Stride(result, rewards, took)
-            if result.rewards.dtype is not _FLOAT:
-                result = result._replace(rewards=result.rewards.astype(np.float64))
-            rewards.append(result.rewards.tobytes())
+            rewards.append(as_bytes(result.rewards))
             place += 1
 
     def action(self, row: int) -> Array:

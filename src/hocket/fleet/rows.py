@@ -1,6 +1,6 @@
 """Executes a worker's messages on a batched simulator: many lanes behind one step.
 
-Messages are taken in order; between them `work` makes one step of all rows that have an action. A
+Messages are taken in order; between them `work` makes steps of all rows that have an action. A
 row without one is suspended: it is in no step's mask, so it does not move, is not recorded, timed
 or judged. What a row's policy will read is observed when its batch leaves, and not before.
 """
@@ -21,10 +21,11 @@ from hocket.fleet.plain import env_spec_to_plain
 from hocket.fleet.row_arrays import on_host
 from hocket.fleet.row_endings import RowEndings, failure
 from hocket.fleet.row_history import RowHistory
+from hocket.fleet.row_moves import Ended, Moving
 from hocket.fleet.row_recording import RowRecording
 from hocket.fleet.row_sim import RowSim
 from hocket.fleet.row_sims import RowSims
-from hocket.fleet.row_table import Ended, Moving, RowTable
+from hocket.fleet.row_table import RowTable
 from hocket.fleet.shm import STOP, Control
 from hocket.stepping import StepRule
 from hocket.wire import (

@@ -54,7 +54,7 @@ class ReplayFirst:
     def take_all(self, chunks: Array) -> Array:
         if self.count is not None:
             _check_length(chunks[0], self.count)
-        return chunks[:, : self.count]
+        return np.ascontiguousarray(chunks[:, : self.count], np.float64)
 
 
 class TemporalEnsemble:
