@@ -28,10 +28,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Mapping, Sequence
-from math import ceil, inf
+from math import ceil
+from typing import cast
 
 from hocket.aim import Aim, SchedulerConfig
-from hocket.waiting import BatchPlan, Kind, Lane, Queue
+from hocket.waiting import BatchPlan, Cohort, Kind, Lane, Queue
 
 __all__ = ["Scheduler", "SchedulerConfig"]
 
@@ -73,33 +74,39 @@ class Scheduler:
         chunks = self._kinds.get(kind)
         if chunks is None:
             chunks = self._kinds[kind] = Kind()
-        usual_s = chunks.seconds.value
+        found = [*map(self._lanes.get, lanes)]
+        if not all(found):
+            raise self._out_of_place(lanes)
+        members = cast("list[Lane]", found)
+        queues = {lane.queue for lane in members}
+        if any(not queue.ready.keys().isdisjoint(lanes) for queue in queues):
+            raise self._out_of_place(lanes)
+        if any({lane.cohort for lane in members}):
+            raise self._out_of_place(lanes)
         self._aim.company.sent(len(lanes))
         self._count(now, len(lanes))
-        late: dict[Queue, tuple[float, int]] = {}
+        for queue in queues:
+            sent = members if len(queues) == 1 else [m for m in members if m.queue is queue]
+            usual_s, late_at = chunks.seconds.value, None
+            expected_s = queue.seconds.value if usual_s is None else usual_s
+            if expected_s is not None:
+                late_at = now + expected_s + OVERDUE * queue.typical_s
+                first = bisect_left(queue.late_at, late_at)
+                queue.late_at[first:first] = [late_at] * len(sent)
+            cohort = Cohort(now, self._lane_seconds, late_at)
+            for lane in sent:
+                lane.cohort = cohort
+                if lane.kind is not chunks:
+                    queue.count(lane.kind, -1)
+                    queue.count(chunks, 1)
+                    lane.kind = chunks
+
+    def _out_of_place(self, lanes: Sequence[int]) -> ValueError:
         for number in lanes:
             lane = self._lanes.get(number)
-            if lane is None or lane.is_executing or number in lane.queue.ready:
-                raise ValueError(f"Lane {number} was in no batch; it cannot execute a chunk.")
-            queue = lane.queue
-            if lane.kind is not chunks:
-                queue.count(lane.kind, -1)
-                queue.count(chunks, 1)
-                lane.kind = chunks
-            lane.is_executing = True
-            lane.started = now
-            lane.lane_seconds = self._lane_seconds
-            if queue not in late:
-                expected_s = queue.seconds.value if usual_s is None else usual_s
-                late_at = inf if expected_s is None else expected_s + OVERDUE * queue.typical_s
-                late[queue] = (now + late_at, 0)
-            late_at, count = late[queue]
-            if late_at < inf:
-                lane.late_at = late_at
-                late[queue] = (late_at, count + 1)
-        for queue, (late_at, count) in late.items():
-            first = bisect_left(queue.late_at, late_at)
-            queue.late_at[first:first] = [late_at] * count
+            if lane is None or lane.cohort is not None or number in lane.queue.ready:
+                break
+        return ValueError(f"Lane {number} was in no batch; it cannot execute a chunk.")
 
     def ready(self, lane: int, queue: Hashable, now: float, busy_s: float | None) -> None:
         """An observation came. `busy_s` is how long the chunk took; None after a reset."""
@@ -126,27 +133,27 @@ class Scheduler:
         place = self._queues.get(queue)
         if place is None:
             place = self._queues[queue] = Queue(queue)
-        ended: list[tuple[Lane, float]] = []
-        late: dict[float, int] = {}
-        known, ready = self._lanes, place.ready
-        for number, seconds in zip(lanes, busy_s, strict=True):
-            lane = known.get(number)
-            if lane is None or not lane.is_executing or lane.queue is not place:
+        found = [*map(self._lanes.get, lanes)]
+        cohorts = {lane.cohort if lane and lane.queue is place else None for lane in found}
+        if None in cohorts:
+            for number, seconds in zip(lanes, busy_s, strict=True):
                 self.ready(number, queue, now, seconds)
-                continue
-            lane.is_executing = False
-            if (late_at := lane.late_at) is not None:
-                late[late_at] = late.get(late_at, 0) + 1
-                lane.late_at = None
-            ended.append((lane, seconds))
-            ready[number] = now
-        self._count(now, -len(ended))
-        for late_at, count in late.items():
-            first = bisect_left(place.late_at, late_at)
-            del place.late_at[first : first + count]
-        if ended:
+            return
+        members = cast("list[Lane]", found)
+        self._count(now, -len(members))
+        for cohort in cast("set[Cohort]", cohorts):
+            if cohort.late_at is not None:
+                count = len(members)
+                if len(cohorts) > 1:
+                    count = sum(lane.cohort is cohort for lane in members)
+                first = bisect_left(place.late_at, cohort.late_at)
+                del place.late_at[first : first + count]
+        if members:
             # The last is as good as any: what ends at once tells much the same.
-            self._learn(*ended[-1], now)
+            self._learn(members[-1], busy_s[-1], now)
+        for lane in members:
+            lane.cohort = None
+        place.ready.update(dict.fromkeys(lanes, now))
 
     def leave(self, lane: int) -> None:
         """The lane is in reset, build or replacement, has ended or is gone: nobody awaits it."""
@@ -156,8 +163,8 @@ class Scheduler:
         known.queue.ready.pop(lane, None)
         known.queue.members -= 1
         known.queue.count(known.kind, -1)
-        self._expect_no_more(known)
-        if known.is_executing:
+        if known.cohort is not None:
+            self._expect_no_more(known.queue, known.cohort)
             self._executing -= 1
             self._aim.company.ended()
 
@@ -343,22 +350,22 @@ class Scheduler:
     # -- Book-keeping ----------------------------------------------------------------------------
 
     def _stop(self, lane: Lane, now: float, busy_s: float | None) -> None:
-        if not lane.is_executing:
+        if lane.cohort is None:
             return
-        self._expect_no_more(lane)
+        self._expect_no_more(lane.queue, lane.cohort)
         self._count(now, -1)
-        lane.is_executing = False
         if busy_s is not None:
             self._learn(lane, busy_s, now)
+        lane.cohort = None
 
     def _learn(self, lane: Lane, busy_s: float, now: float) -> None:
         """A chunk of this lane took so long."""
-        kind = lane.kind
-        if kind is None:
+        kind, cohort = lane.kind, lane.cohort
+        if kind is None or cohort is None:
             return
         usual_s = kind.seconds.value
-        if usual_s and now > lane.started:
-            load = (self._lane_seconds - lane.lane_seconds) / (now - lane.started)
+        if usual_s and now > cohort.started:
+            load = (self._lane_seconds - cohort.lane_seconds) / (now - cohort.started)
             self._aim.contention.observe(load, busy_s / usual_s)
         kind.seconds.add(busy_s)
         lane.queue.seconds.add(busy_s)
@@ -370,11 +377,9 @@ class Scheduler:
             place.count(lane.kind, change)
         lane.queue = queue
 
-    def _expect_no_more(self, lane: Lane) -> None:
-        if lane.late_at is not None:
-            late_at = lane.queue.late_at
-            del late_at[bisect_left(late_at, lane.late_at)]
-            lane.late_at = None
+    def _expect_no_more(self, queue: Queue, cohort: Cohort) -> None:
+        if cohort.late_at is not None:
+            del queue.late_at[bisect_left(queue.late_at, cohort.late_at)]
 
     def _count(self, now: float, change: int) -> None:
         self._lane_seconds += self._executing * (now - self._counted_at)

@@ -75,15 +75,26 @@ class Kind:
         self.seconds = RunningMedian(KIND_WINDOW)
 
 
+class Cohort:
+    """Chunks that were sent at once to lanes of one queue."""
+
+    __slots__ = ("lane_seconds", "late_at", "started")
+
+    def __init__(self, started: float, lane_seconds: float, late_at: float | None) -> None:
+        self.started = started
+        self.lane_seconds = lane_seconds
+        """What lanes had executed by then, in all."""
+        self.late_at = late_at
+        """When they are overdue; None where nothing is known."""
+
+
 class Lane:
     """Where a lane is, and what it did last."""
 
-    __slots__ = ("is_executing", "kind", "lane_seconds", "late_at", "queue", "started")
+    __slots__ = ("cohort", "kind", "queue")
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
         self.kind: Kind | None = None
-        self.is_executing = False
-        self.started = 0.0
-        self.lane_seconds = 0.0
-        self.late_at: float | None = None
+        self.cohort: Cohort | None = None
+        """What its running chunk was sent with; None where it runs none."""

@@ -162,8 +162,8 @@ class Fleet:
             seat = seats[place]
             seat.phase = Phase.EXECUTING
             seat.chunk = chunk
-            seat.replaced = 0
-            if seat.is_worded:
+            if seat.is_worded:  # As it is where anything was replaced.
+                seat.replaced = 0
                 self._word(station, place, 0)
         self._crew.send(station, message)
 
