@@ -35,11 +35,15 @@ class Counted:
     infer_s: float = 0.0
     first: float | None = None
     last: float = 0.0
+    cpu_s: float = 0.0
+    """Of the whole process."""
     complete: bool = False
 
     def on(self, event: Event) -> None:
         if isinstance(event, BatchInferred):
-            self.first = event.began if self.first is None else self.first
+            if self.first is None:
+                self.first = event.began
+                self.cpu_s = -time.process_time()
             self.batches += 1
             self.inferred += len(event.lanes)
             self.infer_s += event.ended - event.began
@@ -48,6 +52,7 @@ class Counted:
             self.chunks += len(event.lanes)
             self.steps += sum(event.steps)
         elif isinstance(event, RunEnded):
+            self.cpu_s += time.process_time()
             self.complete = event.complete
 
     def close(self) -> None:
