@@ -3,7 +3,7 @@ do instead, on the same trials.
 
 64 rows, chunks of 16 actions, steps of 20 ms, inference of 200 and of 700 ms whatever the batch,
 episodes of 60 to 300 steps. hocket runs as it always does, with a simulator and a policy that
-sleep; the others sleep the same sleeps in a bare loop (any(), which would take a quarter of an
+sleep; the others drive the same two from a plain loop (any(), which would take a quarter of an
 hour, is computed, without any overhead of its own). The third setting has a policy whose time
 grows with its batch, as measured of a pi0-sized model on an H200. Steps that a row is held for are
 not useful, and the episode's clock goes on in them; `paused` shows what synced would be if it did
@@ -26,21 +26,24 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+
 from batched_engine import roll
 from batched_simulation import (
     SETTINGS,
     Hocket,
     Outcome,
     Setting,
+    Virtual,
     any_triggered,
     ideal_inferences,
     limit,
     lockstep,
     paused,
     synced,
-    virtual,
 )
-from batched_sleeper import SleepingPolicy, sleep
+from batched_sleeper import SleeperConfig, SleepingPolicy, SleepingRows
+from hocket.data import Batch
 
 PEERS = {
     "any()": any_triggered,
@@ -87,18 +90,44 @@ def compare(setting: Setting) -> list[dict[str, Any]]:
     for name, run in PEERS.items():
         began = time.perf_counter()
         if run is any_triggered:
-            peer = run(setting, lambda seconds: seconds)
+            peer = run(replace(setting, jitter=0.0), Virtual(replace(setting, jitter=0.0)))
         else:
-            peer = run(setting, slept)
+            peer = run(setting, Driven(setting))
             peer = replace(peer, seconds=time.perf_counter() - began)
         busy = peer.useful * setting.step_s / setting.rows / peer.seconds
         rows.append(row(name, peer, setting, busy))
     return rows
 
 
-def slept(seconds: float) -> float:
-    sleep(seconds)
-    return seconds
+class Driven:
+    """The simulator and the policy that hocket runs, with as little around them as a loop needs."""
+
+    def __init__(self, setting: Setting) -> None:
+        config = SleeperConfig(step_s=setting.step_s, lengths=tuple(setting.trials()))
+        self._sim = SleepingRows(setting.rows, config)
+        self._policy = SleepingPolicy(
+            base_s=setting.base_s, row_s=setting.row_s, chunk=setting.chunk, max_batch=setting.rows
+        )
+        self._length = setting.chunk
+        self._rows = np.arange(setting.rows)
+        self._moves = np.ones(setting.rows, np.bool_)
+        self._chunks = np.zeros((setting.rows, setting.chunk, 7), np.float32)
+
+    def begin(self, rows: Sequence[int], trials: Sequence[int]) -> float:
+        self._sim.reset(np.asarray(rows), ["sleep"] * len(rows), trials)
+        return 0.0  # The caller looks at the clock.
+
+    def infer(self) -> float:
+        batch = Batch(arrays=self._sim.observe(self._rows), rows=(), pad=len(self._rows))
+        self._chunks = self._policy.infer(batch).values
+        return 0.0
+
+    def step(self, left: Sequence[int]) -> float:
+        # A row that has none left is held under its last action.
+        at = np.minimum(self._length - np.asarray(left), self._length - 1)
+        steps = self._sim.step(self._chunks[self._rows, at], self._moves)
+        np.flatnonzero(steps.terminated | steps.truncated)
+        return 0.0
 
 
 def simulate(seeds: Sequence[int]) -> list[dict[str, Any]]:
@@ -113,7 +142,7 @@ def _shares(setting: Setting) -> dict[str, float]:
     rates = {
         "hocket": Hocket(setting).run().rate,
         "never holding": Hocket(setting, holds=False).run().rate,
-        **{peer: run(setting, virtual(setting)).rate for peer, run in PEERS.items()},
+        **{peer: run(setting, Virtual(setting)).rate for peer, run in PEERS.items()},
     }
     return {name: rate / limit(setting) for name, rate in rates.items()}
 

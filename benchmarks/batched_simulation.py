@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heapreplace
 from math import ceil, inf
+from typing import Protocol
 
 from hocket.scheduler import Scheduler, SchedulerConfig
 from hocket.stepping import StepRule
@@ -103,61 +104,91 @@ def ideal_inferences(setting: Setting) -> int:
     return sum(ceil(length / setting.chunk) for length in setting.trials())
 
 
-Pass = Callable[[float], float]
-"""Lets about so much time pass, and says how much it was."""
+class World(Protocol):
+    """A simulator and a policy, as a plain loop drives them: what it does says how long it took."""
+
+    def begin(self, rows: Sequence[int], trials: Sequence[int]) -> float:
+        """These rows begin these trials."""
+        ...
+
+    def infer(self) -> float:
+        """Chunks for all rows."""
+        ...
+
+    def step(self, left: Sequence[int]) -> float:
+        """One step of all rows, which have so many actions of their chunks left."""
+        ...
 
 
-def virtual(setting: Setting) -> Pass:
+class Virtual:
     """Time with jitter, in which nothing happens."""
-    noise = random.Random(setting.seed + 1)
-    return lambda seconds: seconds * noise.lognormvariate(0.0, setting.jitter)
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._noise = random.Random(setting.seed + 1)
+
+    def begin(self, rows: Sequence[int], trials: Sequence[int]) -> float:
+        return 0.0
+
+    def infer(self) -> float:
+        return self._jittered(self._setting.infer_s(self._setting.rows))
+
+    def step(self, left: Sequence[int]) -> float:
+        return self._jittered(self._setting.step_s)
+
+    def _jittered(self, seconds: float) -> float:
+        return seconds * self._noise.lognormvariate(0.0, self._setting.jitter)
 
 
-def any_triggered(setting: Setting, sleep: Pass) -> Outcome:
+def any_triggered(setting: Setting, world: World) -> Outcome:
     """Everybody is inferred whenever anybody needs a chunk."""
-    return _rounds(setting, sleep, needs=any, is_lockstep=False)
+    return _rounds(setting, world, needs=any, is_lockstep=False)
 
 
-def synced(setting: Setting, sleep: Pass) -> Outcome:
+def synced(setting: Setting, world: World) -> Outcome:
     """Everybody gets a new chunk when everybody needs one; held until then."""
-    return _rounds(setting, sleep, needs=all, is_lockstep=False)
+    return _rounds(setting, world, needs=all, is_lockstep=False)
 
 
-def paused(setting: Setting, sleep: Pass) -> Outcome:
+def paused(setting: Setting, world: World) -> Outcome:
     """`synced` on a simulator that it has not: whose rows stand still while they are held."""
-    return _rounds(setting, sleep, needs=all, is_lockstep=False, is_paused=True)
+    return _rounds(setting, world, needs=all, is_lockstep=False, is_paused=True)
 
 
-def lockstep(setting: Setting, sleep: Pass) -> Outcome:
+def lockstep(setting: Setting, world: World) -> Outcome:
     """Rounds of episodes that begin and end together."""
-    return _rounds(setting, sleep, needs=all, is_lockstep=True)
+    return _rounds(setting, world, needs=all, is_lockstep=True)
 
 
 def _rounds(
     setting: Setting,
-    sleep: Pass,
+    world: World,
     *,
     needs: Callable[[Sequence[bool]], bool],
     is_lockstep: bool,
     is_paused: bool = False,
 ) -> Outcome:
-    waiting = deque(setting.trials())
+    waiting = deque(enumerate(setting.trials()))
     left = [0] * setting.rows
     chunk = [0] * setting.rows
     seconds, useful, inferred, calls, held = 0.0, 0, 0, 0, 0
     while waiting or any(left):
         if not is_lockstep or not any(left):
+            begun: dict[int, int] = {}
             for row in range(setting.rows):
                 if not left[row] and waiting:
-                    left[row], chunk[row] = waiting.popleft(), 0
+                    begun[row], left[row] = waiting.popleft()
+                    chunk[row] = 0
+            if begun:
+                seconds += world.begin([*begun], [*begun.values()])
         live = [row for row in range(setting.rows) if left[row]]
         if needs([chunk[row] == 0 for row in live]):
-            seconds += sleep(setting.infer_s(setting.rows))
+            seconds += world.infer()
             inferred += setting.rows
             calls += 1
             # All are inferred, but a row that is in the middle of a chunk stays with it.
             chunk = [count or setting.chunk for count in chunk]
-        seconds += sleep(setting.step_s)
+        seconds += world.step(chunk)
         for row in live:
             if chunk[row]:
                 chunk[row] -= 1
