@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from itertools import compress
 from typing import Any, cast
 
+from hocket import heap
 from hocket.batches import Batches
 from hocket.contracts import Durable, Reader
 from hocket.data import EnvSpec, Episode, Observation, Outcome, Trial
@@ -122,21 +123,15 @@ class Engine:
         self._trials = trials
         self._next_attempt = dict(attempts or {})
         self._start = time.perf_counter()
-        self._emit(
-            RunStarted(
-                trials=planned,
-                done=done,
-                lanes=self._fleet.config.lanes,
-                cores=cores,
-                policy=self._inference.spec,
-            )
-        )
+        lanes, policy = self._fleet.config.lanes, self._inference.spec
+        self._emit(RunStarted(trials=planned, done=done, lanes=lanes, cores=cores, policy=policy))
         try:
-            self._inference.start(self._fleet.wake)
-            self._fleet.start()
-            while self._is_unfinished() and not self._is_stopping:
-                self._take_turn()
-            self._tell()
+            with heap.settled(lanes):
+                self._inference.start(self._fleet.wake)
+                self._fleet.start()
+                while self._is_unfinished() and not self._is_stopping:
+                    self._take_turn()
+                self._tell()
         except KeyboardInterrupt:
             self._is_stopping = True
         complete = not self._is_unfinished()
