@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from os import EFD_CLOEXEC, EFD_NONBLOCK, close, eventfd, eventfd_read, eventfd_write
 
 
@@ -14,9 +15,9 @@ class Bell:
         """Readable for as long as the bell rings."""
         self._is_ringing = False
         self._is_closed = False
-        # `_is_ringing` says what the file does, and a file that is closed is never written to:
-        # its number may be another's.
-        self._lock = threading.Lock()
+        # `_is_ringing` says what the file does, and a file that is closed is never touched: its
+        # number may be another's. A signal may ring while its own thread has the lock.
+        self._lock = threading.RLock()
 
     def ring(self) -> None:
         """Until it is hushed."""
@@ -32,9 +33,11 @@ class Bell:
     def hush(self) -> None:
         """What it rang for is known."""
         with self._lock:
-            if self._is_ringing:
+            if not self._is_closed:
+                with suppress(BlockingIOError):  # silent already
+                    eventfd_read(self.fd)
+                # Last: with it first, a signal in between would leave a claim that nothing ends.
                 self._is_ringing = False
-                eventfd_read(self.fd)
 
     def close(self) -> None:
         """Let go of the file. Twice is safe."""
