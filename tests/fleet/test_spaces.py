@@ -152,3 +152,19 @@ def test_gymnasium_envs_of_every_drivable_kind_can_be_driven() -> None:
         env.reset(seed=0)
         env.step(drive.decode(drive.spec.low.astype("<f8").tobytes(), 1)[0])
         env.close()
+
+
+@pytest.mark.parametrize(
+    ("space", "is_fit"),
+    [
+        (spaces.Box(-1.0, 1.0, (2,), np.float32), True),
+        (spaces.Box(-1.0, 1.0, (1, 2), np.float64), True),
+        (spaces.Box(-1.0, 1.0, (3,), np.float32), False),
+        (spaces.Box(0, 9, (2,), np.int64), False),
+        (spaces.MultiDiscrete([5, 5]), False),
+    ],
+)
+def test_only_numbers_that_need_no_rounding_are_taken_as_they_are(space: Any, is_fit: bool) -> None:
+    drive = Drive(space)
+    assert drive.takes(np.full((4, 3, 2), 0.6)) == is_fit
+    assert not drive.takes(np.full((4, 3, 2), np.nan))

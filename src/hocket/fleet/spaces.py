@@ -123,7 +123,9 @@ class Drive:
 
     def takes(self, chunks: Array) -> bool:
         """Whether chunks `[B, k, A]` are actions as they are, but for their dtype and shape."""
-        is_fit = self.spec.kind == "box" and chunks.ndim == 3 and chunks.shape[2] == self.spec.size
+        is_fit = chunks.ndim == 3 and chunks.shape[2] == self.spec.size
+        # Whole numbers are rounded, and may be out of range.
+        is_fit = is_fit and np.dtype(self.spec.dtype).kind == "f"
         return is_fit and bool(np.isfinite(chunks).all())
 
     def _whole(self, rows: Array) -> Array:
