@@ -69,6 +69,11 @@ def test_a_history_is_the_same_whatever_the_number_of_rows() -> None:
     assert alone != results(evaluate(lanes=1))
 
 
+def test_a_history_is_the_same_where_tasks_have_simulators_of_their_own() -> None:
+    together = results(evaluate(lanes=4, policy=Echo(history=3)))
+    assert results(evaluate(lanes=4, policy=Echo(history=3), apart=True)) == together
+
+
 def test_hocket_ends_episodes_at_the_limit() -> None:
     report = evaluate(lanes=4, max_steps=7, length_min=5, length_max=9)
     assert {e.steps for e in report.episodes} <= {5, 6, 7}

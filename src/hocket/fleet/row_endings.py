@@ -83,9 +83,12 @@ class RowEndings:
 
     def _observe(self, rows: Array) -> None:
         """The lanes are free at once; what they saw last is kept until their next reset."""
-        arrays = {key: on_host(array) for key, array in self._gather(rows.tolist()).items()}
-        for place, row in enumerate(rows.tolist()):
-            self.final[row] = {key: array[place] for key, array in arrays.items()}
+        homes = self._table.home[rows]
+        for home in np.unique(homes).tolist():  # what is seen in each may have another shape
+            lanes = rows[homes == home].tolist()
+            arrays = {key: on_host(array) for key, array in self._gather(lanes).items()}
+            for place, row in enumerate(lanes):
+                self.final[row] = {key: array[place] for key, array in arrays.items()}
 
     def _seal(self, rows: Array, ends: Array) -> None:
         """After the answer: the lanes are free already, and wait for no disk."""

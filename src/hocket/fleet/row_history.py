@@ -54,14 +54,20 @@ class RowHistory:
         """How many more steps each row must be seen at before its history is whole."""
         if self.length == 1:
             return np.zeros(self._rows, np.int64)
-        wanted = np.minimum(self.length, steps + 1)
-        missing = np.maximum(0, wanted - self._streak)
-        answer: Array = np.where(steps == self._last, missing, wanted)
+        streak = np.where(steps == self._last, self._streak, 0)
+        # Seen at every step since its reset, a row has a whole history, however short.
+        answer: Array = np.where(streak == steps + 1, 0, np.maximum(0, self.length - streak))
         return answer
 
-    def gather(self, home: int, rows: Array) -> dict[str, Array]:
-        """`[k, length, ...]`, oldest first."""
-        return {key: array[rows] for key, array in self._arrays[home].items()}
+    def gather(self, rows: Array, homes: Array) -> dict[str, Array]:
+        """`[k, length, ...]`, oldest first, of rows that live in these simulators."""
+        found: dict[str, Array] = {}
+        for home in np.unique(homes).tolist():
+            is_here = homes == home
+            for key, array in self._arrays[home].items():
+                whole = found.setdefault(key, np.empty((len(rows), *array.shape[1:]), array.dtype))
+                whole[is_here] = array[rows[is_here]]
+        return found
 
     def signature(self, found: Signature) -> Signature:
         """The signature of one observation as that of a whole history."""

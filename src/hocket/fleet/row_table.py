@@ -100,7 +100,7 @@ class RowTable:
             self._done += moved
             self._counters += moved
             if self._is_judging:
-                self._judged |= self.active
+                self._judged |= moved > 0
         if self._halted:
             for rows, _, now in self._halted:
                 self.active[rows] = False
@@ -238,6 +238,7 @@ class RowTable:
         steps = self.steps
         over: Array = (steps >= self._limit) & moving.mask
         left = (self._limit - steps)[self.attempt >= 0]
+        left = left[left > 0]  # the others have ended, though it may not be told yet
         self._limit_in = int(left.min()) if len(left) else 0
         return over
 

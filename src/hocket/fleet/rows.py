@@ -100,7 +100,7 @@ class RowsHost:
         failed: Failed | None = None
         try:
             self._obey()
-            while True:
+            while self._table.moving().count:
                 self._step(until, is_called)
                 if is_called() or (self._endings and not awaits_all):
                     break
@@ -112,7 +112,8 @@ class RowsHost:
         try:
             self._endings.tell()
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent, whatever it is
-            failed = failure(-1, -1, exc)
+            # What broke first says more than what a broken simulator cannot do.
+            failed = failed or failure(-1, -1, exc)
         if failed is not None:
             self._post(failed)
             self._table.halt(self._table.moving().rows, self._clock())
@@ -141,7 +142,7 @@ class RowsHost:
         rows = np.asarray(lanes, np.int64)
         homes = self._table.home[rows]
         if self._history.length > 1:
-            return self._history.gather(int(homes[0]), rows)
+            return self._history.gather(rows, homes)
         return self._sims.observe(rows, homes)
 
     def arrays(self, lane: int) -> Observation:
