@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -60,6 +61,29 @@ def test_recalled_chunk_answers_with_the_steps_made_and_a_whole_history(
         seen = rig.fleet.arrays(0)["observation/state"].reshape(history, 5)[:, 4]
         expected = [max(0, done.steps[0] - back) for back in reversed(range(history))]
         assert np.rint(seen * 1000).tolist() == expected
+
+
+@pytest.mark.parametrize("at", range(1, 7))
+def test_a_chunk_recalled_early_in_its_episode_ends_with_a_whole_history(at: int) -> None:
+    with Rig(toy=LONG, history=4, runtime=InlineRuntime()) as rig:
+        rig.begin()
+        rig.wait(LanesReady)
+        link = link_of(rig)
+        env = link._host._stage._env  # type: ignore[attr-defined]
+        advance = env.advance
+
+        def advance_and_recall(action: Array) -> Any:
+            if link.steps(0) == at - 1:
+                link.control(0, word(0, STOP, 0))
+            return advance(action)
+
+        env.advance = advance_and_recall
+        rig.execute(np.zeros((50, 4)))
+        done = rig.wait(LanesExecuted)
+        steps = done.steps[0]
+        assert at <= steps <= at + 3
+        seen = rig.fleet.arrays(0)["observation/state"][:, 4]
+        assert np.rint(seen * 1000).tolist() == [max(0, steps - back) for back in (3, 2, 1, 0)]
 
 
 def test_replaced_remainder_is_executed_instead() -> None:

@@ -120,7 +120,7 @@ class Player:
             if code == STOP:
                 # The policy is owed a whole history: with one, a few more steps complete it.
                 self._see(played, turn)
-                total = min(total, done + self._shelf.lacks(self.attempt.steps))
+                total = min(total, done + self._shelf.whole_in(self.attempt.steps))
             elif count > replaced:
                 actions, replaced = self._splice(actions, done, count, replaced, replacement)
                 total = len(actions)

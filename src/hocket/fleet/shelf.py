@@ -71,6 +71,12 @@ class Shelf:
         wanted = min(self._history, step + 1)
         return max(0, wanted - self._streak) if step == self._last else wanted
 
+    def whole_in(self, step: int) -> int:
+        """How many more steps have to be observed before there is a whole history, which also needs
+        those that come in between; 0 where there is one at this step."""
+        streak = self._streak if step == self._last else 0
+        return self._history - streak if self.lacks(step) else 0
+
     @property
     def last(self) -> int:
         """Step of the newest observation."""
