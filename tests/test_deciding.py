@@ -115,15 +115,19 @@ class Chooses:
     def close(self) -> None: ...
 
 
+CAP = 1000
+"""So many that lanes cannot run through all while one of them still builds its env."""
+
+
 def test_a_run_stops_when_its_comparison_is_decided(tmp_path: Path) -> None:
-    common = {"env": "deciding_env:make", "lanes": 3, "episodes": 200}
+    common = {"env": "deciding_env:make", "lanes": 3, "episodes": CAP}
     hocket.evaluate(policy=Chooses(2), out=tmp_path / "a", **common)
     against = str(tmp_path / "a")
     config = EvalConfig(
         env=("deciding_env:make",),
         policy="chooses",
         lanes=3,
-        episodes=200,
+        episodes=CAP,
         until="decided",
         against=against,
     )
@@ -134,11 +138,11 @@ def test_a_run_stops_when_its_comparison_is_decided(tmp_path: Path) -> None:
     assert better.complete
     assert look.decision == "a better"
     assert look.pairs < 60  # What decides is the planned order, whatever the machine's load ...
-    assert better.planned < 200  # ... which only moves how far lanes had run ahead by then.
+    assert better.planned < CAP  # ... which only moves how far lanes had run ahead by then.
     same = hocket.evaluate(
         policy=Chooses(2), out=tmp_path / "c", until="decided", against=against, **common
     )
-    assert same.planned == 200
+    assert same.planned == CAP
 
 
 def test_the_step_test_says_what_to_install_where_it_is_missing(tmp_path: Path) -> None:
