@@ -107,6 +107,13 @@ class Static:
     def share_step(self, seconds: float | None) -> None:
         pass
 
+    def wanted(self, now: float) -> tuple[int, float]:
+        return 1, 0.0
+
+    @property
+    def awaits_all(self) -> bool:
+        return False
+
     def infer_s(self, size: int) -> float:
         return 0.0
 
