@@ -90,7 +90,8 @@ def compare(setting: Setting) -> list[dict[str, Any]]:
     for name, run in PEERS.items():
         began = time.perf_counter()
         if run is any_triggered:
-            peer = run(replace(setting, jitter=0.0), Virtual(replace(setting, jitter=0.0)))
+            still = replace(setting, jitter=0.0)
+            peer = run(still, Virtual(still))
         else:
             peer = run(setting, Driven(setting))
             peer = replace(peer, seconds=time.perf_counter() - began)

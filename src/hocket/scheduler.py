@@ -79,9 +79,8 @@ class Scheduler:
             raise self._out_of_place(lanes)
         members = cast("list[Lane]", found)
         queues = {lane.queue for lane in members}
-        if any(not queue.ready.keys().isdisjoint(lanes) for queue in queues):
-            raise self._out_of_place(lanes)
-        if any({lane.cohort for lane in members}):
+        are_ready = any(not queue.ready.keys().isdisjoint(lanes) for queue in queues)
+        if are_ready or any({lane.cohort for lane in members}):
             raise self._out_of_place(lanes)
         self._aim.company.sent(len(lanes))
         self._count(now, len(lanes))
