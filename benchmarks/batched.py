@@ -43,7 +43,7 @@ from batched_simulation import (
     synced,
 )
 from batched_sleeper import SleeperConfig, SleepingPolicy, SleepingRows
-from hocket.data import Batch
+from hocket.core.data import Batch
 
 PEERS = {
     "any()": any_triggered,

@@ -11,17 +11,18 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from hocket.batches import BatchConfig, Batches
-from hocket.contracts import Policy, WorkerSpec
-from hocket.data import Ref, Trial
-from hocket.engine import Engine, EngineConfig
-from hocket.events import BatchInferred, ChunksExecuted, Event, RunEnded
-from hocket.fleet.fleet import Fleet, FleetConfig
-from hocket.inference import Inference
-from hocket.replay import make_rule
-from hocket.runtimes.inline import InlineRuntime
-from hocket.scheduler import Scheduler, SchedulerConfig
-from hocket.trials import TrialQueue
+from hocket.core.contracts.policy import Policy
+from hocket.core.contracts.runtime import WorkerSpec
+from hocket.core.data import Ref, Trial
+from hocket.core.events import BatchInferred, ChunksExecuted, Event, RunEnded
+from hocket.engine.batches import BatchConfig, Batches
+from hocket.engine.chunk_rules import make_rule
+from hocket.engine.inference import Inference
+from hocket.engine.loop import Engine, EngineConfig
+from hocket.engine.scheduler import Scheduler, SchedulerConfig
+from hocket.engine.trials import TrialQueue
+from hocket.workers.fleet import Fleet, FleetConfig
+from hocket.workers.inline import InlineRuntime
 
 
 @dataclass(slots=True)

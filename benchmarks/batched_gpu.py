@@ -25,9 +25,9 @@ import numpy as np
 
 from batched_engine import Rolled, roll
 from batched_sleeper import SleepingPolicy
-from hocket.contracts import RowSteps
-from hocket.data import Actions, Array, Batch, TaskInfo
-from hocket.envs.mjx_tasks import TASKS
+from hocket.adapters.envs.mjx.tasks import TASKS
+from hocket.core.contracts.batched import RowSteps
+from hocket.core.data import Actions, Array, Batch, TaskInfo
 
 CHUNK = 16
 
@@ -63,7 +63,7 @@ class TimedPush:
     def make_rows(self, task: str, rows: int) -> Any:
         import jax
 
-        from hocket.envs.mjx_jax import JaxRows
+        from hocket.adapters.envs.mjx.jax import JaxRows
 
         class Timed(JaxRows):
             def reset(self, rows: Array, tasks: Sequence[str], seeds: Sequence[int]) -> None:
@@ -103,7 +103,7 @@ class TorchPush:
     def __init__(self, *, max_batch: int, width: int = 1024) -> None:
         import torch
 
-        from hocket.data import PolicySpec
+        from hocket.core.data import PolicySpec
 
         self._torch = torch
         self._device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -19,8 +19,8 @@ from heapq import heapify, heapreplace
 from math import ceil, inf
 from typing import Protocol
 
-from hocket.scheduler import Scheduler, SchedulerConfig
-from hocket.stepping import StepRule
+from hocket.engine.scheduler import Scheduler, SchedulerConfig
+from hocket.workers.rows.stepping import StepRule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

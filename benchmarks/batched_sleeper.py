@@ -10,8 +10,8 @@ from typing import ClassVar
 import gymnasium
 import numpy as np
 
-from hocket.contracts import RowSteps
-from hocket.data import Actions, Array, Batch, PolicySpec, TaskInfo
+from hocket.core.contracts.batched import RowSteps
+from hocket.core.data import Actions, Array, Batch, PolicySpec, TaskInfo
 
 KEY = "observation/state"
 

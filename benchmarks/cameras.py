@@ -24,9 +24,9 @@ import gymnasium
 import numpy as np
 
 import hocket
-from hocket.data import Array, Batch, Row, Trial, noise_seed
-from hocket.envs.metaworld import MetaWorld
-from hocket.policies.reference import Reference
+from hocket.adapters.envs.metaworld.suite import MetaWorld
+from hocket.adapters.policies.reference import Reference
+from hocket.core.data import Array, Batch, Row, Trial, noise_seed
 
 TASK, PIXELS, CHUNK = "pick-place-v3", 224, 16
 CAMERA = "observation/image"

@@ -30,9 +30,10 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import binom
 
-from hocket import paired, stats
-from hocket.data import Array
-from hocket.sequential import PairedSequentialTest
+from hocket.core.data import Array
+from hocket.results import stats
+from hocket.results.compare import paired
+from hocket.results.compare.sequential import PairedSequentialTest
 
 LEVEL, BOUND, ALPHA, HORIZON = 0.95, 0.935, 0.05, 500
 

@@ -26,11 +26,11 @@ from typing import Any
 import numpy as np
 
 import hocket
-from hocket.export.chosen import Choice, open_chosen
-from hocket.export.demonstrations import Demonstrations
-from hocket.export.exporting import ExportConfig
-from hocket.export.pictures import pictures
-from hocket.export.watching import Silent
+from hocket.runs.export.chosen import Choice, open_chosen
+from hocket.runs.export.demonstrations import Demonstrations
+from hocket.runs.export.exporting import ExportConfig
+from hocket.runs.export.pictures import pictures
+from hocket.runs.export.watching import Silent
 
 HERE = Path(__file__).parent
 LEROBOT = HERE.parent / "venvs" / "lerobot" / "bin" / "python"
@@ -38,7 +38,7 @@ WRITERS = (("h264", "streaming"), ("h264", "png"), ("libsvtav1", "png"))
 _MEASURE = """
 import json, resource, sys, time
 from pathlib import Path
-from hocket.export.exporting import export_run
+from hocket.runs.export.exporting import export_run
 began, before = time.monotonic(), time.process_time()
 export_run(Path(sys.argv[1]), "lerobot", Path(sys.argv[2]))
 seconds = time.monotonic() - began

@@ -13,9 +13,9 @@ import random
 import sys
 from pathlib import Path
 
-from hocket.eval_config import EvalConfig
-from hocket.planning import plan_trials
-from hocket.run import Run
+from hocket.runs.assembly import plan_trials
+from hocket.runs.config import EvalConfig
+from hocket.runs.run import Run
 
 TRIALS = 40
 Result = tuple[str, int, float]

@@ -27,19 +27,19 @@ from pathlib import Path
 
 import numpy as np
 
-from hocket.data import Chunk, Episode, Outcome, TaskInfo, Trial
-from hocket.events import (
+from hocket.core.contracts.recorder import AttemptStart, StepRecord
+from hocket.core.data import Chunk, Episode, Outcome, TaskInfo, Trial
+from hocket.core.events import (
     AttemptsBegan,
     BatchInferred,
     ChunksExecuted,
     EpisodesSealed,
     RunEnded,
 )
-from hocket.ledger import Ledger, LedgerView
-from hocket.record.chunks import ChunkRows, load_chunks
-from hocket.record.steps import StepRows, StepsConfig, StepsSink, load_steps
-from hocket.report import Report, Throughput
-from hocket.sinks import AttemptStart, StepRecord
+from hocket.records.chunks import ChunkRows, load_chunks
+from hocket.records.ledger import Ledger, LedgerView
+from hocket.records.steps import StepRows, StepsConfig, StepsSink, load_steps
+from hocket.results.report import Report, Throughput
 
 LANES = 64
 STEPS = 150

@@ -22,13 +22,13 @@ from typing import Any
 
 import numpy as np
 
-from hocket import machine
-from hocket.eval_config import EvalConfig
-from hocket.events import AttemptsBegan, BatchInferred, ChunksExecuted, Event
-from hocket.fleets import Fleets
-from hocket.planning import build_policy
-from hocket.record.states import load_states
-from hocket.run import Run
+from hocket.core import machine
+from hocket.core.events import AttemptsBegan, BatchInferred, ChunksExecuted, Event
+from hocket.records.states import load_states
+from hocket.runs.assembly import build_policy
+from hocket.runs.config import EvalConfig
+from hocket.runs.run import Run
+from hocket.workers.fleets import Fleets
 from others import Others, worker_memory
 
 ROOT = Path(__file__).parents[1]
@@ -187,7 +187,7 @@ def run_hocket(folder: str, steps: int) -> dict[str, Any]:
     hocket = Hocket(folder, steps)
     try:
         others = Others()
-        done = hocket.run()
+        done = hocket.runs.run()
         return {
             **done,
             "others": others.share(),

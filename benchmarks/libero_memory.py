@@ -17,12 +17,12 @@ from pathlib import Path
 
 import numpy as np
 
-from hocket import machine
-from hocket.data import Actions, Batch, PolicySpec
-from hocket.eval_config import EvalConfig
-from hocket.planning import build_runtime, plan_trials, suites_of, worker_spec
-from hocket.probe import Probe, probe
-from hocket.run import Run
+from hocket.core import machine
+from hocket.core.data import Actions, Batch, PolicySpec
+from hocket.runs.assembly import build_runtime, plan_trials, suites_of, worker_spec
+from hocket.runs.config import EvalConfig
+from hocket.runs.probe import Probe, probe
+from hocket.runs.run import Run
 from others import worker_memory
 
 GIB = 1 << 30

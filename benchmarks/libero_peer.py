@@ -40,7 +40,7 @@ class LeRobotsView(gymnasium.Env[Any, Any]):
     metadata = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012
 
     def __init__(self, task: str, steps: int) -> None:
-        from hocket.envs.libero import Libero
+        from hocket.adapters.envs.libero.suite import Libero
 
         suite = Libero(task, Libero.Config(size=SIZE))
         self._env = suite.make(task)
@@ -87,7 +87,7 @@ def make(task: str, steps: int) -> Any:
 
 
 def save(folder: str) -> None:
-    from hocket.policies.lerobot_folder import mend_torchvision
+    from hocket.adapters.policies.lerobot.folder import mend_torchvision
 
     mend_torchvision()
     import torch
@@ -123,7 +123,7 @@ def save(folder: str) -> None:
 
 
 def rollout(folder: str, task: str, steps: int) -> dict[str, Any]:
-    from hocket.policies.lerobot_folder import mend_torchvision
+    from hocket.adapters.policies.lerobot.folder import mend_torchvision
 
     envs = gymnasium.vector.AsyncVectorEnv(
         [make(task, steps) for _ in range(LANES)], context="forkserver", shared_memory=True
@@ -170,8 +170,8 @@ def rollout(folder: str, task: str, steps: int) -> dict[str, Any]:
 def times(folder: str, task: str, steps: int) -> dict[str, Any]:
     """CPU seconds of each part of the work, from one trial of the benchmark, played alone: means,
     since a policy's own actions make some steps dearer than others."""
-    from hocket import plugins
-    from hocket.data import Batch, Row, Trial
+    from hocket.core import plugins
+    from hocket.core.data import Batch, Row, Trial
 
     env = LeRobotsView(task, steps)._env
     env.reset(seed=100)  # builds, and compiles shaders

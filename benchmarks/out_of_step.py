@@ -24,17 +24,17 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from hocket import plugins
-from hocket.batches import BatchConfig, Batches
-from hocket.contracts import WorkerSpec
-from hocket.data import Array, Batch, PolicySpec, Ref, Trial
-from hocket.engine import Engine, EngineConfig
-from hocket.events import BatchInferred, ChunksExecuted, Event
-from hocket.fleet.fleet import Fleet, FleetConfig
-from hocket.inference import Inference
-from hocket.replay import make_rule
-from hocket.scheduler import Scheduler, SchedulerConfig
-from hocket.trials import TrialQueue
+from hocket.core import plugins
+from hocket.core.contracts.runtime import WorkerSpec
+from hocket.core.data import Array, Batch, PolicySpec, Ref, Trial
+from hocket.core.events import BatchInferred, ChunksExecuted, Event
+from hocket.engine.batches import BatchConfig, Batches
+from hocket.engine.chunk_rules import make_rule
+from hocket.engine.inference import Inference
+from hocket.engine.loop import Engine, EngineConfig
+from hocket.engine.scheduler import Scheduler, SchedulerConfig
+from hocket.engine.trials import TrialQueue
+from hocket.workers.fleet import Fleet, FleetConfig
 from scheduling_simulation import rate, static_pairs
 from simulation import Rule, Setting, Static
 from sleeper import make

@@ -23,7 +23,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))
 
 import hocket
-from hocket import events
+from hocket.core import events
 from nothing import LENGTH, NoPolicy, Nothing
 
 CHUNK = 16

@@ -25,10 +25,10 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))
 
 import hocket
-from hocket.data import Outcome, TaskInfo, Trial
-from hocket.record.states import load_states
-from hocket.record.video import VideoConfig, VideoSink
-from hocket.sinks import AttemptStart, StepRecord
+from hocket.core.contracts.recorder import AttemptStart, StepRecord
+from hocket.core.data import Outcome, TaskInfo, Trial
+from hocket.records.states import load_states
+from hocket.records.video.sink import VideoConfig, VideoSink
 from one_ms import LENGTH, STEP_S
 
 LIMIT = 0.05
@@ -101,7 +101,7 @@ class Still:
 
 def measure_encoding(render: str, repeats: int, frames: int) -> dict[str, float]:
     """Share of rendering that encoding adds, of one camera of MetaWorld's."""
-    from hocket.envs.metaworld import MetaWorld
+    from hocket.adapters.envs.metaworld.suite import MetaWorld
 
     suite = MetaWorld("push", MetaWorld.Config(size=SIZE, render=render))  # type: ignore[arg-type]
     states = kept_states()[:frames]

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from math import ceil
 
-from hocket.scheduler import Scheduler, SchedulerConfig
+from hocket.engine.scheduler import Scheduler, SchedulerConfig
 from simulation import Lockstep, Result, Rule, Setting, Simulation, Static
 
 AT_LEAST_OF_STATIC = 0.95

@@ -28,8 +28,8 @@ import numpy as np
 from websockets.sync.client import connect
 from websockets.sync.server import ServerConnection, serve
 
-from hocket.data import Actions, ArraySpec, Batch, PolicySpec
-from hocket.msgpack_numpy import pack, unpack
+from hocket.adapters.policies.openpi.msgpack_numpy import pack, unpack
+from hocket.core.data import Actions, ArraySpec, Batch, PolicySpec
 from hocket.serve.backend import PolicyBackend, PolicyOptions
 from hocket.serve.metrics import Metrics
 from hocket.serve.server import Listening, serving

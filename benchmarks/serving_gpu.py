@@ -24,9 +24,9 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))
 
 import serving
-from hocket.data import ArraySpec, Batch, Row, Trial
-from hocket.msgpack_numpy import pack
-from hocket.policies.torch import TorchPolicy
+from hocket.adapters.policies.openpi.msgpack_numpy import pack
+from hocket.adapters.policies.torch import TorchPolicy
+from hocket.core.data import ArraySpec, Batch, Row, Trial
 from hocket.serve.backend import PolicyBackend, PolicyOptions
 from hocket.serve.metrics import Metrics
 from hocket.serve.server import Listening

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from hocket.data import Array
+from hocket.core.data import Array
 
 
 class Shapes(gymnasium.Env[Any, Any]):

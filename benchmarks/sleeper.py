@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from hocket.data import Array
+from hocket.core.data import Array
 
 SHORTEST, LONGEST = 60, 300
 

@@ -23,13 +23,13 @@ import torch
 import tyro
 
 import hocket
-from hocket.data import ArraySpec, Batch, Row, Trial, noise_seed
-from hocket.envs.metaworld import MetaWorld
-from hocket.train.actor import ChunkActor
-from hocket.train.collecting import CollectingPolicy, Holding
-from hocket.train.contract import Shapes, trainable_parameters
-from hocket.train.names import ActorConfig
-from hocket.train.weights import WeightBlock
+from hocket.adapters.envs.metaworld.suite import MetaWorld
+from hocket.core.data import ArraySpec, Batch, Row, Trial, noise_seed
+from hocket.train.collect.policy import CollectingPolicy, Holding
+from hocket.train.learner.weights import WeightBlock
+from hocket.train.networks.actor import ChunkActor
+from hocket.train.networks.contract import Shapes, trainable_parameters
+from hocket.train.networks.names import ActorConfig
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 IMAGE, STATE = "observation/image", "observation/state"

@@ -24,9 +24,15 @@ import torch
 import tyro
 
 import hocket
-from hocket import machine
-from hocket.envs.metaworld import MetaWorld
-from hocket.policies.reference import CHUNK_LENGTH, STATE_KEY, Network, features, pack
+from hocket.adapters.envs.metaworld.suite import MetaWorld
+from hocket.adapters.policies.reference import (
+    CHUNK_LENGTH,
+    STATE_KEY,
+    Network,
+    features,
+    pack,
+)
+from hocket.core import machine
 from hocket.train.config import TrainConfig
 from hocket.train.loop import train
 

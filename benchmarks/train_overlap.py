@@ -19,11 +19,11 @@ from typing import ClassVar
 import torch
 import tyro
 
-from hocket.train.actor import ChunkActor
 from hocket.train.config import TrainConfig
-from hocket.train.contract import Evaluated, Shapes, Tensors
 from hocket.train.loop import train
-from hocket.train.names import ActorConfig
+from hocket.train.networks.actor import ChunkActor
+from hocket.train.networks.contract import Evaluated, Shapes, Tensors
+from hocket.train.networks.names import ActorConfig
 from train_envs import STEPS
 
 CHUNK, BATCH, LANES = 4, 8, 2

@@ -23,11 +23,11 @@ from typing import Any
 import tyro
 from torch import nn
 
-from hocket.train.actor import ChunkActor
 from hocket.train.config import TrainConfig
-from hocket.train.contract import Shapes
 from hocket.train.loop import train
-from hocket.train.names import ActorConfig
+from hocket.train.networks.actor import ChunkActor
+from hocket.train.networks.contract import Shapes
+from hocket.train.networks.names import ActorConfig
 
 MAX_STEPS = 100
 CALIBRATION = 16

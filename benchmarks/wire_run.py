@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hocket.evaluation import evaluate
+from hocket.runs.evaluation import evaluate
 
 MIN_SHARE = 0.95
 POLICY = {"latency_s": 0.075, "latency_per_row_s": 0.0085, "chunk_length": 16, "max_batch": 32}

@@ -25,7 +25,7 @@ from typing import Any
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "src"))
 
-from hocket.policies.lerobot_folder import mend_torchvision
+from hocket.adapters.policies.lerobot.folder import mend_torchvision
 
 mend_torchvision()
 

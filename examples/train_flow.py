@@ -17,13 +17,13 @@ import torch
 from metaworld.policies import ENV_POLICY_MAP
 
 import hocket
-from hocket.data import ArraySpec
-from hocket.envs.metaworld import MetaWorld
-from hocket.train import checkpoint
+from hocket.adapters.envs.metaworld.suite import MetaWorld
+from hocket.core.data import ArraySpec
 from hocket.train.config import TrainConfig
-from hocket.train.contract import TASK, Shapes
+from hocket.train.learner import checkpoint
 from hocket.train.loop import train
-from hocket.train.networks import Description
+from hocket.train.networks.building import Description
+from hocket.train.networks.contract import TASK, Shapes
 
 TASK_NAME = "window-close-v3"
 CHUNK, MAX_STEPS = 8, 150
@@ -55,7 +55,7 @@ def clone(folder: Path, updates: int) -> None:
     torch.manual_seed(0)
     states, chunks = demonstrations(4)
     description = Description(
-        network="hocket.train.flow:FlowActor", config=SETTINGS, shapes=shapes()
+        network="hocket.train.networks.flow:FlowActor", config=SETTINGS, shapes=shapes()
     )
     network = description.build()
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)

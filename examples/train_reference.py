@@ -28,10 +28,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from hocket.data import Batch, Row, Trial
-from hocket.envs.metaworld import MetaWorld
-from hocket.envs.metaworld_tasks import MT10
-from hocket.policies.reference import (
+from hocket.adapters.envs.metaworld.suite import MetaWorld
+from hocket.adapters.envs.metaworld.tasks import MT10
+from hocket.adapters.policies.reference import (
     ACTION_SIZE,
     CHUNK_LENGTH,
     STATE_KEY,
@@ -41,6 +40,7 @@ from hocket.policies.reference import (
     features,
     pack,
 )
+from hocket.core.data import Batch, Row, Trial
 
 Floats = npt.NDArray[np.floating]
 

@@ -123,17 +123,6 @@ def test_paths_in_the_architecture_page_exist() -> None:
         assert (ROOT / "src" / "hocket" / name).exists() or (ROOT / name).exists(), name
 
 
-def test_the_architecture_names_every_module_once() -> None:
-    page = (ROOT / "docs" / "architecture.md").read_text()
-    table = page.partition("| layer | modules | what they do |")[2].partition("\n\n")[0]
-    named = [name for row in table.splitlines() for name in re.findall(r"`([\w/]+)`", row)]
-    source = ROOT / "src" / "hocket"
-    modules = {path.stem for path in source.glob("*.py")} - {"__init__"}
-    packages = {f"{path.parent.name}/" for path in source.glob("*/__init__.py")}
-    assert sorted((modules | packages) - set(named)) == []
-    assert len(set(named)) == len(named)
-
-
 def test_no_link_in_the_documents_is_broken() -> None:
     for page in ALL_PAGES:
         for target in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", page.read_text()):

@@ -9,11 +9,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from hocket.version import VERSION as __version__
-
 if TYPE_CHECKING:
-    from hocket.contracts import Policy, Suite
-    from hocket.data import (
+    from hocket.core.contracts.env import Suite
+    from hocket.core.contracts.policy import Policy
+    from hocket.core.data import (
         Actions,
         ArraySpec,
         Batch,
@@ -24,32 +23,34 @@ if TYPE_CHECKING:
         TaskInfo,
         Trial,
     )
+    from hocket.engine.replay import ChunkReplay
     from hocket.errors import HocketError
-    from hocket.eval_config import EvalConfig
-    from hocket.evaluation import evaluate, resume
-    from hocket.replay import ChunkReplay
-    from hocket.report import Report
-    from hocket.suspendable import Suspendable
+    from hocket.results.report import Report
+    from hocket.runs.config import EvalConfig
+    from hocket.runs.evaluation import evaluate, resume
+    from hocket.workers.rows.suspendable import Suspendable
+
+__version__ = "0.1.0"
 
 _HOME = {
-    "Actions": "data",
-    "ArraySpec": "data",
-    "Batch": "data",
-    "ChunkReplay": "replay",
-    "Episode": "data",
-    "EvalConfig": "eval_config",
+    "Actions": "core.data",
+    "ArraySpec": "core.data",
+    "Batch": "core.data",
+    "ChunkReplay": "engine.replay",
+    "Episode": "core.data",
+    "EvalConfig": "runs.config",
     "HocketError": "errors",
-    "Outcome": "data",
-    "Policy": "contracts",
-    "PolicySpec": "data",
-    "Report": "report",
-    "Row": "data",
-    "Suite": "contracts",
-    "Suspendable": "suspendable",
-    "TaskInfo": "data",
-    "Trial": "data",
-    "evaluate": "evaluation",
-    "resume": "evaluation",
+    "Outcome": "core.data",
+    "Policy": "core.contracts.policy",
+    "PolicySpec": "core.data",
+    "Report": "results.report",
+    "Row": "core.data",
+    "Suite": "core.contracts.env",
+    "Suspendable": "workers.rows.suspendable",
+    "TaskInfo": "core.data",
+    "Trial": "core.data",
+    "evaluate": "runs.evaluation",
+    "resume": "runs.evaluation",
 }
 
 __all__ = [

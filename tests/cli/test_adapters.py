@@ -8,7 +8,7 @@ from hocket.cli import adapters
 from hocket.cli.eval import Eval
 from hocket.cli.subject import parse
 from hocket.errors import ConfigError, UnknownNameError, UsageError
-from hocket.evaluation import EvalConfig
+from hocket.runs.evaluation import EvalConfig
 
 
 class Small:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hocket.cli import OK, USAGE, main
-from recorded_runs import ERROR, FAILURE, SUCCESS, plan, record_run
+from support.recorded_runs import ERROR, FAILURE, SUCCESS, plan, record_run
 
 TRIALS = plan(["push", "reach"], 6)
 

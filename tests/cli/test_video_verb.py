@@ -11,7 +11,7 @@ import av
 import pytest
 import yaml
 
-from hocket.record.states import load_states, save_states
+from hocket.records.states import load_states, save_states
 
 
 def hocket(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from hocket.contracts import Policy
+from hocket.core.contracts.policy import Policy
 from hocket.serve.backend import PolicyBackend, PolicyOptions
 from hocket.serve.metrics import Metrics
-from peers.running_server import Running, ServePolicy, running
+from support.running_server import Running, ServePolicy, running
 
 
 @pytest.fixture

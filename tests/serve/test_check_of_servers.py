@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from hocket.check import run_check
-from hocket.eval_config import EvalConfig
-from peers.running_server import WAIT_S
-from peers.stock_openpi import StockServer
+from hocket.runs.check import run_check
+from hocket.runs.config import EvalConfig
+from support.running_server import WAIT_S
+from support.stock_openpi import StockServer
 
 
 def test_check_shows_what_the_server_receives(tmp_path: Path) -> None:

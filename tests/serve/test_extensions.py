@@ -11,7 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hocket.data import (
+from hocket.adapters.policies.openpi.policy import OpenPI, OpenPIConfig
+from hocket.adapters.policies.openpi.shared import (
+    SharedArrays,
+    SharedArraysError,
+    SharedReader,
+)
+from hocket.core.data import (
     Actions,
     ActionSpec,
     ArraySpec,
@@ -24,10 +30,8 @@ from hocket.data import (
     noise_seed,
 )
 from hocket.errors import ChunkShapeError, ObservationError, PolicyError, SessionLostError
-from hocket.policies.openpi import OpenPI, OpenPIConfig
-from hocket.policies.openpi_shared import SharedArrays, SharedArraysError, SharedReader
 from hocket.testing import ScriptedPolicy
-from peers.running_server import WAIT_S, Running, ServePolicy
+from support.running_server import WAIT_S, Running, ServePolicy
 
 Connect = Callable[..., OpenPI]
 
@@ -348,7 +352,7 @@ def test_arrays_travel_where_memory_cannot_be_shared(
     def refuse(*_: Any) -> Any:
         raise SharedArraysError("not permitted")
 
-    monkeypatch.setattr("hocket.policies.openpi_shared.SharedReader.read", refuse)
+    monkeypatch.setattr("hocket.adapters.policies.openpi.shared.SharedReader.read", refuse)
     client = connect(serve_policy(Looking()))
     for value in (3, 4):
         assert client.infer(large_batch(value)).values[0, 0, 0] == value

@@ -13,13 +13,13 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from hocket.data import Actions, ArraySpec, Batch, PolicySpec
-from hocket.msgpack_numpy import pack, unpack
-from hocket.policies.openpi import OpenPI, OpenPIConfig
+from hocket.adapters.policies.openpi.msgpack_numpy import pack, unpack
+from hocket.adapters.policies.openpi.policy import OpenPI, OpenPIConfig
+from hocket.core.data import Actions, ArraySpec, Batch, PolicySpec
 from hocket.serve.gateway import Gateway
 from hocket.serve.metrics import Metrics
-from peers.running_server import WAIT_S, Running, ServePolicy, running
-from peers.stock_openpi import StockServer
+from support.running_server import WAIT_S, Running, ServePolicy, running
+from support.stock_openpi import StockServer
 
 
 class OpenGateway:

@@ -19,10 +19,10 @@ from websockets.asyncio.client import connect as connect_soon
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from hocket.data import Observation, Row
-from hocket.msgpack_numpy import pack, unpack
+from hocket.adapters.policies.openpi.msgpack_numpy import pack, unpack
+from hocket.core.data import Observation, Row
 from hocket.testing import ScriptedPolicy
-from peers.running_server import WAIT_S, Running, ServePolicy
+from support.running_server import WAIT_S, Running, ServePolicy
 
 GOOD = {"observation/state": np.array([3.0], np.float32), "prompt": "x"}
 

@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-import hocket.evaluation as evaluation
-from hocket.contracts import Policy
-from hocket.data import Actions, Batch, PolicySpec
+import hocket.runs.evaluation as evaluation
+from hocket.adapters.policies.openpi.policy import OpenPI, OpenPIConfig
+from hocket.core.contracts.policy import Policy
+from hocket.core.data import Actions, Batch, PolicySpec
+from hocket.core.events import ChunksExecuted, Event
+from hocket.engine.replay import ChunkReplay
 from hocket.errors import PolicyUnavailableError
-from hocket.events import ChunksExecuted, Event
-from hocket.policies.openpi import OpenPI, OpenPIConfig
-from hocket.replay.loop import ChunkReplay
-from hocket.report import Report
+from hocket.results.report import Report
 from hocket.testing import ScriptedPolicy, check_policy
-from peers.fault_proxy import FaultProxy
-from peers.running_server import WAIT_S, ServePolicy
-from peers.stock_openpi import Infer, StockServer
+from support.fault_proxy import FaultProxy
+from support.running_server import WAIT_S, ServePolicy
+from support.stock_openpi import Infer, StockServer
 
 EPISODES = 6
 STATE = "observation/state"

@@ -21,10 +21,10 @@ import pytest
 from websockets.sync.client import connect
 
 import hocket
+from hocket.adapters.policies.openpi.msgpack_numpy import pack, unpack
 from hocket.errors import ConfigError, UsageError
-from hocket.msgpack_numpy import pack, unpack
 from hocket.serve.access import NO_KEYS, Keys, check_exposure, load_keys, load_tls
-from peers.stock_openpi import StockServer
+from support.stock_openpi import StockServer
 
 WAIT_S = 30.0
 MAKE_CERTIFICATE = [
@@ -87,7 +87,7 @@ def test_policy_is_served_by_its_name() -> None:
 
 def test_sigterm_answers_what_is_under_way(tmp_path: Path) -> None:
     began = tmp_path / "began"
-    flags = ("--policy", "peers.slow_policy:Slow", "--port", "0", "--skip-warm-up")
+    flags = ("--policy", "support.slow_policy:Slow", "--port", "0", "--skip-warm-up")
     with command(*flags, HOCKET_TEST_BEGAN=str(began)) as (process, place):
         answers: list[Any] = []
         asking = threading.Thread(target=lambda: answers.append(ask(place)))

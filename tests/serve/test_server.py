@@ -15,11 +15,11 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from hocket import plugins
-from hocket.data import Actions, ArraySpec, Batch, PolicySpec, Row
-from hocket.msgpack_numpy import pack, unpack
+from hocket.adapters.policies.openpi.msgpack_numpy import pack, unpack
+from hocket.core import plugins
+from hocket.core.data import Actions, ArraySpec, Batch, PolicySpec, Row
 from hocket.serve.access import Keys
-from peers.running_server import WAIT_S, Running, ServePolicy
+from support.running_server import WAIT_S, Running, ServePolicy
 
 
 class Echo:

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as stn
 
-from hocket.data import Observation, Row
-from hocket.msgpack_numpy import pack, unpack
+from hocket.adapters.policies.openpi.msgpack_numpy import pack, unpack
+from hocket.core.data import Observation, Row
 from hocket.testing import ScriptedPolicy
-from peers.running_server import ServePolicy
+from support.running_server import ServePolicy
 
 pytestmark = pytest.mark.filterwarnings("ignore:connect.. must be used as a context manager")
 

@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from hocket.data import TaskInfo
+from hocket.core.data import TaskInfo
 from hocket.errors import HocketError, UnknownNameError
 from hocket.testing import (
     ConformanceError,

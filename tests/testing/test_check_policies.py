@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hocket.data import ActionSpec, ArraySpec, Batch, EnvSpec, PolicySpec, Row, TaskInfo
+from hocket.core.data import ActionSpec, ArraySpec, Batch, EnvSpec, PolicySpec, Row, TaskInfo
 from hocket.testing import ConformanceError, ScriptedPolicy, check_policy, policy_findings
 
 INPUTS = {"observation/state": ArraySpec(shape=(3,), dtype="float32")}

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hocket import plugins
-from hocket.data import ActionSpec, Batch, EnvSpec, Row, TaskInfo, Trial, noise_seed
+from hocket.core import plugins
+from hocket.core.data import ActionSpec, Batch, EnvSpec, Row, TaskInfo, Trial, noise_seed
 from hocket.errors import ConfigError, PolicyError
 from hocket.testing import ScriptedPolicy
 

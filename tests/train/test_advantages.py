@@ -6,10 +6,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hocket.train.advantages import group_advantages, smdp_advantages
-from hocket.train.batches import make_rollout
-from hocket.train.segments import LayoutError, Segment
-from train.trajectories import LENGTH, segment
+from hocket.train.algorithms.advantages import group_advantages, smdp_advantages
+from hocket.train.algorithms.batches import make_rollout
+from hocket.train.collect.segments import LayoutError, Segment
+from support.trajectories import LENGTH, segment
 
 
 def brute_force(part: Segment, bootstrap: float, gamma: float, lam: float) -> list[float]:

@@ -5,19 +5,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hocket.data import Chunk, Episode, Outcome, Trial
-from hocket.errors import ConfigError, EnvError
-from hocket.events import (
+from hocket.core.data import Chunk, Episode, Outcome, Trial
+from hocket.core.events import (
     AttemptFailed,
     AttemptsBegan,
     BatchInferred,
     ChunksExecuted,
     EpisodesEnded,
 )
-from hocket.train.assemble import Assembler, AssemblyConfig
-from hocket.train.plan import Curriculum, Groups, evaluation_trials, is_evaluation, is_training
-from hocket.train.segments import Segment
-from train.trajectories import segment
+from hocket.errors import ConfigError, EnvError
+from hocket.train.collect.assemble import Assembler, AssemblyConfig
+from hocket.train.collect.plan import (
+    Curriculum,
+    Groups,
+    evaluation_trials,
+    is_evaluation,
+    is_training,
+)
+from hocket.train.collect.segments import Segment
+from support.trajectories import segment
 
 TRIAL = Trial(suite="toy", task="count", seed=1)
 LENGTH = 4

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hocket.train import checkpoint
-from train.async_runs import children, end, is_alive, learner_of, start, wait_for
+from hocket.train.learner import checkpoint
+from support.async_runs import children, end, is_alive, learner_of, start, wait_for
 
 
 def has_checkpoint(run: Path) -> bool:
@@ -68,7 +68,7 @@ def test_the_death_of_the_learner_ends_the_run_with_an_error(tmp_path: Path) -> 
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_a_killed_run_goes_on_where_its_newest_checkpoint_was(tmp_path: Path, mode: str) -> None:
     from hocket.cli import main
-    from hocket.config import load_run, save_run
+    from hocket.records.run_file import load_run, save_run
 
     run = tmp_path / "run"
     process = start(run, "--mode", mode)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hocket.train.actor import ChunkActor
-from hocket.train.contract import Evaluated, Tensors
 from hocket.train.loop import train
+from hocket.train.networks.actor import ChunkActor
+from hocket.train.networks.contract import Evaluated, Tensors
 from train.test_training import ENV, records, settings
 
 

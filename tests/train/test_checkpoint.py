@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from hocket import plugins
-from hocket.data import ArraySpec
+from hocket.core import plugins
+from hocket.core.data import ArraySpec
 from hocket.errors import ConfigError, RunFolderError
-from hocket.train import checkpoint
-from hocket.train.actor import ChunkActor
-from hocket.train.contract import Shapes
-from hocket.train.names import ActorConfig
-from hocket.train.networks import Description
+from hocket.train.learner import checkpoint
+from hocket.train.networks.actor import ChunkActor
+from hocket.train.networks.building import Description
+from hocket.train.networks.contract import Shapes
+from hocket.train.networks.names import ActorConfig
 from train.test_collecting import SHAPES
 from train.test_training import run, settings
 

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from hocket.data import ArraySpec, Batch, Row, Trial, noise_seed
-from hocket.train.actor import ChunkActor
-from hocket.train.collecting import LOG_PROB, SAMPLE, VERSION, CollectingPolicy, Holding
-from hocket.train.contract import TASK, Acted, Shapes, Tensors, trainable_parameters
-from hocket.train.evaluations import holder_of
-from hocket.train.flow import FlowActor
-from hocket.train.names import ActorConfig, FlowConfig
-from hocket.train.plan import EVALUATION, is_evaluation
-from hocket.train.weights import WeightBlock
+from hocket.core.data import ArraySpec, Batch, Row, Trial, noise_seed
+from hocket.train.collect.evaluations import holder_of
+from hocket.train.collect.plan import EVALUATION, is_evaluation
+from hocket.train.collect.policy import LOG_PROB, SAMPLE, VERSION, CollectingPolicy, Holding
+from hocket.train.learner.weights import WeightBlock
+from hocket.train.networks.actor import ChunkActor
+from hocket.train.networks.contract import TASK, Acted, Shapes, Tensors, trainable_parameters
+from hocket.train.networks.flow import FlowActor
+from hocket.train.networks.names import ActorConfig, FlowConfig
 
 SHAPES = Shapes(
     observations={"observation/state": ArraySpec(shape=(3,), dtype="float32")},

@@ -5,7 +5,13 @@ import math
 import pytest
 import torch
 
-from hocket.train.losses import RatioConfig, clipped_loss, compare, joined, kl_estimate
+from hocket.train.algorithms.losses import (
+    RatioConfig,
+    clipped_loss,
+    compare,
+    joined,
+    kl_estimate,
+)
 
 MASK = torch.tensor([[True, True, False], [True, False, False]])
 

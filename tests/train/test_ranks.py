@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 import torch
 
-from hocket.train.actor import ChunkActor
-from hocket.train.batches import make_rollout
-from hocket.train.grpo import GRPO, GRPOConfig
-from hocket.train.measures import Measures
-from hocket.train.names import ActorConfig
-from hocket.train.ppo import PPO, PPOConfig
-from hocket.train.ranks import Ranks
-from hocket.train.segments import Segment
+from hocket.train.algorithms.batches import make_rollout
+from hocket.train.algorithms.grpo import GRPO, GRPOConfig
+from hocket.train.algorithms.measures import Measures
+from hocket.train.algorithms.ppo import PPO, PPOConfig
+from hocket.train.collect.segments import Segment
+from hocket.train.learner.ranks import Ranks
+from hocket.train.networks.actor import ChunkActor
+from hocket.train.networks.names import ActorConfig
+from support.trajectories import segment
 from train.test_collecting import SHAPES
-from train.trajectories import segment
 
 TESTS = Path(__file__).parents[1]
 

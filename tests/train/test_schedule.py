@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hocket.train.schedule import Crossing, linear
+from hocket.train.learner.schedule import Crossing, linear
 
 
 def test_a_threshold_that_is_jumped_over_fires_once() -> None:

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hocket.train.queue import QueueConfig, SegmentQueue
-from hocket.train.segments import Segment
-from train.trajectories import segment
+from hocket.train.collect.segments import Segment
+from hocket.train.learner.queue import QueueConfig, SegmentQueue
+from support.trajectories import segment
 
 
 def episode(seed: int, version: int = 0, **changes: object) -> Segment:

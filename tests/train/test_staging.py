@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from hocket.train.staging import Staging
+from hocket.train.learner.staging import Staging
 
 CPU = torch.device("cpu")
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from hocket import msgpack_numpy
-from hocket.train.batches import Rollout, make_rollout
-from hocket.train.segments import LayoutError, Segment, in_trial_order
-from train.trajectories import LENGTH, SIZE, segment
+from hocket.adapters.policies.openpi import msgpack_numpy
+from hocket.train.algorithms.batches import Rollout, make_rollout
+from hocket.train.collect.segments import LayoutError, Segment, in_trial_order
+from support.trajectories import LENGTH, SIZE, segment
 
 
 def test_rollout_is_laid_out_as_documented() -> None:

@@ -48,7 +48,7 @@ def test_a_run_from_a_file_with_flags_over_it(tmp_path: Path) -> None:
 
 
 def test_the_example_is_a_valid_configuration() -> None:
-    from hocket.config import load_run
+    from hocket.records.run_file import load_run
 
     config = TrainConfig.from_plain(load_run(ROOT / "examples" / "grpo.yaml"))
     assert config.algo == "grpo"

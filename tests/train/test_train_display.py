@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import io
 
-from hocket.train.counts import Counts
+from hocket.train.collect.counts import Counts
 from hocket.train.display import Display, lines
 
 VALUES: dict[str, float | None] = {

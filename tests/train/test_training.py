@@ -13,11 +13,11 @@ from safetensors.torch import load_file
 
 from hocket import evaluate
 from hocket.errors import EnvError
-from hocket.train import checkpoint
 from hocket.train.config import TrainConfig
+from hocket.train.learner import checkpoint
 from hocket.train.loop import Trained, train
 
-ENV = "train.point_env:make"
+ENV = "support.point_env:make"
 
 
 def settings(**changes: Any) -> TrainConfig:

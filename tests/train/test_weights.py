@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from hocket.train.weights import WeightBlock
+from hocket.train.learner.weights import WeightBlock
 
 
 def _parameters(value: float) -> dict[str, torch.Tensor]:

@@ -14,8 +14,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hocket.core.plugins import did_you_mean
 from hocket.errors import HocketError, RunFolderError, UsageError
-from hocket.plugins import did_you_mean
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 

@@ -16,11 +16,11 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import tyro
 import yaml
 
-from hocket import plugins
 from hocket.cli import flags
 from hocket.cli.values import parse_names
+from hocket.core import plugins
+from hocket.core.plugins import Kind
 from hocket.errors import ConfigError, UnknownNameError
-from hocket.plugins import Kind
 
 
 def scan(arguments: Sequence[str], flag: str) -> str | None:

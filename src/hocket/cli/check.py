@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from tyro.conf import arg
 
 from hocket.cli.subject import Subject, parse, refuse_bad_run_file
+from hocket.core.plugins import did_you_mean
 from hocket.errors import UnknownNameError
-from hocket.plugins import did_you_mean
 
 if TYPE_CHECKING:
-    from hocket.eval_config import EvalConfig
+    from hocket.runs.config import EvalConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +41,8 @@ def run(arguments: Sequence[str]) -> int:
     from rich.console import Console
 
     from hocket import cli
-    from hocket.check import run_check
-    from hocket.evaluation import EvalConfig
+    from hocket.runs.check import run_check
+    from hocket.runs.evaluation import EvalConfig
 
     config, flags = EvalConfig.from_plain(parsed.config), parsed.flags
     console, has_problems = Console(), False
@@ -61,7 +61,7 @@ def _with_task(config: EvalConfig, task: str | None) -> Sequence[str]:
     """The envs to look at: where a task is named, those that have it."""
     if task is None or len(config.env) == 1:
         return config.env
-    from hocket.planning import suites_of, tasks_of
+    from hocket.runs.assembly import suites_of, tasks_of
 
     tasks = tasks_of(config, suites_of(config))
     found = [suite for suite, infos in tasks.items() if task in [info.name for info in infos]]

@@ -52,10 +52,10 @@ def run(arguments: Sequence[str]) -> int:
     parsed = parse(Collect, arguments, verb="collect")
     from hocket import cli
     from hocket.cli.export import Teller
-    from hocket.collect import CollectConfig, collect
-    from hocket.eval_config import EvalConfig
-    from hocket.export.exporting import ExportConfig
-    from hocket.progress import Progress
+    from hocket.results.progress import Progress
+    from hocket.runs.collect import CollectConfig, collect
+    from hocket.runs.config import EvalConfig
+    from hocket.runs.export.exporting import ExportConfig
 
     flags: Collect = parsed.flags
     config = CollectConfig(

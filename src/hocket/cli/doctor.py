@@ -14,7 +14,7 @@ from hocket.cli.flags import parse
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from hocket.doctor import Finding
+    from hocket.runs.doctor import Finding
 
 _STYLE = {"ok": "green", "slow": "yellow", "missing": "red"}
 
@@ -35,7 +35,7 @@ def run(arguments: Sequence[str]) -> int:
     from rich.console import Console
 
     from hocket import cli
-    from hocket.doctor import examine, registry
+    from hocket.runs.doctor import examine, registry
 
     findings = examine()
     if flags.json:

@@ -6,10 +6,10 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hocket import machine
 from hocket.cli.values import format_bytes
-from hocket.config import share_settings
-from hocket.evaluation import EvalConfig, plan_trials
+from hocket.core import machine
+from hocket.core.plugins import share_settings
+from hocket.runs.evaluation import EvalConfig, plan_trials
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

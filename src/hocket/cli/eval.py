@@ -93,10 +93,10 @@ def run(arguments: Sequence[str]) -> int:
 
     from hocket import cli
     from hocket.cli.results import conclude
-    from hocket.config import new_folder
-    from hocket.eval_config import EvalConfig
-    from hocket.progress import Progress
-    from hocket.run import Run
+    from hocket.records.run_file import new_folder
+    from hocket.results.progress import Progress
+    from hocket.runs.config import EvalConfig
+    from hocket.runs.run import Run
 
     config = EvalConfig.from_plain(parsed.config)
     flags: Eval = parsed.flags

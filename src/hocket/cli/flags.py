@@ -13,7 +13,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 import tyro
 
-from hocket import plugins
+from hocket.core import plugins
 from hocket.errors import UsageError
 
 

@@ -14,7 +14,7 @@ from tyro.conf import arg
 from hocket.cli.flags import parse
 
 if TYPE_CHECKING:
-    from hocket.jobs import JobResult
+    from hocket.runs.jobs import JobResult
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +35,8 @@ class Jobs:
 def run(arguments: Sequence[str]) -> int:
     """Make every run of a file of jobs."""
     flags: Jobs = parse(Jobs, arguments, verb="eval")
-    from hocket.jobs import load_jobs, run_jobs
-    from hocket.progress import Progress
+    from hocket.results.progress import Progress
+    from hocket.runs.jobs import load_jobs, run_jobs
 
     jobs = load_jobs(flags.jobs)
     quiet = flags.json and not sys.stderr.isatty()
@@ -59,7 +59,7 @@ def run(arguments: Sequence[str]) -> int:
 def _show(results: Sequence[JobResult], folder: Path) -> None:
     from rich.console import Console
 
-    from hocket.jobs import summary
+    from hocket.runs.jobs import summary
 
     console = Console()
     console.print(summary(results).rich())

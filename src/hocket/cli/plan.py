@@ -17,7 +17,7 @@ from hocket.errors import UsageError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from hocket.cycle import Latency, PlanRow, Work
+    from hocket.engine.model import Latency, PlanRow, Work
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +49,8 @@ def run(arguments: Sequence[str]) -> int:
     flags: Plan = parse(Plan, arguments, verb="plan")
     from rich.console import Console
 
-    from hocket import machine
-    from hocket.cycle import Latency, Work, plan
+    from hocket.core import machine
+    from hocket.engine.model import Latency, Work, plan
 
     if flags.measured is not None:
         flags = _measured(flags, flags.measured)
@@ -79,7 +79,7 @@ def _refuse_nonsense(flags: Plan) -> None:
 
 def _useful_cores(lanes: int, work: Work, latency: Latency) -> int:
     """How many cores so many lanes can use, before something else limits them."""
-    from hocket.cycle import plan
+    from hocket.engine.model import plan
 
     def rate(cores: int) -> float:
         with_cores = dataclasses.replace(work, cores=cores)
@@ -95,7 +95,7 @@ def _useful_cores(lanes: int, work: Work, latency: Latency) -> int:
 
 def _measured(flags: Plan, folder: Path) -> Plan:
     """The flags, with what was not given taken from a run's report."""
-    from hocket.report import Report
+    from hocket.results.report import Report
 
     speed = Report.load(folder).throughput
     if not speed.chunks or not speed.batches or not speed.cores_busy or not speed.policy_busy:

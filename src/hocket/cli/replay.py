@@ -32,12 +32,12 @@ def run(arguments: Sequence[str]) -> int:
     """Verify a trial; 1 where it differs."""
     flags: Replay = parse(Replay, arguments, verb="replay")
     from hocket import cli
-    from hocket.verify import verify
+    from hocket.runs.verify import verify
 
     verdict = verify(flags.folder, flags.trial, with_policy=flags.with_policy)
     sys.stdout.write(f"{verdict.trial.id}: {verdict}\n")
     if verdict.difference is not None and flags.with_policy:
-        from hocket.config import load_about
+        from hocket.records.run_file import load_about
 
         level = load_about(flags.folder).get("exactness", "environment")
         if level != "bitwise":

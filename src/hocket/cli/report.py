@@ -30,8 +30,8 @@ def run(arguments: Sequence[str]) -> int:
     from rich.console import Console
 
     from hocket import cli
-    from hocket.page import FILE_NAME
-    from hocket.run import rebuild_report
+    from hocket.results.page import FILE_NAME
+    from hocket.runs.run import rebuild_report
 
     report = rebuild_report(flags.folder)
     if flags.json:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from hocket import cli
 
 if TYPE_CHECKING:
-    from hocket.report import Report
+    from hocket.results.report import Report
 
 
 def conclude(report: Report, folder: Path, *, as_json: bool) -> int:

@@ -27,8 +27,8 @@ def run(arguments: Sequence[str]) -> int:
     """Run what is left of a run."""
     flags: Resume = parse(Resume, arguments, verb="resume")
     from hocket.cli.results import conclude
-    from hocket.progress import Progress
-    from hocket.run import Run
+    from hocket.results.progress import Progress
+    from hocket.runs.run import Run
 
     with Run.open(flags.folder) as unfinished:
         left = len(unfinished.remaining)

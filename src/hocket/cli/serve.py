@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import arg
 
-from hocket import plugins
 from hocket.cli import adapters
 from hocket.cli.flags import documented, parse_flags
 from hocket.cli.values import Bytes, Name
+from hocket.core import plugins
 from hocket.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def _parse(arguments: Sequence[str]) -> Any:
 
 
 def _backend(flags: Any, metrics: Metrics) -> Backend:
-    from hocket.policies.openpi import OpenPI
+    from hocket.adapters.policies.openpi.policy import OpenPI
     from hocket.serve.backend import PolicyBackend, PolicyOptions
     from hocket.serve.gateway import Gateway
 

@@ -10,11 +10,11 @@ from typing import Annotated, Any, ClassVar
 
 import tyro
 
-from hocket import config as configs
 from hocket.cli import adapters
 from hocket.cli.flags import documented, parse_flags
 from hocket.cli.values import Name, Names, parse_names
 from hocket.errors import ConfigError
+from hocket.records import run_file as configs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,7 @@ def refuse_bad_run_file(arguments: Sequence[str]) -> None:
     file = adapters.scan(arguments, "--config")
     if file is None:
         return
-    from hocket.eval_config import EvalConfig
+    from hocket.runs.config import EvalConfig
 
     try:
         EvalConfig.from_plain({"env": "unnamed", "policy": "", **configs.load_run(Path(file))})

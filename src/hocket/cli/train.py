@@ -145,7 +145,7 @@ def run(arguments: Sequence[str]) -> int:
         return _resume(Path(folder), arguments)
     parsed = parse(Train, arguments, verb="train")
     _require_extra()
-    from hocket.config import new_folder
+    from hocket.records.run_file import new_folder
     from hocket.train.config import TrainConfig
     from hocket.train.loop import train
 
@@ -160,7 +160,7 @@ def _resume(folder: Path, arguments: Sequence[str]) -> int:
     if len([one for one in arguments if one.startswith("--")]) > 1:
         raise UsageError("--resume takes no other flags: the run has its configuration.")
     _require_extra()
-    from hocket.config import load_run
+    from hocket.records.run_file import load_run
     from hocket.train.config import TrainConfig
     from hocket.train.loop import train
 
@@ -182,6 +182,6 @@ def _tell(folder: Path) -> int:
 
 
 def _require_extra() -> None:
-    from hocket.plugins import require_extra
+    from hocket.core.plugins import require_extra
 
     require_extra("policies", "trained")

@@ -14,10 +14,10 @@ from hocket.cli.flags import parse
 from hocket.cli.values import Names
 
 if TYPE_CHECKING:
-    from hocket.data import Episode
-    from hocket.eval_config import EvalConfig
-    from hocket.ledger import LedgerView
-    from hocket.record.rendering import Filmed
+    from hocket.core.data import Episode
+    from hocket.records.ledger import LedgerView
+    from hocket.records.video.rerender import Filmed
+    from hocket.runs.config import EvalConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,10 +52,10 @@ def run(arguments: Sequence[str]) -> int:
     """Film; 1 where an episode could not be filmed."""
     flags: Video = parse(Video, arguments, verb="video")
     from hocket import cli
-    from hocket.eval_config import EvalConfig
-    from hocket.footage import FilmConfig, plan_shoot, shoot
-    from hocket.ledger import LedgerView
-    from hocket.record.h264 import Quality, require_encoder
+    from hocket.records.ledger import LedgerView
+    from hocket.records.video.encoder import Quality, require_encoder
+    from hocket.runs.config import EvalConfig
+    from hocket.runs.video import FilmConfig, plan_shoot, shoot
 
     require_encoder(Quality(lossless=flags.images).codec)
     with LedgerView.open(flags.folder) as ledger:
@@ -84,8 +84,8 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _choose(flags: Video, config: EvalConfig, ledger: LedgerView) -> list[Episode]:
-    from hocket.record.wishes import Wish
-    from hocket.verify import find_trial
+    from hocket.records.video.selection import Wish
+    from hocket.runs.verify import find_trial
 
     planned, ended = ledger.trials(), ledger.episodes()
     wishes = []

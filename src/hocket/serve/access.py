@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hocket.adapters.policies.openpi.connection import API_KEY_VARIABLE
 from hocket.errors import ConfigError, UsageError
-from hocket.policies.openpi_connection import API_KEY_VARIABLE
 
 SCHEME = "Api-Key "
 

@@ -14,8 +14,19 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hocket.contracts import Binds, Policy, Sessions
-from hocket.data import (
+from hocket.adapters.policies.openpi.msgpack_numpy import pack, unpack
+from hocket.adapters.policies.openpi.protocol import (
+    EXTENSION,
+    Announcement,
+    announce,
+    read_arrays,
+    read_observation,
+    read_row,
+    source_names,
+)
+from hocket.adapters.policies.openpi.shared import SharedReader, this_machine
+from hocket.core.contracts.policy import Binds, Policy, Sessions
+from hocket.core.data import (
     ActionSpec,
     ArraySpec,
     EnvSpec,
@@ -26,20 +37,9 @@ from hocket.data import (
     Trial,
 )
 from hocket.errors import HocketError, ObservationError, WireError
-from hocket.fleet.plain import env_spec_from_plain
-from hocket.msgpack_numpy import pack, unpack
-from hocket.policies.openpi_protocol import (
-    EXTENSION,
-    Announcement,
-    announce,
-    read_arrays,
-    read_observation,
-    read_row,
-    source_names,
-)
-from hocket.policies.openpi_shared import SharedReader, this_machine
 from hocket.serve.batching import Batcher, Lane, Overloaded, Served
 from hocket.serve.metrics import Metrics
+from hocket.workers.plain import env_spec_from_plain
 
 MAX_SHARED_BYTES = 1 << 32
 SESSION_IDLE_S = 3600.0

@@ -13,11 +13,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hocket.contracts import Policy
-from hocket.data import Chunk, Observation, Row, Signature, signature
+from hocket.core.contracts.policy import Policy
+from hocket.core.data import Chunk, Observation, Row, Signature, signature
+from hocket.engine.inference import Answered, Inference, Job, WarmedUp
+from hocket.engine.scheduler import Scheduler, SchedulerConfig
 from hocket.errors import ObservationError, PolicyError, PolicyUnavailableError
-from hocket.inference import Answered, Inference, Job, WarmedUp
-from hocket.scheduler import Scheduler, SchedulerConfig
 from hocket.serve.closed_loop import ClosedLoop
 from hocket.serve.metrics import Metrics
 

@@ -11,10 +11,10 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+from hocket.adapters.policies.openpi.msgpack_numpy import unpack
+from hocket.adapters.policies.openpi.protocol import EXTENSION, bind_key, find_announcement
+from hocket.adapters.policies.openpi.servers import Servers
 from hocket.errors import PolicyUnavailableError, WireError
-from hocket.msgpack_numpy import unpack
-from hocket.policies.openpi_protocol import EXTENSION, bind_key, find_announcement
-from hocket.policies.openpi_servers import Servers
 from hocket.serve.backend import Caller
 from hocket.serve.batching import Overloaded
 from hocket.serve.metrics import Metrics

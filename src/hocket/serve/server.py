@@ -24,9 +24,13 @@ from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
+from hocket.adapters.policies.openpi.msgpack_numpy import pack
+from hocket.adapters.policies.openpi.protocol import (
+    CLOSE_INTERNAL_ERROR,
+    CLOSE_TRY_AGAIN,
+    ERROR_REASON,
+)
 from hocket.errors import HocketError, PolicyUnavailableError
-from hocket.msgpack_numpy import pack
-from hocket.policies.openpi_protocol import CLOSE_INTERNAL_ERROR, CLOSE_TRY_AGAIN, ERROR_REASON
 from hocket.serve.access import NO_KEYS, Keys
 from hocket.serve.backend import Backend, Caller
 from hocket.serve.batching import Overloaded

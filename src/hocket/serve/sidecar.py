@@ -1,7 +1,7 @@
 """The child's side of a sidecar: serves one policy on a local socket, for the parent alone.
 
-Run by `hocket.policies.sidecar` in another interpreter. What to serve comes as one line of JSON on
-standard input; the end of that stream is the end of the parent, and of this process.
+Run by `hocket.adapters.policies.sidecar` in another interpreter. What to serve comes as one line of
+JSON on standard input; the end of that stream is the end of the parent, and of this process.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 import threading
 from typing import Any
 
-from hocket import plugins
+from hocket.core import plugins
 from hocket.errors import ConfigError, MissingExtraError
 from hocket.serve.backend import PolicyBackend, PolicyOptions
 from hocket.serve.metrics import Metrics

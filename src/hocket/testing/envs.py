@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from hocket.fleet.spaces import Drive, check_observation_space
 from hocket.testing.episodes import (
     ABILITIES,
     Bench,
@@ -18,6 +17,7 @@ from hocket.testing.episodes import (
     require_same,
 )
 from hocket.testing.findings import Broken, Finding, conclude, is_same, require, try_rule
+from hocket.workers.spaces import Drive, check_observation_space
 
 _SUCCESS_KEYS = ("success", "is_success")
 

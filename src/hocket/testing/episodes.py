@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from hocket.data import Array, Observation
-from hocket.fleet.spaces import Drive, flatten
+from hocket.core.data import Array, Observation
 from hocket.testing.findings import is_same, require
+from hocket.workers.spaces import Drive, flatten
 
 ABILITIES = {
     "deferred": ("advance", "observe"),

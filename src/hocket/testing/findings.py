@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hocket.data import Array
+from hocket.core.data import Array
 from hocket.errors import HocketError
 
 

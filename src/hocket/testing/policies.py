@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from hocket.contracts import Binds, Policy, Sessions
-from hocket.data import Array, Batch, EnvSpec, PolicySpec, Row, Trial, noise_seed
-from hocket.replay import check_answer, finite_rows
+from hocket.core.contracts.policy import Binds, Policy, Sessions
+from hocket.core.data import Array, Batch, EnvSpec, PolicySpec, Row, Trial, noise_seed
+from hocket.engine.answers import check_answer, finite_rows
 from hocket.testing.findings import Finding, conclude, is_close, is_same, require, try_rule
 
 _ROWS = 3

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hocket.data import Answer, Array, Batch, EnvSpec, Observation, PolicySpec, Row
+from hocket.core.data import Answer, Array, Batch, EnvSpec, Observation, PolicySpec, Row
 from hocket.errors import ConfigError, PolicyError
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from hocket.contracts import Suite
-from hocket.data import TaskInfo
+from hocket.core.contracts.env import Suite
+from hocket.core.data import TaskInfo
 from hocket.testing.envs import env_findings
 from hocket.testing.findings import Broken, Finding, conclude, require, try_rule
 

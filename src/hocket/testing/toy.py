@@ -22,9 +22,9 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from hocket.data import Array, SuccessRule, TaskInfo
+from hocket.core.data import Array, SuccessRule, TaskInfo
+from hocket.core.plugins import did_you_mean
 from hocket.errors import UnknownNameError
-from hocket.plugins import did_you_mean
 
 _WORD = (1 << 64) - 1
 _MIX = 0x9E3779B97F4A7C15

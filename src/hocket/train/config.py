@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from hocket.core.plugins import did_you_mean
 from hocket.errors import ConfigError
-from hocket.plugins import did_you_mean
 
 _AT_LEAST = {
     "steps": 1,

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TextIO
 
-from hocket.progress import clock, start_live
+from hocket.results.progress import clock, start_live
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

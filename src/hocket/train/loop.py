@@ -11,34 +11,36 @@ from typing import Any, TextIO
 
 import torch
 
-from hocket import config as run_config
-from hocket import machine
-from hocket.batches import BatchConfig, Batches
-from hocket.contracts import Policy, WorkerSpec
-from hocket.data import ArraySpec, EnvSpec, PolicySpec, Trial
-from hocket.engine import Engine, EngineConfig
+from hocket.adapters.policies.simple import ZeroPolicy
+from hocket.core import machine
+from hocket.core.contracts.policy import Policy
+from hocket.core.contracts.runtime import WorkerSpec
+from hocket.core.data import ArraySpec, EnvSpec, PolicySpec, Trial
+from hocket.engine.batches import BatchConfig, Batches
+from hocket.engine.chunk_rules import make_rule
+from hocket.engine.inference import Inference
+from hocket.engine.loop import Engine, EngineConfig
+from hocket.engine.scheduler import Scheduler, SchedulerConfig
 from hocket.errors import SpecMismatchError, UsageError
-from hocket.eval_config import EvalConfig
-from hocket.fleet.fleet import Fleet, FleetConfig
-from hocket.folder import RunFolder
-from hocket.inference import Inference
-from hocket.planning import build_policy, build_runtime, suites_of, tasks_of
-from hocket.policies.simple import ZeroPolicy
-from hocket.probe import probe
-from hocket.replay import make_rule
-from hocket.scheduler import Scheduler, SchedulerConfig
-from hocket.train import checkpoint, plan
-from hocket.train.collecting import CollectingPolicy, Holding, spec_of
+from hocket.records import run_file as run_config
+from hocket.records.folder import RunFolder
+from hocket.runs.assembly import build_policy, build_runtime, suites_of, tasks_of
+from hocket.runs.config import EvalConfig
+from hocket.runs.probe import probe
+from hocket.train.collect import plan
+from hocket.train.collect.evaluations import holder_of
+from hocket.train.collect.policy import CollectingPolicy, Holding, spec_of
 from hocket.train.config import TrainConfig
-from hocket.train.contract import BASE, Shapes, trainable_parameters
 from hocket.train.display import Display
-from hocket.train.evaluations import holder_of
-from hocket.train.links import InProcess, LearnerLink, Remote
+from hocket.train.learner import checkpoint
+from hocket.train.learner.links import InProcess, LearnerLink, Remote
+from hocket.train.learner.ranks import Ranks
+from hocket.train.learner.weights import WeightBlock
 from hocket.train.log import Log
-from hocket.train.networks import Description, describe, make_network
-from hocket.train.ranks import Ranks
+from hocket.train.networks.building import Description, describe, make_network
+from hocket.train.networks.contract import BASE, Shapes, trainable_parameters
 from hocket.train.trainer import Parts, Trainer
-from hocket.train.weights import WeightBlock
+from hocket.workers.fleet import Fleet, FleetConfig
 
 _SYNC_BATCH = 16
 """Rows of a synchronous run's batches: a fixed shape, whatever the lanes."""

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hocket.data import Episode, Trial
-from hocket.errors import EnvError
-from hocket.events import (
+from hocket.core.data import Episode, Trial
+from hocket.core.events import (
     AttemptFailed,
     AttemptsBegan,
     BatchInferred,
@@ -22,23 +21,24 @@ from hocket.events import (
     EpisodesSealed,
     Event,
 )
-from hocket.train import plan
-from hocket.train.assemble import Assembler, AssemblyConfig
-from hocket.train.collecting import CollectingPolicy
+from hocket.engine.trials import TrialQueue
+from hocket.errors import EnvError
+from hocket.train.collect import plan
+from hocket.train.collect.assemble import Assembler, AssemblyConfig
+from hocket.train.collect.counts import Counts
+from hocket.train.collect.evaluations import Evaluations, Result
+from hocket.train.collect.plan import Curriculum, Groups
+from hocket.train.collect.policy import CollectingPolicy
+from hocket.train.collect.segments import Segment
+from hocket.train.collect.shares import Shares
 from hocket.train.config import TrainConfig
-from hocket.train.counts import Counts
 from hocket.train.display import Display
-from hocket.train.evaluations import Evaluations, Result
-from hocket.train.learner import Updated
-from hocket.train.links import LearnerLink
+from hocket.train.learner.learner import Updated
+from hocket.train.learner.links import LearnerLink
+from hocket.train.learner.ranks import Ranks
+from hocket.train.learner.schedule import Crossing
 from hocket.train.log import Log
-from hocket.train.networks import Description
-from hocket.train.plan import Curriculum, Groups
-from hocket.train.ranks import Ranks
-from hocket.train.schedule import Crossing
-from hocket.train.segments import Segment
-from hocket.train.shares import Shares
-from hocket.trials import TrialQueue
+from hocket.train.networks.building import Description
 
 _RECENT = 100
 _ERRORS_IN_A_ROW = 50

@@ -1,0 +1,245 @@
+"""Isaac Lab's manager-based envs as rows: `isaaclab:package.module:make`.
+
+`make(rows)` builds a `ManagerBasedRLEnv` with that many envs, and starts Isaac Sim before it where
+that is needed. Its step moves all envs, so rows that wait are put back after it: their scene state
+through `scene.get_state` and `scene.reset_to`, and everything that the managers keep for them
+(clocks, action targets, command timers, reward sums, histories). The env's own automatic reset
+never happens: a row that ended stays where it is until hocket resets it. What its recorder manager
+writes holds the rows that moved and no others.
+
+The state of a scene is what PhysX gives out, in 32-bit floats; what its solver remembers of
+contacts is not in it. Random numbers of interval events and observation noise come from one
+generator for all rows, and so are not keyed by the trial; resets are, one row at a time.
+
+Written against Isaac Lab 2's documented interfaces and tested with a stand-in that performs the
+operations of its `step` and `reset` in their order, not in Isaac Sim itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hocket.adapters.envs.row_tensors import RowTensors, flatten_tensors, pick
+from hocket.core import plugins
+from hocket.core.contracts.batched import RowSteps
+from hocket.core.data import Array, TaskInfo
+from hocket.errors import ConfigError, EnvError
+
+_MANAGERS = (
+    "action_manager",
+    "command_manager",
+    "event_manager",
+    "observation_manager",
+    "reward_manager",
+    "termination_manager",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IsaacLabConfig:
+    """What hocket cannot read off the env."""
+
+    prompt: str = ""
+    success_term: str = "success"
+    """The termination term that means success; episodes without such a term just finish."""
+    max_steps: int | None = None
+    """None leaves the limit to the env's own time-out."""
+
+
+class IsaacLab:
+    """The suite of the one task that a factory makes."""
+
+    Config: ClassVar = IsaacLabConfig
+
+    def __init__(self, argument: str, config: IsaacLabConfig) -> None:
+        if ":" not in argument:
+            raise ConfigError(
+                f"'isaaclab:{argument}' names no factory. Write isaaclab:package.module:make, "
+                f"where make(rows) builds a ManagerBasedRLEnv."
+            )
+        self._name = argument
+        self._config = config
+        self._is_made = False
+
+    def tasks(self) -> Sequence[TaskInfo]:
+        """The one."""
+        return (
+            TaskInfo(name=self._name, prompt=self._config.prompt, max_steps=self._config.max_steps),
+        )
+
+    def make_rows(self, task: str, rows: int) -> IsaacRows:
+        """The env, once: Isaac Sim holds one stage in a process."""
+        if self._is_made:
+            raise EnvError(
+                "Isaac Sim cannot be built a second time in this process. Start the run again: "
+                "`hocket resume` goes on where it was."
+            )
+        self._is_made = True
+        make: Callable[[int], Any] = plugins.find("envs", self._name).build
+        return IsaacRows(make(rows), task, self._config.success_term)
+
+
+class IsaacRows:
+    """A BatchedEnv around a ManagerBasedRLEnv."""
+
+    suspension = "snapshot"
+
+    def __init__(self, env: Any, task: str, success_term: str) -> None:
+        import torch
+
+        self._torch = torch
+        self._env = getattr(env, "unwrapped", env)
+        self.rows = int(self._env.num_envs)
+        self.tasks = (task,)
+        self.action_space = _single(self._env)
+        terms = self._env.termination_manager.active_terms
+        self._success = success_term if success_term in terms else None
+        managers = [getattr(self._env, name, None) for name in _MANAGERS]
+        self._tensors = RowTensors(
+            managers, self.rows, skip=[self._env, self._env.scene, self._env.sim]
+        )
+        self._seen: dict[str, Any] = {}
+        self.notes = (
+            "Isaac Lab's scene state is restored around each step; its solver's memory of contacts "
+            "is not part of it.",
+        )
+
+    def reset(self, rows: Array, tasks: Sequence[str], seeds: Sequence[int]) -> None:
+        """Part of the BatchedEnv contract. One by one: a seed holds for the whole process."""
+        del tasks
+        others = self._suspended(self._all_but(rows))
+        with others:
+            for row, seed in zip(rows.tolist(), seeds, strict=True):
+                ids = self._ids([row])
+                seen, _ = self._env.reset(seed=int(seed), env_ids=ids)
+                self._see(seen, ids)
+
+    def step(self, actions: Array, active: Array) -> RowSteps:
+        """Part of the BatchedEnv contract."""
+        torch, env = self._torch, self._env
+        moving = self._ids(np.flatnonzero(active))
+        given = np.array(actions, np.float32)
+        # Rows that will be put back take the action of one that moves: that is valid.
+        given[~active] = given[int(np.argmax(active))]
+        with (
+            self._suspended(np.flatnonzero(~active)),
+            self._without_resets(),
+            self._recording_only(moving),
+        ):
+            seen, rewards, terminated, truncated, _ = env.step(
+                torch.as_tensor(given, device=env.device)
+            )
+            self._see(seen, moving)
+            success = None
+            if self._success is not None:
+                success = _host(env.termination_manager.get_term(self._success)).astype(np.bool_)
+            return RowSteps(
+                _host(rewards).astype(np.float64),
+                _host(terminated).astype(np.bool_),
+                _host(truncated).astype(np.bool_),
+                success,
+            )
+
+    def observe(self, rows: Array) -> Mapping[str, Array]:
+        """Part of the BatchedEnv contract: what each row saw when it moved last."""
+        ids = self._ids(rows)
+        return {key: tensor[ids] for key, tensor in self._seen.items()}
+
+    def close(self) -> None:
+        """Close the env."""
+        self._env.close()
+
+    # -- Keeping rows still --------------------------------------------------------------------
+
+    def _suspended(self, rows: Array) -> AbstractContextManager[None]:
+        return self._restoring(self._ids(rows)) if len(rows) else _nothing()
+
+    @contextmanager
+    def _restoring(self, ids: Any) -> Any:
+        """Whatever happens inside, these rows are afterwards where they were."""
+        env = self._env
+        scene = pick(env.scene.get_state(is_relative=False), ids)
+        tensors = self._tensors.take(ids)
+        clocks = env.episode_length_buf[ids].clone()
+        try:
+            yield
+        finally:
+            env.scene.reset_to(scene, env_ids=ids, is_relative=False)
+            env.scene.write_data_to_sim()
+            env.sim.forward()
+            self._tensors.give_back(ids, tensors)
+            env.episode_length_buf[ids] = clocks
+
+    @contextmanager
+    def _without_resets(self) -> Any:
+        """The env is told that nobody is done; who is, is read off its termination manager."""
+        manager = self._env.termination_manager
+        compute = manager.compute
+
+        def nobody() -> Any:
+            return self._torch.zeros_like(compute())
+
+        manager.compute = nobody
+        try:
+            yield
+        finally:
+            del manager.compute
+
+    @contextmanager
+    def _recording_only(self, ids: Any) -> Any:
+        """What the recorder adds for all rows, it adds for these."""
+        manager = getattr(self._env, "recorder_manager", None)
+        if manager is None or not len(manager.active_terms):
+            yield
+            return
+        add = manager.add_to_episodes
+
+        def add_some(key: str | None, value: Any, env_ids: Any = None) -> None:
+            if env_ids is None and key is not None:
+                value, env_ids = pick(value, ids), ids
+            add(key, value, env_ids)
+
+        manager.add_to_episodes = add_some
+        try:
+            yield
+        finally:
+            del manager.add_to_episodes
+
+    # -- Small things --------------------------------------------------------------------------
+
+    def _all_but(self, rows: Array) -> Array:
+        return np.setdiff1d(np.arange(self.rows), rows) if self._seen else np.array([], np.int64)
+
+    def _ids(self, rows: Any) -> Any:
+        return self._torch.as_tensor(np.asarray(rows, np.int64), device=self._env.device)
+
+    def _see(self, seen: Mapping[str, Any], ids: Any) -> None:
+        """Keep what these rows see; what the env says of the others is of no row's time."""
+        for key, tensor in flatten_tensors(seen, "observation").items():
+            if key not in self._seen:
+                self._seen[key] = tensor.clone()
+            else:
+                self._seen[key][ids] = tensor[ids]
+
+
+@contextmanager
+def _nothing() -> Any:
+    yield
+
+
+def _single(env: Any) -> Any:
+    """The action space of one row; Isaac Lab's is often unbounded."""
+    space = getattr(env, "single_action_space", None)
+    if space is None:
+        raise EnvError(f"{type(env).__name__} has no single_action_space: is it a vector env?")
+    return space
+
+
+def _host(tensor: Any) -> Array:
+    array: Array = tensor.detach().cpu().numpy()
+    return array

@@ -1,0 +1,301 @@
+"""One LIBERO task as an env. Importing this loads MuJoCo, robosuite and LIBERO, but no OpenGL."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from hocket.adapters.envs.gl.offscreen import OffscreenRenderer
+from hocket.adapters.envs.libero.data import find_data
+from hocket.adapters.envs.libero.sampling import SamplingClock, Seen
+from hocket.adapters.envs.libero.simulation import RandomizationError, make_simulation, mujoco
+from hocket.adapters.envs.libero.suite import CAMERAS, LiberoConfig
+from hocket.core.data import Array
+from hocket.errors import EnvError, ObservationError
+
+STATE_KEY = "observation/state"
+CAMERA_KEYS = {"observation/image": CAMERAS[0], "observation/wrist_image": CAMERAS[1]}
+_INTEGRATION = mujoco.mjtState.mjSTATE_INTEGRATION
+_COLLISION_GROUP = 0
+_STAND_STILL = np.array([0.0] * 6 + [-1.0])
+_MOST_LAYOUTS = 1000
+_FINGERS = 2
+_GOAL = 12
+"""The controller's goal: a position and a rotation matrix."""
+
+
+class LiberoEnv(gymnasium.Env[dict[str, Any], Array]):
+    """A task whose start depends on the seed alone: start state `seed` of the task, counted round.
+
+    States, images and rewards equal those of LIBERO's own env to the bit; it is stepped here
+    because LIBERO renders at every step. Has the abilities DeferredObservation, Snapshot and
+    SelectsCameras. Success is `info["success"]` and ends the episode.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012
+    render_mode = "rgb_array"
+
+    def __init__(self, suite: str, task: str, config: LiberoConfig) -> None:
+        self._task = task
+        self._config = config
+        data = find_data()
+        bddl_file = data.bddl_file(suite, task)
+        self._starts = data.states(suite, task)
+        self._standins = (data.assets.parent / "STANDINS.md").is_file()
+        self._libero = make_simulation(str(bddl_file), hard_reset=config.hard_reset)
+        self._clock = SamplingClock(
+            tick=self._libero.model_timestep, period=1.0 / self._libero.control_freq
+        )
+        self._renderer: OffscreenRenderer | None = None
+        self._rendered_model: Any = None
+        self._in_use = tuple(CAMERA_KEYS)
+        self._seen: Seen | None = None
+        self.action_space = spaces.Box(-1.0, 1.0, (self._libero.action_dim,), np.float32)
+        self._describe()
+
+    # -- gymnasium.Env ---------------------------------------------------------------------------
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Array], dict[str, Any]]:
+        super().reset(seed=seed)
+        if seed is None:
+            seed = int(self.np_random.integers(2**31))
+        self._lay_out()
+        self._start_in(self._starts[seed % len(self._starts)])
+        for _ in range(self._config.settle_steps):
+            self.advance(_STAND_STILL)
+        return self.observe(), {}
+
+    def step(self, action: Array) -> tuple[dict[str, Array], float, bool, bool, dict[str, Any]]:
+        reward, terminated, truncated, info = self.advance(action)
+        return self.observe(), reward, terminated, truncated, info
+
+    def render(self) -> Array:
+        """What the first camera sees, whether it is in use or not."""
+        return self._look((next(iter(CAMERA_KEYS)),))["observation/image"]
+
+    def close(self) -> None:
+        self._drop_renderer()
+        self._libero.close()
+
+    # -- DeferredObservation ---------------------------------------------------------------------
+
+    def advance(self, action: Array) -> tuple[float, bool, bool, dict[str, Any]]:
+        if self._seen is None:
+            raise EnvError(f"{self._task}: reset the env before its first step.")
+        libero = self._libero
+        command = np.array(action, np.float64)
+        for tick in range(int(libero.control_timestep / libero.model_timestep)):
+            # After a step of MuJoCo's, poses are still those from which it went: robosuite reads
+            # them there, at one tick of each control step.
+            poses = libero.tick(command, is_first=tick == 0)
+            if self._clock.tick():
+                self._seen = self._glimpse(poses)
+        reward, _, _ = libero._post_action(command)
+        success = bool(libero._check_success())
+        return float(reward), success, False, {"success": success}
+
+    def observe(self) -> dict[str, Array]:
+        return self._look(self._in_use)
+
+    # -- SelectsCameras --------------------------------------------------------------------------
+
+    @property
+    def camera_keys(self) -> tuple[str, ...]:
+        return tuple(CAMERA_KEYS)
+
+    def use_cameras(self, keys: Collection[str]) -> None:
+        missing = sorted(set(keys) - set(CAMERA_KEYS))
+        if missing:
+            raise ObservationError(
+                f"{self._task} has no camera for {missing[0]!r}; it has {', '.join(CAMERA_KEYS)}."
+            )
+        self._in_use = tuple(key for key in CAMERA_KEYS if key in keys)
+        self._describe()
+
+    # -- Snapshot --------------------------------------------------------------------------------
+
+    def get_state(self) -> Array:
+        """What robosuite remembers, what was seen last, and MuJoCo's state of integration. It may
+        be given to another env of the same task and scene seed."""
+        if self._seen is None:
+            raise EnvError(f"{self._task}: reset the env before its state is taken.")
+        controller, gripper = self._robot.controller, self._robot.gripper
+        integration = np.empty(mujoco.mj_stateSize(self._model, _INTEGRATION))
+        mujoco.mj_getState(self._model, self._data, integration, _INTEGRATION)
+        parts = (
+            self._clock.state,
+            controller.goal_pos,
+            np.ravel(controller.goal_ori),
+            np.broadcast_to(gripper.current_action, (_FINGERS,)),
+            self._seen.alphas,
+            self._seen.fingers,
+            self._seen.poses,
+            integration,
+        )
+        return np.concatenate(parts).astype(np.float64)
+
+    def set_state(self, state: Array) -> None:
+        if self._seen is None:
+            self._lay_out()
+        model, data, lamps = self._model, self._data, len(self._lamps)
+        sizes = (2, _GOAL, _FINGERS, lamps, _FINGERS, model.nq)
+        whole = sum(sizes) + mujoco.mj_stateSize(model, _INTEGRATION)
+        if state.shape != (whole,):
+            raise EnvError(
+                f"A state of {self._task} has {whole} numbers; this has shape {state.shape}."
+            )
+        clock, goal, grip, alphas, fingers, poses, integration = np.split(
+            np.array(state, np.float64), np.cumsum(sizes)
+        )
+        controller = self._robot.controller
+        controller.goal_pos, controller.goal_ori = goal[:3], goal[3:].reshape(3, 3)
+        controller.new_update = True
+        self._robot.gripper.current_action = grip
+        self._clock.state = clock
+        self._seen = Seen(poses=poses, fingers=fingers, alphas=alphas)
+        mujoco.mj_setState(model, data, integration, _INTEGRATION)
+        self._libero._post_process()
+
+    # -- what the user should know ---------------------------------------------------------------
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Complete once the first image was rendered."""
+        if not self._in_use:
+            return ()
+        notes = []
+        if self._standins:
+            notes.append(
+                "LIBERO's data here has stand-ins for some textures and meshes (see its "
+                "STANDINS.md): scores of image policies are not comparable with published ones."
+            )
+        if self._config.render == "fast":
+            notes.append(
+                "--env.render fast leaves out shadows, multisampling and reflections: images "
+                "differ from LIBERO's own."
+            )
+        return (*notes, *(self._renderer.device.notes if self._renderer is not None else ()))
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    @property
+    def _model(self) -> Any:
+        return self._libero.sim.model._model
+
+    @property
+    def _data(self) -> Any:
+        return self._libero.sim.data._data
+
+    @property
+    def _robot(self) -> Any:
+        return self._libero.robots[0]
+
+    def _lay_out(self) -> None:
+        """Place fixtures, and forget all that earlier episodes left behind."""
+        np.random.seed(self._config.scene_seed)
+        for _ in range(_MOST_LAYOUTS):
+            try:
+                self._libero.reset()
+                break
+            except RandomizationError:
+                continue
+        else:
+            raise EnvError(f"{self._task}: no layout was found; try another --env.scene-seed.")
+        gripper = self._robot.gripper
+        gripper.current_action = np.zeros(gripper.dof)
+        self._lamps = [
+            self._libero.sim.model.site_name2id(site)
+            for name in self._libero.visualization_sites_list
+            for site, _ in self._libero.get_object(name)
+            .object_properties["vis_site_names"]
+            .values()
+        ]
+
+    def _start_in(self, start: Array) -> None:
+        size = 1 + self._model.nq + self._model.nv
+        if start.shape != (size,):
+            raise EnvError(
+                f"{self._task}: its start states have {start.shape[0]} numbers, its scene needs "
+                f"{size}. Data and LIBERO's version do not belong together."
+            )
+        sim = self._libero.sim
+        sim.set_state_from_flattened(start)
+        sim.forward()
+        self._libero._check_success()
+        self._libero._post_process()
+        self._clock.restart()
+        self._seen = self._glimpse(self._data.qpos.copy())
+
+    def _glimpse(self, poses: Array) -> Seen:
+        fingers = self._data.qpos[self._robot._ref_gripper_joint_pos_indexes]
+        return Seen(
+            poses=poses,
+            fingers=np.array(fingers),
+            alphas=np.array(self._model.site_rgba[self._lamps, 3]),
+        )
+
+    def _look(self, keys: Collection[str]) -> dict[str, Array]:
+        """State and images of the moment that robosuite samples; leaves no trace."""
+        if self._seen is None:
+            raise EnvError(f"{self._task}: reset the env before it is observed.")
+        model, data, seen = self._model, self._data, self._seen
+        now, alphas = data.qpos.copy(), np.array(model.site_rgba[self._lamps, 3])
+        data.qpos[:] = seen.poses
+        model.site_rgba[self._lamps, 3] = seen.alphas
+        # What depends on positions alone: the next step derives everything anew in any case.
+        mujoco.mj_kinematics(model, data)
+        mujoco.mj_comPos(model, data)
+        mujoco.mj_camlight(model, data)
+        hand = data.body(self._robot.robot_model.eef_name)
+        position = data.site_xpos[self._robot.eef_site_id]
+        state = np.concatenate([position, _axis_angle(hand.xquat), seen.fingers])
+        images = {key: self._image(CAMERA_KEYS[key]) for key in keys}
+        data.qpos[:] = now
+        model.site_rgba[self._lamps, 3] = alphas
+        return {STATE_KEY: state, **images}
+
+    def _image(self, camera: str) -> Array:
+        model = self._model
+        if model is not self._rendered_model:
+            self._drop_renderer()
+        if self._renderer is None:
+            self._renderer = OffscreenRenderer(
+                model,
+                self._config.size,
+                fast=self._config.render == "fast",
+                hidden_groups=(_COLLISION_GROUP,),
+            )
+            self._rendered_model = model
+        image = self._renderer.render(self._data, camera)
+        return np.ascontiguousarray(image[:, ::-1]) if self._config.mirrored else image
+
+    def _drop_renderer(self) -> None:
+        if self._renderer is not None:
+            self._renderer.close()
+            self._renderer = self._rendered_model = None
+
+    def _describe(self) -> None:
+        size = self._config.size
+        image = spaces.Box(0, 255, (size, size, 3), np.uint8)
+        state = spaces.Box(-np.inf, np.inf, (8,), np.float64)
+        keys: dict[str, spaces.Space[Any]] = {
+            STATE_KEY: state,
+            **dict.fromkeys(self._in_use, image),
+        }
+        self.observation_space = spaces.Dict(keys)
+
+
+def _axis_angle(wxyz: Array) -> Array:
+    """A rotation's axis times its angle, from 0 to 2 pi, as robosuite and OpenPI count it."""
+    w = min(max(float(wxyz[0]), -1.0), 1.0)
+    length = math.sqrt(1.0 - w * w)
+    if math.isclose(length, 0.0):
+        return np.zeros(3)
+    return np.array(wxyz[1:]) * (2.0 * math.acos(w)) / length

@@ -1,0 +1,105 @@
+"""LIBERO's simulation of a task, without cameras, whose soft reset equals a hard one to the bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hocket.adapters.envs.libero.imports import import_libero
+from hocket.core.data import Array
+
+envs = import_libero()
+import mujoco  # noqa: E402 - after LIBERO, which is imported without OpenGL
+import robosuite  # noqa: E402
+from robosuite.utils.errors import RandomizationError  # noqa: E402
+
+__all__ = ["RandomizationError", "make_simulation", "mujoco"]
+
+_VELOCITY_STAGE = int(mujoco.mjtStage.mjSTAGE_VEL)
+_CHANGED_FIELDS = ("body_pos", "body_quat", "site_rgba")
+"""What resets and steps change in a compiled model."""
+
+
+def make_simulation(bddl_file: str, *, hard_reset: bool) -> Any:
+    """An object of the LIBERO class for the file's kind of scene."""
+    problem = envs.env_wrapper.BDDLUtils.get_problem_info(bddl_file)["problem_name"]
+    kind = envs.TASK_MAPPING[problem]
+    # LIBERO compares the name of the class with the file's.
+    traced: Any = type(kind.__name__, (_Traced, kind), {})
+    return traced(
+        bddl_file,
+        robots=["Panda"],
+        controller_configs=robosuite.load_controller_config(default_controller="OSC_POSE"),
+        initialization_noise=None,
+        use_camera_obs=False,
+        has_renderer=False,
+        has_offscreen_renderer=False,
+        control_freq=20,
+        ignore_done=True,
+        hard_reset=hard_reset,
+    )
+
+
+class _Traced:
+    """Remembers the model as it was compiled, and begins every episode from that."""
+
+    sim: Any
+    hard_reset: bool
+    object_property_initializers: list[Any]
+    _pre_action: Any
+
+    def _load_model(self) -> None:
+        # LIBERO adds to this list each time, and so draws more numbers after every hard reset.
+        self.object_property_initializers.clear()
+        super()._load_model()  # type: ignore[misc]
+
+    def _initialize_sim(self, xml_string: str | None = None) -> None:
+        super()._initialize_sim(xml_string)  # type: ignore[misc]
+        model = self.sim.model._model
+        self._pristine = {name: getattr(model, name).copy() for name in _CHANGED_FIELDS}
+        self.sim.reset = self._start_over
+        self.sim.forward = self._forward
+        self._is_derived = False
+        # As robosuite does when it makes a renderer: it moves the solver's warm start.
+        self.sim.forward()
+
+    def tick(self, command: Array, *, is_first: bool) -> Array:
+        """One tick of MuJoCo's, as robosuite takes it; gives the positions from which it went.
+
+        robosuite derives everything from them three times: before the controller, in it, and in
+        MuJoCo's step. The second and the third time only forces have changed, so that what follows
+        from positions and velocities (contacts, above all) is left as it is, to the same bits.
+        """
+        model, data = self.sim.model._model, self.sim.data._data
+        mujoco.mj_forward(model, data)
+        self._is_derived = True
+        try:
+            self._pre_action(command, is_first)
+        finally:
+            self._is_derived = False
+        before: Array = data.qpos.copy()
+        if model.opt.integrator != mujoco.mjtIntegrator.mjINT_EULER:
+            mujoco.mj_step(model, data)
+            return before
+        # The parts of mj_step, in its order.
+        mujoco.mj_checkPos(model, data)
+        mujoco.mj_checkVel(model, data)
+        mujoco.mj_forwardSkip(model, data, _VELOCITY_STAGE, 0)
+        mujoco.mj_checkAcc(model, data)
+        mujoco.mj_Euler(model, data)
+        return before
+
+    def _forward(self) -> None:
+        model, data = self.sim.model._model, self.sim.data._data
+        if self._is_derived:
+            mujoco.mj_forwardSkip(model, data, _VELOCITY_STAGE, 0)
+        else:
+            mujoco.mj_forward(model, data)
+
+    def _start_over(self) -> None:
+        """What a soft reset does in place of compiling: the same state, the solver's included."""
+        model, data = self.sim.model._model, self.sim.data._data
+        for name, values in self._pristine.items():
+            getattr(model, name)[:] = values
+        mujoco.mj_resetData(model, data)
+        for _ in range(2):
+            mujoco.mj_forward(model, data)

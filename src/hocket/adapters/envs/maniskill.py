@@ -1,0 +1,205 @@
+"""ManiSkill's GPU-parallel envs as rows: `maniskill:PickCube-v1`.
+
+The env's step moves all of its rows, so rows that wait are put back after it: their simulator state
+through the env's state dict, their clocks, and everything that the robot's controllers keep for
+them. Time limits are hocket's own (`--max-steps`, or the task's). Each row is reset alone with its
+trial's seed, since tasks draw from torch's global generator, which ManiSkill seeds with the seed
+of row 0.
+
+The state is what PhysX gives out, in 32-bit floats; what its solver remembers of contacts is not in
+it. Written against ManiSkill 3's documented interfaces and tested with a stand-in that performs the
+operations of its `step` and `reset` in their order, not in SAPIEN itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hocket.adapters.envs.row_tensors import RowTensors, flatten_tensors, pick, place
+from hocket.core.contracts.batched import RowSteps
+from hocket.core.data import Array, SuccessRule, TaskInfo
+from hocket.errors import ConfigError, MissingExtraError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManiSkillConfig:
+    """How the env is made."""
+
+    obs_mode: str = "state"
+    control_mode: str | None = None
+    """None takes the robot's default."""
+    sim_backend: str = "auto"
+    prompt: str = ""
+    max_steps: int = 100
+    """ManiSkill's own limits are in a wrapper that knows one clock for all rows."""
+    success_rule: SuccessRule = "first"
+
+
+class ManiSkill:
+    """The suite of one task."""
+
+    Config: ClassVar = ManiSkillConfig
+
+    def __init__(self, argument: str, config: ManiSkillConfig) -> None:
+        if not argument:
+            raise ConfigError("No task is named. Write maniskill:PickCube-v1, for one.")
+        self._name = argument
+        self._config = config
+
+    def tasks(self) -> Sequence[TaskInfo]:
+        """The one."""
+        config = self._config
+        return (
+            TaskInfo(
+                name=self._name,
+                prompt=config.prompt,
+                max_steps=config.max_steps,
+                success_rule=config.success_rule,
+            ),
+        )
+
+    def make_rows(self, task: str, rows: int) -> ManiSkillRows:
+        """The env that ManiSkill registers under the name, without its wrappers."""
+        try:
+            importlib.import_module("mani_skill.envs")  # registers the tasks
+        except ImportError as exc:
+            raise MissingExtraError(
+                f"ManiSkill cannot be imported: {exc}. Run: pip install mani_skill"
+            ) from exc
+        import gymnasium
+
+        made: Any = gymnasium.make(
+            task,
+            num_envs=rows,
+            obs_mode=self._config.obs_mode,
+            control_mode=self._config.control_mode,
+            sim_backend=self._config.sim_backend,
+        )
+        return ManiSkillRows(made.unwrapped, task)
+
+
+class ManiSkillRows:
+    """A BatchedEnv around a BaseEnv."""
+
+    suspension = "snapshot"
+
+    def __init__(self, env: Any, task: str) -> None:
+        import torch
+
+        self._torch = torch
+        self._env = env
+        self.rows = int(env.num_envs)
+        self.tasks = (task,)
+        self.action_space = env.single_action_space
+        self._takes_rows = "env_idx" in inspect.signature(env.set_state_dict).parameters
+        self._seen: dict[str, Any] = {}
+        self.notes = (
+            "ManiSkill's state dict is restored around each step; its solver's memory of contacts "
+            "is not part of it.",
+        )
+
+    def reset(self, rows: Array, tasks: Sequence[str], seeds: Sequence[int]) -> None:
+        """Part of the BatchedEnv contract. One by one, each keyed by its own seed."""
+        del tasks
+        for row, seed in zip(rows.tolist(), seeds, strict=True):
+            ids = self._ids([row])
+            others = self._ids(np.setdiff1d(np.arange(self.rows), [row]))
+            # Its reset clears velocities of all rows, and its controllers reset all of theirs.
+            taken = self._take(others) if self._seen else None
+            lead = self._lead_with(int(seed))
+            seen, _ = self._env.reset(seed=[int(seed)], options={"env_idx": ids})
+            if row:
+                self._lead_with(lead)
+            if taken is not None:
+                self._give_back(others, taken)
+            self._see(seen, ids)
+
+    def step(self, actions: Array, active: Array) -> RowSteps:
+        """Part of the BatchedEnv contract."""
+        env = self._env
+        held = self._ids(np.flatnonzero(~active))
+        given = np.array(actions, np.float32)
+        # Rows that will be put back take the action of one that moves: that is valid.
+        given[~active] = given[int(np.argmax(active))]
+        taken = self._take(held) if len(held) else None
+        try:
+            seen, rewards, terminated, _, info = env.step(
+                self._torch.as_tensor(given, device=env.device)
+            )
+        finally:
+            if taken is not None:
+                self._give_back(held, taken)
+        self._see(seen, self._ids(np.flatnonzero(active)))
+        success = info.get("success")
+        failed = info.get("fail")
+        ended = _host(terminated).astype(np.bool_) if success is None else None
+        if ended is None:
+            # Success ends an episode where the task's rule says so, and hocket follows the rule.
+            ended = np.zeros(self.rows, np.bool_) if failed is None else _host(failed) != 0
+        return RowSteps(
+            _host(rewards).astype(np.float64),
+            ended,
+            np.zeros(self.rows, np.bool_),
+            None if success is None else _host(success) != 0,
+        )
+
+    def observe(self, rows: Array) -> Mapping[str, Array]:
+        """Part of the BatchedEnv contract: what each row saw when it moved last."""
+        ids = self._ids(rows)
+        return {key: tensor[ids] for key, tensor in self._seen.items()}
+
+    def close(self) -> None:
+        """Close the env."""
+        self._env.close()
+
+    # -- Keeping rows still --------------------------------------------------------------------
+
+    def _take(self, ids: Any) -> tuple[Any, Any, Any]:
+        env = self._env
+        controllers = RowTensors([env.agent.controller], self.rows, skip=[env, env.scene])
+        return (
+            pick(env.get_state_dict(), ids),
+            env._elapsed_steps[ids].clone(),
+            (controllers, controllers.take(ids)),
+        )
+
+    def _give_back(self, ids: Any, taken: tuple[Any, Any, Any]) -> None:
+        env = self._env
+        state, clocks, (controllers, tensors) = taken
+        if self._takes_rows:
+            env.set_state_dict(state, ids)
+        else:
+            env.set_state_dict(place(env.get_state_dict(), ids, state))
+        env._elapsed_steps[ids] = clocks
+        controllers.give_back(ids, tensors)
+
+    def _lead_with(self, seed: Any) -> Any:
+        """Row 0's seed, which torch's generator is seeded with at a reset; gives back the old."""
+        seeds = getattr(self._env, "_episode_seed", None)
+        if seeds is None or not hasattr(seeds, "__len__") or not len(seeds):
+            return seed
+        old = seeds[0].copy() if hasattr(seeds[0], "copy") else seeds[0]
+        seeds[0] = seed
+        return old
+
+    def _ids(self, rows: Any) -> Any:
+        return self._torch.as_tensor(np.asarray(rows, np.int64), device=self._env.device)
+
+    def _see(self, seen: Any, ids: Any) -> None:
+        tree = seen if isinstance(seen, Mapping) else {"state": seen}
+        for key, tensor in flatten_tensors(tree, "observation").items():
+            if key not in self._seen:
+                self._seen[key] = tensor.clone()
+            else:
+                self._seen[key][ids] = tensor[ids]
+
+
+def _host(tensor: Any) -> Array:
+    array: Array = tensor.detach().cpu().numpy()
+    return array

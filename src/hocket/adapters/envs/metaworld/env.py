@@ -1,0 +1,266 @@
+"""One MetaWorld task as an env. Importing this loads MuJoCo and MetaWorld, but no OpenGL."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Collection
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.utils import seeding
+
+from hocket.adapters.envs.gl.backends import no_gl_at_import
+from hocket.adapters.envs.gl.offscreen import OffscreenRenderer
+from hocket.adapters.envs.metaworld.suite import MetaWorldConfig
+from hocket.adapters.envs.metaworld.tasks import UPSIDE_DOWN
+from hocket.core.data import Array
+from hocket.errors import EnvError, ObservationError
+
+with no_gl_at_import():
+    import mujoco
+    from metaworld.env_dict import ALL_V3_ENVIRONMENTS
+    from metaworld.types import Task
+
+STATE_KEY = "observation/state"
+_INTEGRATION = mujoco.mjtState.mjSTATE_INTEGRATION
+_PLAIN = (type(None), bool, int, float, str, np.generic, np.ndarray, dict, list, tuple)
+_MODEL_FIELDS = ("body_pos", "body_quat", "site_pos", "site_quat")
+"""What tasks move when they reset."""
+
+
+class MetaWorldEnv(gymnasium.Env[dict[str, Any], Array]):
+    """A task whose start depends on the seed alone, not on what the object did before.
+
+    Has the abilities DeferredObservation, Snapshot and SelectsCameras. Success is
+    `info["success"]`; as in MetaWorld itself, it does not end the episode.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 80}  # noqa: RUF012
+    render_mode = "rgb_array"
+
+    def __init__(self, task: str, config: MetaWorldConfig) -> None:
+        self._task = task
+        self._config = config
+        self._sim: Any = ALL_V3_ENVIRONMENTS[task]()
+        self._sim.max_path_length = config.max_steps
+        self._sim.seeded_rand_vec = True
+        self._sim._set_task_called = True
+        self._sim._partially_observable = config.hide_goal
+        del self._sim.sawyer_observation_space  # cached with the goal hidden
+        self._pristine = _copy_plain(self._sim)
+        self._fields = {name: getattr(self._sim.model, name).copy() for name in _MODEL_FIELDS}
+        self._renderer: OffscreenRenderer | None = None
+        self._keys = camera_keys(config.cameras)
+        self._in_use = tuple(self._keys)
+        self._start: Array | None = None
+        """The vector that MetaWorld laid the scene out by."""
+        self._state: Array = np.zeros(39)
+        self.action_space = spaces.Box(-1.0, 1.0, (4,), np.float32)
+        self._describe()
+
+    # -- gymnasium.Env ---------------------------------------------------------------------------
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Array], dict[str, Any]]:
+        super().reset(seed=seed)
+        if seed is None:
+            seed = int(self.np_random.integers(2**31))
+        self._lay_out(self._draw(seed))
+        return self.observe(), {}
+
+    def step(self, action: Array) -> tuple[dict[str, Array], float, bool, bool, dict[str, Any]]:
+        reward, terminated, truncated, info = self.advance(action)
+        return self.observe(), reward, terminated, truncated, info
+
+    def render(self) -> Array:
+        """The first camera's image, whether it is in use or not."""
+        return self._image((self._config.cameras or ("corner2",))[0])
+
+    def close(self) -> None:
+        if self._renderer is not None:
+            self._renderer.close()
+            self._renderer = None
+        self._sim.close()
+
+    # -- DeferredObservation ---------------------------------------------------------------------
+
+    def advance(self, action: Array) -> tuple[float, bool, bool, dict[str, Any]]:
+        if self._start is None:
+            raise EnvError(f"{self._task}: reset the env before its first step.")
+        # In one dtype always: MetaWorld's arithmetic differs in the last bits between dtypes.
+        values = np.asarray(action, dtype=np.float32)
+        self._state, reward, terminated, truncated, info = self._sim.step(values)
+        success = bool(info["success"])
+        return float(reward), bool(terminated), bool(truncated), {**info, "success": success}
+
+    def observe(self) -> dict[str, Array]:
+        images = {key: self._image(self._keys[key]) for key in self._in_use}
+        return {STATE_KEY: self._state.copy(), **images}
+
+    # -- SelectsCameras --------------------------------------------------------------------------
+
+    @property
+    def camera_keys(self) -> tuple[str, ...]:
+        return tuple(self._keys)
+
+    def use_cameras(self, keys: Collection[str]) -> None:
+        missing = sorted(set(keys) - set(self._keys))
+        if missing:
+            raise ObservationError(
+                f"{self._task} has no camera for {missing[0]!r}; it has "
+                f"{', '.join(self._keys) or 'none'}. Set --env.cameras."
+            )
+        self._in_use = tuple(key for key in self._keys if key in keys)
+        self._describe()
+
+    # -- Snapshot --------------------------------------------------------------------------------
+
+    def get_state(self) -> Array:
+        """How the scene was laid out, what MetaWorld remembers of the last step, and MuJoCo's
+        state of integration. It may be given to another env of the same task."""
+        if self._start is None:
+            raise EnvError(f"{self._task}: reset the env before its state is taken.")
+        sim = self._sim
+        # bin-picking alone keeps this, from the step at which the object is first held.
+        held_from = getattr(sim, "_target_to_obj_init", None)
+        memory = [sim.curr_path_length, np.nan if held_from is None else held_from]
+        return np.concatenate(
+            (self._start, memory, sim._prev_obs, self._state, self._integration())
+        ).astype(np.float64)
+
+    def set_state(self, state: Array) -> None:
+        sim = self._sim
+        size = sim._random_reset_space.low.size
+        sizes = (size, 2, 18, 39, mujoco.mj_stateSize(sim.model, _INTEGRATION))
+        if state.shape != (sum(sizes),):
+            raise EnvError(
+                f"A state of {self._task} has {sum(sizes)} numbers; this has shape {state.shape}."
+            )
+        start, memory, previous, last, integration = np.split(
+            np.array(state, np.float64), np.cumsum(sizes)[:-1]
+        )
+        if self._start is None or not np.array_equal(start, self._start):
+            self._lay_out(start)
+        sim.curr_path_length = int(memory[0])
+        if hasattr(sim, "_target_to_obj_init"):
+            sim._target_to_obj_init = None if np.isnan(memory[1]) else float(memory[1])
+        sim._prev_obs, sim._last_stable_obs, self._state = previous, last.copy(), last
+        self._settle(integration)
+
+    # -- what the user should know ---------------------------------------------------------------
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Complete once the first image was rendered."""
+        if not self._in_use:
+            return ()
+        fast = (
+            "--env.render fast leaves out shadows, multisampling and reflections: images differ "
+            "from MetaWorld's own.",
+        )
+        device = self._renderer.device.notes if self._renderer is not None else ()
+        return (*(fast if self._config.render == "fast" else ()), *device)
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _draw(self, seed: int) -> Array:
+        """The layout that a seed means, by the task's own rule: some draw until a layout fits."""
+        self._forget()
+        self._sim._freeze_rand_vec = False
+        self._sim.np_random, _ = seeding.np_random(seed)
+        self._sim.reset_model()
+        return np.array(self._sim._last_rand_vec, np.float64)
+
+    def _lay_out(self, start: Array) -> None:
+        """Begin an episode as a newly made env would."""
+        self._forget()
+        data = {
+            "env_cls": type(self._sim),
+            "rand_vec": start.copy(),
+            "partially_observable": self._config.hide_goal,
+        }
+        self._sim.set_task(Task(env_name=self._task, data=pickle.dumps(data)))
+        self._state, _ = self._sim.reset()
+        self._start = start.copy()
+        self._settle(self._integration())
+
+    def _forget(self) -> None:
+        """Undo all that earlier episodes left in the simulator, in its model and in MetaWorld."""
+        _restore_plain(self._sim, self._pristine)
+        for name, values in self._fields.items():
+            getattr(self._sim.model, name)[:] = values
+        mujoco.mj_resetData(self._sim.model, self._sim.data)
+        mujoco.mj_forward(self._sim.model, self._sim.data)
+
+    def _integration(self) -> Array:
+        model, data = self._sim.model, self._sim.data
+        values = np.empty(mujoco.mj_stateSize(model, _INTEGRATION))
+        mujoco.mj_getState(model, data, values, _INTEGRATION)
+        return values
+
+    def _settle(self, integration: Array) -> None:
+        """Set MuJoCo's state, and everything that it derives for images from it."""
+        model, data = self._sim.model, self._sim.data
+        mujoco.mj_setState(model, data, integration, _INTEGRATION)
+        mujoco.mj_forward(model, data)
+        # Solving again moved the solver's warm start; the next step must find it where it was.
+        mujoco.mj_setState(model, data, integration, _INTEGRATION)
+
+    def _image(self, camera: str) -> Array:
+        if self._renderer is None:
+            fast = self._config.render == "fast"
+            self._renderer = OffscreenRenderer(self._sim.model, self._config.size, fast=fast)
+        return self._renderer.render(self._sim.data, camera, upside_down=camera in UPSIDE_DOWN)
+
+    def _describe(self) -> None:
+        size = self._config.size
+        image = spaces.Box(0, 255, (size, size, 3), np.uint8)
+        state = spaces.Box(-np.inf, np.inf, (39,), np.float64)
+        keys: dict[str, spaces.Space[Any]] = {
+            STATE_KEY: state,
+            **dict.fromkeys(self._in_use, image),
+        }
+        self.observation_space = spaces.Dict(keys)
+
+
+def camera_keys(cameras: tuple[str, ...]) -> dict[str, str]:
+    """Observation keys, and the camera behind each."""
+    keys: dict[str, str] = {}
+    for camera in cameras:
+        if camera == "gripperPOV":
+            keys["observation/wrist_image"] = camera
+        elif "observation/image" not in keys:
+            keys["observation/image"] = camera
+        else:
+            keys[f"observation/{camera}_image"] = camera
+    return keys
+
+
+def _copy_plain(sim: Any) -> dict[str, Any]:
+    """A simulator's own plain attributes. Windows into MuJoCo's memory are left out: they follow
+    the simulation by themselves."""
+    return {
+        name: copy.deepcopy(value)
+        for name, value in vars(sim).items()
+        if isinstance(value, _PLAIN) and not _is_window(value)
+    }
+
+
+def _restore_plain(sim: Any, pristine: dict[str, Any]) -> None:
+    for name, value in list(vars(sim).items()):
+        if name not in pristine and isinstance(value, _PLAIN) and not _is_window(value):
+            delattr(sim, name)
+    for name, value in pristine.items():
+        setattr(sim, name, copy.deepcopy(value))
+
+
+def _is_window(value: Any) -> bool:
+    while isinstance(value, np.ndarray):
+        if value.base is None:
+            return False
+        value = value.base
+    return not isinstance(value, _PLAIN)

@@ -1,0 +1,129 @@
+"""One row of these tasks to look at: takes the states that a run kept, and shows them.
+
+A run with rows is camera-free. Its episodes are filmed afterwards, here, from states of their own
+steps; MuJoCo only places the bodies, and simulates nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import mujoco
+import numpy as np
+from gymnasium import spaces
+
+from hocket.adapters.envs.gl.offscreen import OffscreenRenderer
+from hocket.adapters.envs.mjx.tasks import MjxTask
+from hocket.core.data import Array
+from hocket.errors import EnvError
+
+STATE_KEY = "observation/state"
+IMAGE_KEY = "observation/image"
+CAMERA = "view"
+SIZE = 256
+_GOAL = (0.2, 0.75, 0.3, 0.6)
+_ARM = (0.85, 0.5, 0.2, 1.0)
+_BLOCK = (0.35, 0.55, 0.85, 1.0)
+_FLOOR = (0.32, 0.36, 0.42, 1.0)
+
+
+class MjxView(gymnasium.Env[Any, Array]):
+    """Has the abilities `snapshot` and `cameras`. A state is a row's: positions, speeds, goal."""
+
+    def __init__(self, task: MjxTask) -> None:
+        self._task = task
+        self._model = _furnished(task)
+        self._data = mujoco.MjData(self._model)
+        self._goal = np.zeros(3)
+        self._renderer: OffscreenRenderer | None = None
+        self._in_use: tuple[str, ...] = ()
+        high = np.ones(self._model.nu, np.float32)
+        self.action_space = spaces.Box(-high, high)
+        self.observation_space = spaces.Dict({})
+
+    @property
+    def camera_keys(self) -> tuple[str, ...]:
+        """Part of the cameras ability."""
+        return (IMAGE_KEY,)
+
+    def use_cameras(self, keys: tuple[str, ...]) -> None:
+        """Part of the cameras ability."""
+        self._in_use = keys
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Array], dict[str, Any]]:
+        """Where a row begins with this seed."""
+        del options
+        qpos, goals = self._task.rules.start(np.array([seed or 0]))
+        self._place(qpos[0], np.zeros(self._model.nv), goals[0])
+        return self._look(), {}
+
+    def step(self, action: Array) -> tuple[dict[str, Array], float, bool, bool, dict[str, Any]]:
+        """Refused: rows are simulated together."""
+        raise EnvError("This env shows what rows did. It is simulated as rows, many at once.")
+
+    def get_state(self) -> Array:
+        """Part of the snapshot ability."""
+        return np.concatenate([self._data.qpos, self._data.qvel, self._goal])
+
+    def set_state(self, state: Array) -> None:
+        """Part of the snapshot ability."""
+        at = self._model.nq
+        self._place(state[:at], state[at:-3], state[-3:])
+
+    def observe(self) -> dict[str, Array]:
+        """Part of the ability to defer observations."""
+        return self._look()
+
+    def advance(self, action: Array) -> tuple[float, bool, bool, dict[str, Any]]:
+        """Refused, as `step` is."""
+        _, reward, terminated, truncated, info = self.step(action)
+        return reward, terminated, truncated, info
+
+    def close(self) -> None:
+        """Free what rendering holds. Twice is safe."""
+        if self._renderer is not None:
+            self._renderer.close()
+            self._renderer = None
+
+    def _place(self, qpos: Array, qvel: Array, goal: Array) -> None:
+        self._data.qpos[:], self._data.qvel[:], self._goal[:] = qpos, qvel, goal
+        self._data.mocap_pos[0] = goal
+        mujoco.mj_kinematics(self._model, self._data)
+        mujoco.mj_camlight(self._model, self._data)
+
+    def _look(self) -> dict[str, Array]:
+        rows = [np.asarray(part)[None] for part in (self._data.qpos, self._data.qvel, self._goal)]
+        seen: dict[str, Array] = {STATE_KEY: self._task.rules.observe(np, *rows)[0]}
+        if self._in_use:
+            if self._renderer is None:
+                self._renderer = OffscreenRenderer(self._model, SIZE, fast=False)
+            seen[IMAGE_KEY] = self._renderer.render(self._data, CAMERA)
+        return seen
+
+
+def _furnished(task: MjxTask) -> mujoco.MjModel:
+    """The task's model with a floor, light, a camera and a mark at the goal."""
+    spec = mujoco.MjSpec.from_string(task.xml())
+    for geom in spec.geoms:
+        geom.rgba = _ARM
+        if geom.name == "block":
+            geom.type, geom.rgba = mujoco.mjtGeom.mjGEOM_CYLINDER, _BLOCK
+    world = spec.worldbody
+    world.add_geom(
+        type=mujoco.mjtGeom.mjGEOM_PLANE, size=[1, 1, 0.1], rgba=_FLOOR, contype=0, conaffinity=0
+    )
+    world.add_light(pos=[0.4, -0.6, 1.6], dir=[-0.2, 0.4, -1])
+    mark = world.add_body(name="goal", mocap=True)
+    size = [task.near, 0, 0]
+    mark.add_geom(
+        type=mujoco.mjtGeom.mjGEOM_SPHERE, size=size, rgba=_GOAL, contype=0, conaffinity=0
+    )
+    # From the side and above, with all that the arm can reach in sight.
+    eye, ahead = np.array(task.eye), np.array([0.15, 0.0, 0.15]) - task.eye
+    right = np.cross(ahead, [0.0, 0.0, 1.0])
+    axes = [*right, *np.cross(right, ahead)]
+    world.add_camera(name=CAMERA, pos=eye, xyaxes=axes, fovy=50)
+    return spec.compile()

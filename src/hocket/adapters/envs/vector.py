@@ -1,0 +1,123 @@
+"""Any `gymnasium.vector.VectorEnv` with its state exposed, as rows: `vector:package.module:make`.
+
+`make(rows)` builds a vector env whose `reset` takes gymnasium's `options={"reset_mask": ...}` with
+a list of seeds (as `SyncVectorEnv` with `AutoresetMode.DISABLED` does) and that has
+
+    get_rows(rows) -> array [k, S]      all that these rows are, clocks included
+    set_rows(rows, states)
+
+or a step that takes a mask itself, and then `suspension = "mask"`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hocket.core import plugins
+from hocket.core.contracts.batched import RowSteps
+from hocket.core.data import Array, SuccessRule, TaskInfo
+from hocket.errors import ConfigError
+from hocket.workers.rows.suspendable import Suspendable
+
+_SUCCESS_KEYS = ("success", "is_success")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VectorConfig:
+    """What a vector env does not say."""
+
+    prompt: str = ""
+    max_steps: int | None = None
+    success_rule: SuccessRule = "first"
+
+
+class Vector:
+    """The suite of the one task that a factory makes."""
+
+    Config: ClassVar = VectorConfig
+
+    def __init__(self, argument: str, config: VectorConfig) -> None:
+        if ":" not in argument:
+            raise ConfigError(
+                f"'vector:{argument}' names no factory. Write vector:package.module:make, where "
+                f"make(rows) builds a gymnasium VectorEnv."
+            )
+        self._name = argument
+        self._config = config
+
+    def tasks(self) -> Sequence[TaskInfo]:
+        """The one."""
+        config = self._config
+        return (
+            TaskInfo(
+                name=self._name,
+                prompt=config.prompt,
+                max_steps=config.max_steps,
+                success_rule=config.success_rule,
+            ),
+        )
+
+    def make_rows(self, task: str, rows: int) -> VectorRows:
+        """The factory's env."""
+        make: Callable[[int], Any] = plugins.find("envs", self._name).build
+        return VectorRows(make(rows), task)
+
+
+class VectorRows:
+    """A BatchedEnv around a VectorEnv."""
+
+    def __init__(self, env: Any, task: str) -> None:
+        self._env = Suspendable(env)
+        self.suspension = self._env.suspension
+        self.rows = self._env.rows
+        self.tasks = (task,)
+        self.action_space = env.single_action_space
+        self._seen: dict[str, Array] = {}
+
+    def reset(self, rows: Array, tasks: Sequence[str], seeds: Sequence[int]) -> None:
+        """Part of the BatchedEnv contract."""
+        del tasks
+        mask = np.zeros(self.rows, np.bool_)
+        mask[rows] = True
+        all_seeds: list[int | None] = [None] * self.rows
+        for row, seed in zip(rows.tolist(), seeds, strict=True):
+            all_seeds[row] = int(seed)
+        if not self._seen:
+            # A vector env begins with all of its rows; those that nobody asked for wait.
+            self._env.reset(seed=[0 if seed is None else seed for seed in all_seeds])
+        seen, _ = self._env.reset(seed=all_seeds, options={"reset_mask": mask})
+        self._see(seen, mask)
+
+    def step(self, actions: Array, active: Array) -> RowSteps:
+        """Part of the BatchedEnv contract."""
+        seen, rewards, terminated, truncated, info = self._env.step(actions, active)
+        self._see(seen, active)
+        success = next((info[key] for key in _SUCCESS_KEYS if key in info), None)
+        return RowSteps(
+            np.asarray(rewards, np.float64),
+            np.asarray(terminated, np.bool_),
+            np.asarray(truncated, np.bool_),
+            None if success is None else np.asarray(success).astype(np.bool_),
+        )
+
+    def observe(self, rows: Array) -> dict[str, Array]:
+        """Part of the BatchedEnv contract."""
+        return {key: array[rows] for key, array in self._seen.items()}
+
+    def close(self) -> None:
+        """Close the env."""
+        self._env.close()
+
+    def _see(self, seen: Any, mask: Array) -> None:
+        tree = seen if isinstance(seen, Mapping) else {"state": seen}
+        for key, value in tree.items():
+            name = key if "/" in key else f"observation/{key}"
+            array = np.asarray(value)
+            if name not in self._seen:
+                self._seen[name] = array.copy()
+            else:
+                self._seen[name][mask] = array[mask]

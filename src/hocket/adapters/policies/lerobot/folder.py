@@ -1,0 +1,231 @@
+"""A policy folder as LeRobot saves it: checked first, then loaded, without the network."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hocket.errors import ConfigError, MissingExtraError
+
+if TYPE_CHECKING:
+    from hocket.adapters.policies.lerobot.policy import LeRobotConfig
+
+WEIGHTS = "model.safetensors"
+_PROCESSORS = ("policy_preprocessor.json", "policy_postprocessor.json")
+_PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+
+_SILENT = ("pi0", "pi05", "pi0_fast")
+_LONGEST = 600
+"""Characters of torch's account of what does not fit."""
+
+REFUSED = {
+    "reward_classifier": "it is a reward model and answers with no actions",
+    "sarm": "it is a reward model and answers with no actions",
+    "lingbot_va": "it keeps a cache for the whole batch that cannot be split by lane",
+}
+"""Policies that cannot be asked in batches safely, and why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """A policy with its own processors."""
+
+    policy: Any
+    config: Any
+    preprocess: Any
+    postprocess: Any
+
+
+def find_folder(argument: str) -> Path:
+    """The folder that a path or a hub's id means; an id must be in the local cache already."""
+    if not argument:
+        raise ConfigError("Say which policy: lerobot:path/to/checkpoint.")
+    folder = Path(argument).expanduser()
+    if folder.is_dir():
+        inner = folder / "pretrained_model"
+        return inner if not (folder / "config.json").exists() and inner.is_dir() else folder
+    if folder.exists():
+        raise ConfigError(f"{argument!r} is a file; name the folder that LeRobot saved.")
+    if argument.count("/") == 1 and not argument.startswith((".", "/", "~")):
+        return _in_cache(argument)
+    raise ConfigError(f"There is no policy folder {argument!r}.")
+
+
+def _in_cache(name: str) -> Path:
+    try:
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    except ImportError:
+        raise ConfigError(f"There is no policy folder {name!r}.") from None
+    try:
+        return Path(snapshot_download(name, local_files_only=True))
+    except (LocalEntryNotFoundError, HfHubHTTPError, ValueError, OSError):
+        raise ConfigError(
+            f"There is no folder {name!r}, and no such model in the local cache of Hugging Face's "
+            f"hub. hocket downloads nothing; run: huggingface-cli download {name}"
+        ) from None
+
+
+def check_folder(folder: Path) -> dict[str, Any]:
+    """The folder's configuration as it stands, once everything needed is there."""
+    try:
+        plain: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    except OSError as exc:
+        raise ConfigError(f"{folder} is no LeRobot policy: it has no config.json.") from exc
+    except ValueError as exc:
+        raise ConfigError(f"{folder / 'config.json'} is no JSON: {exc}") from exc
+    kind = plain.get("type") if isinstance(plain, dict) else None
+    if not isinstance(kind, str):
+        raise ConfigError(f"{folder / 'config.json'} does not say its policy's type.")
+    if kind in REFUSED:
+        raise ConfigError(f"A {kind!r} policy cannot be evaluated in batches: {REFUSED[kind]}.")
+    if not (folder / WEIGHTS).is_file():
+        pickled = sorted(path.name for path in folder.iterdir() if path.suffix in _PICKLED)
+        if pickled:
+            raise ConfigError(
+                f"{folder} has its weights as {pickled[0]}, a pickle, which can run code when it "
+                f"is read: refused. Where you trust it, load it with LeRobot and save it again "
+                f"(policy.save_pretrained), which writes {WEIGHTS}."
+            )
+        raise ConfigError(f"{folder} has no {WEIGHTS}.")
+    for name in _PROCESSORS:
+        if not (folder / name).is_file():
+            raise ConfigError(
+                f"{folder} has no {name}: it was saved by a LeRobot older than 0.4, which kept "
+                f"normalization inside of the weights. Convert it with LeRobot's "
+                f"migrate_policy_normalization."
+            )
+    return plain
+
+
+def load(folder: Path, settings: LeRobotConfig, device: str) -> Loaded:
+    """The policy on its device, in evaluation mode, and its processors."""
+    # Before anything of Hugging Face's is imported: what is missing must fail, not be fetched.
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    mend_torchvision()
+    try:
+        from lerobot.configs.policies import PreTrainedConfig
+        from lerobot.policies.factory import get_policy_class, make_pre_post_processors
+        from lerobot.utils.import_utils import register_third_party_plugins
+    except ImportError as exc:
+        raise MissingExtraError(
+            f"LeRobot cannot be imported in {sys.executable}: {exc}. Install it there (pip install "
+            f"'hocket[lerobot]'), or name an interpreter that has it: --policy-python PATH."
+        ) from exc
+    register_third_party_plugins()
+    refuse_unpatched(check_folder(folder)["type"])
+    try:
+        config: Any = PreTrainedConfig.from_pretrained(str(folder))
+    except Exception as exc:
+        # The parser's errors have no common root; a checkpoint of another LeRobot ends here.
+        raise ConfigError(
+            f"LeRobot {version('lerobot')} cannot read {folder / 'config.json'}, perhaps since "
+            f"another version saved it: {str(exc)[:_LONGEST]}"
+        ) from exc
+    config.device = device
+    # Weights come from the folder; what a config names here would be downloaded for nothing.
+    for name in ("pretrained_backbone_weights",):
+        if hasattr(config, name):
+            setattr(config, name, None)
+    if hasattr(config, "load_vlm_weights"):
+        config.load_vlm_weights = False
+    changes: dict[str, Any] = {"device_processor": {"device": device}}
+    if settings.vlm:
+        if hasattr(config, "vlm_model_name"):
+            config.vlm_model_name = settings.vlm
+        changes["tokenizer_processor"] = {"tokenizer_name": settings.vlm}
+    policy = _load_weights(get_policy_class(config.type), folder, config)
+    before, after = make_pre_post_processors(
+        config,
+        pretrained_path=str(folder),
+        preprocessor_overrides=_existing(folder / _PROCESSORS[0], changes),
+        postprocessor_overrides={},
+    )
+    return Loaded(policy=policy, config=config, preprocess=before, postprocess=after)
+
+
+def refuse_unpatched(kind: str) -> None:
+    """Raise where LeRobot's pi0 would: before 0.5 it needs a transformers patched for it."""
+    if kind not in _SILENT or tuple(map(int, version("lerobot").split(".")[:2])) >= (0, 5):
+        return
+    try:
+        importlib.import_module("transformers.models.siglip.check")
+    except ImportError:
+        raise ConfigError(
+            f"LeRobot {version('lerobot')} runs {kind!r} only on a transformers that was patched "
+            f"for it. LeRobot 0.5 and later need no patch: tools/make_venvs.sh lerobot-0.6, then "
+            f"--policy-python venvs/lerobot-0.6/bin/python."
+        ) from None
+
+
+def _load_weights(kind: Any, folder: Path, config: Any) -> Any:
+    """The policy with the folder's weights. LeRobot's pi0 and its kin only print that weights could
+    not be loaded and go on with random ones: whether they were is watched here."""
+    refusals: list[str] = ["the file cannot be read"]
+    original = kind.load_state_dict
+
+    def watched(self: Any, *parts: Any, **named: Any) -> Any:
+        try:
+            result = original(self, *parts, **named)
+        except RuntimeError as exc:
+            refusals.append(str(exc))
+            raise
+        refusals.clear()
+        return result
+
+    kind.load_state_dict = watched
+    try:
+        policy = kind.from_pretrained(str(folder), config=config, strict=True)
+    except RuntimeError as exc:
+        if "state_dict" not in str(exc):
+            raise
+        refusals = [str(exc)]
+        policy = None
+    finally:
+        kind.load_state_dict = original
+    if policy is None or (refusals and config.type in _SILENT):
+        raise ConfigError(
+            f"{folder / WEIGHTS} does not fit the policy that config.json describes: "
+            f"{refusals[-1][:_LONGEST]}"
+        )
+    return policy
+
+
+def _existing(file: Path, changes: dict[str, Any]) -> dict[str, Any]:
+    """Those changes whose step the pipeline has; LeRobot refuses others."""
+    steps = json.loads(file.read_text()).get("steps", [])
+    names = {step.get("registry_name") for step in steps}
+    return {name: change for name, change in changes.items() if name in names}
+
+
+def mend_torchvision() -> None:
+    """Let a torchvision that was built for another device than torch be imported.
+
+    Its compiled operators are then missing, and importing it fails at the registration of two of
+    them. Policies use its networks, not these operators.
+    """
+    import torch
+
+    try:
+        import torchvision
+    except RuntimeError as exc:
+        if "torchvision::nms does not exist" not in str(exc):
+            raise
+        for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+            del sys.modules[name]
+        _kept.append(torch.library.Library("torchvision", "DEF"))
+        for name in ("nms", "qnms"):
+            _kept[0].define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        import torchvision  # noqa: F401
+    except ImportError:
+        return
+
+
+_kept: list[Any] = []
+"""Operators live as long as the library object that defined them."""

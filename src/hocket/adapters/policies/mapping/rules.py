@@ -1,0 +1,264 @@
+"""A mapping as data: for each key of the server's request, what of the observation makes it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hocket.adapters.policies.mapping.images import as_uint8, resize_with_pad
+from hocket.core.data import Array, Observation
+from hocket.core.plugins import did_you_mean
+from hocket.errors import ChunkShapeError, ConfigError, ObservationError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """One key of a request. Steps run in the order of the attributes here."""
+
+    sources: tuple[str, ...]
+    """Keys of the observation; several are flattened and joined end to end."""
+    slice: tuple[int, int] | None = None
+    """Of the last axis."""
+    rotate: int = 0
+    """Degrees, counter-clockwise: 0, 90, 180 or 270."""
+    resize: tuple[int, int] | None = None
+    """Height and width; scaled to fit, centred on black. Makes the image uint8."""
+    range: tuple[tuple[float, float], tuple[float, float]] | None = None
+    """From one range to another, linearly."""
+    dtype: str | None = None
+    layout: str = "hwc"
+    """`hwc`, or `chw` for servers that want channels first."""
+    size: int | None = None
+    """Numbers that it must have in all."""
+
+    @property
+    def is_image(self) -> bool:
+        return self.resize is not None or self.rotate != 0 or self.layout == "chw"
+
+    def make(self, key: str, observation: Observation, owner: str) -> Array:
+        """The value of this key, or ObservationError with the name of what is missing or wrong."""
+        parts = [_find(source, key, observation, owner) for source in self.sources]
+        value = parts[0] if len(parts) == 1 else np.concatenate([p.reshape(-1) for p in parts])
+        if self.is_image and value.ndim != 3:
+            raise ObservationError(
+                f"The mapping {owner!r} makes the image {key!r} of {self.sources[0]!r}, whose "
+                f"shape {value.shape} is not (height, width, channels)."
+            )
+        if self.slice is not None:
+            value = value[..., self.slice[0] : self.slice[1]]
+        if self.rotate:
+            value = np.rot90(value, self.rotate // 90, axes=(0, 1))
+        if self.resize is not None:
+            value = resize_with_pad(as_uint8(value), *self.resize)
+        if self.range is not None:
+            (low, high), (new_low, new_high) = self.range
+            value = (value - low) * ((new_high - new_low) / (high - low)) + new_low
+        if self.dtype is not None:
+            value = value.astype(self.dtype, copy=False)
+        if self.layout == "chw":
+            value = np.moveaxis(value, -1, 0)
+        if self.size is not None and value.size != self.size:
+            raise ObservationError(
+                f"The mapping {owner!r} makes {key!r} of {' + '.join(self.sources)}: that is "
+                f"{value.size} numbers, and the server takes {self.size}."
+            )
+        return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gripper:
+    """The gripper's place in an action, and how the server's numbers become the env's."""
+
+    index: int = -1
+    threshold: float | None = None
+    """Above it is `closed`, else `open`; None maps `range` linearly instead."""
+    opened: float = 0.0
+    closed: float = 1.0
+    range: tuple[tuple[float, float], tuple[float, float]] | None = None
+
+    def apply(self, actions: Array) -> None:
+        """Rewrites the gripper's column."""
+        column = actions[..., self.index]
+        if self.range is not None:
+            (low, high), (new_low, new_high) = self.range
+            column = (column - low) * ((new_high - new_low) / (high - low)) + new_low
+        if self.threshold is not None:
+            column = np.where(column > self.threshold, self.closed, self.opened)
+        actions[..., self.index] = column
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionRule:
+    """How a server's actions become the env's."""
+
+    slice: tuple[int, int] | None = None
+    """Of the columns."""
+    gripper: Gripper | None = None
+    clip: tuple[float, float] | None = None
+
+    def apply(self, chunk: Array, owner: str) -> Array:
+        """The env's actions `[T, A]`, not shared with `chunk`."""
+        if self.slice is not None:
+            start, stop = self.slice
+            if chunk.shape[-1] < stop:
+                raise ChunkShapeError(
+                    f"The mapping {owner!r} takes columns {start} to {stop} of the server's "
+                    f"actions, which have {chunk.shape[-1]}. Is it the server's embodiment?"
+                )
+            chunk = chunk[..., start:stop]
+        actions = np.array(chunk, dtype=np.result_type(chunk.dtype, np.float32))
+        if self.gripper is not None:
+            self.gripper.apply(actions)
+        if self.clip is not None:
+            np.clip(actions, *self.clip, out=actions)
+        return actions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleMapping:
+    """A mapping made of rules; `request` and `actions` are what any mapping has."""
+
+    name: str
+    fields: Mapping[str, Field]
+    prompt: str | None = "prompt"
+    """The server's key for the prompt; None sends none."""
+    nested: tuple[str, ...] = ()
+    """`images` sends `images/x` as `{"images": {"x": ..}}`."""
+    answer: ActionRule = dataclasses.field(default_factory=ActionRule)
+    control_rate: float | None = None
+    replan: int | None = None
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The env's keys that it reads."""
+        return tuple(dict.fromkeys(s for field in self.fields.values() for s in field.sources))
+
+    @property
+    def cameras(self) -> tuple[str, ...]:
+        """Those that are images."""
+        fields = [field for field in self.fields.values() if field.is_image]
+        return tuple(dict.fromkeys(s for field in fields for s in field.sources))
+
+    @property
+    def action_size(self) -> int | None:
+        """Numbers a step, where the rules say."""
+        return None if self.answer.slice is None else self.answer.slice[1] - self.answer.slice[0]
+
+    def request(self, observation: Observation, prompt: str) -> dict[str, Any]:
+        """What the server is asked, from one env's observation."""
+        found: dict[str, Any] = {}
+        for key, field in self.fields.items():
+            place = found
+            head, _, tail = key.partition("/")
+            if tail and head in self.nested:
+                place, key_there = found.setdefault(head, {}), tail
+            else:
+                key_there = key
+            place[key_there] = field.make(key, observation, self.name)
+        if self.prompt is not None:
+            found[self.prompt] = prompt
+        return found
+
+    def actions(self, chunk: Array) -> Array:
+        """The env's actions, from one chunk of the server's."""
+        return self.answer.apply(chunk, self.name)
+
+
+def parse_mapping(name: str, data: Any) -> RuleMapping:
+    """A mapping from plain data, as a YAML file holds it; unknown keys are errors."""
+    top = _mapping(f"{name}", data)
+    _refuse_unknown(name, top, ("request", "prompt", "nested", "actions", "control_rate", "replan"))
+    fields = {
+        str(key): _field(f"{name}: request.{key}", value)
+        for key, value in _mapping(f"{name}: request", top.get("request", {})).items()
+    }
+    if not fields:
+        raise ConfigError(f"{name}: `request` must name at least one key of the server's.")
+    prompt = top.get("prompt", "prompt")
+    rate, replan = top.get("control_rate"), top.get("replan")
+    return RuleMapping(
+        name=name,
+        fields=fields,
+        prompt=None if prompt is None else str(prompt),
+        nested=tuple(top.get("nested", ())),
+        answer=_answer(f"{name}: actions", top.get("actions", {})),
+        control_rate=None if rate is None else float(rate),
+        replan=None if replan is None else int(replan),
+    )
+
+
+def _field(where: str, value: Any) -> Field:
+    rule = {"from": value} if isinstance(value, (str, list, tuple)) else _mapping(where, value)
+    names = [f.name for f in dataclasses.fields(Field)]
+    _refuse_unknown(where, rule, ["from", *names[1:]])
+    sources = rule.get("from")
+    if isinstance(sources, str):
+        sources = (sources,)
+    if not isinstance(sources, (list, tuple)) or not sources:
+        raise ConfigError(f"{where}: `from` must be a key of the env's observation, or several.")
+    settings = {key: _frozen(part) for key, part in rule.items() if key != "from"}
+    field = Field(sources=tuple(sources), **settings)
+    if field.rotate not in (0, 90, 180, 270):
+        raise ConfigError(f"{where}: rotate must be 0, 90, 180 or 270, not {field.rotate!r}.")
+    if field.layout not in ("hwc", "chw"):
+        raise ConfigError(f"{where}: layout must be hwc or chw, not {field.layout!r}.")
+    _check_pairs(where, rule, ("slice", "resize"))
+    if field.dtype is not None:
+        try:
+            np.dtype(field.dtype)
+        except TypeError as exc:
+            raise ConfigError(f"{where}: {field.dtype!r} is no dtype.") from exc
+    return field
+
+
+def _answer(where: str, value: Any) -> ActionRule:
+    rule = _mapping(where, value)
+    _refuse_unknown(where, rule, [f.name for f in dataclasses.fields(ActionRule)])
+    _check_pairs(where, rule, ("slice", "clip"))
+    settings = {key: _frozen(part) for key, part in rule.items() if key != "gripper"}
+    gripper = None
+    if rule.get("gripper") is not None:
+        parts = _mapping(f"{where}.gripper", rule["gripper"])
+        _refuse_unknown(f"{where}.gripper", parts, [f.name for f in dataclasses.fields(Gripper)])
+        gripper = Gripper(**{key: _frozen(part) for key, part in parts.items()})
+    return ActionRule(gripper=gripper, **settings)
+
+
+def _find(source: str, key: str, observation: Observation, owner: str) -> Array:
+    value = observation.get(source)
+    if value is None:
+        raise ObservationError(
+            f"The mapping {owner!r} makes {key!r} of {source!r}, which the env does not give."
+            f"{did_you_mean(source, observation)} It gives: {', '.join(sorted(observation))}."
+        )
+    return value
+
+
+def _mapping(where: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{where} must be keys with values, not {value!r}.")
+    return value
+
+
+def _refuse_unknown(where: str, found: Mapping[str, Any], known: Any) -> None:
+    for key in found:
+        if key not in known:
+            raise ConfigError(
+                f"{where} has no setting {key!r}.{did_you_mean(str(key), known)} "
+                f"It has: {', '.join(known)}."
+            )
+
+
+def _check_pairs(where: str, rule: Mapping[str, Any], keys: tuple[str, ...]) -> None:
+    for key in keys:
+        pair = rule.get(key)
+        if pair is not None and (not isinstance(pair, (list, tuple)) or len(pair) != 2):
+            raise ConfigError(f"{where}: {key} must be two numbers, not {pair!r}.")
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(part) for part in value) if isinstance(value, list) else value

@@ -1,0 +1,275 @@
+"""One connection to an OpenPI server, and what can go wrong with it.
+
+The protocol has no request numbers: a connection that saw a deadline, a cancellation or an error is
+aborted and never used again, so a late reply can never be taken for a newer one; nor can one that
+came twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import socket
+import ssl
+import sys
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from websockets.asyncio.client import ClientConnection, connect, unix_connect
+from websockets.exceptions import InvalidStatus, WebSocketException
+
+from hocket.adapters.policies.openpi.msgpack_numpy import unpack
+from hocket.adapters.policies.openpi.protocol import Announcement, find_announcement
+from hocket.errors import (
+    ConfigError,
+    HocketError,
+    PolicyError,
+    PolicyUnavailableError,
+    WireError,
+)
+
+DEFAULT_PORT = 8000
+API_KEY_VARIABLE = "HOCKET_API_KEY"
+PING_INTERVAL_S = 20.0
+FRAGMENT = 1 << 20
+"""Longer frames go in pieces: an event loop's write buffer is slow with many megabytes at once."""
+REFUSED_STATUSES = (401, 403, 404)
+
+Answer = TypeVar("Answer")
+Read = Callable[[bytes], Answer]
+"""What a reply says; raises where it is none, and the connection then ends."""
+
+
+class Unreachable(PolicyUnavailableError):
+    """No connection could be made; nothing was asked."""
+
+
+class Dropped(PolicyUnavailableError):
+    """The connection was lost, or fell silent, with a request in flight."""
+
+
+class Repeated(Dropped):
+    """A reply is equal, to the byte, to the one before: it may be that one once more."""
+
+    def __init__(self, frame: bytes) -> None:
+        super().__init__("It sent the same reply twice.")
+        self.frame = frame
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """Where a server listens."""
+
+    name: str
+    uri: str
+    socket_path: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialing:
+    """How connections are made."""
+
+    api_key: str | None = None
+    tls: ssl.SSLContext | None = None
+    open_timeout_s: float = 10.0
+    max_reply_bytes: int = 256 << 20
+
+
+def parse_endpoints(argument: str) -> tuple[Endpoint, ...]:
+    """`host:8000`, `wss://host/path`, `unix:/run/x.sock`, or several with commas between."""
+    parts = [part.strip() for part in argument.split(",")]
+    if not all(parts):
+        raise ConfigError(
+            "openpi:// needs the address of a server: openpi://host:8000, or several with commas."
+        )
+    return tuple(_parse_endpoint(part) for part in parts)
+
+
+def _parse_endpoint(text: str) -> Endpoint:
+    place = text.removeprefix("openpi://").removeprefix("openpi:")
+    if place.startswith("unix:"):
+        path = place.removeprefix("unix:")
+        return Endpoint(name=place, uri="ws://localhost/", socket_path=path)
+    if place.startswith(("ws://", "wss://")):
+        return Endpoint(name=place, uri=place)
+    match = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]+)(?::(\d{1,5}))?/?", place)
+    if match is None:
+        raise ConfigError(f"{text!r} is no address of a server. Write openpi://host:8000.")
+    host, port = match[1], int(match[2] or DEFAULT_PORT)
+    return Endpoint(name=f"{host}:{port}", uri=f"ws://{host}:{port}")
+
+
+class Connection:
+    """An open connection whose metadata has come, and which answers one question at a time."""
+
+    def __init__(self, socket_: ClientConnection, metadata: Any, source: str) -> None:
+        self._socket = socket_
+        self.metadata = metadata
+        self.announcement: Announcement | None = find_announcement(metadata)
+        self.source = source
+        self._is_usable = True
+        self._expected: asyncio.Future[str | bytes] | None = None
+        self._last: bytes | None = None
+        self._reader = asyncio.get_running_loop().create_task(self._read())
+
+    @classmethod
+    async def open(cls, endpoint: Endpoint, dialing: Dialing, number: int) -> Connection:
+        """Connect and read the metadata; Unreachable where that fails or takes too long."""
+        opened: ClientConnection | None = None
+        try:
+            async with _within(dialing.open_timeout_s):
+                opened = await _dial(endpoint, dialing)
+                metadata = await opened.recv()
+                if isinstance(metadata, str):
+                    raise WireError(f"its first frame is text: {metadata[:200]!r}")
+                return cls(opened, unpack(metadata), f"openpi://{endpoint.name}#{number}")
+        except InvalidStatus as exc:
+            status = exc.response.status_code
+            if status in REFUSED_STATUSES:
+                raise PolicyUnavailableError(
+                    f"The server at {endpoint.name} refuses with HTTP {status}"
+                    + (": set its key with --policy.api-key-file." if status != 404 else ".")
+                ) from exc
+            raise Unreachable(f"{endpoint.name} answers HTTP {status}") from exc
+        except (OSError, WebSocketException, WireError, EOFError) as exc:
+            if opened is not None:
+                opened.transport.abort()
+            raise Unreachable(f"{endpoint.name}: {exc or type(exc).__name__}") from exc
+        except BaseException:
+            if opened is not None:
+                opened.transport.abort()
+            raise
+
+    async def ask(
+        self, frame: bytes, timeout_s: float, read: Read[Answer], *, trusts_repeats: bool
+    ) -> Answer:
+        """One request, and what `read` makes of its reply. Whatever goes wrong ends the connection:
+        so does a reply that `read` raises for, and one like the reply before, unless repeats are to
+        be trusted."""
+        self._expected = asyncio.get_running_loop().create_future()
+        try:
+            async with _within(timeout_s):
+                await self._socket.send(frame if len(frame) <= FRAGMENT else _fragments(frame))
+                reply = await self._expected
+        except TimeoutError as exc:
+            self.abort()
+            raise Dropped(f"{self.source} did not answer within {timeout_s:.1f} s") from exc
+        except (OSError, WebSocketException) as exc:
+            self.abort()
+            raise Dropped(f"{self.source} was lost: {exc or type(exc).__name__}") from exc
+        except BaseException:
+            self.abort()
+            raise
+        if isinstance(reply, str):
+            self.abort()
+            raise PolicyError(f"{self.source} answered with an error:\n{reply}")
+        if reply == self._last and not trusts_repeats:
+            self.abort()
+            raise Repeated(reply)
+        self._last = reply
+        try:
+            return read(reply)
+        except HocketError as exc:
+            self.abort()
+            raise type(exc)(f"{self.source}: {exc}") from exc
+        except BaseException:
+            self.abort()
+            raise
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it may be asked."""
+        return self._is_usable and not self._reader.done()
+
+    def abort(self) -> None:
+        """End it at once; the server sees a reset."""
+        self._is_usable = False
+        self._reader.cancel()
+        self._socket.transport.abort()
+
+    async def close(self) -> None:
+        """End it politely, within a second."""
+        self._is_usable = False
+        with contextlib.suppress(OSError, WebSocketException, TimeoutError):
+            async with _within(1.0):
+                await self._socket.close()
+        self.abort()
+
+    async def _read(self) -> None:
+        """Hand each frame to whoever waits for it. One that nobody waits for means that server and
+        client are out of step: from then on no reply could be trusted."""
+        failure: Exception = ConnectionResetError("closed by the server")
+        try:
+            async for message in self._socket:
+                if self._expected is None or self._expected.done():
+                    failure = ConnectionResetError("it sent a reply that nobody asked for")
+                    break
+                self._expected.set_result(message)
+        except (OSError, WebSocketException) as exc:
+            failure = exc
+        finally:
+            self._is_usable = False
+            self._socket.transport.abort()
+            if self._expected is not None and not self._expected.done():
+                self._expected.set_exception(failure)
+
+
+def _fragments(frame: bytes) -> list[memoryview]:
+    view = memoryview(frame)
+    return [view[start : start + FRAGMENT] for start in range(0, len(view), FRAGMENT)]
+
+
+async def _dial(endpoint: Endpoint, dialing: Dialing) -> ClientConnection:
+    headers = {"Authorization": f"Api-Key {dialing.api_key}"} if dialing.api_key else None
+    settings: dict[str, Any] = {
+        "compression": None,
+        "max_size": dialing.max_reply_bytes,
+        "additional_headers": headers,
+        # Pings keep the way open, and none is ever waited for: a stock server that infers for a
+        # minute cannot answer them. The kernel's own keep-alive finds peers that are gone.
+        "ping_interval": PING_INTERVAL_S,
+        "ping_timeout": None,
+        "open_timeout": dialing.open_timeout_s,
+        "close_timeout": 1.0,
+    }
+    if endpoint.socket_path is not None:
+        return await unix_connect(endpoint.socket_path, endpoint.uri, **settings)
+    if endpoint.uri.startswith("wss:"):
+        settings["ssl"] = dialing.tls or ssl.create_default_context()
+    opened = await connect(endpoint.uri, proxy=None, **settings)
+    _keep_alive(opened.transport.get_extra_info("socket"))
+    return opened
+
+
+def _keep_alive(raw: Any) -> None:
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 6)):
+        if hasattr(socket, name):
+            raw.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+@contextlib.asynccontextmanager
+async def _within(seconds: float) -> AsyncIterator[None]:
+    """`asyncio.timeout`, which Python 3.10 has not."""
+    task = asyncio.current_task()
+    assert task is not None
+    expired = False
+
+    def expire() -> None:
+        nonlocal expired
+        expired = True
+        task.cancel()
+
+    timer = asyncio.get_running_loop().call_later(seconds, expire)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if expired:
+            if sys.version_info >= (3, 11):
+                task.uncancel()
+            raise TimeoutError(f"nothing within {seconds:.1f} s") from None
+        raise
+    finally:
+        timer.cancel()

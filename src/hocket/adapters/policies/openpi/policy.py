@@ -1,0 +1,355 @@
+"""`openpi://host:8000`: a policy that lives in an OpenPI server, stock or hocket's own.
+
+Nothing is connected before the first question. A stock server is asked row by row over a small pool
+of connections; a server that announces hocket's extensions is asked batch by batch, with noise
+seeds and sessions. Several addresses with commas between are replicas of one policy.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import ssl
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hocket.adapters.policies.mapping import Embodiment, Identity, check_env, open_mapping
+from hocket.adapters.policies.openpi.connection import (
+    API_KEY_VARIABLE,
+    Dialing,
+    Endpoint,
+    parse_endpoints,
+)
+from hocket.adapters.policies.openpi.loop_thread import LoopThread
+from hocket.adapters.policies.openpi.msgpack_numpy import pack
+from hocket.adapters.policies.openpi.protocol import (
+    Announcement,
+    batch_arrays,
+    batch_request,
+    bind_key,
+    bind_request,
+    check_extended,
+    read_chunk,
+    read_extended,
+    read_observation,
+    reset_request,
+)
+from hocket.adapters.policies.openpi.replica import (
+    STOCK_CONNECTIONS,
+    Patience,
+    Replica,
+    Reply,
+)
+from hocket.adapters.policies.openpi.servers import Servers
+from hocket.adapters.policies.openpi.shared import (
+    WORTH_BYTES,
+    SharedArrays,
+    SharedArraysError,
+    this_machine,
+)
+from hocket.core.data import Actions, Array, Batch, EnvSpec, Observation, PolicySpec, Row
+from hocket.errors import ChunkShapeError, ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenPIConfig:
+    """How to reach a server, and how its keys are made."""
+
+    mapping: str = ""
+    """droid, libero, aloha, metaworld, a .yaml file, or package.module:Class; empty sends the
+    env's own keys."""
+    connections: int = 0
+    """To each server; 0 means 2 for a stock server, more where it announces that."""
+    timeout_s: float = 60.0
+    """For one request; each request ahead of it on the same server adds as much."""
+    ready_timeout_s: float = 240.0
+    """For a server to come up, or back, and for its first answer."""
+    retries: int = 3
+    """Times that a question is asked again after a drop."""
+    api_key_file: str = ""
+    """Holds the server's key; the variable HOCKET_API_KEY does too."""
+    ca_file: str = ""
+    """Certificate that a wss:// server must prove itself with."""
+    reply_key: str = ""
+    """The key of the actions in a reply; empty takes `actions` or `action`."""
+    max_batch: int = 1
+    """Rows that a stock server is asked for in one call, one after the other."""
+    flush_on_reconnect: bool = False
+    """After a lost connection, recall what is left of the chunks that came over it, and ask again:
+    for servers that keep state. A stock server keeps none."""
+
+    def __post_init__(self) -> None:
+        if self.connections < 0 or self.retries < 0 or self.max_batch < 1:
+            raise ValueError("connections and retries must be 0 or more, max_batch 1 or more")
+        if self.timeout_s <= 0 or self.ready_timeout_s <= 0:
+            raise ValueError("timeout_s and ready_timeout_s must be more than 0")
+
+
+class OpenPI:
+    """A remote policy. Stateless unless its server says otherwise."""
+
+    Config = OpenPIConfig
+
+    def __init__(self, argument: str, config: OpenPIConfig | None = None) -> None:
+        self._config = config or OpenPIConfig()
+        self._endpoints = parse_endpoints(argument)
+        self._mapping: Embodiment = open_mapping(self._config.mapping)
+        self._dialing = _dialing(self._config)
+        self._numbers = itertools.count(1)
+        self._shared: SharedArrays | None = None
+        # Guards what is below, and the shared memory: threads that ask for the first time at once
+        # must share one client.
+        self._lock = threading.Lock()
+        self._client: _Client | None = None
+        self._spec: PolicySpec | None = None
+        self._announcement: Announcement | None = None
+
+    @property
+    def spec(self) -> PolicySpec:
+        """What the server announces, and what the mapping makes of it. Connects the first time."""
+        self._connect()
+        assert self._spec is not None
+        return self._spec
+
+    def bind(self, spec: EnvSpec) -> None:
+        """Check that an env can feed the mapping; a hocket server's policy is told of it too."""
+        check_env(self._mapping, self._config.mapping, spec)
+        client = self._connect()
+        if self._announcement is not None and isinstance(self._mapping, Identity):
+            number = next(self._numbers)
+            request = bind_request(number, spec)
+            read = partial(read_extended, number=number)
+            work = client.servers.tell_all(bind_key(request), pack(request), read)
+            for reply in client.thread.run(work):
+                check_extended(reply.answers[0], reply.source)
+
+    def infer(self, batch: Batch) -> Actions:
+        """The server's answer to all rows of a batch, all from one connection."""
+        client = self._connect()
+        if self._announcement is None:
+            return self._infer_stock(client, batch)
+        return self._infer_extended(client, batch)
+
+    def begin_session(self, row: Row) -> None:
+        """Tell a server that keeps state of an attempt; others have nothing to know."""
+        client = self._connect()
+        if self._announcement is not None and self._announcement.is_stateful:
+            client.thread.run(client.servers.begin(row.session))
+
+    def end_session(self, session: str) -> None:
+        """The attempt is over."""
+        client = self._connect()
+        if self._announcement is not None and self._announcement.is_stateful:
+            number = next(self._numbers)
+            try:
+                self._tell(client, number, reset_request(number, session), session)
+            finally:
+                client.thread.call(client.servers.end, session)
+
+    @property
+    def reconnects(self) -> int:
+        """Connections that were made after one was lost."""
+        client = self._client
+        return 0 if client is None else client.servers.reconnects
+
+    @property
+    def flushes(self) -> bool:
+        """Whether chunks of lost connections are to be recalled."""
+        return self._config.flush_on_reconnect
+
+    def is_stale(self, source: str) -> bool:
+        """Whether the connection that a chunk came over is gone."""
+        client = self._client
+        return client is not None and not client.servers.knows(source)
+
+    def request(self, observation: Observation, prompt: str) -> dict[str, Any]:
+        """What the server is sent for one env's observation."""
+        return self._mapping.request(observation, prompt)
+
+    def close(self) -> None:
+        """Close all connections; closing twice is safe."""
+        with self._lock:
+            client, self._client = self._client, None
+            if self._shared is not None:
+                self._shared.close()
+        if client is not None:
+            client.close()
+
+    def servers(self) -> Servers:
+        """The same servers for another event loop: what a gateway forwards single rows to."""
+        return _servers(self._endpoints, self._dialing, self._config, is_row_wise=True)
+
+    def _connect(self) -> _Client:
+        with self._lock:
+            if self._client is None:
+                self._client = _Client(
+                    _servers(self._endpoints, self._dialing, self._config, is_row_wise=False)
+                )
+            client = self._client
+            if self._spec is None:
+                connection = client.thread.run(client.servers.connect())
+                self._announcement = found = connection.announcement
+                if found is not None and found.machine and found.machine == this_machine():
+                    self._shared = SharedArrays()
+                self._spec = self._make_spec()
+        return client
+
+    def _make_spec(self) -> PolicySpec:
+        config, mapping, found = self._config, self._mapping, self._announcement
+        if found is not None:
+            spec = found.spec
+            if len(self._endpoints) > 1:
+                spec = replace(spec, concurrency=spec.concurrency * len(self._endpoints))
+                if found.is_stateful:
+                    spec = replace(spec, max_batch=1)  # rows of one batch may live on two servers
+        else:
+            # Two calls for each stock server: one that it works on, one that is on its way.
+            pool = config.connections or STOCK_CONNECTIONS
+            spec = PolicySpec(
+                chunk_length=0,
+                max_batch=config.max_batch,
+                concurrency=pool * len(self._endpoints),
+                keyed_noise=False,
+            )
+        if isinstance(mapping, Identity):
+            return spec
+        return replace(
+            spec,
+            inputs=None,
+            cameras=getattr(mapping, "cameras", None),
+            action_size=getattr(mapping, "action_size", None),
+            control_rate=getattr(mapping, "control_rate", None),
+            replan=getattr(mapping, "replan", None),
+        )
+
+    # -- One batch -------------------------------------------------------------------------------
+
+    def _infer_stock(self, client: _Client, batch: Batch) -> Actions:
+        frames = [pack(self._request(batch, i)) for i in range(len(batch.rows))]
+        read = partial(read_chunk, reply_key=self._config.reply_key)
+        reply = client.thread.run(client.servers.ask(frames, read=read))
+        chunks = [self._mapping.actions(chunk) for chunk in reply.answers]
+        return Actions(_stack(chunks, batch.pad, reply.source), source=reply.source)
+
+    def _infer_extended(self, client: _Client, batch: Batch) -> Actions:
+        assert self._announcement is not None
+        asked = batch if isinstance(self._mapping, Identity) else self._mapped(batch)
+        number = next(self._numbers)
+        stateful = self._announcement.is_stateful
+        sessions = [row.session for row in batch.rows] if stateful else []
+        try:
+            reply = self._ask_batch(client, number, asked, sessions)
+            answer = reply.answers[0]
+            found = check_extended(answer, reply.source)
+        except SharedArraysError:
+            # The server may not look into this process after all: arrays travel from now on.
+            self._shared = None
+            return self._infer_extended(client, batch)
+        values = answer.get("actions")
+        if not isinstance(values, np.ndarray) or values.ndim != 3 or len(values) != len(batch.rows):
+            shape = getattr(values, "shape", None)
+            raise ChunkShapeError(
+                f"{reply.source} answered {len(batch.rows)} rows with actions {shape}."
+            )
+        if not isinstance(self._mapping, Identity):
+            values = np.stack([self._mapping.actions(chunk) for chunk in values])
+        extras = {key: _pad(value, batch.pad) for key, value in answer.get("extras", {}).items()}
+        source = reply.source if not found.get("source") else f"{reply.source}/{found['source']}"
+        return Actions(_pad(values, batch.pad), extras, found.get("version"), source)
+
+    def _ask_batch(
+        self, client: _Client, number: int, batch: Batch, sessions: Sequence[str]
+    ) -> Reply:
+        shared, arrays = self._shared, batch_arrays(batch)
+        read = partial(read_extended, number=number)
+        if shared is None or sum(value.nbytes for value in arrays.values()) < WORTH_BYTES:
+            frame = pack(batch_request(number, batch))
+            return client.thread.run(client.servers.ask([frame], sessions, read))
+        with self._lock:
+            placed = shared.place(arrays)
+        frame = pack(batch_request(number, batch, placed.description))
+        try:
+            reply = client.thread.run(client.servers.ask([frame], sessions, read))
+        except BaseException:
+            placed.abandon()
+            raise
+        with self._lock:
+            shared.release(placed)
+        return reply
+
+    def _tell(self, client: _Client, number: int, request: dict[str, Any], session: str) -> None:
+        read = partial(read_extended, number=number)
+        reply = client.thread.run(client.servers.ask([pack(request)], [session], read))
+        check_extended(reply.answers[0], reply.source)
+
+    def _request(self, batch: Batch, row: int) -> dict[str, Any]:
+        observation = {key: value[row] for key, value in batch.arrays.items()}
+        return self.request(observation, batch.rows[row].prompt)
+
+    def _mapped(self, batch: Batch) -> Batch:
+        """The batch as the mapping's server would see it."""
+        found = [read_observation(self._request(batch, i)) for i in range(len(batch.rows))]
+        arrays = {key: np.stack([one[key] for one, _ in found]) for key in found[0][0]}
+        rows = tuple(
+            replace(row, prompt=prompt if prompt is not None else row.prompt)
+            for row, (_, prompt) in zip(batch.rows, found, strict=True)
+        )
+        return Batch(arrays=arrays, rows=rows)
+
+
+class _Client:
+    """The event loop of a policy's own, and the servers that live on it."""
+
+    def __init__(self, servers: Servers) -> None:
+        self.thread = LoopThread("hocket-openpi")
+        self.servers = servers
+
+    def close(self) -> None:
+        self.thread.close(self.servers.close())
+
+
+def _servers(
+    endpoints: Sequence[Endpoint], dialing: Dialing, config: OpenPIConfig, *, is_row_wise: bool
+) -> Servers:
+    patience = Patience(
+        timeout_s=config.timeout_s,
+        ready_timeout_s=config.ready_timeout_s,
+        retries=config.retries,
+    )
+    return Servers(
+        [
+            Replica(endpoint, dialing, patience, config.connections, is_row_wise=is_row_wise)
+            for endpoint in endpoints
+        ],
+        patience,
+    )
+
+
+def _dialing(config: OpenPIConfig) -> Dialing:
+    key = os.environ.get(API_KEY_VARIABLE)
+    if config.api_key_file:
+        try:
+            key = Path(config.api_key_file).read_text(encoding="utf-8").strip()
+        except OSError as exc:
+            raise ConfigError(
+                f"The key file {config.api_key_file!r} cannot be read: {exc}"
+            ) from exc
+    tls = ssl.create_default_context(cafile=config.ca_file) if config.ca_file else None
+    return Dialing(api_key=key or None, tls=tls)
+
+
+def _stack(chunks: list[Array], pad: int, source: str) -> Array:
+    shapes = {chunk.shape for chunk in chunks}
+    if len(shapes) != 1:
+        raise ChunkShapeError(f"{source} answered rows of one batch with {sorted(shapes)}.")
+    return np.stack(chunks + [chunks[-1]] * pad)
+
+
+def _pad(values: Array, pad: int) -> Array:
+    return values if not pad else np.concatenate([values, np.repeat(values[-1:], pad, axis=0)])

@@ -1,0 +1,290 @@
+"""What travels between an OpenPI client and server, stock and with hocket's extensions.
+
+Stock: the server's first frame is its metadata, then each binary request has one binary reply, in
+order; a text frame is an error and the connection ends. hocket's server adds a map `hocket` to the
+metadata; a client that found it there may send requests with a key `hocket`: several observations
+at once, who they are (noise seed, session), and messages that tell of envs and of ends of sessions.
+Such a request carries a number that its reply repeats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hocket.adapters.policies.openpi.msgpack_numpy import pack, unpack
+from hocket.adapters.policies.openpi.shared import SharedArraysError
+from hocket.core.data import (
+    Array,
+    ArraySpec,
+    Batch,
+    EnvSpec,
+    Observation,
+    PolicySpec,
+    Row,
+    Trial,
+)
+from hocket.errors import (
+    ChunkShapeError,
+    HocketError,
+    ObservationError,
+    PolicyError,
+    SessionLostError,
+    WireError,
+)
+from hocket.workers.plain import env_spec_to_plain
+
+EXTENSION = "hocket"
+EXTENSION_VERSION = 1
+REPLY_KEYS = ("actions", "action")
+
+CLOSE_INTERNAL_ERROR = 1011
+CLOSE_TRY_AGAIN = 1013
+ERROR_REASON = "Internal server error. Traceback included in previous frame."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Announcement:
+    """What a hocket server says of itself in its metadata."""
+
+    spec: PolicySpec
+    instance: str
+    """New with every start of the server: sessions live as long as it."""
+    is_stateful: bool
+    machine: str | None = None
+    """Where it runs, and for whom: memory is shared with clients who are there too."""
+
+
+def announce(announcement: Announcement) -> dict[str, Any]:
+    """The announcement as it stands in the metadata."""
+    spec = announcement.spec
+    inputs = spec.inputs
+    return {
+        "version": EXTENSION_VERSION,
+        "instance": announcement.instance,
+        "stateful": announcement.is_stateful,
+        "machine": announcement.machine,
+        "spec": {
+            "chunk_length": spec.chunk_length,
+            "action_size": spec.action_size,
+            "inputs": inputs and {k: [list(v.shape), v.dtype] for k, v in inputs.items()},
+            "cameras": None if spec.cameras is None else list(spec.cameras),
+            "history": spec.history,
+            "control_rate": spec.control_rate,
+            "max_batch": spec.max_batch,
+            "concurrency": spec.concurrency,
+            "batch_invariant": spec.batch_invariant,
+            "keyed_noise": spec.keyed_noise,
+            "replan": spec.replan,
+        },
+    }
+
+
+def find_announcement(metadata: Any) -> Announcement | None:
+    """What a server's metadata announces; None for a stock server, or a newer extension."""
+    found = metadata.get(EXTENSION) if isinstance(metadata, Mapping) else None
+    if not isinstance(found, Mapping) or found.get("version") != EXTENSION_VERSION:
+        return None
+    try:
+        plain = dict(found["spec"])
+        inputs = plain.pop("inputs")
+        cameras = plain.pop("cameras")
+        spec = PolicySpec(
+            **plain,
+            inputs=inputs
+            and {k: ArraySpec(shape=tuple(v[0]), dtype=v[1]) for k, v in inputs.items()},
+            cameras=None if cameras is None else tuple(cameras),
+        )
+        return Announcement(
+            spec=spec,
+            instance=str(found["instance"]),
+            is_stateful=bool(found["stateful"]),
+            machine=found.get("machine"),
+        )
+    except (KeyError, TypeError, ValueError, IndexError) as exc:
+        raise WireError(f"The server's metadata cannot be read: {exc!r}") from exc
+
+
+# -- Requests ------------------------------------------------------------------------------------
+
+
+def batch_request(
+    number: int, batch: Batch, shared: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """A whole batch as one extended request; `shared` says where its arrays lie already."""
+    head: dict[str, Any] = {
+        "op": "infer",
+        "id": number,
+        "rows": [_plain_row(row) for row in batch.rows],
+    }
+    if shared is not None:
+        return {EXTENSION: {**head, "shared": shared}}
+    return {EXTENSION: head, "arrays": batch_arrays(batch)}
+
+
+def batch_arrays(batch: Batch) -> dict[str, Array]:
+    """The arrays of a batch; padding stays at home."""
+    return {key: value[: len(batch.rows)] for key, value in batch.arrays.items()}
+
+
+def bind_request(number: int, spec: EnvSpec) -> dict[str, Any]:
+    """Tell a policy that adapts to envs what a task's env is."""
+    return {EXTENSION: {"op": "bind", "id": number, "env": env_spec_to_plain(spec)}}
+
+
+def bind_key(request: Mapping[str, Any]) -> bytes:
+    """The same for all requests that tell of the same env."""
+    return pack(request[EXTENSION].get("env"))
+
+
+def reset_request(number: int, session: str) -> dict[str, Any]:
+    """Tell a stateful policy that an attempt is over."""
+    return {EXTENSION: {"op": "reset", "id": number, "session": session}}
+
+
+def _plain_row(row: Row) -> list[Any]:
+    trial = row.trial
+    return [
+        [trial.suite, trial.task, trial.seed, trial.repeat],
+        row.attempt,
+        row.chunk,
+        row.noise_seed,
+        row.prompt,
+        row.session,
+    ]
+
+
+def read_row(plain: Any) -> Row:
+    """A row as it came; WireError where it is none."""
+    try:
+        (suite, task, seed, repeat), attempt, chunk, noise_seed, prompt, session = plain
+    except (TypeError, ValueError) as exc:
+        raise WireError(f"{plain!r} does not describe a row.") from exc
+    numbers, texts = (seed, repeat, attempt, chunk, noise_seed), (suite, task, prompt, session)
+    if not all(type(n) is int for n in numbers) or not all(isinstance(t, str) for t in texts):
+        raise WireError(f"{plain!r} does not describe a row.")
+    return Row(
+        trial=Trial(suite=suite, task=task, seed=seed, repeat=repeat),
+        attempt=attempt,
+        chunk=chunk,
+        noise_seed=noise_seed,
+        prompt=prompt,
+        session=session,
+    )
+
+
+def read_arrays(found: Any, count: int) -> list[Observation]:
+    """The observations of an extended request, one for each of its rows."""
+    if not isinstance(found, Mapping):
+        raise WireError("An extended request needs `arrays`.")
+    for key, value in found.items():
+        if not isinstance(value, np.ndarray) or value.ndim < 1 or len(value) != count:
+            raise ObservationError(f"{key!r} must be an array with one row for each of {count}.")
+    return [{key: value[i] for key, value in found.items()} for i in range(count)]
+
+
+def read_observation(
+    request: Mapping[str, Any], wanted: Container[str] | None = None
+) -> tuple[Observation, str | None]:
+    """A stock request as a flat observation and its prompt; nested maps get slash keys. Only what
+    is `wanted` is read, where that is known."""
+    observation: Observation = {}
+    prompt: str | None = None
+    left: list[tuple[Any, Any]] = list(request.items())
+    while left:
+        key, value = left.pop()
+        if not isinstance(key, str):
+            raise ObservationError(f"The key {key!r} of an observation is no text.")
+        if isinstance(value, Mapping):
+            left += [
+                (f"{key}/{name}" if isinstance(name, str) else name, value[name]) for name in value
+            ]
+        elif key == "prompt":
+            prompt = _text(value)
+        elif wanted is None or key in wanted:
+            observation[key] = _numbers(key, value)
+    return observation, prompt
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, np.ndarray) and value.size == 1:
+        value = value.item()
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
+    if not isinstance(value, str):
+        raise ObservationError(f"'prompt' must be text, not {type(value).__name__}.")
+    return value
+
+
+def _numbers(key: str, value: Any) -> Array:
+    try:
+        array = np.asarray(value)
+    except ValueError as exc:
+        raise ObservationError(f"{key!r} is no array: {exc}") from exc
+    if array.dtype.kind not in "biuf":
+        raise ObservationError(
+            f"{key!r} has dtype {array.dtype}; an observation holds numbers, and text only as "
+            f"'prompt'."
+        )
+    return array
+
+
+# -- Replies -------------------------------------------------------------------------------------
+
+
+def read_chunk(frame: bytes, reply_key: str = "") -> Array:
+    """The actions `[T, A]` in a stock reply."""
+    value = reply = unpack(frame)
+    if isinstance(reply, Mapping):
+        keys = (reply_key,) if reply_key else REPLY_KEYS
+        present = [key for key in keys if key in reply]
+        if not present:
+            raise PolicyError(
+                f"The server answered without {' or '.join(map(repr, keys))}; it sent: "
+                f"{', '.join(map(repr, reply)) or 'nothing'}. Set --policy.reply-key."
+            )
+        value = reply[present[0]]
+    chunk = np.asarray(value)
+    if chunk.ndim == 3 and len(chunk) == 1:
+        chunk = chunk[0]
+    if chunk.ndim == 1 and chunk.dtype.kind in "fiu":
+        chunk = chunk[None]
+    if chunk.ndim != 2 or 0 in chunk.shape:
+        raise ChunkShapeError(f"The server answered with actions {chunk.shape}; needed (T, A).")
+    return chunk
+
+
+def read_extended(frame: bytes, number: int) -> Mapping[str, Any]:
+    """An extended reply, where it answers request `number`: server and client are in step."""
+    reply = unpack(frame)
+    if isinstance(reply, Mapping):
+        found = reply.get(EXTENSION)
+        if isinstance(found, Mapping) and found.get("id") == number:
+            return reply
+    raise WireError(f"The server answered something else than request {number}.")
+
+
+def check_extended(reply: Mapping[str, Any], source: str) -> Mapping[str, Any]:
+    """What an extended reply says of itself; errors that it tells are raised."""
+    found: Mapping[str, Any] = reply[EXTENSION]
+    error = found.get("error")
+    if error is not None:
+        kind = _TOLD.get(str(found.get("kind")), PolicyError)
+        raise kind(f"{source}: {error}")
+    return found
+
+
+_TOLD: Mapping[str, type[HocketError]] = {
+    "SessionLostError": SessionLostError,
+    "SharedArraysError": SharedArraysError,
+}
+"""Errors that a client treats in their own ways."""
+
+
+def source_names(found: Sequence[Any]) -> str | None:
+    """One name for the sources of several rows."""
+    names = sorted({str(name) for name in found if name})
+    return ",".join(names) or None

@@ -1,0 +1,219 @@
+"""`sidecar:NAME`: any policy in a process of another interpreter, with dependencies of its own.
+
+    --policy sidecar:my_package:MyPolicy --policy.python path/to/venv/bin/python
+
+The child serves the policy over OpenPI's protocol on a local socket; arrays of observations lie in
+shared memory. hocket need not be installed there: it is found by path, and so are msgpack and
+websockets where that interpreter has none. The child ends with this process, however that ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hocket.adapters.policies.openpi.policy import OpenPI, OpenPIConfig
+from hocket.core.data import Actions, Batch, EnvSpec, PolicySpec, Row
+from hocket.errors import ConfigError, PolicyUnavailableError
+
+LOCAL_OUTAGE_S = 3.0
+"""A local socket that nobody answers for so long has lost its process."""
+MAX_RESTARTS = 3
+_LENT = ("msgpack", "websockets")
+_START = """\
+import sys
+sys.path.insert(0, {hocket!r})
+sys.path.append({lent!r})
+from hocket.serve.sidecar import main
+main()
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SidecarConfig:
+    """Which interpreter, and the policy's own settings."""
+
+    python: str = sys.executable
+    """Interpreter to run the policy in (3.10 or later), with numpy: path/to/venv/bin/python."""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """The policy's own settings."""
+    ready_timeout_s: float = 600.0
+    """For the policy to load."""
+    timeout_s: float = 600.0
+    """For one inference; the first may compile."""
+
+
+class Sidecar:
+    """A policy in another process. Built when it is first needed; started again when it dies."""
+
+    Config = SidecarConfig
+
+    def __init__(self, argument: str, config: SidecarConfig | None = None) -> None:
+        if not argument:
+            raise ConfigError("sidecar: needs the policy's name: sidecar:my_package:MyPolicy.")
+        self._name = argument
+        self._config = config or SidecarConfig()
+        # Guards the child: threads that find it dead at once must start one, not two.
+        self._lock = threading.Lock()
+        self._child: _Child | None = None
+        self._starts = 0
+        self._bound: list[EnvSpec] = []
+
+    @property
+    def spec(self) -> PolicySpec:
+        """The policy's own; loads it the first time."""
+        return self._living().client.spec
+
+    def bind(self, spec: EnvSpec) -> None:
+        """Tell the policy, and whoever takes its place later."""
+        self._living().client.bind(spec)
+        self._bound.append(spec)
+
+    def infer(self, batch: Batch) -> Actions:
+        """The policy's answer."""
+        child = self._living()
+        try:
+            return child.client.infer(batch)
+        except PolicyUnavailableError as exc:
+            raise PolicyUnavailableError(f"{exc}\n{child.obituary()}") from exc
+
+    def begin_session(self, row: Row) -> None:
+        """An attempt begins."""
+        self._living().client.begin_session(row)
+
+    def end_session(self, session: str) -> None:
+        """An attempt is over."""
+        child = self._child
+        if child is not None and child.is_alive:
+            child.client.end_session(session)
+
+    def close(self) -> None:
+        """End the child; closing twice is safe."""
+        with self._lock:
+            child, self._child = self._child, None
+        if child is not None:
+            child.close()
+
+    def _living(self) -> _Child:
+        with self._lock:
+            if self._child is not None and self._child.is_alive:
+                return self._child
+            if self._child is not None:
+                last = self._child.obituary()
+                self._child.close()
+                self._child = None
+                if self._starts > MAX_RESTARTS:
+                    raise PolicyUnavailableError(
+                        f"The sidecar of {self._name} died {self._starts} times. {last}"
+                    )
+            self._starts += 1
+            self._child = _Child(self._name, self._config)
+            for spec in self._bound:
+                self._child.client.bind(spec)
+            return self._child
+
+
+class _Child:
+    """The process, its folder, and the client that talks to it."""
+
+    def __init__(self, name: str, config: SidecarConfig) -> None:
+        self._name = name
+        self._folder = tempfile.TemporaryDirectory(prefix="hocket-sidecar-")
+        folder = Path(self._folder.name)
+        self._log = folder / "log"
+        place = folder / "socket"
+        hocket, lent = folder / "hocket-path", folder / "lent-path"
+        _lend(hocket, ("hocket",))
+        _lend(lent, _LENT)
+        program = _START.format(hocket=str(hocket), lent=str(lent))
+        with self._log.open("w") as log:
+            try:
+                self._process = subprocess.Popen(
+                    [config.python, "-c", program],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    text=True,
+                )
+            except OSError as exc:
+                self._folder.cleanup()
+                raise ConfigError(f"{config.python!r} cannot be run: {exc}") from exc
+        try:
+            self._order({"policy": name, "config": dict(config.config), "socket": str(place)})
+            self._wait_until_ready(config.ready_timeout_s)
+        except BaseException:
+            self.close()
+            raise
+        self.client = OpenPI(
+            f"unix:{place}",
+            OpenPIConfig(timeout_s=config.timeout_s, ready_timeout_s=LOCAL_OUTAGE_S),
+        )
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def obituary(self) -> str:
+        """How the process fares, and the last that it said."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(1.0)
+        code = self._process.returncode
+        state = "is alive" if code is None else f"ended with code {code}"
+        said = self._log.read_text(errors="replace")[-3000:] if self._log.exists() else ""
+        return f"The sidecar of {self._name} {state}. It said last:\n{said}"
+
+    def close(self) -> None:
+        if hasattr(self, "client"):
+            self.client.close()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+        try:
+            self._process.wait(2.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._folder.cleanup()
+
+    def _order(self, order: Mapping[str, Any]) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(order) + "\n")
+            self._process.stdin.flush()
+
+    def _wait_until_ready(self, timeout_s: float) -> None:
+        assert self._process.stdout is not None
+        deadline = time.monotonic() + timeout_s
+        ready, _, _ = select.select([self._process.stdout], [], [], deadline - time.monotonic())
+        if not ready:
+            raise PolicyUnavailableError(
+                f"{self._name} was not loaded within {timeout_s:.0f} s. {self.obituary()}"
+            )
+        said = self._process.stdout.readline().strip()
+        if not said:
+            raise PolicyUnavailableError(f"{self._name} could not be loaded. {self.obituary()}")
+        if said.startswith('"'):  # in place of being ready: a sentence, as JSON
+            raise ConfigError(json.loads(said))
+
+
+def _lend(folder: Path, packages: tuple[str, ...]) -> None:
+    """A folder for another interpreter's path that holds these packages of ours, and no others."""
+    folder.mkdir()
+    for name in packages:
+        found = importlib.util.find_spec(name)
+        if found is None or not found.submodule_search_locations:
+            raise ConfigError(f"{name!r} is no package that could be lent to a sidecar.")
+        os.symlink(found.submodule_search_locations[0], folder / name)

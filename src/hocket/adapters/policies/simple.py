@@ -1,0 +1,133 @@
+"""Policies that need no weights: `random` and `zero`. They show what an env does by itself."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from hocket.core.data import Actions, ActionSpec, Array, Batch, EnvSpec, PolicySpec
+from hocket.errors import ConfigError, PolicyError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZeroConfig:
+    """The shape of the answer."""
+
+    chunk_length: int = 16
+    """Actions in a chunk."""
+    action_size: int | None = None
+    """Numbers in an action; the env's own where not given."""
+
+    def __post_init__(self) -> None:
+        if self.chunk_length < 1 or (self.action_size is not None and self.action_size < 1):
+            raise ConfigError("chunk_length and action_size must be at least 1.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RandomConfig(ZeroConfig):
+    """The shape of the answer, and where it is drawn from."""
+
+    low: float | None = None
+    """Lower bound; the env's own where not given, and -1 where that is infinite."""
+    high: float | None = None
+    """Upper bound; the env's own where not given, and 1 where that is infinite."""
+
+    def __post_init__(self) -> None:
+        # Without arguments, super() means a class that slots=True has replaced.
+        ZeroConfig.__post_init__(self)
+        bounds = (self.low, self.high)
+        if any(bound is not None and not math.isfinite(bound) for bound in bounds):
+            raise ConfigError(f"low and high must be finite, not {self.low} and {self.high}.")
+        if self.low is not None and self.high is not None and self.low > self.high:
+            raise ConfigError(f"low ({self.low}) is above high ({self.high}).")
+
+
+class _Adapting:
+    """Knows how the env of each task is driven."""
+
+    def __init__(self, name: str, argument: str, config: ZeroConfig) -> None:
+        if argument:
+            raise ConfigError(f"{name!r} takes nothing after its name, not {argument!r}.")
+        self._name = name
+        self._shape = config
+        self._driven: dict[str, ActionSpec] = {}
+
+    @property
+    def spec(self) -> PolicySpec:
+        return PolicySpec(
+            chunk_length=self._shape.chunk_length,
+            action_size=self._shape.action_size,
+            inputs={},
+            cameras=(),
+            batch_invariant=True,
+        )
+
+    def bind(self, spec: EnvSpec) -> None:
+        """Learn how the env of one task is driven."""
+        self._driven[spec.task.name] = spec.action
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _size(self, task: str) -> int:
+        if self._shape.action_size is not None:
+            return self._shape.action_size
+        if task not in self._driven:
+            raise PolicyError(
+                f"Policy {self._name!r} was not told how the env of task {task!r} is driven: call "
+                f"bind(spec) first, or set --policy.action-size."
+            )
+        return self._driven[task].size
+
+
+class ZeroPolicy(_Adapting):
+    """Answers with zeros."""
+
+    Config: ClassVar = ZeroConfig
+
+    def __init__(self, argument: str, config: ZeroConfig) -> None:
+        super().__init__("zero", argument, config)
+
+    def infer(self, batch: Batch) -> Actions:
+        size = self._size(batch.rows[0].trial.task)
+        return Actions(np.zeros((batch.size, self._shape.chunk_length, size), np.float32))
+
+
+class RandomPolicy(_Adapting):
+    """Answers with uniform noise, keyed by trial and chunk alone. Discrete actions are drawn from
+    all that the env has."""
+
+    Config: ClassVar = RandomConfig
+
+    def __init__(self, argument: str, config: RandomConfig) -> None:
+        super().__init__("random", argument, config)
+        self._config = config
+
+    def infer(self, batch: Batch) -> Actions:
+        length = self._config.chunk_length
+        rows = [self._draw(row.noise_seed, row.trial.task, length) for row in batch.rows]
+        return Actions(np.stack(rows + rows[-1:] * batch.pad))
+
+    def _draw(self, seed: int, task: str, length: int) -> Array:
+        size = self._size(task)
+        driven = self._driven.get(task)
+        low, high = self._bounds(driven, size)
+        rng = np.random.default_rng(seed)
+        if driven is not None and driven.kind == "discrete":
+            return rng.integers(low.astype(int), high.astype(int) + 1, (length, size)).astype(float)
+        return rng.uniform(low, high, (length, size))
+
+    def _bounds(self, driven: ActionSpec | None, size: int) -> tuple[Array, Array]:
+        low, high = np.full(size, -1.0), np.full(size, 1.0)
+        if driven is not None and driven.size == size:
+            low = np.where(np.isfinite(driven.low), driven.low, low).ravel()
+            high = np.where(np.isfinite(driven.high), driven.high, high).ravel()
+        if self._config.low is not None:
+            low = np.full(size, self._config.low)
+        if self._config.high is not None:
+            high = np.full(size, self._config.high)
+        # One bound from the user and one from the env may cross; the smaller is then both.
+        return np.minimum(low, high), high

@@ -1,0 +1,349 @@
+"""Turns a torch module that returns chunks into a policy.
+
+    policy = TorchPolicy(module, chunk_length=16, action_size=7, device="cuda")
+
+The module is called as `module(observation)` with a dict of tensors `[B, ...]` on its device, keys
+as in the batch, and returns a tensor `[B, T, A]`. A module whose `forward` has a parameter
+`noise_seeds` gets one too: int64 `[B]`, what its noise should be drawn from. torch is imported when
+the first policy is built, and not by importing this file.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hocket.adapters.policies.devices import (
+    HostBuffer,
+    find_device,
+    find_dtype,
+    on_device,
+    own_dtype,
+)
+from hocket.adapters.policies.graphs import Graphs
+from hocket.adapters.policies.safetensors import read_safetensors
+from hocket.core import plugins
+from hocket.core.data import Actions, Array, ArraySpec, Batch, PolicySpec
+from hocket.errors import ChunkShapeError, ConfigError, PolicyError
+
+if TYPE_CHECKING:
+    import torch
+
+
+class TorchPolicy:
+    """A policy made of an `nn.Module`, which it puts on `device` in evaluation mode.
+
+    `dtype` is what floating-point observations (and the module) become; None takes the module's
+    own. Integers and images stay as they are. With `fixed_shapes` a batch is padded to the next
+    power of two, or to the next of the sizes given, so that compiled modules and cuDNN meet few
+    shapes; with `graphs` each such shape is replayed as one CUDA graph. `threads` sets torch's CPU
+    threads for this process. `spec` takes further fields of PolicySpec; a module that draws noise
+    of its own must say `keyed_noise=False`.
+    """
+
+    reads_device_arrays = True
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        *,
+        chunk_length: int,
+        action_size: int | None = None,
+        inputs: Mapping[str, ArraySpec] | None = None,
+        device: str = "cpu",
+        dtype: str | None = None,
+        fixed_shapes: bool | Sequence[int] = False,
+        graphs: bool = False,
+        max_batch: int = 64,
+        threads: int | None = None,
+        **spec: Any,
+    ) -> None:
+        import torch
+
+        self.spec = PolicySpec(
+            chunk_length=chunk_length,
+            action_size=action_size,
+            inputs=inputs,
+            max_batch=max_batch,
+            **spec,
+        )
+        if threads is not None:
+            torch.set_num_threads(threads)
+        self._device = find_device(device)
+        self._dtype = None if dtype is None else find_dtype(dtype)
+        self._module = module.to(device=self._device, dtype=self._dtype).eval()
+        self._float = self._dtype or own_dtype(self._module)
+        self._sizes = _sizes(fixed_shapes, max_batch)
+        self._call: Any = self._module
+        if graphs:
+            if self._device.type != "cuda" or not self._sizes:
+                raise ConfigError("graphs=True needs device='cuda' and fixed_shapes.")
+            self._call = Graphs(self._module)
+        self._takes_seeds = "noise_seeds" in inspect.signature(self._module.forward).parameters
+        self._version = 0
+        self._buffers: dict[str, HostBuffer] = {}
+        # Invariant: a forward sees parameters of one version only, and inputs of one batch only.
+        self._lock = threading.Lock()
+
+    @property
+    def device(self) -> str:
+        """Where the module is."""
+        return str(self._device)
+
+    @property
+    def version(self) -> int:
+        """Of the weights, as given to `load_weights`."""
+        return self._version
+
+    def infer(self, batch: Batch) -> Actions:
+        import torch
+
+        size = self._padded(batch.size)
+        with self._lock, torch.inference_mode(), on_device(self._device):
+            tensors = {
+                key: self._tensor(key, array, size)
+                for key, array in batch.arrays.items()
+                if self.spec.inputs is None or key in self.spec.inputs
+            }
+            if self._takes_seeds:
+                answer = self._call(tensors, noise_seeds=self._seeds(batch, size))
+            else:
+                answer = self._call(tensors)
+            self._check(answer, size)
+            # A copy: what a module returns may be its own buffer, or its input.
+            values = np.array(answer[: batch.size].float().cpu().numpy())
+            return Actions(values, version=self._version)
+
+    def load_weights(self, parameters: Mapping[str, Array], version: int) -> None:
+        """Take these parameters, all of the module's, or change nothing. Buffers may be left
+        out."""
+        import torch
+
+        own = self._module.state_dict(keep_vars=True)
+        needed = {name for name, _ in self._module.named_parameters()}
+        wrong = sorted(set(parameters) - set(own)) or sorted(needed - set(parameters))
+        if wrong:
+            verb = "unknown to" if wrong[0] in parameters else "missing for"
+            raise PolicyError(
+                f"Weights {verb} the module: {', '.join(wrong[:3])} ({len(wrong)} in all). Give "
+                f"each of its {len(needed)} parameters under its own name."
+            )
+        given = {name: torch.tensor(np.asarray(value)) for name, value in parameters.items()}
+        for name, value in given.items():
+            if value.shape != own[name].shape:
+                raise PolicyError(
+                    f"Weights {name!r} have shape {tuple(value.shape)}; the module has "
+                    f"{tuple(own[name].shape)}."
+                )
+        with self._lock, torch.no_grad(), on_device(self._device):
+            for name, value in given.items():
+                own[name].copy_(value)
+            self._version = version
+
+    def replicas(self, devices: Sequence[str]) -> Sequence[TorchPolicy]:
+        """One policy for each device: this one where it stands already, copies elsewhere."""
+        made: list[TorchPolicy] = []
+        for device in devices:
+            if find_device(device) == self._device and self not in made:
+                made.append(self)
+            else:
+                made.append(self._copy(device))
+        return made
+
+    def close(self) -> None:
+        """Let go of the buffers; the module stays its owner's."""
+        with self._lock:
+            self._buffers.clear()
+
+    def _copy(self, device: str) -> TorchPolicy:
+        known = {field.name for field in dataclasses.fields(PolicySpec)}
+        twin = TorchPolicy(
+            copy.deepcopy(self._module),
+            **{name: getattr(self.spec, name) for name in known},
+            device=device,
+            fixed_shapes=self._sizes,
+            graphs=isinstance(self._call, Graphs),
+        )
+        twin._float, twin._version = self._float, self._version
+        return twin
+
+    def _padded(self, size: int) -> int:
+        for fixed in self._sizes:
+            if fixed >= size:
+                return fixed
+        return size
+
+    def _tensor(self, key: str, array: Any, size: int) -> torch.Tensor:
+        import torch
+
+        if not isinstance(array, np.ndarray) and hasattr(array, "__dlpack__"):
+            array = torch.from_dlpack(array)
+        if isinstance(array, torch.Tensor):
+            filled = array if len(array) == size else _repeat_last(array, size)
+            kind = self._float if filled.is_floating_point() else filled.dtype
+            return filled.to(self._device, kind)
+        buffer = self._buffers.get(key)
+        if buffer is None or not buffer.fits(array, size):
+            rows = max(size, self.spec.max_batch)
+            buffer = self._buffers[key] = HostBuffer(array, rows, self._device, self._float)
+        return buffer.fill(array, size)
+
+    def _seeds(self, batch: Batch, size: int) -> torch.Tensor:
+        import torch
+
+        seeds = [row.noise_seed for row in batch.rows]
+        seeds += seeds[-1:] * (size - len(seeds))
+        return torch.tensor(seeds, dtype=torch.int64, device=self._device)
+
+    def _check(self, answer: Any, size: int) -> None:
+        import torch
+
+        if not isinstance(answer, torch.Tensor) or answer.ndim != 3 or len(answer) != size:
+            came = tuple(answer.shape) if hasattr(answer, "shape") else type(answer).__name__
+            raise ChunkShapeError(
+                f"Module {type(self._module).__name__} returned {came} for {size} rows; its "
+                f"forward must return one tensor [B, T, A]."
+            )
+
+
+def _repeat_last(rows: torch.Tensor, size: int) -> torch.Tensor:
+    import torch
+
+    return torch.cat([rows, rows[-1:].expand(size - len(rows), *rows.shape[1:])])
+
+
+def _sizes(fixed: bool | Sequence[int], max_batch: int) -> tuple[int, ...]:  # noqa: FBT001
+    if fixed is False:
+        return ()
+    if fixed is True:
+        powers = [1 << power for power in range(max_batch.bit_length())]
+        return tuple(sorted({*powers, max_batch}))
+    sizes = tuple(sorted(fixed))
+    if sizes and (sizes[0] < 1 or sizes[-1] < max_batch):
+        raise ConfigError(
+            f"fixed_shapes {sizes} must be 1 or more, the largest at least max_batch {max_batch}."
+        )
+    return sizes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchConfig:
+    """How a module is built and run."""
+
+    weights: str = ""
+    """A .safetensors file with the module's parameters; none leaves them as built."""
+    arguments: str = ""
+    """Keyword arguments for the class or factory, as a JSON object."""
+    chunk_length: int = 0
+    """Actions in a chunk; 0 takes the module's own `chunk_length`, else leaves it to the answer."""
+    action_size: int | None = None
+    """Numbers in an action; None takes the module's own `action_size`, else adapts to the env."""
+    cameras: tuple[str, ...] | None = None
+    """Image keys to render for it; None takes the module's own `cameras`, else all there are."""
+    history: int = 1
+    control_rate: float | None = None
+    device: str = "cpu"
+    dtype: str | None = None
+    """float32, bfloat16 ...; None leaves the module as built."""
+    fixed_shapes: bool = False
+    """Pad batches to powers of two."""
+    graphs: bool = False
+    """Replay each padded shape as one CUDA graph: much faster at small batches."""
+    max_batch: int = 64
+    threads: int | None = None
+    """CPU threads of torch's; None leaves them as they are."""
+    keyed_noise: bool = True
+    """False where the module draws noise that is not made from noise_seeds."""
+    replan: int | None = None
+
+
+class _Loader:
+    """The adapter behind `torch:package.module:attr`: a module class, a factory, or a module."""
+
+    Config = TorchConfig
+
+    def __call__(self, argument: str, config: TorchConfig) -> TorchPolicy:
+        module = _module(argument, config)
+        if config.weights:
+            _load_file(module, config.weights)
+        own = {name: getattr(module, name, None) for name in ("chunk_length", "action_size")}
+        cameras = getattr(module, "cameras", None) if config.cameras is None else config.cameras
+        return TorchPolicy(
+            module,
+            chunk_length=config.chunk_length or own["chunk_length"] or 0,
+            action_size=config.action_size or own["action_size"],
+            inputs=getattr(module, "inputs", None),
+            device=config.device,
+            dtype=config.dtype,
+            graphs=config.graphs,
+            fixed_shapes=config.fixed_shapes or config.graphs,
+            max_batch=config.max_batch,
+            threads=config.threads,
+            cameras=cameras,
+            history=config.history,
+            control_rate=config.control_rate,
+            keyed_noise=config.keyed_noise,
+            replan=config.replan,
+        )
+
+
+load = _Loader()
+
+
+def _module(argument: str, config: TorchConfig) -> torch.nn.Module:
+    import torch
+
+    if ":" not in argument:
+        raise ConfigError(
+            f"'torch:{argument}' names no module. Write torch:package.module:attr, where attr is "
+            f"an nn.Module class, a function that makes one, or a module."
+        )
+    found: Any = plugins.find("policies", argument).build
+    try:
+        arguments = json.loads(config.arguments or "{}")
+    except ValueError as exc:
+        raise ConfigError(f"arguments must be a JSON object: {exc}") from exc
+    if not isinstance(arguments, dict):
+        raise ConfigError(f"arguments must be a JSON object, not {config.arguments!r}.")
+    if isinstance(found, torch.nn.Module):
+        if arguments:
+            raise ConfigError(f"{argument!r} is built already; it takes no arguments.")
+        return found
+    module = found(**arguments)
+    if not isinstance(module, torch.nn.Module):
+        raise ConfigError(f"{argument!r} made a {type(module).__name__}, not an nn.Module.")
+    return module
+
+
+def _load_file(module: torch.nn.Module, name: str) -> None:
+    path = Path(name).expanduser()
+    if path.suffix != ".safetensors":
+        raise ConfigError(
+            f"Weights {name!r} are not .safetensors. Other checkpoints are pickles, which can run "
+            f"code when they are read. Convert once, where you trust the file: "
+            f"safetensors.torch.save_file(torch.load(...), 'weights.safetensors')."
+        )
+    given = read_safetensors(path)
+    try:
+        result = module.load_state_dict(given, strict=False)
+    except RuntimeError as exc:
+        raise ConfigError(f"Weights {name!r} do not fit the module: {exc}") from exc
+    # Parameters that share memory are stored once, under one of their names.
+    filled = {tensor.data_ptr() for key, tensor in module.state_dict().items() if key in given}
+    state = module.state_dict()
+    missing = [key for key in result.missing_keys if state[key].data_ptr() not in filled]
+    wrong = [*(f"lacks {key}" for key in missing), *(f"has {k}" for k in result.unexpected_keys)]
+    if wrong:
+        raise ConfigError(
+            f"Weights {name!r} do not fit the module: the file {', '.join(wrong[:4])} "
+            f"({len(wrong)} in all)."
+        )

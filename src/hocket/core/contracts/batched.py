@@ -1,0 +1,97 @@
+"""What a batched simulator is: many rows behind one step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+
+from hocket.core.data import Array, TaskInfo
+
+if TYPE_CHECKING:
+    import gymnasium
+
+
+class RowSteps(NamedTuple):
+    """What one step gave, for every row, on the host; of rows that were not active nothing is
+    read."""
+
+    rewards: Array
+    """float `[N]`."""
+    terminated: Array
+    """bool `[N]`."""
+    truncated: Array
+    """bool `[N]`."""
+    success: Array | None = None
+    """bool `[N]`; None where the simulator does not judge."""
+
+
+class BatchedEnv(Protocol):
+    """Many rows behind one step. A row that is not active does not move: no physics, no clock, no
+    termination, to the bit. Rows know nothing of each other, and none resets itself.
+
+    Everything random in a row follows from the seed of its last reset. What `observe` gives may
+    live on a device (torch, or any array with DLPack); all else is numpy's.
+    """
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def tasks(self) -> Sequence[str]:
+        """Those that rows may be reset to, side by side."""
+        ...
+
+    @property
+    def action_space(self) -> gymnasium.Space[Any]:
+        """Of one row."""
+        ...
+
+    @property
+    def suspension(self) -> str:
+        """How rows are kept from moving: `mask`, or `snapshot` where they are put back after each
+        step of the others."""
+        ...
+
+    def reset(self, rows: Array, tasks: Sequence[str], seeds: Sequence[int]) -> None:
+        """Begin anew in these rows, int `[k]`, and touch no other."""
+        ...
+
+    def step(self, actions: Array, active: Array) -> RowSteps:
+        """One control step of the rows in the mask `[N]`, with actions `[N, ...]`."""
+        ...
+
+    def observe(self, rows: Array) -> Mapping[str, Array]:
+        """What these rows see now, stacked `[k, ...]` under flat keys; changes nothing."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class RowSnapshots(Protocol):
+    """A batched simulator whose rows' whole state, clocks and random numbers included, can be
+    taken and given back: one vector of numbers for each row, stacked `[k, S]`."""
+
+    def get_rows(self, rows: Array) -> Array: ...
+
+    def set_rows(self, rows: Array, states: Array) -> None: ...
+
+
+@runtime_checkable
+class CostsByRow(Protocol):
+    """A batched simulator whose step costs as much as the rows that move in it; a step of others
+    costs nearly the same for any number of rows."""
+
+    @property
+    def steps_cost_by_row(self) -> bool: ...
+
+
+@runtime_checkable
+class BatchedSuite(Protocol):
+    """A suite whose tasks run as rows of one simulator: `lanes` of them in one worker."""
+
+    def tasks(self) -> Sequence[TaskInfo]: ...
+
+    def make_rows(self, task: str, rows: int) -> BatchedEnv:
+        """A simulator that has this task at least."""
+        ...

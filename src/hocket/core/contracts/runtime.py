@@ -1,0 +1,41 @@
+"""What a runtime is: it starts workers somewhere, and ends them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from hocket.core.data import Ref
+
+if TYPE_CHECKING:
+    from hocket.workers.link import Link
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSpec:
+    """All that a worker must know to be built, anywhere, without pickling."""
+
+    suites: Mapping[str, Ref]
+    """The suites that it may be asked for, by the name that trials carry."""
+    lanes: int = 1
+    reads: tuple[str, ...] | None = None
+    """Observation keys to send; None sends all."""
+    cameras: tuple[str, ...] | None = None
+    """Image keys to render; None renders all."""
+    history: int = 1
+    sinks: tuple[Ref, ...] = ()
+    folder: str | None = None
+    """The run folder, where sinks write."""
+    python: str | None = None
+    """Another interpreter; None is this one."""
+    transport: str = "auto"
+    """`shm`, `inline` or `auto` (shared memory where it can be had)."""
+
+
+class Runtime(Protocol):
+    """Starts workers somewhere, and ends them."""
+
+    def start(self, spec: WorkerSpec) -> Link: ...
+
+    def close(self) -> None: ...

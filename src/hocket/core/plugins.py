@@ -1,0 +1,288 @@
+"""Finds adapters by name: `metaworld:mt10`, `openpi://host:8000`, `package.module:attr`.
+
+A name is the adapter's, then what that adapter should make of the rest. Built-in adapters stand in
+one table; others come from entry points of the groups `hocket.envs`, `hocket.policies`,
+`hocket.runtimes` and `hocket.recorders`; anything else with a dot or a colon is imported as
+`module:attr`. Only what was asked for is imported, and its import errors are the user's to see.
+
+An adapter is a callable `(argument, config)` with an attribute `Config`, a dataclass whose fields
+become flags; `argument` is what followed its name. A plain callable works too: its keyword
+parameters become the configuration.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib
+import importlib.metadata
+import importlib.util
+import inspect
+import os
+import re
+import sys
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from hocket.errors import ConfigError, MissingExtraError, UnknownNameError
+
+Kind = Literal["envs", "policies", "runtimes", "recorders"]
+
+
+@dataclass(frozen=True, slots=True)
+class Builtin:
+    """Where a built-in adapter lives, and what it needs beyond the core."""
+
+    target: str
+    extra: str | None = None
+    modules: tuple[str, ...] = ()
+    """Importable once the extra is installed."""
+
+
+BUILTIN: Mapping[Kind, Mapping[str, Builtin]] = {
+    "envs": {
+        "metaworld": Builtin(
+            "hocket.adapters.envs.metaworld.suite:MetaWorld", "metaworld", ("metaworld",)
+        ),
+        "libero": Builtin(
+            "hocket.adapters.envs.libero.suite:Libero", "libero", ("libero", "robosuite")
+        ),
+        "gym": Builtin("hocket.adapters.envs.gym:Gym"),
+        "toy": Builtin("hocket.testing:ToySuite"),
+        "mjx": Builtin("hocket.adapters.envs.mjx.suite:Mjx", "mjx", ("mujoco",)),
+        "isaaclab": Builtin("hocket.adapters.envs.isaaclab:IsaacLab"),
+        "maniskill": Builtin("hocket.adapters.envs.maniskill:ManiSkill"),
+        "vector": Builtin("hocket.adapters.envs.vector:Vector"),
+    },
+    "policies": {
+        "reference": Builtin("hocket.adapters.policies.reference:Reference"),
+        "reference-mjx": Builtin("hocket.adapters.policies.mjx_reference:MjxReference"),
+        "metaworld-expert": Builtin(
+            "hocket.adapters.policies.expert:MetaWorldExpert", "metaworld", ("metaworld",)
+        ),
+        "torch": Builtin("hocket.adapters.policies.torch:load", "torch", ("torch",)),
+        "lerobot": Builtin(
+            "hocket.adapters.policies.lerobot.policy:load_policy", "lerobot", ("lerobot",)
+        ),
+        "openpi": Builtin("hocket.adapters.policies.openpi.policy:OpenPI"),
+        "sidecar": Builtin("hocket.adapters.policies.sidecar:Sidecar"),
+        "gr00t": Builtin("hocket.adapters.policies.gr00t:Gr00t", "gr00t", ("zmq",)),
+        "actor": Builtin("hocket.train.networks.names:Actor", "train", ("torch", "tensordict")),
+        "flow": Builtin("hocket.train.networks.names:Flow", "train", ("torch", "tensordict")),
+        "trained": Builtin(
+            "hocket.train.networks.trained:TrainedPolicy", "train", ("torch", "tensordict")
+        ),
+        "random": Builtin("hocket.adapters.policies.simple:RandomPolicy"),
+        "zero": Builtin("hocket.adapters.policies.simple:ZeroPolicy"),
+        "scripted": Builtin("hocket.testing:ScriptedPolicy"),
+    },
+    "runtimes": {
+        "inline": Builtin("hocket.workers.inline:InlineRuntime"),
+        "local": Builtin("hocket.workers.local:LocalRuntime"),
+    },
+    "recorders": {
+        "steps": Builtin("hocket.records.steps:StepsSink"),
+        "states": Builtin("hocket.records.states:StatesSink"),
+        "video": Builtin("hocket.records.video.sink:VideoSink"),
+    },
+}
+
+_SINGULAR = {"envs": "env", "policies": "policy", "runtimes": "runtime", "recorders": "recorder"}
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """An adapter found by name, with what the name said after it."""
+
+    name: str
+    argument: str
+    build: Callable[..., Any]
+    config_class: type[Any]
+    takes_argument: bool
+    """False for a plain callable, which is called with its configuration alone."""
+
+
+def names(kind: Kind) -> list[str]:
+    """Every name of this kind that needs no import path."""
+    found = {point.name for point in importlib.metadata.entry_points(group=f"hocket.{kind}")}
+    return sorted(found | set(BUILTIN[kind]))
+
+
+def find(kind: Kind, name: str) -> Adapter:
+    """The adapter that a name means. Imports its module, not the library behind it."""
+    head, argument = _split(name)
+    builtin = BUILTIN[kind].get(head)
+    if builtin is not None:
+        return _adapter(name, argument, _import(builtin.target))
+    for point in importlib.metadata.entry_points(group=f"hocket.{kind}"):
+        if point.name == head:
+            return _adapter(name, argument, point.load())
+    if re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", name) and _module_exists(head):
+        return _adapter(name, "", _import(name), plain=True)
+    raise _unknown(kind, name, head)
+
+
+def build(kind: Kind, name: str, config: Mapping[str, Any] | None = None) -> Any:
+    """The object that a name and its configuration mean."""
+    adapter = find(kind, name)
+    require_extra(kind, name)
+    settings = configure(adapter, config or {})
+    if adapter.takes_argument:
+        return adapter.build(adapter.argument, settings)
+    values = {f.name: getattr(settings, f.name) for f in dataclasses.fields(settings)}
+    return adapter.build(**values)
+
+
+def configure(adapter: Adapter, config: Mapping[str, Any]) -> Any:
+    """The adapter's configuration object from plain values; unknown keys are errors."""
+    fields = {field.name: field for field in dataclasses.fields(adapter.config_class)}
+    unknown = sorted(set(config) - set(fields))
+    if unknown:
+        raise ConfigError(
+            f"{adapter.name!r} has no setting {unknown[0]!r}."
+            f"{did_you_mean(unknown[0], fields)} It has: {', '.join(fields) or 'none'}."
+        )
+    values = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in config.items()
+    }
+    try:
+        return adapter.config_class(**values)
+    except (TypeError, ValueError) as exc:
+        raise ConfigError(f"The settings of {adapter.name!r} are wrong: {exc}") from exc
+
+
+def share_settings(
+    kind: Kind, names: Sequence[str], config: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """The settings for each named adapter: each takes those that it has. One that none has is an
+    error, and each adapter's own are checked."""
+    adapters = {name: find(kind, name) for name in names}
+    fields = {
+        name: [field.name for field in dataclasses.fields(adapter.config_class)]
+        for name, adapter in adapters.items()
+    }
+    known = sorted({key for keys in fields.values() for key in keys})
+    for key in config:
+        if key not in known:
+            raise ConfigError(
+                f"{' and '.join(map(repr, names))} has no setting {key!r}."
+                f"{did_you_mean(key, known)} Known: {', '.join(known) or 'none'}."
+            )
+    shares = {
+        name: {key: value for key, value in config.items() if key in keys}
+        for name, keys in fields.items()
+    }
+    for name, adapter in adapters.items():
+        configure(adapter, shares[name])
+    return shares
+
+
+def require_extra(
+    kind: Kind, name: str, *, missing: Callable[..., list[str]] | None = None, python: str = ""
+) -> None:
+    """Raise MissingExtraError, with the pip command, where a built-in's libraries are missing here,
+    or in the interpreter `python`: `missing` then tells which of some modules it lacks."""
+    head, _ = _split(name)
+    builtin = BUILTIN[kind].get(head)
+    if builtin is None or builtin.extra is None or not builtin.modules:
+        return
+    lacks = (missing or _missing)(*builtin.modules)
+    if not lacks:
+        return
+    other = {"envs": "--env-python", "policies": "--policy-python"}.get(kind)
+    raise MissingExtraError(
+        f"{_SINGULAR[kind].capitalize()} {head!r} needs the package {lacks[0]!r}, which is not "
+        f"installed{f' in {python}' if python else ''}. Run: {python or sys.executable} -m pip "
+        f"install 'hocket[{builtin.extra}]'"
+        + (f"; or name an interpreter that has it: {other} PATH" if other else "")
+    )
+
+
+def _missing(*modules: str) -> list[str]:
+    return [module for module in modules if importlib.util.find_spec(module) is None]
+
+
+def did_you_mean(name: str, choices: typing.Iterable[str]) -> str:
+    """` Did you mean 'x'?`, or nothing."""
+    near = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.5)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def _split(name: str) -> tuple[str, str]:
+    if os.path.isfile(os.path.join(name, "policy.json")):  # a folder that `hocket train` wrote
+        return "trained", name
+    head, separator, argument = name.partition(":")
+    if separator and argument.startswith("//"):
+        argument = argument[2:]
+    return head, argument
+
+
+def _import(target: str) -> Any:
+    module_name, _, attribute = target.partition(":")
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    found: Any = importlib.import_module(module_name)
+    for part in attribute.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            raise UnknownNameError(
+                f"Module {module_name!r} has no attribute {attribute!r}."
+                f"{did_you_mean(part, dir(found))}"
+            ) from None
+    return found
+
+
+def _module_exists(module_name: str) -> bool:
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    root = module_name.split(".")[0]
+    return importlib.util.find_spec(root) is not None
+
+
+def _unknown(kind: Kind, name: str, head: str) -> UnknownNameError:
+    known = names(kind)
+    if "." in head and ":" in name:
+        return UnknownNameError(
+            f"{name!r} cannot be imported: there is no module {head!r} in the current folder or "
+            f"among what is installed in {sys.executable}."
+        )
+    return UnknownNameError(
+        f"No {_SINGULAR[kind]} is called {name!r}.{did_you_mean(head, known)} Known: "
+        f"{', '.join(known)}; or give your own as package.module:attr."
+    )
+
+
+def _adapter(name: str, argument: str, found: Any, *, plain: bool = False) -> Adapter:
+    if not callable(found):
+        raise UnknownNameError(f"{name!r} is a {type(found).__name__}, not a class or a function.")
+    config_class = getattr(found, "Config", None)
+    if isinstance(config_class, type) and dataclasses.is_dataclass(config_class):
+        return Adapter(name, argument, found, config_class, takes_argument=True)
+    if not plain:
+        raise ConfigError(f"{name!r} is an adapter without a Config dataclass.")
+    return Adapter(name, argument, found, _config_of(name, found), takes_argument=False)
+
+
+def _config_of(name: str, found: Callable[..., Any]) -> type[Any]:
+    """A dataclass from a plain callable's parameters, so that its flags exist like any other's."""
+    try:
+        parameters = inspect.signature(found).parameters.values()
+        hints = typing.get_type_hints(found if inspect.isfunction(found) else found.__init__)
+    except (TypeError, ValueError, NameError):
+        return dataclasses.make_dataclass("Config", [])
+    fields: list[Any] = []
+    for parameter in parameters:
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            continue
+        kind = hints.get(parameter.name, type(parameter.default))
+        if parameter.default is parameter.empty:
+            fields.insert(0, (parameter.name, kind))
+        elif isinstance(parameter.default, (list, dict, set)):
+            default = dataclasses.field(default_factory=parameter.default.copy)
+            fields.append((parameter.name, kind, default))
+        else:
+            fields.append((parameter.name, kind, dataclasses.field(default=parameter.default)))
+    return dataclasses.make_dataclass("Config", fields, kw_only=True)

@@ -1,0 +1,395 @@
+"""The one loop that joins fleet, policy and readers.
+
+    trials -> begin -> Ready -> batches: scheduler, inference -> chunks -> execute -> Executed -+
+                         ^                                                                      |
+                         +----------------------------------------------------------------------+
+
+The engine owns what it knows of each lane, and nothing else does. A turn takes what workers and
+policy have said, answers it, and lets batches go that are due; it waits only in `Fleet.poll`. What
+readers are told is collected over a turn, so that a thousand lanes make a handful of events.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import compress
+from typing import Any, cast
+
+from hocket.core.contracts.recorder import Durable, Reader
+from hocket.core.data import EnvSpec, Episode, Observation, Outcome, Trial
+from hocket.core.events import (
+    AttemptFailed,
+    AttemptsBegan,
+    Event,
+    RunEnded,
+    RunStarted,
+    SpecLearned,
+    WorkerChanged,
+)
+from hocket.core.wire import END_OBSERVED
+from hocket.engine import heap
+from hocket.engine.batches import Batches
+from hocket.engine.chunk_rules import ChunkRule, SharedRule
+from hocket.engine.deliveries import Delivery, deliver, inferred
+from hocket.engine.inference import Inference, account
+from hocket.engine.lanes import Lane, Turn
+from hocket.engine.trials import TrialQueue
+from hocket.errors import EnvError
+from hocket.workers import notices
+from hocket.workers.fleet import Fleet
+
+_LONGEST_WAIT_S, _LOOK_S = 1.0, 0.1
+"""The second where nobody may wake a turn: a reader was behind, or a server is gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """How attempts are made."""
+
+    retries: int = 2
+    """More attempts at a trial whose attempt was lost to a fault."""
+    max_steps: int | None = None
+    """Ends every episode here; None leaves it to the task."""
+    final_observation: bool = False
+    """Observe when an episode ends, and tell readers what was seen."""
+
+
+class Engine:
+    """Runs trials to their end. One thread calls `run`; `stop` may come from anywhere."""
+
+    def __init__(
+        self,
+        *,
+        fleet: Fleet,
+        inference: Inference,
+        batches: Batches,
+        make_rule: Callable[[], ChunkRule],
+        config: EngineConfig,
+        readers: Sequence[Reader] = (),
+        fits: Callable[[EnvSpec], None] = lambda _: None,
+        record: Callable[[Trial, int], Mapping[str, Any]] = lambda _, __: {},
+        folder: str | None = None,
+    ) -> None:
+        """`fits` raises for a task that the policy cannot run; `record` says what the sinks are
+        asked for in each attempt, and `folder` where they write."""
+        self._fleet = fleet
+        self._inference = inference
+        self._batches = batches
+        self._make_rule = make_rule
+        self._rule = make_rule()
+        self._shared_rule = self._rule if isinstance(self._rule, SharedRule) else None
+        self._config = config
+        self._readers = tuple(readers)
+        self._durable = [reader for reader in readers if isinstance(reader, Durable)]
+        self._fits = fits
+        self._record = record
+        self._folder = {} if folder is None else {"folder": folder}
+
+        self._trials = TrialQueue()
+        self._lanes: dict[int, Lane] = {}
+        self._free: list[int] = []
+        self._sealing: dict[int, Episode] = {}
+        self._next_attempt: dict[str, int] = {}
+        self._failures: Counter[str] = Counter()
+        self._specs: dict[tuple[str, str], EnvSpec] = {}
+        self._kinds: dict[tuple[tuple[str, str], bool], int] = {}
+        """Chunks of one task, recorded or not, take about the same time."""
+        self._turn = Turn()
+        self._start = time.perf_counter()
+        self._is_stopping = False
+
+    def stop(self) -> None:
+        """End the run soon, as Ctrl-C does: what has ended is kept, the rest is left."""
+        self._is_stopping = True
+        self._fleet.wake()
+
+    def run(
+        self,
+        trials: TrialQueue,
+        *,
+        planned: Sequence[Trial],
+        done: Sequence[Episode] = (),
+        attempts: Mapping[str, int] | None = None,
+        cores: int = 1,
+    ) -> bool:
+        """Run `trials` to the last; True when none is left.
+
+        `done` are episodes of an earlier part of the run, and `attempts` the numbers of the next
+        attempts at trials that have had some.
+        """
+        self._trials = trials
+        self._next_attempt = dict(attempts or {})
+        self._start = time.perf_counter()
+        lanes, policy = self._fleet.config.lanes, self._inference.spec
+        self._emit(RunStarted(trials=planned, done=done, lanes=lanes, cores=cores, policy=policy))
+        try:
+            with heap.settled(lanes):
+                self._inference.start(self._fleet.wake)
+                self._fleet.start()
+                while self._is_unfinished() and not self._is_stopping:
+                    self._take_turn()
+                self._tell()
+        except KeyboardInterrupt:
+            self._is_stopping = True
+        complete = not self._is_unfinished()
+        self._emit(RunEnded(time=self._now(), complete=complete, notes={}))
+        return complete
+
+    def _is_unfinished(self) -> bool:
+        return bool(self._trials or self._lanes or self._sealing)
+
+    def _take_turn(self) -> None:
+        longest = _LOOK_S if self._free or self._batches.recalls else _LONGEST_WAIT_S
+        patience = self._batches.patience(now := self._now(), longest)
+        wanted, awaits_all = self._batches.wanted(now), self._batches.awaits_all
+        heard, now = self._fleet.poll(patience, *wanted, awaits_all=awaits_all), self._now()
+        for notice in heard:
+            self._hear(notice, now)
+        if (is_stale := self._batches.stale()) is not None:
+            self._recall(is_stale)
+        self._deliver_answers(now)
+        self._tell()
+        if self._assign() and self._fleet.is_at_hand:
+            # The next poll resets them, and what they see belongs in the batch that leaves now.
+            heard, now = self._fleet.poll(0.0), self._now()
+            for notice in heard:
+                self._hear(notice, now)
+        while self._batches.leave(self._lanes, self._fleet, self._now()):
+            self._deliver_answers(self._now())
+
+    # -- what workers say ----------------------------------------------------------------------
+
+    def _hear(self, notice: notices.Notice, now: float) -> None:
+        if isinstance(notice, notices.LanesExecuted):
+            self._executed(notice, now)
+        elif isinstance(notice, notices.LanesReady):
+            self._begun(notice, now)
+        elif isinstance(notice, notices.LaneSealed):
+            self._sealed(notice)
+        elif isinstance(notice, notices.LaneFailed):
+            self._failed(notice, now)
+        elif isinstance(notice, notices.LanesUp):
+            self._free.extend(lane for lane in notice.lanes if lane not in self._lanes)
+            self._emit(WorkerChanged(time=now, lanes=notice.lanes, state="up"))
+        else:
+            self._free = [lane for lane in self._free if lane not in notice.lanes]
+            self._emit(
+                WorkerChanged(time=now, lanes=notice.lanes, state="recycled", reason=notice.reason)
+            )
+
+    def _begun(self, notice: notices.LanesReady, now: float) -> None:
+        queues: dict[tuple[str, str], int] = {}
+        for number, attempt, prompt in zip(
+            notice.lanes, notice.attempts, notice.prompts, strict=True
+        ):
+            lane = self._lanes.get(number)
+            if lane is None or lane.attempt != attempt:
+                continue
+            task = (lane.trial.suite, lane.trial.task)
+            if notice.spec is not None and task not in self._specs:
+                self._learn(task, notice.spec, now)
+            spec = self._specs[task]
+            lane.prompt = prompt or spec.task.prompt
+            lane.action_size = spec.action.size
+            if task not in queues:  # the notice is of one worker
+                kind = (self._fleet.signature(number), lane.action_size)
+                queues[task] = self._batches.queue(kind)
+            lane.queue = queues[task]
+            self._batches.add(number, lane, now)
+            self._turn.ready.append((number, lane.trial, lane.attempt))
+
+    def _learn(self, task: tuple[str, str], spec: EnvSpec, now: float) -> None:
+        self._fits(spec)
+        self._specs[task] = spec
+        self._batches.bind(spec)
+        self._emit(SpecLearned(time=now, suite=task[0], spec=spec))
+
+    def _executed(self, notice: notices.LanesExecuted, now: float) -> None:
+        lanes = list(map(self._lanes.get, notice.lanes))
+        if [lane and lane.attempt for lane in lanes] != notice.attempts:
+            # Some of it is of attempts that were lost while this was under way.
+            is_kept = [
+                lane is not None and lane.attempt == attempt
+                for lane, attempt in zip(lanes, notice.attempts, strict=True)
+            ]
+            notice = notice.where(is_kept)
+            lanes = list(compress(lanes, is_kept))
+        running = cast("list[Lane]", lanes)
+        if not running:
+            return
+        for lane, steps, total in zip(running, notice.steps, notice.totals, strict=True):
+            lane.steps += steps
+            lane.total += total
+            lane.chunk += 1
+        self._turn.add(notice, running, self._finals(notice), now)
+        numbers, busy_s = notice.lanes, notice.busy_s
+        if any(notice.ends):
+            for number, lane, end in zip(numbers, running, notice.ends, strict=True):
+                if end:
+                    self._end(number, lane.episode(end, now))
+            goes_on = [not end for end in notice.ends]
+            running = list(compress(running, goes_on))
+            numbers, busy_s = list(compress(numbers, goes_on)), list(compress(busy_s, goes_on))
+        self._batches.add_all(numbers, running, now, busy_s)
+
+    def _finals(self, notice: notices.LanesExecuted) -> Sequence[Observation | None]:
+        if not self._config.final_observation:
+            return (None,) * len(notice.lanes)
+        # The lanes are free at once, and their next episodes would write into the same memory.
+        return [
+            {key: view.copy() for key, view in self._fleet.arrays(number).items()}
+            if end & END_OBSERVED
+            else None
+            for number, end in zip(notice.lanes, notice.ends, strict=True)
+        ]
+
+    def _end(self, number: int, episode: Episode) -> None:
+        self._batches.remove(number)
+        self._end_session(self._lanes.pop(number))
+        self._free.append(number)
+        self._sealing[number] = episode
+        self._turn.ended.append((number, episode))
+
+    def _end_session(self, lane: Lane) -> None:
+        if self._inference.has_sessions:
+            self._inference.end_session(lane.session)
+
+    def _sealed(self, notice: notices.LaneSealed) -> None:
+        episode = self._sealing.get(notice.lane)
+        if episode is not None and episode.attempt == notice.attempt:
+            del self._sealing[notice.lane]
+            if notice.files:
+                episode = episode._replace(files=tuple(notice.files))
+            self._turn.sealed.append(episode)
+
+    # -- faults --------------------------------------------------------------------------------
+
+    def _failed(self, notice: notices.LaneFailed, now: float) -> None:
+        number, error = notice.lane, notice.account
+        if (verdict := notice.verdict(any_built=bool(self._specs))) is not None:
+            raise verdict
+        if notice.gone:
+            self._free = [lane for lane in self._free if lane != number]
+            self._emit(WorkerChanged(time=now, lanes=[number], state="lost", reason=notice.message))
+        if number in self._sealing and (notice.gone or notice.sealing):
+            # The episode ended, but what it recorded is lost: it never happened.
+            episode = self._sealing.pop(number)
+            self._retry(number, episode.trial, episode.attempt, error, now)
+        lane = self._lanes.get(number)
+        is_its_own = lane is not None and lane.attempt == notice.attempt and not notice.sealing
+        if lane is not None and (notice.gone or is_its_own):
+            self._lose(number, error, now)
+            if not notice.gone:
+                self._free.append(number)
+
+    def _lose(self, number: int, error: str, now: float) -> None:
+        """An attempt is lost; its trial runs again while it has retries left."""
+        lane = self._lanes.pop(number)
+        self._batches.remove(number)
+        self._end_session(lane)
+        self._retry(number, lane.trial, lane.attempt, error, now, steps=lane.steps)
+
+    def _retry(
+        self, number: int, trial: Trial, attempt: int, error: str, now: float, *, steps: int = 0
+    ) -> None:
+        self._failures[trial.id] += 1
+        again = self._failures[trial.id] <= self._config.retries
+        if not again and not self._specs:
+            raise EnvError(f"No env could be built and reset, in {attempt + 1} attempts.\n{error}")
+        self._tell()
+        self._emit(
+            AttemptFailed(
+                time=now, lane=number, trial=trial, attempt=attempt, error=error, again=again
+            )
+        )
+        if again:
+            self._trials.give_back(trial)
+            return
+        episode = Episode(trial, attempt, Outcome.ERROR, steps, 0.0, error=error)
+        self._turn.ended.append((number, episode))
+        self._turn.sealed.append(episode)
+
+    # -- chunks --------------------------------------------------------------------------------
+
+    def _deliver_answers(self, now: float) -> None:
+        for answer, flight in self._batches.answers(now):
+            delivery = deliver(answer, flight, self._lanes, self._shared_rule)
+            for number, lane, error in delivery.failed:
+                self._lose(number, account(error), now)
+                self._fleet.discard([number], [lane.attempt])
+                self._free.append(number)
+            if delivery.numbers:
+                self._execute(delivery, now)
+            self._emit(inferred(answer, flight, delivery, now=now, start=self._start))
+
+    def _execute(self, delivery: Delivery, now: float) -> None:
+        numbers, lanes = delivery.numbers, delivery.lanes
+        if self._batches.recalls:
+            for lane, source in zip(lanes, delivery.sources, strict=True):
+                lane.source = source
+        attempts, chunks = [lane.attempt for lane in lanes], [lane.chunk for lane in lanes]
+        self._fleet.execute(numbers, attempts, chunks, delivery.actions)
+        self._batches.executing(numbers, lanes, now)
+
+    def _recall(self, is_stale: Callable[[str], bool]) -> None:
+        """Stop chunks whose source is gone: their lanes ask again, with what they see then."""
+        for number, lane in self._lanes.items():
+            if lane.source and is_stale(lane.source):
+                lane.source = ""
+                lane.rule = self._new_rule()  # an ensemble would go on with what was recalled
+                self._fleet.recall(number, lane.attempt, lane.chunk)
+
+    # -- trials --------------------------------------------------------------------------------
+
+    def _assign(self) -> bool:
+        """Give free lanes their next trials, unless what must not be lost is falling behind;
+        whether any got one."""
+        if not self._free or not self._trials or any(r.behind() for r in self._durable):
+            return False
+        now = self._now()
+        numbers: list[int] = []
+        began: list[Lane] = []
+        records: list[Mapping[str, Any]] = []
+        while self._free and self._trials:
+            number = self._free.pop()
+            trial = self._trials.take(number, self._fleet.live(number))
+            assert trial is not None  # the queue is not empty
+            name = trial.id
+            attempt = self._next_attempt.get(name, 0)
+            self._next_attempt[name] = attempt + 1
+            record = self._record(trial, attempt)
+            kind = self._kinds.setdefault((trial[:2], bool(record)), len(self._kinds))
+            lane = self._lanes[number] = Lane(trial, attempt, self._new_rule(), kind, now)
+            numbers.append(number)
+            began.append(lane)
+            records.append({**record, **self._folder})
+        trials, attempts = [lane.trial for lane in began], [lane.attempt for lane in began]
+        self._emit(AttemptsBegan(time=now, lanes=numbers, trials=trials, attempts=attempts))
+        self._fleet.begin(
+            numbers,
+            attempts,
+            trials,
+            [self._config.max_steps] * len(numbers),
+            final_observation=self._config.final_observation,
+            record=records,
+        )
+        return True
+
+    def _new_rule(self) -> ChunkRule:
+        return self._make_rule() if self._shared_rule is None else self._rule
+
+    # -- readers -------------------------------------------------------------------------------
+
+    def _now(self) -> float:
+        return time.perf_counter() - self._start
+
+    def _emit(self, event: Event) -> None:
+        for reader in self._readers:
+            reader.on(event)
+
+    def _tell(self) -> None:
+        for event in self._turn.take(self._now()):
+            self._emit(event)

@@ -1,0 +1,187 @@
+"""A run's folder on disk: where things lie, who may write, and how a file becomes durable.
+
+    run.yaml  report.json  report.html
+    ledger.sqlite                    trials, attempts, episodes
+    chunks/  steps/                  part-*.parquet
+    episodes/<trial>/<attempt>/      what sinks sealed
+    .lock                            held by the one process that writes
+
+Names that end in `.tmp` are files on their way: nothing reads them, and a resumed run deletes them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import socket
+import weakref
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Union
+
+from hocket.core.data import Trial
+from hocket.errors import RunFolderError
+
+TEMPORARY = ".tmp"
+"""Suffix of a file that is still being written."""
+ROWS = ".rows"
+"""Suffix of a sink's file whose rows go into a segment: waste once its episode is committed."""
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """Where everything of one run lies."""
+
+    root: Path
+
+    @classmethod
+    def at(cls, place: Place) -> RunFolder:
+        """The folder itself, or the one at a path (made absolute, so that `chdir` is harmless)."""
+        return place if isinstance(place, RunFolder) else cls(Path(place).absolute())
+
+    @property
+    def ledger(self) -> Path:
+        return self.root / "ledger.sqlite"
+
+    @property
+    def episodes(self) -> Path:
+        """Holds one folder for each trial, and in it one for each attempt."""
+        return self.root / "episodes"
+
+    def attempt(self, trial: Trial, attempt: int) -> Path:
+        """Where the sinks of an attempt write."""
+        return self.episodes / trial.slug / str(attempt)
+
+    def table(self, name: str) -> Path:
+        """Where the segments of `chunks` or `steps` lie."""
+        return self.root / name
+
+    def lock(self) -> FolderLock:
+        """Take the folder for this process; refused while another one has it."""
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+        except OSError as exc:
+            raise disk_error(exc, self.root) from exc
+        return FolderLock(self.root / ".lock")
+
+
+Place = Union[RunFolder, Path, str]
+
+
+class FolderLock:
+    """The right to write in a run folder, held until `release` or the death of the process.
+
+    The lock belongs to the open file, and so dies with the process however that ends. A forked
+    child gives its copy up at once: it must not keep a folder taken that its parent has left.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._fd: int | None = None
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as exc:
+            raise disk_error(exc, path) from exc
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(fd, 400, 0).decode(errors="replace").strip()
+            os.close(fd)
+            raise RunFolderError(
+                f"The run folder {str(path.parent)!r} is in use by "
+                f"{holder or 'another process'}. Wait until that has ended, or stop it."
+            ) from None
+        except OSError as exc:
+            os.close(fd)
+            raise RunFolderError(
+                f"The file system of {str(path.parent)!r} has no file locks ({exc.strerror}); put "
+                f"the run folder on another one."
+            ) from exc
+        self._fd = fd
+        _held.add(self)
+        with contextlib.suppress(OSError):  # who holds it is for messages only
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Let others in. Doing it twice is safe."""
+        if self._fd is not None:
+            fd, self._fd = self._fd, None
+            os.close(fd)
+
+    def __enter__(self) -> FolderLock:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+
+_held: weakref.WeakSet[FolderLock] = weakref.WeakSet()
+
+
+def _give_up_in_child() -> None:
+    for lock in list(_held):
+        lock.release()
+
+
+os.register_at_fork(after_in_child=_give_up_in_child)
+
+
+def temporary(path: Path) -> Path:
+    """The name under which a file is written until it is whole; hidden from `*.parquet` and from
+    readers that take a folder for a table."""
+    return path.with_name(f".{path.name}{TEMPORARY}")
+
+
+def write_atomic(path: Path, data: bytes | memoryview) -> None:
+    """Write a whole file, durably, or nothing: readers see all of it or none."""
+    draft = temporary(path)
+    try:
+        with open(draft, "wb", buffering=0) as file:
+            rest = memoryview(data).cast("B")
+            while rest:
+                rest = rest[file.write(rest) :]
+        publish(draft, path)
+    except OSError as exc:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise disk_error(exc, path) from exc
+
+
+def publish(draft: Path, path: Path) -> None:
+    """Give a finished draft its name: after this it is there, whole, even if the power fails."""
+    fd = os.open(draft, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    os.replace(draft, path)
+    sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Make names that were added to or removed from a folder durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def disk_error(exc: OSError, path: Path) -> RunFolderError:
+    """What an error of the file system means for a run, and what to do."""
+    if exc.errno in _FULL:
+        return RunFolderError(
+            f"No space is left for {str(path)!r}. The episodes committed so far are safe: free "
+            f"some space, then `hocket resume` this run."
+        )
+    return RunFolderError(f"{str(path)!r} cannot be written: {exc.strerror or exc}.")

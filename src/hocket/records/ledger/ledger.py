@@ -1,0 +1,305 @@
+"""The crash-safe table of a run's trials, attempts and episodes; the engine's first reader.
+
+What is promised after `kill -9` at any moment:
+
+- An attempt's number is committed before `on(AttemptsBegan)` returns, so before it is dispatched:
+  no two attempts ever share a number, nor the folder that is named by it.
+- An episode is committed once for its trial, together with all its rows and sealed files; one that
+  is not committed runs again.
+
+After a power failure the same holds for episodes, whose commits are fsynced. Numbers of attempts
+are not fsynced on their own: one that is lost names only an attempt without an episode, whose
+files `sweep` deletes before the number is used again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sqlite3
+import threading
+import time
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hocket.core.data import Episode, Trial
+from hocket.core.events import AttemptFailed, AttemptsBegan, EpisodesSealed, Event, RunEnded
+from hocket.errors import RunFolderError
+from hocket.records.folder import FolderLock, Place, RunFolder, disk_error, publish, temporary
+from hocket.records.ledger import schema
+from hocket.records.ledger.rows import RowRecorder
+from hocket.records.ledger.sweep import sweep
+from hocket.records.ledger.view import LedgerView
+from hocket.records.ledger.writer import GroupWriter, LedgerConfig, Pending
+
+_NEVER_BEGUN = -1
+_LOST = -2
+
+
+class Ledger(LedgerView):
+    """A run's ledger, for the one process that runs it. A durable Reader: give it to the engine,
+    and attach the recorders whose rows must count with the episodes."""
+
+    def __init__(self, folder: RunFolder, lock: FolderLock, config: LedgerConfig) -> None:
+        super().__init__(folder, schema.open_checked(folder.ledger))
+        self._folder_lock = lock
+        # Attempt numbers need no fsync of their own (see above), and checkpoints, which take
+        # long, are left to the thread that the engine does not wait for.
+        self._connection.execute("PRAGMA synchronous = NORMAL")
+        self._connection.execute("PRAGMA wal_autocheckpoint = 0")
+        self._rows_of: dict[Trial, int] = {
+            trial: row for row, trial in self._trials_by_row().items()
+        }
+        self._slugs = {trial.slug for trial in self._rows_of}
+        size = max(self._rows_of.values(), default=0) + 1
+        self._has_episode = bytearray(size)
+        for (row,) in self._rows("SELECT trial FROM episodes"):
+            self._has_episode[row] = 1
+        self._running = array("i", [_NEVER_BEGUN]) * size
+        self._writing = threading.Lock()
+        self.leg = self._begin_leg()
+        self._recorders: list[RowRecorder] = []
+        self._consumed: set[str] = set()
+        self._writer = GroupWriter(folder, leg=self.leg, writing=self._writing, config=config)
+        self._is_open = True
+
+    @classmethod
+    def create(
+        cls,
+        place: Place,
+        trials: Sequence[Trial],
+        meta: Mapping[str, Any],
+        *,
+        config: LedgerConfig | None = None,
+    ) -> Ledger:
+        """The ledger of a new run, all its trials planned. `meta` holds plain JSON values."""
+        folder = RunFolder.at(place)
+        lock = folder.lock()
+        try:
+            if folder.ledger.exists():
+                raise RunFolderError(
+                    f"{str(folder.root)!r} holds a run already. Choose another folder, or finish "
+                    f"it with `hocket resume`."
+                )
+            _make_file(folder, trials, meta)
+            return cls(folder, lock, config or LedgerConfig())
+        except BaseException:
+            lock.release()
+            raise
+
+    @classmethod
+    def open(cls, place: Place, *, config: LedgerConfig | None = None) -> Ledger:
+        """The ledger of a run that was begun before, to go on with it."""
+        folder = RunFolder.at(place)
+        if not folder.root.is_dir():
+            raise RunFolderError(f"There is no run folder {str(folder.root)!r}.")
+        lock = folder.lock()
+        try:
+            return cls(folder, lock, config or LedgerConfig())
+        except BaseException:
+            lock.release()
+            raise
+
+    def attach(self, recorder: RowRecorder) -> None:
+        """Let a recorder follow the run, and commit each episode only with its rows durable.
+        Before the first event."""
+        try:
+            self._writer.attach(recorder, self.segments(recorder.table))
+        except OSError as exc:
+            raise disk_error(exc, self.folder.table(recorder.table)) from exc
+        self._recorders.append(recorder)
+        if recorder.consumes is not None:
+            self._consumed.add(recorder.consumes)
+
+    def add_trials(self, trials: Iterable[Trial]) -> list[Trial]:
+        """Plan more, after all that are planned; returns those that were not planned before."""
+        new = [trial for trial in dict.fromkeys(trials) if trial not in self._rows_of]
+        _refuse_equal_slugs(new, self._slugs)
+        first = len(self._has_episode)
+        with self._lock, self._writing, self._sqlite(), schema.transaction(self._connection):
+            _insert_trials(self._connection, new, first)
+        self._rows_of.update({trial: first + i for i, trial in enumerate(new)})
+        self._slugs.update(trial.slug for trial in new)
+        self._has_episode.extend(bytes(len(new)))
+        self._running.extend([_NEVER_BEGUN] * len(new))
+        return new
+
+    def sweep(self) -> list[Path]:
+        """Delete what attempts without an episode left, and files that were not finished; say
+        what was deleted. For a resumed run, before its first attempt."""
+        return sweep(self)
+
+    # -- the engine's reader -------------------------------------------------------------------
+
+    def on(self, event: Event) -> None:
+        """Follow the run. Raises RunFolderError once the disk takes no more."""
+        self._writer.raise_failure()
+        for recorder in self._recorders:
+            recorder.on(event)
+        if isinstance(event, AttemptsBegan):
+            self._begin(event)
+        elif isinstance(event, EpisodesSealed):
+            self._writer.put([found for e in event.episodes if (found := self._accept(e))])
+        elif isinstance(event, AttemptFailed):
+            self._lose(event)
+        elif isinstance(event, RunEnded):
+            self._writer.flush()
+
+    def behind(self) -> bool:
+        """Whether new trials should wait until finished ones are committed."""
+        self._writer.raise_failure()
+        return self._writer.behind()
+
+    def flush(self) -> None:
+        """Return when every finished episode is committed."""
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Commit what is finished, give the folder back. Twice is safe."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        try:
+            self._writer.close()
+            self._writer.raise_failure()
+        finally:
+            super().close()
+            self._folder_lock.release()
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    # -- attempts and episodes -----------------------------------------------------------------
+
+    def _begin(self, event: AttemptsBegan) -> None:
+        rows = [self._row(trial) for trial in event.trials]
+        for row, trial in zip(rows, event.trials, strict=True):
+            if self._has_episode[row]:
+                raise RunFolderError(f"Trial {trial.id} has its episode already.")
+        with self._lock, self._writing, self._sqlite(), schema.transaction(self._connection):
+            self._connection.executemany(
+                "INSERT INTO attempts (trial, attempt, leg, began) VALUES (?, ?, ?, ?)",
+                [
+                    (row, attempt, self.leg, event.time)
+                    for row, attempt in zip(rows, event.attempts, strict=True)
+                ],
+            )
+        for row, attempt in zip(rows, event.attempts, strict=True):
+            self._running[row] = attempt
+
+    def _lose(self, event: AttemptFailed) -> None:
+        kind, _, message = event.error.partition(": ")
+        if kind == RunFolderError.__name__:
+            # A sink that cannot write says nothing of the trial: were the run to go on, a full
+            # disk would count as an ERROR of every trial left.
+            raise RunFolderError(message.partition("\n")[0])
+        row = self._row(event.trial)
+        if event.again:
+            self._running[row] = _LOST
+        self._writer.put_error(row, event.attempt, event.error)
+
+    def _accept(self, episode: Episode) -> Pending | None:
+        """The episode as it will be committed; None for one that came too late to count."""
+        taken = tuple(recorder.take(episode) for recorder in self._recorders)
+        row = self._row(episode.trial)
+        if self._running[row] == _NEVER_BEGUN:
+            raise RunFolderError(f"Trial {episode.trial.id} ended before an attempt at it began.")
+        if self._has_episode[row] or self._running[row] != episode.attempt:
+            return None
+        self._has_episode[row] = 1
+        consumed = tuple(f for f in episode.files if f.rpartition("/")[2] in self._consumed)
+        if consumed:
+            kept = tuple(file for file in episode.files if file not in consumed)
+            episode = episode._replace(files=kept)
+        return Pending(row, episode, taken, consumed)
+
+    def _row(self, trial: Trial) -> int:
+        try:
+            return self._rows_of[trial]
+        except KeyError:
+            raise RunFolderError(f"Trial {trial.id} is not planned in this run.") from None
+
+    def _begin_leg(self) -> int:
+        """One leg for each process that worked on the run: times and batches count from 0 in
+        each."""
+        with self._sqlite(), schema.transaction(self._connection):
+            ((leg,),) = self._connection.execute("SELECT COALESCE(MAX(leg) + 1, 0) FROM legs")
+            self._connection.execute(
+                "INSERT INTO legs VALUES (?, ?, ?, ?)",
+                (leg, time.time(), os.getpid(), socket.gethostname()),
+            )
+        return int(leg)
+
+    def _sqlite(self) -> _Translated:
+        return _Translated(self.folder)
+
+
+class _Translated:
+    """Turns SQLite's errors into ours."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, exc: BaseException | None, trace: object) -> None:
+        if isinstance(exc, sqlite3.Error):
+            raise schema.ledger_error(exc, self._folder.ledger) from exc
+
+
+def _make_file(folder: RunFolder, trials: Sequence[Trial], meta: Mapping[str, Any]) -> None:
+    """Make the file under another name first: a ledger that is there is whole."""
+    draft = temporary(folder.ledger)
+    connection: sqlite3.Connection | None = None
+    _refuse_equal_slugs(list(dict.fromkeys(trials)), set())
+    try:
+        draft.unlink(missing_ok=True)
+        draft.touch()
+        connection = schema.connect(draft, synchronous="OFF")
+        connection.execute("PRAGMA journal_mode = MEMORY")
+        connection.execute(f"PRAGMA application_id = {schema.APPLICATION}")
+        connection.execute(f"PRAGMA user_version = {schema.VERSION}")
+        connection.executescript(schema.TABLES)
+        rows = [(key, json.dumps(value)) for key, value in meta.items()]
+        with schema.transaction(connection):
+            connection.executemany("INSERT INTO meta VALUES (?, ?)", rows)
+            _insert_trials(connection, list(dict.fromkeys(trials)), 1)
+        connection.close()
+        publish(draft, folder.ledger)
+    except sqlite3.Error as exc:
+        raise schema.ledger_error(exc, folder.ledger) from exc
+    except OSError as exc:
+        raise disk_error(exc, folder.ledger) from exc
+    finally:
+        if connection is not None:
+            connection.close()
+        draft.unlink(missing_ok=True)
+
+
+def _insert_trials(connection: sqlite3.Connection, trials: Sequence[Trial], first: int) -> None:
+    try:
+        connection.executemany(
+            "INSERT INTO trials VALUES (?, ?, ?, ?, ?)",
+            [
+                (first + i, trial.suite, trial.task, trial.seed, trial.repeat)
+                for i, trial in enumerate(trials)
+            ],
+        )
+    except OverflowError:
+        raise RunFolderError("A seed or repeat of a trial does not fit into 63 bits.") from None
+
+
+def _refuse_equal_slugs(trials: Iterable[Trial], taken: set[str]) -> None:
+    """Two trials with one folder name would mix their files."""
+    seen = set(taken)
+    for trial in trials:
+        if trial.slug in seen:
+            raise RunFolderError(
+                f"Trial {trial.id} has the folder name of another trial, {trial.slug!r}. Rename "
+                f"the suite or the task of one."
+            )
+        seen.add(trial.slug)

@@ -1,0 +1,196 @@
+"""The ledger's file: its tables, how it is made, opened, checked and brought up to date.
+
+SQLite in WAL mode: readers never wait for the writer, and a killed process loses nothing that it
+committed. A file that is not ours, broken, or of a newer hocket is refused and left as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from urllib.parse import quote
+
+from hocket.errors import RunFolderError
+from hocket.records.folder import disk_error
+
+VERSION = 1
+APPLICATION = 0x686B6C67
+"""Marks a SQLite file as a ledger of ours ("hklg")."""
+
+MIGRATIONS: Mapping[int, str] = {}
+"""SQL that turns a ledger of version n into one of n + 1."""
+
+TABLES = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE legs (
+    leg INTEGER PRIMARY KEY, began REAL NOT NULL, process INTEGER NOT NULL, host TEXT NOT NULL
+);
+CREATE TABLE trials (
+    id INTEGER PRIMARY KEY,
+    suite TEXT NOT NULL, task TEXT NOT NULL, seed INTEGER NOT NULL, repeat INTEGER NOT NULL,
+    UNIQUE (suite, task, seed, repeat)
+);
+CREATE TABLE attempts (
+    trial INTEGER NOT NULL REFERENCES trials, attempt INTEGER NOT NULL,
+    leg INTEGER NOT NULL REFERENCES legs, began REAL NOT NULL, error TEXT,
+    PRIMARY KEY (trial, attempt)
+) WITHOUT ROWID;
+CREATE TABLE episodes (
+    trial INTEGER PRIMARY KEY REFERENCES trials, attempt INTEGER NOT NULL,
+    outcome TEXT NOT NULL, steps INTEGER NOT NULL, total_reward REAL,
+    terminated INTEGER NOT NULL, truncated INTEGER NOT NULL, chunks INTEGER NOT NULL,
+    error TEXT, seconds REAL NOT NULL, files TEXT NOT NULL,
+    FOREIGN KEY (trial, attempt) REFERENCES attempts
+);
+CREATE TABLE segments (name TEXT PRIMARY KEY, rows INTEGER NOT NULL, level INTEGER NOT NULL);
+"""
+
+_BUSY_S = 30.0
+_MAGIC = b"SQLite format 3\0"
+_FULL = 13
+"""SQLite's code for a full disk."""
+
+
+def connect(path: Path, *, mode: str = "rw", synchronous: str = "FULL") -> sqlite3.Connection:
+    """A connection to a file that must exist. Transactions are begun and ended by hand."""
+    name = f"file:{quote(str(path))}?mode={mode}"
+    try:
+        connection = sqlite3.connect(
+            name, uri=True, isolation_level=None, check_same_thread=False, timeout=_BUSY_S
+        )
+        connection.execute(f"PRAGMA synchronous = {synchronous}")
+        connection.execute("PRAGMA foreign_keys = ON")
+    except sqlite3.Error as exc:
+        raise ledger_error(exc, path) from exc
+    return connection
+
+
+def open_checked(path: Path) -> sqlite3.Connection:
+    """A writer's connection to a ledger that is ours, whole and of this version, migrated if
+    older."""
+    _refuse_foreign(path)
+    connection = connect(path)
+    try:
+        check(connection, path)
+        migrate(connection, path)
+        connection.execute("PRAGMA journal_mode = WAL")
+    except sqlite3.Error as exc:
+        connection.close()
+        raise ledger_error(exc, path) from exc
+    except RunFolderError:
+        connection.close()
+        raise
+    return connection
+
+
+def open_to_read(path: Path) -> sqlite3.Connection:
+    """A reader's connection; needs no lock, and sees what was committed when a query begins."""
+    _refuse_foreign(path)
+    is_archived = not os.access(path.parent, os.W_OK)
+    # Where nothing can be written SQLite cannot keep its index of the WAL: without a WAL to read
+    # the file may be taken as it is.
+    has_wal = path.with_name(path.name + "-wal").exists()
+    mode = "ro&immutable=1" if is_archived and not has_wal else "ro"
+    connection = connect(path, mode=mode)
+    try:
+        check(connection, path)
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version != VERSION:
+            raise RunFolderError(
+                f"The ledger {str(path)!r} has the older format {version}; `hocket resume` "
+                f"brings it to {VERSION}."
+            )
+    except sqlite3.Error as exc:
+        connection.close()
+        raise ledger_error(exc, path) from exc
+    except RunFolderError:
+        connection.close()
+        raise
+    return connection
+
+
+def check(connection: sqlite3.Connection, path: Path) -> None:
+    """Refuse a file that is not ours, is of a newer version, or is damaged."""
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    if application != APPLICATION:
+        raise RunFolderError(f"{str(path)!r} is a SQLite file, but no ledger of hocket's.")
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version > VERSION:
+        raise RunFolderError(
+            f"The ledger {str(path)!r} was made by a newer hocket (format {version}; this one "
+            f"reads up to {VERSION}). Upgrade hocket to use this run; nothing was changed."
+        )
+    (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if verdict != "ok":
+        raise RunFolderError(f"The ledger {str(path)!r} is damaged: {verdict}.")
+
+
+def migrate(
+    connection: sqlite3.Connection,
+    path: Path,
+    *,
+    target: int = VERSION,
+    migrations: Mapping[int, str] = MIGRATIONS,
+) -> None:
+    """Bring an older ledger to the target version, in one transaction."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version == target:
+        return
+    missing = [step for step in range(version, target) if step not in migrations]
+    if missing:
+        raise RunFolderError(
+            f"The ledger {str(path)!r} has format {version}, which this hocket no longer reads. "
+            f"Resume it with the version that made it."
+        )
+    with transaction(connection):
+        for step in range(version, target):
+            for statement in migrations[step].split(";"):
+                connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {target}")
+
+
+@contextlib.contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """All of it or nothing."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        # SQLite itself has rolled back after some errors, a full disk among them.
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def ledger_error(exc: sqlite3.Error, path: Path) -> RunFolderError:
+    """What an error of SQLite's means for a run."""
+    code = getattr(exc, "sqlite_errorcode", None)
+    if code == _FULL or "disk is full" in str(exc):
+        return disk_error(OSError(errno.ENOSPC, "no space"), path)
+    return RunFolderError(
+        f"The ledger {str(path)!r} cannot be used: {exc}. It was left as it is; restore it from a "
+        f"copy, or start a new run."
+    )
+
+
+def _refuse_foreign(path: Path) -> None:
+    try:
+        with open(path, "rb") as file:
+            head = file.read(len(_MAGIC))
+    except FileNotFoundError:
+        raise RunFolderError(
+            f"There is no run in {str(path.parent)!r}: it has no {path.name}."
+        ) from None
+    except OSError as exc:
+        raise RunFolderError(f"{str(path)!r} cannot be read: {exc.strerror}.") from exc
+    if head != _MAGIC:
+        what = "is empty" if not head else "is no SQLite file"
+        raise RunFolderError(
+            f"{str(path)!r} {what}, so it is no ledger, or one that was overwritten. It was left "
+            f"as it is; restore it from a copy, or start a new run."
+        )

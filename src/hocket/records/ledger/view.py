@@ -1,0 +1,149 @@
+"""Reads a ledger: also one that another process is writing."""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from hocket.core.data import Episode, Outcome, Trial
+from hocket.records.folder import Place, RunFolder
+from hocket.records.ledger import schema
+from hocket.records.ledger.rows import Segment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """An attempt lost to a fault."""
+
+    trial: Trial
+    attempt: int
+    error: str
+
+
+class LedgerView:
+    """What a run's ledger says. Needs no lock; each method sees all that is committed by then."""
+
+    def __init__(self, folder: RunFolder, connection: sqlite3.Connection) -> None:
+        self.folder = folder
+        self._connection = connection
+        # One connection serves the engine's thread and whoever asks beside it.
+        self._lock = threading.Lock()
+
+    @classmethod
+    def open(cls, place: Place) -> LedgerView:
+        """The ledger in a run folder, for reading."""
+        folder = RunFolder.at(place)
+        return cls(folder, schema.open_to_read(folder.ledger))
+
+    def meta(self) -> dict[str, Any]:
+        """What was said of the run when it was created."""
+        return {key: json.loads(text) for key, text in self._rows("SELECT key, value FROM meta")}
+
+    def trials(self) -> list[Trial]:
+        """All that are planned, in planned order."""
+        return list(self._trials_by_row().values())
+
+    def episodes(self) -> list[Episode]:
+        """Those that count, in planned order."""
+        trials = self._trials_by_row()
+        rows = self._rows(
+            "SELECT trial, attempt, outcome, steps, total_reward, terminated, truncated, chunks,"
+            " error, seconds, files FROM episodes ORDER BY trial"
+        )
+        outcomes = {outcome.value: outcome for outcome in Outcome}
+        return [
+            Episode(
+                trial=trials[trial],
+                attempt=attempt,
+                outcome=outcomes[outcome],
+                steps=steps,
+                # SQLite keeps a NaN as NULL.
+                total_reward=math.nan if total_reward is None else total_reward,
+                terminated=bool(terminated),
+                truncated=bool(truncated),
+                chunks=chunks,
+                error=error,
+                seconds=seconds,
+                files=tuple(json.loads(files)) if files != "[]" else (),
+            )
+            for (
+                trial,
+                attempt,
+                outcome,
+                steps,
+                total_reward,
+                terminated,
+                truncated,
+                chunks,
+                error,
+                seconds,
+                files,
+            ) in rows
+        ]
+
+    def remaining(self) -> list[Trial]:
+        """Planned trials without an episode, in planned order."""
+        rows = self._rows(
+            "SELECT suite, task, seed, repeat FROM trials"
+            " WHERE id NOT IN (SELECT trial FROM episodes) ORDER BY id"
+        )
+        return [Trial(suite=s, task=t, seed=seed, repeat=r) for s, t, seed, r in rows]
+
+    def next_attempts(self, trials: Iterable[Trial] | None = None) -> dict[str, int]:
+        """The number of the next attempt at each trial, by trial id; a trial that has had none is
+        left out, unless it is asked for."""
+        known = self._trials_by_row()
+        rows = self._rows("SELECT trial, MAX(attempt) + 1 FROM attempts GROUP BY trial")
+        begun = {known[trial].id: number for trial, number in rows}
+        if trials is None:
+            return begun
+        return {trial.id: begun.get(trial.id, 0) for trial in trials}
+
+    def failures(self) -> list[Failure]:
+        """Attempts that were lost to faults and not to a killed run, in planned order."""
+        known = self._trials_by_row()
+        rows = self._rows(
+            "SELECT trial, attempt, error FROM attempts WHERE error IS NOT NULL"
+            " ORDER BY trial, attempt"
+        )
+        return [Failure(trial=known[row], attempt=number, error=text) for row, number, text in rows]
+
+    def segments(self, table: str) -> list[Segment]:
+        """The files that hold a table's rows, oldest first."""
+        rows = self._rows("SELECT name, rows, level FROM segments ORDER BY rowid")
+        return [found for row in rows if (found := Segment(*row)).table == table]
+
+    def close(self) -> None:
+        """Closing twice is safe."""
+        self._connection.close()
+
+    def __enter__(self) -> LedgerView:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _trials_by_row(self) -> Mapping[int, Trial]:
+        rows = self._rows("SELECT id, suite, task, seed, repeat FROM trials ORDER BY id")
+        return {
+            row: Trial(suite=suite, task=task, seed=seed, repeat=repeat)
+            for row, suite, task, seed, repeat in rows
+        }
+
+    def _rows(self, query: str) -> list[tuple[Any, ...]]:
+        try:
+            with self._lock:
+                return self._connection.execute(query).fetchall()
+        except sqlite3.Error as exc:
+            raise schema.ledger_error(exc, self.folder.ledger) from exc

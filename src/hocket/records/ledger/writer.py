@@ -1,0 +1,247 @@
+"""The thread that makes finished episodes durable, a group at a time.
+
+For each group: write its rows as one segment per table, fsync, rename; then commit the episodes
+and the names of the segments in one transaction; then delete the sinks' files that the segments
+replace. A kill between any two of these leaves either episodes that count with all their rows, or
+files that nothing names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import sqlite3
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hocket.core.data import Episode
+from hocket.errors import RunFolderError
+from hocket.records.folder import RunFolder
+from hocket.records.ledger import schema
+from hocket.records.ledger.rows import RowRecorder, Segment
+from hocket.records.ledger.segments import Segments
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerConfig:
+    """When finished episodes are committed."""
+
+    group_s: float = 1.0
+    """A finished episode waits at most this long for others."""
+    group_steps: int = 50_000
+    """A group with this many steps leaves at once."""
+    max_pending: int = 4096
+    """With more finished episodes than this uncommitted, no new trial begins."""
+    flush_s: float = 120.0
+    """To commit all at the end of a run; a disk slower than this is an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A finished episode on its way."""
+
+    row: int
+    episode: Episode
+    """Without the files that are consumed."""
+    taken: tuple[Any, ...]
+    """What each recorder has of it."""
+    consumed: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Group:
+    """What is committed together."""
+
+    episodes: list[Pending] = field(default_factory=list)
+    errors: list[tuple[str, int, int]] = field(default_factory=list)
+    """Error, trial and attempt of attempts that were lost."""
+    steps: int = 0
+    oldest: float = math.inf
+
+    def __bool__(self) -> bool:
+        return bool(self.episodes or self.errors)
+
+
+class GroupWriter:
+    """Owns the connection that commits episodes, and every segment."""
+
+    def __init__(
+        self, folder: RunFolder, *, leg: int, writing: threading.Lock, config: LedgerConfig
+    ) -> None:
+        self._folder = folder
+        self._config = config
+        # SQLite has one writer at a time: whoever begins a transaction holds this.
+        self._writing = writing
+        self._connection = schema.connect(folder.ledger)
+        self._recorders: list[RowRecorder] = []
+        self._segments = Segments(folder, self._connection, leg=leg, writing=writing)
+        # Guards the fields below, which the engine's thread and this one both change.
+        self._changed = threading.Condition()
+        self._group = Group()
+        self._is_committing = False
+        self._is_flushing = False
+        self._is_closing = False
+        self._failure: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="hocket-ledger", daemon=True)
+        self._thread.start()
+
+    # -- for the engine's thread ---------------------------------------------------------------
+
+    def attach(self, recorder: RowRecorder, segments: Sequence[Segment]) -> None:
+        """Write this recorder's rows with each group from now on."""
+        self._folder.table(recorder.table).mkdir(exist_ok=True)
+        self._segments.know(recorder.table, segments)
+        self._recorders.append(recorder)
+
+    def put(self, episodes: Sequence[Pending]) -> None:
+        """Commit these soon."""
+        with self._changed:
+            group = self._group
+            group.episodes.extend(episodes)
+            group.steps += sum(pending.episode.steps for pending in episodes)
+            group.oldest = min(group.oldest, time.monotonic())
+            self._changed.notify_all()
+
+    def put_error(self, row: int, attempt: int, error: str) -> None:
+        """Note why an attempt was lost."""
+        with self._changed:
+            self._group.errors.append((error, row, attempt))
+            self._group.oldest = min(self._group.oldest, time.monotonic())
+            self._changed.notify_all()
+
+    def behind(self) -> bool:
+        return len(self._group.episodes) >= self._config.max_pending
+
+    def flush(self) -> None:
+        """Return when all that was put is committed."""
+        with self._changed:
+            self._is_flushing = True
+            self._changed.notify_all()
+            is_done = self._changed.wait_for(
+                lambda: self._failure or not (self._group or self._is_committing),
+                timeout=self._config.flush_s,
+            )
+            self._is_flushing = False
+        self.raise_failure()
+        if not is_done:
+            raise self._too_slow()
+
+    def _too_slow(self) -> RunFolderError:
+        return RunFolderError(
+            f"The disk of {str(self._folder.root)!r} took more than {self._config.flush_s:g} s to "
+            f"commit what is finished. `hocket resume` runs again what is missing."
+        )
+
+    def raise_failure(self) -> None:
+        """Raise what stopped the thread, if anything did."""
+        if self._failure is None:
+            return
+        if isinstance(self._failure, RunFolderError):
+            raise RunFolderError(str(self._failure)) from self._failure
+        raise self._failure
+
+    def close(self) -> None:
+        """Commit what is left, merge small segments, end the thread. Twice is safe."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify_all()
+        self._thread.join(timeout=self._config.flush_s)
+        if self._thread.is_alive():
+            raise self._too_slow()
+        self._connection.close()
+
+    # -- the thread ----------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while group := self._next_group():
+                self._commit(group)
+                for recorder in self._recorders:
+                    self._segments.merge_levels(recorder)
+                self._done()
+            for recorder in self._recorders:
+                self._segments.merge_smallest(recorder)
+        except sqlite3.Error as exc:
+            self._fail(schema.ledger_error(exc, self._folder.ledger))
+        except Exception as exc:  # noqa: BLE001 - raised again on the engine's thread
+            self._fail(exc)
+
+    def _next_group(self) -> Group | None:
+        """The next group once it is due; None when there is no more to come."""
+        with self._changed:
+            while not self._is_due():
+                if self._is_closing:
+                    return None
+                left = self._group.oldest + self._config.group_s - time.monotonic()
+                self._changed.wait(None if left == math.inf else max(left, 0.0))
+            group, self._group = self._group, Group()
+            self._is_committing = True
+            return group
+
+    def _is_due(self) -> bool:
+        group = self._group
+        return bool(group) and (
+            self._is_flushing
+            or self._is_closing
+            or group.steps >= self._config.group_steps
+            or time.monotonic() >= group.oldest + self._config.group_s
+        )
+
+    def _done(self) -> None:
+        with self._changed:
+            self._is_committing = False
+            self._changed.notify_all()
+
+    def _fail(self, failure: Exception) -> None:
+        with self._changed:
+            self._failure = failure
+            self._changed.notify_all()
+
+    def _commit(self, group: Group) -> None:
+        segments: list[Segment] = []
+        for i, recorder in enumerate(self._recorders):
+            taken = [pending.taken[i] for pending in group.episodes]
+            segments.extend(self._segments.write(recorder, taken))
+        connection = self._connection
+        with self._writing, schema.transaction(connection):
+            connection.executemany(
+                "UPDATE attempts SET error = ? WHERE trial = ? AND attempt = ?", group.errors
+            )
+            connection.executemany(
+                "INSERT INTO episodes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                [_columns(pending) for pending in group.episodes],
+            )
+            self._segments.insert(segments)
+        for pending in group.episodes:
+            for file in pending.consumed:
+                self._delete_consumed(self._folder.root / file)
+
+    def _delete_consumed(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+        # The attempt's folder, and its trial's, go with it where it was all they held.
+        with contextlib.suppress(OSError):
+            path.parent.rmdir()
+            path.parent.parent.rmdir()
+
+
+def _columns(pending: Pending) -> tuple[Any, ...]:
+    """One row of `episodes`."""
+    episode = pending.episode
+    return (
+        pending.row,
+        episode.attempt,
+        episode.outcome.value,
+        episode.steps,
+        episode.total_reward,
+        episode.terminated,
+        episode.truncated,
+        episode.chunks,
+        episode.error,
+        episode.seconds,
+        json.dumps(episode.files) if episode.files else "[]",
+    )

@@ -1,0 +1,101 @@
+"""Tables as folders of Parquet segments: written whole, merged in a stream, loaded by the ledger.
+
+pandas and polars read the folder directly (`chunks/*.parquet`). In a run that goes on, or that was
+killed and not yet resumed, a segment may be there whose episodes do not count yet, or beside the
+one that it was merged into; `load` knows which ones count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hocket.core.data import Trial
+from hocket.errors import RunFolderError
+from hocket.records.folder import Place, disk_error, publish, temporary, write_atomic
+from hocket.records.ledger import LedgerView
+
+_ROW_GROUP = 64 * 1024
+_COMPRESSION = "zstd"
+_TEXT = ("trial", "source")
+"""Columns with few values; numbers are written faster without a dictionary."""
+_TRIES = 10
+
+
+def write_segment(path: Path, table: pa.Table) -> int:
+    """Make a table one durable file; none where it has no rows. The number of rows."""
+    if table.num_rows == 0:
+        return 0
+    buffer = pa.BufferOutputStream()
+    with _writer(buffer, table.schema) as writer:
+        writer.write_table(table, row_group_size=_ROW_GROUP)
+    write_atomic(path, memoryview(buffer.getvalue()))
+    return int(table.num_rows)
+
+
+def merge_segments(path: Path, sources: Sequence[Path]) -> int:
+    """Make one durable file of several, rows in order, a row group in memory at a time."""
+    draft = temporary(path)
+    rows = 0
+    try:
+        schema = pq.read_schema(sources[0])
+        with _writer(str(draft), schema) as writer:
+            waiting: list[pa.Table] = []
+            for source in sources:
+                with pq.ParquetFile(source) as file:
+                    for group in range(file.num_row_groups):
+                        waiting.append(file.read_row_group(group, use_threads=False))
+                        rows += waiting[-1].num_rows
+                        if sum(table.num_rows for table in waiting) >= _ROW_GROUP:
+                            writer.write_table(pa.concat_tables(waiting))
+                            waiting.clear()
+            if waiting:
+                writer.write_table(pa.concat_tables(waiting))
+        publish(draft, path)
+    except OSError as exc:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise disk_error(exc, path) from exc
+    return rows
+
+
+def load(
+    place: Place, table: str, schema: pa.Schema, trials: Collection[Trial] | None = None
+) -> pa.Table:
+    """All rows of the episodes that count, or of these trials alone; each episode's rows lie
+    together and in order. Also while the run goes on."""
+    filters: Any = None
+    if trials is not None:
+        filters = [("trial", "in", [trial.id for trial in trials])]
+        if not trials:
+            return schema.empty_table()
+    with LedgerView.open(place) as ledger:
+        for _ in range(_TRIES):
+            try:
+                parts = [
+                    pq.read_table(
+                        ledger.folder.root / segment.name,
+                        schema=schema,
+                        filters=filters,
+                        partitioning=None,
+                    )
+                    for segment in ledger.segments(table)
+                ]
+            except FileNotFoundError:
+                # Merged since it was listed; the ledger names what replaced it.
+                continue
+            return pa.concat_tables(parts) if parts else schema.empty_table()
+        raise RunFolderError(
+            f"A segment that the ledger names is missing from "
+            f"{str(ledger.folder.table(table))!r}. Restore it from a copy of the run."
+        )
+
+
+def _writer(target: Any, schema: pa.Schema) -> pq.ParquetWriter:
+    text = [name for name in _TEXT if name in schema.names]
+    return pq.ParquetWriter(target, schema, compression=_COMPRESSION, use_dictionary=text)

@@ -1,0 +1,119 @@
+"""Simulator states of every step, from which an episode can be shown and checked again.
+
+One file for each attempt. Most numbers of a state never change in an episode (how the scene was
+laid out, what does not move): they are kept once, the others for every step, as they are. For
+MetaWorld that is a quarter of the size at next to no cost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import zipfile
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hocket.core.contracts.recorder import AttemptStart, SinkNeeds, StepRecord
+from hocket.core.data import Array, Outcome, TaskInfo
+from hocket.errors import EnvError, RunFolderError
+from hocket.records.folder import disk_error, publish, temporary
+from hocket.records.video.selection import IMAGES, VIDEO
+
+FILE = "states.npz"
+"""`first` `[S]` is the state at the reset; of the numbers that `varies` `[S]` marks, `values`
+`[steps + 1, V]` holds every one. All float64."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatesConfig:
+    """Of which attempts states are kept."""
+
+    only_filmed: bool = False
+    """Only of those that a video or pictures were asked for."""
+
+
+class StatesSink:
+    """Keeps the simulator's state after every step, of envs with the snapshot ability."""
+
+    Config = StatesConfig
+
+    def __init__(self, argument: str = "", config: StatesConfig | None = None) -> None:
+        del argument
+        self._config = config or StatesConfig()
+        self.needs = SinkNeeds(states=not self._config.only_filmed)
+
+    def needs_of(
+        self, task: TaskInfo, record: Mapping[str, Any], abilities: Collection[str]
+    ) -> SinkNeeds:
+        """States, of attempts that are kept."""
+        del task, abilities
+        return SinkNeeds(states=self._keeps(record))
+
+    def open(self, start: AttemptStart) -> StatesTrack:
+        return StatesTrack(Path(start.folder) / FILE, is_on=self._keeps(start.record))
+
+    def _keeps(self, record: Mapping[str, Any]) -> bool:
+        is_filmed = bool(record.get(VIDEO) or record.get(IMAGES))
+        return not self._config.only_filmed or is_filmed
+
+
+class StatesTrack:
+    """One attempt's states, in memory until it is sealed."""
+
+    def __init__(self, path: Path, *, is_on: bool = True) -> None:
+        self._path = path
+        self._is_on = is_on
+        self._states: list[Array] = []
+
+    def step(self, record: StepRecord) -> None:
+        if record.state is None or not self._is_on:
+            return
+        if self._states and record.state.shape != self._states[0].shape:
+            raise EnvError(
+                f"The simulator's state changed its size from {self._states[0].shape} to "
+                f"{record.state.shape} at step {record.step}."
+            )
+        self._states.append(record.state)
+
+    def seal(self, outcome: Outcome) -> Sequence[str]:
+        if not self._states:
+            return ()
+        save_states(self._path, np.stack(self._states))
+        return [str(self._path)]
+
+    def discard(self) -> None:
+        """Nothing is on disk before `seal`."""
+        self._states = []
+
+
+def save_states(path: Path, states: Array) -> None:
+    """Write states `[n, S]`, durably."""
+    states = np.ascontiguousarray(states, np.float64)
+    # Compared as bits: a NaN is as constant as any number, and 0.0 is not -0.0.
+    bits = states.view(np.uint64)
+    varies = (bits != bits[0]).any(axis=0)
+    draft = temporary(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(draft, "wb") as file:
+            np.savez(file, first=states[0], varies=varies, values=states[:, varies])
+        publish(draft, path)
+    except OSError as exc:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise disk_error(exc, path) from exc
+
+
+def load_states(path: Path) -> Array:
+    """The states of an attempt, float64 `[steps + 1, S]`, row 0 at the reset."""
+    try:
+        with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
+            first, varies, values = file["first"], file["varies"], file["values"]
+            states: Array = np.tile(first, (len(values), 1))
+            states[:, varies] = values
+    except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile) as exc:
+        raise RunFolderError(f"The states in {str(path)!r} cannot be read: {exc}") from exc
+    return states

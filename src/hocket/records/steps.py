@@ -1,0 +1,274 @@
+"""One row for each step: what was done, what came of it, and which chunk it was from.
+
+In the worker `StepsSink` keeps an attempt's steps in memory and leaves them as one small file in
+the attempt's folder; beside the engine `StepRows` turns the files of a group of episodes into a
+Parquet segment, which the ledger commits together with them. The file needs no fsync: until the
+segment is durable the episode does not count, and then the file is deleted.
+
+The worker's half imports neither pyarrow nor anything else that is slow or large.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hocket.core.contracts.recorder import AttemptStart, SinkNeeds, StepRecord
+from hocket.core.data import Array, Episode, Outcome, Trial
+from hocket.core.events import Event
+from hocket.errors import ObservationError, RunFolderError
+from hocket.records.folder import ROWS, Place, disk_error, publish, temporary
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FILE = f"steps{ROWS}"
+"""Holds one structured numpy array, `.npy` format."""
+STATES_FILE = "states.npy"
+"""Simulator states, float64 `[steps + 1, S]`, row 0 at the reset: what video is rendered from."""
+
+_NOT_SAID = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepsConfig:
+    """What is kept of each step."""
+
+    state_key: str = "observation/state"
+    """The observation that goes into the column `state`, where one was taken."""
+    every_state: bool = False
+    """Observe at every step for it, without cameras, and not only where the policy looks."""
+    snapshots: bool = True
+    """Keep the simulator's state at every step, of envs with the snapshot ability."""
+
+
+class StepsSink:
+    """Records the numbers of every step, in the worker."""
+
+    Config = StepsConfig
+
+    def __init__(self, argument: str = "", config: StepsConfig | None = None) -> None:
+        self.config = config or StepsConfig()
+        self.needs = SinkNeeds(observations=self.config.every_state, states=self.config.snapshots)
+
+    def open(self, start: AttemptStart) -> StepsTrack:
+        return StepsTrack(self.config, Path(start.folder))
+
+
+class StepsTrack:
+    """One attempt's steps, in memory until it is sealed."""
+
+    def __init__(self, config: StepsConfig, folder: Path) -> None:
+        self._config = config
+        self._folder = folder
+        self._numbers: list[tuple[int, int, int, float, bool, bool, int]] = []
+        self._actions: list[Array] = []
+        self._states: list[Array] = []
+        self._observed: list[int] = []
+        self._snapshots: list[Array] = []
+
+    def step(self, record: StepRecord) -> None:
+        success = _NOT_SAID if record.success is None else int(record.success)
+        self._numbers.append(
+            (
+                record.step,
+                record.chunk,
+                record.age,
+                record.reward,
+                record.terminated,
+                record.truncated,
+                success,
+            )
+        )
+        if record.action is not None:
+            self._actions.append(np.array(record.action, np.float64).ravel())
+        if record.observation is not None:
+            state = record.observation.get(self._config.state_key)
+            if state is not None:
+                self._observed.append(len(self._numbers) - 1)
+                self._states.append(np.array(state, np.float64).ravel())
+        if record.state is not None and self._config.snapshots:
+            self._snapshots.append(record.state)
+
+    def seal(self, outcome: Outcome) -> Sequence[str]:
+        files = [_write(self._folder / FILE, self._table(), durable=False)]
+        if self._snapshots and len(self._snapshots) == len(self._numbers):
+            states = np.stack(self._snapshots)
+            files.append(_write(self._folder / STATES_FILE, states, durable=True))
+        return files
+
+    def discard(self) -> None:
+        """Nothing is on disk before `seal`."""
+
+    def _table(self) -> Array:
+        actions = _same_size("action", self._actions)
+        states = _same_size(self._config.state_key, self._states)
+        table = np.zeros(len(self._numbers), _dtype(actions, states))
+        for i, name in enumerate(_NUMBERS):
+            table[name] = [numbers[i] for numbers in self._numbers]
+        if actions is not None:
+            # The reset, step 0, had none.
+            table["action"][len(table) - len(actions) :] = actions
+        if states is not None:
+            table["state"][self._observed] = states
+            table["has_state"][self._observed] = True
+        return table
+
+
+_NUMBERS: Mapping[str, str] = {
+    "step": "<i4",
+    "chunk": "<i4",
+    "age": "<i4",
+    "reward": "<f8",
+    "terminated": "?",
+    "truncated": "?",
+    "success": "i1",
+}
+
+
+def _write(path: Path, array: Array, *, durable: bool) -> str:
+    """Write an array under its name, whole or not at all."""
+    draft = temporary(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(draft, "wb") as file:
+            np.lib.format.write_array(file, array, allow_pickle=False)
+        if durable:
+            publish(draft, path)
+        else:
+            os.replace(draft, path)
+    except OSError as exc:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise disk_error(exc, path) from exc
+    return str(path)
+
+
+def _dtype(actions: Array | None, states: Array | None) -> Any:
+    fields: list[Any] = [*_NUMBERS.items(), ("has_state", "?")]
+    fields.append(("action", "<f8", (0 if actions is None else actions.shape[1],)))
+    fields.append(("state", "<f8", (0 if states is None else states.shape[1],)))
+    return np.dtype(fields)
+
+
+def _same_size(name: str, arrays: Sequence[Array]) -> Array | None:
+    if not arrays:
+        return None
+    if len({len(array) for array in arrays}) > 1:
+        raise ObservationError(f"{name!r} changed its size in the middle of an episode.")
+    return np.stack(arrays)
+
+
+# -- beside the engine ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """An ended episode's file; None where it has none, as after an ERROR."""
+
+    trial: str
+    attempt: int
+    file: str | None
+
+
+@dataclass(slots=True)
+class StepRows:
+    """Writes the steps of the episodes that count: a ledger's RowRecorder."""
+
+    folder: Path
+    """The run folder."""
+    table: str = field(default="steps", init=False)
+    consumes: str | None = field(default=FILE, init=False)
+
+    def on(self, event: Event) -> None:
+        """Steps come as files, not as events."""
+
+    def take(self, episode: Episode) -> Taken:
+        files = [file for file in episode.files if file.rpartition("/")[2] == FILE]
+        return Taken(episode.trial.id, episode.attempt, files[0] if files else None)
+
+    def write(self, path: Path, taken: Sequence[Taken]) -> int:
+        import pyarrow as pa
+
+        from hocket.records.parquet import write_segment
+
+        tables = [
+            _to_arrow(some, _read(self.folder / some.file))
+            for some in taken
+            if some.file is not None
+        ]
+        return write_segment(path, pa.concat_tables(tables)) if tables else 0
+
+    def merge(self, path: Path, sources: Sequence[Path]) -> int:
+        from hocket.records.parquet import merge_segments
+
+        return merge_segments(path, sources)
+
+
+def schema() -> pa.Schema:
+    """Columns of the table `steps`. Step 0 is the reset: no action, chunk -1, reward 0."""
+    import pyarrow as pa
+
+    return pa.schema(
+        [
+            ("trial", pa.string()),
+            ("attempt", pa.int32()),
+            ("step", pa.int32()),
+            ("chunk", pa.int32()),
+            ("age", pa.int32()),  # steps since its chunk's observation was taken
+            ("reward", pa.float64()),
+            ("terminated", pa.bool_()),
+            ("truncated", pa.bool_()),
+            ("success", pa.bool_()),  # null where the env did not say
+            ("action", pa.list_(pa.float64())),
+            ("state", pa.list_(pa.float64())),  # after the step; null where none was taken
+        ]
+    )
+
+
+def load_steps(place: Place, trials: Collection[Trial] | None = None) -> pa.Table:
+    """The steps of all episodes that count, or of these trials alone."""
+    from hocket.records.parquet import load
+
+    return load(place, "steps", schema(), trials)
+
+
+def _read(path: Path) -> Array:
+    try:
+        with open(path, "rb") as file:
+            rows: Array = np.lib.format.read_array(file, allow_pickle=False)
+    except (OSError, ValueError) as exc:
+        raise RunFolderError(f"The steps in {str(path)!r} cannot be read: {exc}") from exc
+    return rows
+
+
+def _to_arrow(taken: Taken, rows: Array) -> pa.Table:
+    import pyarrow as pa
+
+    has_action = rows["step"] > 0
+    columns: dict[str, Any] = {
+        "trial": pa.repeat(taken.trial, len(rows)),
+        "attempt": np.full(len(rows), taken.attempt, np.int32),
+    }
+    for name in ("step", "chunk", "age", "reward", "terminated", "truncated"):
+        columns[name] = np.ascontiguousarray(rows[name])
+    columns["success"] = pa.array(rows["success"] == 1, mask=rows["success"] == _NOT_SAID)
+    columns["action"] = _lists(rows["action"], has_action)
+    columns["state"] = _lists(rows["state"], rows["has_state"])
+    return pa.table(columns, schema=schema())
+
+
+def _lists(values: Array, is_there: Array) -> pa.ListArray:
+    """One list for each row, null where nothing is there."""
+    import pyarrow as pa
+
+    sizes = np.where(is_there, values.shape[1], 0)
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+    flat = np.ascontiguousarray(values[is_there]).reshape(-1)
+    return pa.ListArray.from_arrays(offsets, pa.array(flat), mask=pa.array(~is_there))

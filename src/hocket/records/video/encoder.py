@@ -1,0 +1,194 @@
+"""H.264 in MP4, one file for one camera: playable while it grows, seekable once it is sealed.
+
+While a file grows it lies under its temporary name as a fragmented MP4, a fragment at least every
+half second: after a crash it plays up to about the last second. Sealing copies the packets, without
+encoding them again, into an MP4 whose index comes first, so that players and browsers can seek.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hocket.core.data import Array
+from hocket.errors import MissingExtraError
+from hocket.records.folder import TEMPORARY, disk_error, publish, temporary
+
+FALLBACK_RATE = 30.0
+"""Frames per second where an env does not say how fast it is controlled."""
+_FRAGMENTED = {
+    "movflags": "frag_keyframe+empty_moov+default_base_moof",
+    "flush_packets": "1",  # what was muxed is in the file, not in a buffer that dies with us
+}
+_INDEX_FIRST = {"movflags": "faststart"}
+_ADVICE = (
+    "the wheels of 'av' have it: pip install --force-reinstall --only-binary av 'av>=14'. To go on "
+    "without video: --video none"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quality:
+    """How pictures are compressed."""
+
+    crf: int = 23
+    """Smaller is better and larger; 18 is hard to tell from the original."""
+    preset: str = "ultrafast"
+    """x264's. Slower ones make files a third of the size, and take twice the time."""
+    lossless: bool = False
+    """Keep every pixel as it was, in RGB. For datasets: most players cannot show it."""
+
+    @property
+    def codec(self) -> str:
+        return "libx264rgb" if self.lossless else "libx264"
+
+    @property
+    def pixels(self) -> str:
+        return "rgb24" if self.lossless else "yuv420p"
+
+    @property
+    def options(self) -> dict[str, str]:
+        """For the encoder, which holds no frame back: what was given to it is soon in the file."""
+        common = {"bf": "0", "x264-params": "rc-lookahead=0"}
+        if self.lossless:
+            return {"preset": "ultrafast", "qp": "0", **common}
+        return {"preset": self.preset, "crf": str(self.crf), **common}
+
+
+def exact_rate(rate: float | None) -> Fraction:
+    """Frames per second as the fraction that was meant: 29.97 is 2997/100, 33.3333 is 100/3."""
+    if rate is None or not rate > 0:
+        rate = FALLBACK_RATE
+    return max(Fraction(rate).limit_denominator(10_000), Fraction(1, 10_000))
+
+
+def require_encoder(codec: str = "libx264") -> Any:
+    """PyAV, where it can encode with this codec; the error says what to install."""
+    try:
+        import av
+    except ImportError as exc:
+        raise MissingExtraError(
+            f"Video needs the package 'av', which is not installed in {sys.executable}; {_ADVICE}."
+        ) from exc
+    try:
+        av.codec.Codec(codec, "w")
+    except av.codec.codec.UnknownCodecError as exc:
+        raise MissingExtraError(
+            f"Video needs the encoder {codec!r}, which the 'av' {av.__version__} in "
+            f"{sys.executable} was built without; {_ADVICE}."
+        ) from exc
+    return av
+
+
+class VideoFile:
+    """One camera's frames of one attempt, in order. Frame i is shown at i / rate seconds.
+
+    Frames are RGB, uint8 `[height, width, 3]`, all of one size. An odd height or width is made
+    even by repeating the last row or column, unless lossless.
+    """
+
+    def __init__(self, path: Path, rate: Fraction, quality: Quality) -> None:
+        self.path = path
+        self.frames = 0
+        self._av = require_encoder(quality.codec)
+        self._rate = rate
+        self._quality = quality
+        self._draft = temporary(path)
+        self._container: Any = None
+        self._stream: Any = None
+        self._converter: Any = None
+
+    def write(self, frame: Array) -> None:
+        """Add a frame."""
+        if not self._quality.lossless:
+            frame = _even(frame)
+        try:
+            if self._container is None:
+                self._open(frame.shape)
+            picture = self._convert(frame)
+            picture.pts, picture.time_base = self.frames, 1 / self._rate
+            self._container.mux(self._stream.encode(picture))
+        except OSError as exc:
+            raise disk_error(exc, self.path) from exc
+        self.frames += 1
+
+    def seal(self) -> bool:
+        """Make the file durable under its name; false where no frame ever came."""
+        if self._container is None:
+            return False
+        indexed = self.path.with_name(f".{self.path.name}.indexed{TEMPORARY}")
+        try:
+            self._container.mux(self._stream.encode())
+            self._close()
+            self._copy_packets(indexed)
+            publish(indexed, self.path)
+            self._draft.unlink(missing_ok=True)
+        except OSError as exc:
+            with contextlib.suppress(OSError):
+                indexed.unlink(missing_ok=True)
+            raise disk_error(exc, self.path) from exc
+        return True
+
+    def discard(self) -> None:
+        """Leave nothing behind. After `seal` and twice this is safe."""
+        with contextlib.suppress(OSError):
+            self._close()
+        with contextlib.suppress(OSError):
+            self._draft.unlink()
+
+    def _open(self, shape: tuple[int, ...]) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._container = self._av.open(str(self._draft), "w", format="mp4", options=_FRAGMENTED)
+        stream = self._container.add_stream(
+            self._quality.codec, rate=self._rate, options=self._quality.options
+        )
+        stream.height, stream.width = shape[:2]
+        stream.pix_fmt = self._quality.pixels
+        stream.codec_context.time_base = 1 / self._rate
+        stream.codec_context.gop_size = max(1, int(self._rate / 2))
+        # A worker has one core to itself, and there may be a hundred of them.
+        stream.codec_context.thread_count = 1
+        self._stream = stream
+        self._converter = self._av.video.reformatter.VideoReformatter()
+
+    def _convert(self, frame: Array) -> Any:
+        """In the encoder's own format, by one converter for all frames: making one for each, as
+        the encoder would, takes longer than encoding."""
+        source = self._av.VideoFrame.from_ndarray(frame, format="rgb24")
+        if self._quality.lossless:
+            return source
+        try:
+            return self._converter.reformat(source, format=self._quality.pixels, threads=1)
+        except TypeError:
+            # Before PyAV could be told, there was one thread anyway.
+            return self._converter.reformat(source, format=self._quality.pixels)
+
+    def _copy_packets(self, target: Path) -> None:
+        with (
+            self._av.open(str(self._draft), format="mp4") as source,
+            self._av.open(str(target), "w", format="mp4", options=_INDEX_FIRST) as container,
+        ):
+            old = source.streams.video[0]
+            new = container.add_stream_from_template(old)
+            for packet in source.demux(old):
+                if packet.dts is not None:  # the last one is empty, and says that there is no more
+                    packet.stream = new
+                    container.mux(packet)
+
+    def _close(self) -> None:
+        container, self._container, self._stream = self._container, None, None
+        if container is not None:
+            container.close()
+
+
+def _even(frame: Array) -> Array:
+    height, width = frame.shape[:2]
+    if height % 2 or width % 2:
+        return np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
+    return frame

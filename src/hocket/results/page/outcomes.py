@@ -1,0 +1,228 @@
+"""How each episode ended: a grid of tasks and seeds, and the table that it leads to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hocket.core.data import Episode, Outcome, Trial
+from hocket.results.page.charts import LONG, legend
+from hocket.results.page.markup import Markup, breakable, file_link, join, tag
+from hocket.results.page.recorded import RecordedRun
+from hocket.results.tables import number
+
+MOST_CELLS = 2500
+"""Single episodes in a grid; more are put together."""
+MOST_ROWS = 1500
+"""Lines of the table of episodes."""
+MOST_TASKS = 120
+_BINS = 50
+_ALIGNED = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """The episodes that the table shows, each with its anchor."""
+
+    episodes: tuple[Episode, ...]
+    anchors: Mapping[Trial, str]
+
+    @classmethod
+    def of(cls, run: RecordedRun) -> Listed:
+        """All, or of very many those that tell most: errors, those with videos, failures."""
+        episodes = list(run.report.episodes)
+        places = {episode.trial: f"e{place}" for place, episode in enumerate(episodes)}
+        if len(episodes) > MOST_ROWS:
+            urgent = sorted(range(len(episodes)), key=lambda i: (_urgency(episodes[i]), i))
+            episodes = [episodes[i] for i in sorted(urgent[:MOST_ROWS])]
+        kept = {episode.trial: places[episode.trial] for episode in episodes}
+        return cls(episodes=tuple(episodes), anchors=kept)
+
+
+def _urgency(episode: Episode) -> int:
+    if episode.outcome is Outcome.ERROR:
+        return 0
+    if any(file.endswith(".mp4") for file in episode.files):
+        return 1
+    return 2 if episode.outcome is Outcome.FAILURE else 3
+
+
+def shown_tasks(run: RecordedRun) -> list[tuple[str, str]]:
+    """Suite and task of each row: all in planned order, or of very many those that did worst."""
+    scores = list(run.report.tasks)
+    if len(scores) > MOST_TASKS:
+        worst = sorted(scores, key=lambda s: (s.rate is None, s.rate or 0.0))[:MOST_TASKS]
+        kept = {(score.suite, score.task) for score in worst}
+        scores = [score for score in scores if (score.suite, score.task) in kept]
+    return [(score.suite or "", score.task or "") for score in scores]
+
+
+def outcome_grid(run: RecordedRun, listed: Listed) -> Markup:
+    """A row for each task, a cell for each trial, or for several where they are many."""
+    ended = {episode.trial: episode for episode in run.report.episodes}
+    rows: dict[tuple[str, str], list[Trial]] = {key: [] for key in shown_tasks(run)}
+    for trial in run.trials:
+        if (trial.suite, trial.task) in rows:
+            rows[trial.suite, trial.task].append(trial)
+    columns = sorted({(trial.seed, trial.repeat) for some in rows.values() for trial in some})
+    together = sum(map(len, rows.values())) > MOST_CELLS
+    aligned = not together and len(columns) <= _ALIGNED
+    lines = [_heads([seed for seed, _ in columns])] if aligned else []
+    for some in rows.values():
+        some.sort(key=lambda trial: (trial.seed, trial.repeat))
+        if together:
+            cells = _pooled(some, ended)
+        else:
+            cells = [_cell(run, trial, ended.get(trial), listed.anchors) for trial in some]
+        places = None
+        if aligned:
+            at = {column: place for place, column in enumerate(columns)}
+            cells = _placed(cells, [at[trial.seed, trial.repeat] for trial in some])
+            places = _width(len(columns))
+        name = run.task_name(some[0]) if some else ""
+        label = tag("div", breakable(name), class_="grid-label", title=name)
+        kind = "cells aligned" if aligned else "cells"
+        lines.append(tag("div", label, tag("div", *cells, class_=kind, style=places), class_="g"))
+    kind = "grid pooled" if together else "grid"
+    kind += " scroll long" if len(rows) > LONG else ""
+    return join(tag("div", *lines, class_=kind), _key(run, together=together))
+
+
+def _heads(seeds: Sequence[int]) -> Markup:
+    """The seeds above their columns; of many every fifth."""
+    every = 1 if len(seeds) <= 12 else 5
+    texts = [
+        tag("span", str(seed) if place % every == 0 else None) for place, seed in enumerate(seeds)
+    ]
+    cells = tag("div", *texts, class_="cells aligned heads", style=_width(len(seeds)))
+    return tag("div", tag("div"), cells, class_="g", aria_hidden="true")
+
+
+def _width(columns: int) -> str:
+    return f"--n:{max(columns, 12)}"
+
+
+def _key(run: RecordedRun, *, together: bool) -> Markup:
+    counts = Counter(episode.outcome.value for episode in run.report.episodes)
+    entries = [(kind, kind, f"{counts[kind]:,}") for kind in counts_order(counts)]
+    left = run.report.planned - len(run.report.episodes)
+    if left:
+        entries.append(("pending", "not run yet", f"{left:,}"))
+    note = "A cell holds several trials: the fuller its colour, the more of them succeeded."
+    return join(legend(entries), tag("p", note, class_="note") if together else None)
+
+
+def counts_order(counts: Mapping[str, int]) -> list[str]:
+    """Outcomes that occurred, in the order in which they are always shown."""
+    return [outcome.value for outcome in Outcome if counts.get(outcome.value)]
+
+
+def _cell(
+    run: RecordedRun, trial: Trial, episode: Episode | None, anchors: Mapping[Trial, str]
+) -> Markup:
+    seed = f"seed {trial.seed}" + (f", repeat {trial.repeat}" if trial.repeat else "")
+    if episode is None:
+        return tag("span", class_="k-pending", title=f"{run.task_name(trial)}, {seed}: not run yet")
+    words = f"{run.task_name(trial)}, {seed}: {episode.outcome.value}, {episode.steps:,} steps"
+    kind = f"k-{episode.outcome.value}"
+    if trial not in anchors:
+        return tag("span", class_=kind, title=words)
+    return tag("a", class_=kind, title=words, href=f"#{anchors[trial]}", aria_label=words)
+
+
+def _placed(cells: Sequence[Markup], places: Sequence[int]) -> list[Markup]:
+    """Cells under the column of their seed, with gaps where a task has none."""
+    filled: list[Markup] = []
+    for cell, place in zip(cells, places, strict=True):
+        filled += [tag("span")] * (place - len(filled))
+        filled.append(cell)
+    return filled
+
+
+def _pooled(trials: Sequence[Trial], ended: Mapping[Trial, Episode]) -> list[Markup]:
+    size = max(1, -(-len(trials) // _BINS))
+    return [_pool(trials[i : i + size], ended) for i in range(0, len(trials), size)]
+
+
+def _pool(trials: Sequence[Trial], ended: Mapping[Trial, Episode]) -> Markup:
+    counts = Counter(ended[trial].outcome for trial in trials if trial in ended)
+    judged = counts[Outcome.SUCCESS] + counts[Outcome.FAILURE]
+    seeds = f"seeds {trials[0].seed} to {trials[-1].seed}"
+    words = ", ".join(f"{count:,} {outcome.value}" for outcome, count in counts.items())
+    title = f"{seeds}: {words or 'not run yet'}"
+    if judged:
+        share = f"--share:{100 * counts[Outcome.SUCCESS] / judged:.0f}%"
+        return tag("span", class_="k-share", style=share, title=title)
+    kind = "finished" if counts[Outcome.FINISHED] else "error" if counts else "pending"
+    return tag("span", class_=f"k-{kind}", title=title)
+
+
+def episode_table(run: RecordedRun, listed: Listed) -> Markup:
+    """A line for each listed episode; the script above it filters."""
+    heads = ("task", "seed", "outcome", "steps", "return", "chunks", "seconds", "attempts", "video")
+    numbers = {"seed", "steps", "return", "chunks", "seconds", "attempts"}
+    head = tag("tr", *(tag("th", name, class_="n" if name in numbers else None) for name in heads))
+    rows = [_line(run, episode, listed.anchors[episode.trial]) for episode in listed.episodes]
+    total = len(run.report.episodes)
+    note = None
+    if total > len(rows):
+        note = tag(
+            "p",
+            f"{len(rows):,} of {total:,} are listed: errors first, then those with videos, then "
+            "failures. All of them are in report.json and ledger.sqlite.",
+            class_="note",
+        )
+    table = tag("table", tag("thead", head), tag("tbody", *rows), id="episodes-table")
+    return join(_filters(listed), tag("div", table, class_="scroll tall"), note)
+
+
+def _filters(listed: Listed) -> Markup:
+    counts = Counter(episode.outcome.value for episode in listed.episodes)
+    chips = [
+        tag("button", tag("i", class_=f"swatch k-{kind}"), kind, type="button", data_filter=kind,
+            aria_pressed="true")
+        for kind in counts_order(counts)
+    ]  # fmt: skip
+    search = tag(
+        "input", type="search", id="find", placeholder="find a task or seed", aria_label="Find"
+    )
+    count = tag("output", f"{len(listed.episodes):,} episodes", id="count")
+    return tag("div", *chips, search, count, class_="filters")
+
+
+def _line(run: RecordedRun, episode: Episode, anchor: str) -> Markup:
+    trial = episode.trial
+    seed = f"{trial.seed}.{trial.repeat}" if trial.repeat else str(trial.seed)
+    kind = episode.outcome.value
+    videos = [
+        tag("a", camera_name(file), href=file_link(file), class_="film",
+            data_caption=caption(run, episode))
+        for file in run.videos(episode)
+    ]  # fmt: skip
+    reward = None if episode.total_reward != episode.total_reward else episode.total_reward
+    return tag(
+        "tr",
+        tag("td", breakable(run.task_name(trial))),
+        tag("td", seed, class_="n"),
+        tag("td", tag("span", kind, class_=f"badge k-{kind}")),
+        tag("td", f"{episode.steps:,}", class_="n"),
+        tag("td", number(reward), class_="n"),
+        tag("td", f"{episode.chunks:,}", class_="n"),
+        tag("td", f"{episode.seconds:,.1f}", class_="n"),
+        tag("td", str(episode.attempt + 1), class_="n"),
+        tag("td", *videos),
+        id=anchor,
+        data_outcome=kind,
+    )
+
+
+def camera_name(file: str) -> str:
+    """What a video file is named after."""
+    return file.rpartition("/")[2].removesuffix(".mp4")
+
+
+def caption(run: RecordedRun, episode: Episode) -> str:
+    """An episode in a few words."""
+    trial = episode.trial
+    return f"{run.task_name(trial)}, seed {trial.seed}: {episode.outcome.value}"

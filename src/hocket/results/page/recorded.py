@@ -1,0 +1,93 @@
+"""A run as its folder tells it: what a page is made from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hocket import __version__
+from hocket.core.data import Episode, Trial
+from hocket.errors import RunFolderError
+from hocket.records.folder import RunFolder
+from hocket.records.ledger import Failure, LedgerView
+from hocket.records.run_file import load_about
+from hocket.results.page.timing import Timing, load_timing
+from hocket.results.report import FILE_NAME, Report, Throughput
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedRun:
+    """Everything that a run's folder says."""
+
+    folder: Path
+    report: Report
+    about: Mapping[str, Any]
+    """Versions, machine, command; empty where run.yaml does not say."""
+    trials: Sequence[Trial]
+    failures: Sequence[Failure]
+    timing: Timing | None
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def title(self) -> str:
+        """`policy on env`."""
+        return f"{self.report.config.get('policy', 'policy')} on {', '.join(self.suites)}"
+
+    @property
+    def suites(self) -> list[str]:
+        return list(dict.fromkeys(trial.suite for trial in self.trials))
+
+    def task_name(self, trial: Trial) -> str:
+        """The task, with its suite where there are several."""
+        return f"{trial.suite} / {trial.task}" if len(self.report.suites) > 1 else trial.task
+
+    def videos(self, episode: Episode) -> list[str]:
+        """Of an episode, relative to the folder: those sealed with it, and those rendered since."""
+        attempt = RunFolder.at(self.folder).attempt(episode.trial, episode.attempt)
+        later = [path.relative_to(self.folder).as_posix() for path in attempt.glob("[!.]*.mp4")]
+        sealed = [file for file in episode.files if file.endswith(".mp4")]
+        return list(dict.fromkeys([*sealed, *sorted(later)]))
+
+
+def open_recorded(folder: Path, report: Report | None = None) -> RecordedRun:
+    """Read a run folder, with its ledger or, where it has none, from its report alone."""
+    root = RunFolder.at(folder)
+    about = load_about(root.root)
+    if not root.ledger.exists():
+        return _from_report(root.root, about)
+    timing = load_timing(root)
+    with LedgerView.open(root) as ledger:
+        trials, failures = ledger.trials(), ledger.failures()
+        made = report or Report.build(
+            config=ledger.meta().get("config", {}),
+            exactness=about.get("exactness", "environment"),
+            trials=trials,
+            episodes=ledger.episodes(),
+            throughput=Throughput(),
+            version=__version__,
+        )
+    return RecordedRun(
+        folder=root.root,
+        report=made,
+        about=about,
+        trials=trials,
+        failures=failures,
+        timing=timing,
+    )
+
+
+def _from_report(root: Path, about: Mapping[str, Any]) -> RecordedRun:
+    if not (root / FILE_NAME).exists():
+        raise RunFolderError(
+            f"There is no run in {str(root)!r}: it has neither a ledger nor a {FILE_NAME}."
+        )
+    report = Report.load(root)
+    trials = [episode.trial for episode in report.episodes]
+    return RecordedRun(
+        folder=root, report=report, about=about, trials=trials, failures=(), timing=None
+    )

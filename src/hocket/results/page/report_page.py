@@ -1,0 +1,243 @@
+"""`report.html`: what a run means, on one page."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+from hocket.core.data import Outcome
+from hocket.records.folder import RunFolder, write_atomic
+from hocket.results.page.charts import (
+    IntervalRow,
+    histogram,
+    interval_chart,
+    legend,
+    nice_ceiling,
+    share_bar,
+)
+from hocket.results.page.facts import facts_section
+from hocket.results.page.faults import fault_section
+from hocket.results.page.markup import Child, Markup, join, tag
+from hocket.results.page.outcomes import (
+    MOST_TASKS,
+    Listed,
+    counts_order,
+    episode_table,
+    outcome_grid,
+    shown_tasks,
+)
+from hocket.results.page.recorded import RecordedRun, open_recorded
+from hocket.results.page.shell import Section, document
+from hocket.results.page.speed import duration, speed_section
+from hocket.results.page.videos import video_section
+from hocket.results.report import Report
+from hocket.results.scores import Score
+from hocket.results.tables import number, percent, percent_range
+
+FILE_NAME = "report.html"
+_PERCENTS = tuple((share / 100, f"{share} %") for share in (0, 25, 50, 75, 100))
+
+
+def write_report_page(folder: str | Path, report: Report | None = None) -> Path:
+    """Write `report.html` into a run folder, from what the folder holds; returns its path. A
+    `report` just made from the same ledger saves making it again."""
+    target = RunFolder.at(Path(folder)).root / FILE_NAME
+    write_atomic(target, report_page(open_recorded(target.parent, report)).encode())
+    return target
+
+
+def report_page(run: RecordedRun) -> str:
+    """The page of a run: one self-contained document, however many episodes there are."""
+    listed = Listed.of(run)
+    sections = [
+        _success_section(run),
+        _grid_section(run, listed),
+        video_section(run, listed),
+        _length_section(run),
+        speed_section(run),
+        fault_section(run, listed),
+        Section(
+            anchor="episodes",
+            title="Episodes",
+            body=episode_table(run, listed),
+        ),
+        facts_section(run),
+    ]
+    return document(
+        title=run.title,
+        kicker=f"hocket report · {run.name}",
+        head=_hero(run),
+        notes=_alerts(run),
+        sections=[section for section in sections if section is not None],
+    )
+
+
+def _hero(run: RecordedRun) -> Markup:
+    score = run.report.overall
+    counts = Counter(episode.outcome.value for episode in run.report.episodes)
+    left = run.report.planned - len(run.report.episodes)
+    parts = {kind: float(counts[kind]) for kind in counts_order(counts)}
+    entries = [(kind, kind, f"{counts[kind]:,}") for kind in parts]
+    if left:
+        parts["not run yet"] = float(left)
+        entries.append(("pending", "not run yet", f"{left:,}"))
+    kinds = {name: "pending" if name == "not run yet" else name for name in parts}
+    right = join(share_bar(parts, kinds), legend(entries), _tiles(run))
+    return tag("div", tag("div", *_headline(score)), tag("div", right), class_="hero")
+
+
+def _headline(score: Score) -> Iterable[Child]:
+    interval = score.success.interval
+    if score.rate is not None and interval is not None:
+        yield tag("div", f"{100 * score.rate:.1f}", tag("small", " %"), class_="big")
+        bounds = percent_range(interval.low, interval.high)
+        yield tag(
+            "p", "success, 95 % interval ", tag("b", bounds), f", n = {score.success.n:,}",
+            class_="big-note",
+        )  # fmt: skip
+        if score.errors:
+            worst = percent(score.rate_errors_as_failures)
+            yield tag("p", f"{worst} if every error counted as a failure", class_="big-note")
+        return
+    if score.returns.value is not None:
+        yield tag("div", number(score.returns.value), class_="big")
+        spread = score.returns.interval
+        bounds = f", 95 % interval [{number(spread.low)}, {number(spread.high)}]" if spread else ""
+        yield tag("p", f"mean return{bounds}, n = {score.n:,}", class_="big-note")
+        yield tag("p", "The env tells no success, so there is no rate.", class_="big-note")
+        return
+    yield tag("div", "-", class_="big")
+    yield tag("p", "no episode ended without an error, so there is no rate", class_="big-note")
+
+
+def _tiles(run: RecordedRun) -> Markup:
+    score, timing = run.report.overall, run.timing
+    tiles: list[tuple[str, str, str]] = [("episodes", f"{len(run.report.episodes):,}", "")]
+    if len(run.report.tasks) > 1:
+        tiles.append(("tasks", f"{len(run.report.tasks):,}", ""))
+    if score.steps.value is not None:
+        tiles.append(("mean length", f"{score.steps.value:,.1f}", " steps"))
+    if timing is not None and timing.wall_s > 0:
+        tiles.append(("throughput", f"{timing.steps / timing.wall_s:,.0f}", " env steps/s"))
+        tiles.append(("time", *duration(timing.wall_s)))
+        tiles.append(("lanes", f"{timing.lanes:,}", ""))
+    tiles.append(("errors", f"{score.errors:,}", ""))
+    boxes = [
+        tag("div", tag("dt", name), tag("dd", figure, tag("small", unit or None)))
+        for name, figure, unit in tiles
+    ]
+    return tag("dl", *boxes, class_="tiles")
+
+
+def _alerts(run: RecordedRun) -> Markup:
+    report, alerts = run.report, []
+    if not report.complete:
+        alerts.append(
+            tag(
+                "p",
+                tag("b", "Unfinished. "),
+                f"{len(report.episodes):,} of {report.planned:,} planned trials have ended. Those "
+                "that end early are no fair sample of all: finish the run with ",
+                tag("code", f"hocket resume {run.folder.parent.name}/{run.name}"),
+                " before you quote a rate.",
+                class_="alert",
+            )
+        )
+    if report.overall.errors:
+        alerts.append(
+            tag(
+                "p",
+                tag("b", f"{report.overall.errors:,} trials ended as errors. "),
+                "They are not in n; ",
+                tag("a", "what happened", href="#errors"),
+                ".",
+                class_="alert bad",
+            )
+        )
+    return join(alerts)
+
+
+def _success_section(run: RecordedRun) -> Section:
+    report, wanted = run.report, set(shown_tasks(run))
+    judged = report.overall.success.n > 0 or report.overall.n == 0
+    rows = [_score_row("overall", report.overall, judged=judged, strong=True)]
+    for suite in report.suites:
+        if len(report.suites) > 1:
+            rows.append(_score_row(suite.suite or "", suite, judged=judged, strong=True))
+        rows += [
+            _score_row(score.task or "", score, judged=judged)
+            for score in report.tasks
+            if score.suite == suite.suite and (suite.suite, score.task) in wanted
+        ]
+    hidden = len(report.tasks) - len(wanted)
+    note = f" The {MOST_TASKS} lowest of {len(report.tasks):,} tasks are shown." if hidden else ""
+    if judged:
+        chart = interval_chart(rows, low=0.0, high=1.0, ticks=_PERCENTS)
+        lead = f"Dots are rates, bars their 95 % Wilson intervals; errors are not in n.{note}"
+        return Section(anchor="success", title="Success per task", body=chart, lead=lead)
+    lead = f"Mean return, with its 95 % t-interval.{note}"
+    return Section(anchor="success", title="Return per task", body=_returns(rows), lead=lead)
+
+
+def _returns(rows: list[IntervalRow]) -> Markup:
+    known = [x for row in rows for x in (row.low, row.value, row.high) if x is not None]
+    low, high = (min(known), max(known)) if known else (0.0, 1.0)
+    low, high = min(low, 0.0), max(high, 0.0)
+    low, high = (-nice_ceiling(-low) if low < 0 else 0.0), (nice_ceiling(high) if high > 0 else 0.0)
+    high = high if high > low else low + 1.0
+    ticks = [(at, number(at)) for at in dict.fromkeys((low, 0.0, (low + high) / 2, high))]
+    return interval_chart(rows, low=low, high=high, ticks=ticks, zero=0.0)
+
+
+def _score_row(label: str, score: Score, *, judged: bool, strong: bool = False) -> IntervalRow:
+    errors = f", {score.errors:,} err" if score.errors else ""
+    if judged:
+        interval, value = score.success.interval, score.rate
+        text = percent(value)
+        bounds = percent_range(interval.low, interval.high) if interval else ""
+        kind, n = "success", score.success.n
+    else:
+        interval, value = score.returns.interval, score.returns.value
+        text = number(value)
+        bounds = f"[{number(interval.low)}, {number(interval.high)}]" if interval else ""
+        kind, n = "finished", score.n
+    return IntervalRow(
+        label=label,
+        value=value,
+        low=interval.low if interval else None,
+        high=interval.high if interval else None,
+        text=text,
+        bounds=bounds,
+        count=f"n = {n:,}{errors}",
+        strong=strong,
+        kind=kind,
+    )
+
+
+def _grid_section(run: RecordedRun, listed: Listed) -> Section:
+    return Section(
+        anchor="outcomes",
+        title="Outcomes",
+        lead="A row for each task, a cell for each trial by seed; a cell leads to its episode.",
+        body=outcome_grid(run, listed),
+    )
+
+
+def _length_section(run: RecordedRun) -> Section | None:
+    ended = [e for e in run.report.episodes if e.outcome is not Outcome.ERROR]
+    if not ended:
+        return None
+    groups = {
+        outcome.value: [e.steps for e in ended if e.outcome is outcome]
+        for outcome in Outcome
+        if any(e.outcome is outcome for e in ended)
+    }
+    medians = [
+        (kind, kind, f"median {sorted(steps)[(len(steps) - 1) // 2]:,} steps, n = {len(steps):,}")
+        for kind, steps in groups.items()
+    ]
+    cut = sum(e.truncated for e in ended)
+    lead = f"{cut:,} of {len(ended):,} ended at a step limit (truncated)." if cut else None
+    body = join(histogram(groups), legend(medians))
+    return Section(anchor="lengths", title="Episode lengths", body=body, lead=lead)

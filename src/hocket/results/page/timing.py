@@ -1,0 +1,283 @@
+"""Where a run's time went, from its table of chunks: a segment in memory at a time.
+
+A chunk's life: its observation has come (`requested`), its batch leaves for the policy
+(`batched`), comes back (`inferred`), and the lane has run it (`executed`, of which `busy_s` was
+work in the worker and `observe_s` of that observing). Between its episodes a lane resets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from hocket.core.data import Array
+from hocket.errors import RunFolderError
+from hocket.records.folder import Place
+from hocket.records.ledger import LedgerView
+
+SHARES = ("stepping", "observing", "waiting", "inferring", "handing over", "resetting", "done")
+"""What a lane may be doing; `done` is when no trial is left for it."""
+
+_COLUMNS = [
+    "leg",
+    "lane",
+    "requested",
+    "batched",
+    "inferred",
+    "executed",
+    "busy_s",
+    "observe_s",
+    "steps",
+    "batch",
+    "batch_size",
+]
+_TRIES = 10
+_FINEST_S = 0.02
+_MOST_BINS = 1 << 16
+_WINDOW_CHUNKS = 1200
+_WINDOW_CHUNKS_PER_LANE = 64
+_WINDOW_LANES = 24
+
+
+@dataclass(slots=True)
+class Pace:
+    """Steps over time. Bins grow with the run, so that memory does not."""
+
+    bin_s: float = _FINEST_S
+    steps: Array = field(default_factory=lambda: np.zeros(1))
+
+    def add(self, times: Array, steps: Array) -> None:
+        """Count steps at the times when they were done."""
+        while times.size and times.max() / self.bin_s >= _MOST_BINS:
+            self.bin_s *= 2
+            self.steps = np.pad(self.steps, (0, len(self.steps) % 2)).reshape(-1, 2).sum(axis=1)
+        counted = np.bincount((np.maximum(times, 0) / self.bin_s).astype(int), weights=steps)
+        size = max(len(counted), len(self.steps))
+        self.steps = np.pad(self.steps, (0, size - len(self.steps)))
+        self.steps[: len(counted)] += counted
+
+    def per_second(self, bins: int) -> tuple[float, Array]:
+        """Width of a bin in seconds, and steps per second in each of at most `bins`."""
+        merged = max(1, -(-len(self.steps) // bins))
+        padded = np.pad(self.steps, (0, -len(self.steps) % merged))
+        width = merged * self.bin_s
+        return width, padded.reshape(-1, merged).sum(axis=1) / width
+
+
+@dataclass(slots=True)
+class _LaneTime:
+    """What is known of one lane in one leg."""
+
+    spent: Array = field(default_factory=lambda: np.zeros(5))
+    last: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Window:
+    """A part of the run, chunk by chunk; times as in the table, of one leg."""
+
+    begin: float
+    end: float
+    lanes: int
+    """Shown: the first so many."""
+    chunks: pa.Table
+    whole: bool
+    """Whether this is all of the leg, with all its lanes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Timing:
+    """What became of the lanes' time and the policy's."""
+
+    wall_s: float
+    lanes: int
+    chunks: int
+    batches: int
+    steps: int
+    lane_s: dict[str, float]
+    """Seconds of all lanes together, by SHARES."""
+    policy_s: float
+    """Seconds of inferring; several at once count each."""
+    infer_s: Array
+    """Of each batch."""
+    batch_sizes: Array
+    pace: Pace
+    window: Window | None
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """`lane_s` as parts of 1."""
+        total = sum(self.lane_s.values()) or 1.0
+        return {name: seconds / total for name, seconds in self.lane_s.items()}
+
+
+def load_timing(place: Place) -> Timing | None:
+    """The timing of a run folder; None where no chunk is recorded."""
+    for _ in range(_TRIES):
+        try:
+            return _timing(place)
+        except FileNotFoundError:
+            continue  # a segment was merged into another since the ledger was read
+    raise RunFolderError(f"The tables of {str(place)!r} lack a segment that its ledger names.")
+
+
+def _timing(place: Place) -> Timing | None:
+    spans = _spans(place)
+    if not spans:
+        return None
+    offsets = dict(zip(spans, np.cumsum([0.0, *(b - a for a, b in spans.values())]), strict=False))
+    lanes: dict[tuple[int, int], _LaneTime] = {}
+    pace, batches, chunks, steps = Pace(), _Batches(), 0, 0
+    for part in _parts(place):
+        done = {name: column[np.isfinite(part["executed"])] for name, column in part.items()}
+        chunks += len(done["leg"])
+        steps += int(done["steps"].sum())
+        batches.add(part)
+        for leg in np.unique(done["leg"]):
+            rows = {name: column[done["leg"] == leg] for name, column in done.items()}
+            pace.add(rows["executed"] - spans[leg][0] + offsets[leg], rows["steps"])
+            _add_lanes(lanes, int(leg), rows)
+    wall_s = sum(end - begin for begin, end in spans.values())
+    infer_s, sizes = batches.distinct()
+    return Timing(
+        wall_s=wall_s,
+        lanes=max(lane for _, lane in lanes) + 1 if lanes else 0,
+        chunks=chunks,
+        batches=len(infer_s),
+        steps=steps,
+        lane_s=_lane_seconds(lanes, spans),
+        policy_s=float(infer_s.sum()),
+        infer_s=infer_s,
+        batch_sizes=sizes,
+        pace=pace,
+        window=_window(place, spans, lanes, chunks, wall_s),
+    )
+
+
+def _parts(place: Place) -> Iterator[dict[str, Array]]:
+    """The columns of each segment, delivered chunks only; NaN where one was not executed."""
+    with LedgerView.open(place) as ledger:
+        for segment in ledger.segments("chunks"):
+            table = pq.read_table(
+                ledger.folder.root / segment.name, columns=_COLUMNS, partitioning=None
+            )
+            table = table.filter(pc.is_valid(table["requested"]))
+            yield {name: _numbers(table[name]) for name in _COLUMNS}
+
+
+def _numbers(column: Any) -> Array:
+    filled = column if column.null_count == 0 else pc.fill_null(column.cast(pa.float64()), np.nan)
+    return np.asarray(filled.to_numpy())
+
+
+def _spans(place: Place) -> dict[int, tuple[float, float]]:
+    """First request and last execution of each leg, legs in order."""
+    spans: dict[int, tuple[float, float]] = {}
+    for part in _parts(place):
+        for leg in np.unique(part["leg"]):
+            mine = part["leg"] == leg
+            ends = np.fmax(part["executed"][mine], part["inferred"][mine])
+            first, last = float(part["requested"][mine].min()), float(np.nanmax(ends))
+            seen = spans.get(int(leg), (first, last))
+            spans[int(leg)] = (min(first, seen[0]), max(last, seen[1]))
+    return dict(sorted(spans.items()))
+
+
+def _add_lanes(lanes: dict[tuple[int, int], _LaneTime], leg: int, rows: dict[str, Array]) -> None:
+    after = rows["executed"] - rows["inferred"]
+    busy = np.minimum(rows["busy_s"], after)
+    spent = np.stack(
+        [
+            busy - np.minimum(rows["observe_s"], busy),
+            np.minimum(rows["observe_s"], busy),
+            rows["batched"] - rows["requested"],
+            rows["inferred"] - rows["batched"],
+            after - busy,
+        ]
+    )
+    for lane in np.unique(rows["lane"]):
+        mine = rows["lane"] == lane
+        found = lanes.setdefault((leg, int(lane)), _LaneTime())
+        found.spent += spent[:, mine].sum(axis=1)
+        found.last = max(found.last, float(rows["executed"][mine].max()))
+
+
+def _lane_seconds(
+    lanes: dict[tuple[int, int], _LaneTime], spans: dict[int, tuple[float, float]]
+) -> dict[str, float]:
+    total = np.zeros(len(SHARES))
+    for (leg, _), lane in lanes.items():
+        begin, end = spans[leg]
+        total[:5] += lane.spent
+        total[5] += max(0.0, lane.last - begin - float(lane.spent.sum()))
+        total[6] += end - lane.last
+    return dict(zip(SHARES, total.tolist(), strict=True))
+
+
+class _Batches:
+    """Each batch once, though its rows may lie in several segments."""
+
+    def __init__(self) -> None:
+        self._keys: list[Array] = []
+        self._seconds: list[Array] = []
+        self._sizes: list[Array] = []
+
+    def add(self, part: dict[str, Array]) -> None:
+        keys = part["leg"].astype(np.int64) << 40 | part["batch"].astype(np.int64)
+        found, first = np.unique(keys, return_index=True)
+        self._keys.append(found)
+        self._seconds.append((part["inferred"] - part["batched"])[first])
+        self._sizes.append(part["batch_size"][first])
+
+    def distinct(self) -> tuple[Array, Array]:
+        """Seconds and size of each."""
+        _, first = np.unique(np.concatenate(self._keys), return_index=True)
+        return np.concatenate(self._seconds)[first], np.concatenate(self._sizes)[first]
+
+
+def _window(
+    place: Place,
+    spans: dict[int, tuple[float, float]],
+    lanes: dict[tuple[int, int], _LaneTime],
+    chunks: int,
+    wall_s: float,
+) -> Window | None:
+    """A stretch from the middle of the longest leg, short enough to draw every chunk."""
+    if not chunks or wall_s <= 0:
+        return None
+    leg = max(spans, key=lambda each: spans[each][1] - spans[each][0])
+    begin, end = spans[leg]
+    count = max(lane for at, lane in lanes if at == leg) + 1
+    shown = min(count, _WINDOW_LANES)
+    wanted = min(_WINDOW_CHUNKS, _WINDOW_CHUNKS_PER_LANE * shown)
+    length = wanted * wall_s / chunks * count / shown
+    whole = length >= end - begin
+    if not whole:
+        middle = (begin + end) / 2
+        begin, end = middle - length / 2, middle + length / 2
+    inside = [("leg", "=", leg), ("lane", "<", shown), ("requested", "<", end)]
+    inside += [("executed", ">", begin)]
+    with LedgerView.open(place) as ledger:
+        parts = [
+            pq.read_table(
+                ledger.folder.root / segment.name,
+                columns=_COLUMNS,
+                filters=inside,
+                partitioning=None,
+            )
+            for segment in ledger.segments("chunks")
+        ]
+    table = pa.concat_tables(parts).sort_by("requested").slice(0, 4 * _WINDOW_CHUNKS)
+    return Window(
+        begin=begin,
+        end=end,
+        lanes=shown,
+        chunks=table,
+        whole=whole and shown == count and len(spans) == 1,
+    )

@@ -1,0 +1,299 @@
+"""What a run means: success per task, per suite and overall, each with its n and interval."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import enum
+import json
+import math
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hocket.core.data import Episode, Exactness, Outcome, Trial
+from hocket.errors import RunFolderError
+from hocket.results.scores import Score, score_table
+from hocket.results.tables import ResultTable
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+FILE_NAME = "report.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throughput:
+    """How fast a run went, and what kept it from going faster."""
+
+    env_steps: int = 0
+    chunks: int = 0
+    """Delivered to lanes."""
+    batches: int = 0
+    policy_busy: float | None = None
+    """Share of the time in which the policy inferred, 0 to 1."""
+    cores_busy: float | None = None
+    """Share of the cores' time that workers used, 0 to 1."""
+    wall_s: float = 0.0
+    lanes: int = 0
+    cores: int = 0
+    failed_attempts: int = 0
+
+    @property
+    def env_steps_per_s(self) -> float | None:
+        """Executed control steps, of all lanes together, per second."""
+        return self.env_steps / self.wall_s if self.wall_s > 0 else None
+
+    @property
+    def mean_batch(self) -> float | None:
+        """Chunks that one inference gave on average."""
+        return self.chunks / self.batches if self.batches else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Fields and derived numbers."""
+        derived = {"env_steps_per_s": self.env_steps_per_s, "mean_batch": self.mean_batch}
+        return {**derived, **dataclasses.asdict(self)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The result of a run. Prints as a table; `save` and `load` keep it as `report.json`."""
+
+    version: str
+    config: Mapping[str, Any]
+    exactness: Exactness
+    planned: int
+    overall: Score
+    suites: tuple[Score, ...]
+    tasks: tuple[Score, ...]
+    episodes: tuple[Episode, ...]
+    """In planned order."""
+    throughput: Throughput
+
+    @classmethod
+    def build(
+        cls,
+        *,
+        config: Mapping[str, Any],
+        exactness: Exactness,
+        trials: Sequence[Trial],
+        episodes: Sequence[Episode],
+        throughput: Throughput,
+        version: str,
+    ) -> Report:
+        """Score the episodes of the planned `trials`; those without one yet are not counted."""
+        found = {episode.trial: episode for episode in episodes}
+        if len(found) != len(episodes):
+            raise ValueError("A trial has two episodes; each is counted once.")
+        ordered = tuple(found.pop(trial) for trial in dict.fromkeys(trials) if trial in found)
+        if found:
+            raise ValueError(f"{next(iter(found)).id} was not planned.")
+        return cls._scored(
+            tasks=list(dict.fromkeys((trial.suite, trial.task) for trial in trials)),
+            version=version,
+            config=_plain(config),
+            exactness=exactness,
+            planned=len(trials),
+            episodes=ordered,
+            throughput=throughput,
+        )
+
+    @classmethod
+    def _scored(
+        cls,
+        *,
+        tasks: Sequence[tuple[str, str]],
+        episodes: tuple[Episode, ...],
+        **fields: Any,
+    ) -> Report:
+        by_task: dict[tuple[str, str], list[Episode]] = {key: [] for key in tasks}
+        by_suite: dict[str, list[Episode]] = {suite: [] for suite, _ in tasks}
+        for episode in episodes:
+            by_task[episode.trial.suite, episode.trial.task].append(episode)
+            by_suite[episode.trial.suite].append(episode)
+        return cls(
+            overall=Score.of(episodes),
+            suites=tuple(Score.of(some, suite=suite) for suite, some in by_suite.items()),
+            tasks=tuple(
+                Score.of(some, suite=suite, task=task) for (suite, task), some in by_task.items()
+            ),
+            episodes=episodes,
+            **fields,
+        )
+
+    @property
+    def complete(self) -> bool:
+        """Whether every planned trial has its episode."""
+        return len(self.episodes) == self.planned
+
+    def to_json(self) -> dict[str, Any]:
+        """The contents of `report.json`: no NaN, no infinity."""
+        document: dict[str, Any] = {
+            "hocket": self.version,
+            "config": self.config,
+            "exactness": self.exactness,
+            "complete": self.complete,
+            "planned": self.planned,
+            "overall": self.overall.to_json(),
+            "suites": [score.to_json() for score in self.suites],
+            "tasks": [score.to_json() for score in self.tasks],
+            "episodes": [_episode_to_json(episode) for episode in self.episodes],
+            "throughput": self.throughput.to_json(),
+        }
+        return {key: _plain(value) for key, value in document.items()}
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write `report.json` into an existing folder, whole or not at all."""
+        target = Path(folder) / FILE_NAME
+        text = _lines(self.to_json())
+        scratch = Path(folder) / f".{FILE_NAME}.{os.getpid()}.tmp"
+        try:
+            with open(scratch, "w", encoding="utf-8") as file:
+                file.write(text + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(scratch, target)
+            _sync_folder(folder)
+        except OSError as error:
+            raise RunFolderError(f"Cannot write {target}: {error.strerror or error}.") from error
+        finally:
+            with contextlib.suppress(OSError):  # gone already, or the folder never was
+                scratch.unlink()
+        return target
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Report:
+        """Read `report.json`, or that of a run folder. What the file leaves out of an episode (how
+        it ended, its chunks, seconds and files) is in the run's ledger, not here."""
+        file = Path(path) / FILE_NAME if Path(path).is_dir() else Path(path)
+        try:
+            document = json.loads(file.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise RunFolderError(f"Cannot read {file}: {error.strerror or error}.") from error
+        except ValueError as error:
+            raise RunFolderError(f"{file} is no JSON: {error}.") from error
+        try:
+            return cls._scored(
+                tasks=[(score["suite"], score["task"]) for score in document["tasks"]],
+                version=document["hocket"],
+                config=document["config"],
+                exactness=document["exactness"],
+                planned=document["planned"],
+                episodes=tuple(_episode_from_json(episode) for episode in document["episodes"]),
+                throughput=_throughput_from_json(document["throughput"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise RunFolderError(f"{file} is no report of hocket's: {error!r}.") from error
+
+    def results(self) -> ResultTable:
+        """The numbers as a table: each suite with its tasks, and all together."""
+        return score_table(self.overall, self.suites, self.tasks, footer=self.summary)
+
+    @property
+    def summary(self) -> str:
+        """One sentence on what ran, how fast, and what `the same trial` means here."""
+        count = f"{self.planned:,} trials" if self.planned != 1 else "1 trial"
+        if not self.complete:
+            count = f"INCOMPLETE: {len(self.episodes):,} of {count}"
+        speed = self.throughput.env_steps_per_s
+        pace = f" in {self.throughput.wall_s:,.1f} s" if self.throughput.wall_s else ""
+        pace += f", {speed:,.0f} env steps/s" if speed is not None else ""
+        return f"{count}{pace}. {EXACTNESS[self.exactness]}"
+
+    def table(self) -> Table:
+        """The results for rich's consoles."""
+        return self.results().rich()
+
+    def __str__(self) -> str:
+        return self.results().text(shutil.get_terminal_size((80, 24)).columns)
+
+    def _repr_html_(self) -> str:
+        return self.results().html()
+
+
+EXACTNESS: Mapping[Exactness, str] = {
+    "bitwise": "Same trial, same result to the bit.",
+    "inputs": "Same trial, same inputs; results may differ in the last bits with the batch.",
+    "environment": "Same trial, same environment; the policy draws its own noise.",
+}
+
+
+def _lines(document: Mapping[str, Any]) -> str:
+    """JSON with one key, or one entry of a list, a line: to be read by people, and written fast
+    (indenting would cost seconds for 100,000 episodes)."""
+
+    def text(value: Any) -> str:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+    parts = []
+    for key, value in document.items():
+        body = text(value)
+        if isinstance(value, list) and value:
+            body = "[\n  " + ",\n  ".join(text(entry) for entry in value) + "\n ]"
+        parts.append(f" {text(key)}: {body}")
+    return "{\n" + ",\n".join(parts) + "\n}"
+
+
+def _plain(value: Any) -> Any:
+    """As strict JSON holds it: text keys, lists, None for what is no finite number."""
+    if value is None or type(value) in (str, bool, int):
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, enum.Enum):
+        return _plain(value.value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if hasattr(value, "tolist"):  # numpy's scalars and arrays
+        return _plain(value.tolist())
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, (str, int)) else str(value)
+
+
+def _episode_to_json(episode: Episode) -> dict[str, Any]:
+    return {
+        "trial": episode.trial.id,
+        "suite": episode.trial.suite,
+        "task": episode.trial.task,
+        "seed": episode.trial.seed,
+        "repeat": episode.trial.repeat,
+        "outcome": episode.outcome.value,
+        "steps": episode.steps,
+        "return": episode.total_reward,
+        "attempts": episode.attempt + 1,
+        "error": episode.error,
+    }
+
+
+def _episode_from_json(found: Mapping[str, Any]) -> Episode:
+    trial = Trial(
+        suite=found["suite"], task=found["task"], seed=found["seed"], repeat=found["repeat"]
+    )
+    return Episode(
+        trial=trial,
+        attempt=found["attempts"] - 1,
+        outcome=Outcome(found["outcome"]),
+        steps=found["steps"],
+        total_reward=math.nan if found["return"] is None else found["return"],
+        error=found["error"],
+    )
+
+
+def _throughput_from_json(found: Mapping[str, Any]) -> Throughput:
+    names = {field.name for field in dataclasses.fields(Throughput)}
+    return Throughput(**{key: value for key, value in found.items() if key in names})
+
+
+def _sync_folder(folder: str | os.PathLike[str]) -> None:
+    # The rename itself is durable only once the folder is.
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,176 @@
+"""How episodes of a task, a suite or a run went, as values and as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from hocket.core.data import Episode, Outcome
+from hocket.results import stats
+from hocket.results.tables import (
+    UNDEFINED,
+    ResultTable,
+    TableRow,
+    number,
+    percent,
+    percent_range,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """How episodes of a task, a suite or a run went. `suite` and `task` are None where it is of
+    several."""
+
+    suite: str | None
+    task: str | None
+    n: int
+    """Episodes that ended without an error."""
+    finished: int
+    """Of these, those with nothing to succeed at: the rate is over the others."""
+    success: stats.Rate
+    steps: stats.Mean
+    returns: stats.Mean
+
+    @classmethod
+    def of(
+        cls, episodes: Iterable[Episode], *, suite: str | None = None, task: str | None = None
+    ) -> Score:
+        """The score of episodes, errors counted apart."""
+        everything = list(episodes)
+        ended = [e for e in everything if e.outcome is not Outcome.ERROR]
+        finished = sum(e.outcome is Outcome.FINISHED for e in ended)
+        return cls(
+            suite=suite,
+            task=task,
+            n=len(ended),
+            finished=finished,
+            success=stats.rate(
+                sum(e.outcome is Outcome.SUCCESS for e in ended),
+                len(ended) - finished,
+                errors=len(everything) - len(ended),
+            ),
+            steps=stats.mean([e.steps for e in ended]),
+            returns=stats.mean([e.total_reward for e in ended]),
+        )
+
+    @property
+    def errors(self) -> int:
+        """Trials that no attempt brought to an end."""
+        return self.success.errors
+
+    @property
+    def rate(self) -> float | None:
+        """Success rate; None where nothing could succeed."""
+        return self.success.value
+
+    @property
+    def rate_errors_as_failures(self) -> float | None:
+        """The rate if every error had been a failure; None where nothing could succeed."""
+        return None if self.finished and not self.success.n else self.success.errors_as_failures
+
+    def to_json(self) -> dict[str, Any]:
+        """Flat numbers, None where undefined."""
+        names = {"suite": self.suite, "task": self.task}
+        return {
+            **{key: value for key, value in names.items() if value is not None},
+            "n": self.n,
+            "successes": self.success.successes,
+            "finished": self.finished,
+            "rate": self.rate,
+            "interval": _bounds(self.success.interval),
+            "errors": self.errors,
+            "rate_errors_as_failures": self.rate_errors_as_failures,
+            "mean_steps": self.steps.value,
+            "mean_return": self.returns.value,
+            "return_interval": _bounds(self.returns.interval),
+        }
+
+
+def score_table(
+    overall: Score, suites: Sequence[Score], tasks: Sequence[Score], *, footer: str = ""
+) -> ResultTable:
+    """Each suite with its tasks below, then all together; columns that say nothing are left out."""
+    columns = [column for column in _COLUMNS if column.wanted([overall, *suites, *tasks])]
+    rows: list[TableRow] = []
+
+    def add(name: str, kind: Literal["group", "item", "total"], score: Score) -> None:
+        cells = tuple(column.cell(score) for column in columns)
+        rows.append(TableRow(name=name, kind=kind, cells=cells))
+
+    for suite in suites:
+        add(suite.suite or "", "group", suite)
+        for task in tasks:
+            if task.suite == suite.suite:
+                add(task.task or "", "item", task)
+    add("overall", "total", overall)
+    headings = ("task", *(column.heading for column in columns))
+    return ResultTable(columns=headings, rows=tuple(rows), footer=footer)
+
+
+def named_table(scores: Mapping[str, Score], *, heading: str) -> ResultTable:
+    """One row for each named score."""
+    every = list(scores.values())
+    columns = [column for column in _COLUMNS if column.wanted(every)] if every else []
+    rows = tuple(
+        TableRow(name=name, kind="item", cells=tuple(column.cell(score) for column in columns))
+        for name, score in scores.items()
+    )
+    return ResultTable(columns=(heading, *(column.heading for column in columns)), rows=rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Column:
+    heading: str
+    cell: Callable[[Score], str]
+    wanted: Callable[[Sequence[Score]], bool] = lambda scores: True
+
+
+_COLUMNS = (
+    _Column(heading="n", cell=lambda score: f"{score.n:,}"),
+    _Column(
+        heading="success",
+        cell=lambda score: percent(score.rate),
+        wanted=lambda scores: any(score.n > score.finished or not score.n for score in scores),
+    ),
+    _Column(
+        heading="95 % interval",
+        cell=lambda score: _shown(score.success.interval),
+        wanted=lambda scores: any(score.n > score.finished or not score.n for score in scores),
+    ),
+    _Column(
+        heading="mean\nreturn",
+        cell=lambda score: number(score.returns.value),
+        wanted=lambda scores: any(score.finished for score in scores),
+    ),
+    _Column(
+        heading="95 % interval\nof return",
+        cell=lambda score: _shown(score.returns.interval, percents=False),
+        wanted=lambda scores: scores[0].n > 0 and scores[0].n == scores[0].finished,
+    ),
+    _Column(
+        heading="mean\nsteps",
+        cell=lambda score: UNDEFINED if score.steps.value is None else f"{score.steps.value:,.1f}",
+    ),
+    _Column(heading="errors", cell=lambda score: f"{score.errors:,}"),
+    _Column(
+        heading="rate if\nerrors\nfailed",
+        cell=lambda score: percent(score.rate_errors_as_failures) if score.errors else "",
+        wanted=lambda scores: any(
+            score.errors and score.rate_errors_as_failures is not None for score in scores
+        ),
+    ),
+)
+
+
+def _shown(interval: stats.Interval | None, *, percents: bool = True) -> str:
+    if interval is None:
+        return UNDEFINED
+    if percents:
+        return percent_range(interval.low, interval.high)
+    return f"[{number(interval.low)}, {number(interval.high)}]"
+
+
+def _bounds(interval: stats.Interval | None) -> list[float] | None:
+    return None if interval is None else [interval.low, interval.high]

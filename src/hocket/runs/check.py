@@ -1,0 +1,300 @@
+"""Whether an env and a policy fit each other, and what the policy really sees.
+
+`check_specs` compares what both say of themselves. `run_check` runs one chunk through the same path
+as an evaluation and keeps the very arrays that the policy was given: an image upside down or a
+gripper with the wrong sign fits every specification, and shows only there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hocket.core import plugins
+from hocket.records.video.contact_sheet import contact_sheet, is_picture, write_png
+from hocket.core.contracts.policy import Binds, Policy, Sends, Sessions
+from hocket.core.contracts.runtime import Runtime, WorkerSpec
+from hocket.core.data import (
+    Actions,
+    Answer,
+    Array,
+    ArraySpec,
+    Batch,
+    EnvSpec,
+    PolicySpec,
+    Row,
+    Trial,
+)
+from hocket.errors import EnvError, PolicyError, UnknownNameError, WorkerFailed
+from hocket.core.plugins import did_you_mean
+from hocket.runs.probe import Probe, probe
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from hocket.runs.config import EvalConfig
+
+RATE_TOLERANCE = 0.01
+"""Control rates that differ by less than this share are the same rate, rounded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CheckResult:
+    """What one chunk showed. `problems` are mismatches; `warnings` are worth a look."""
+
+    env: str
+    policy: str
+    trial: Trial
+    policy_spec: PolicySpec
+    env_spec: EnvSpec | None
+    """None where the env did not come up."""
+    inputs: Mapping[str, Array]
+    """The policy's own row of the batch, without the batch's axis; empty where it never came to
+    an inference."""
+    prompt: str
+    sent: Mapping[str, Any] | None = None
+    """What a policy that lives elsewhere sends there for that row, with slash keys."""
+    actions: Array | None
+    """The chunk `[T, A]` that the policy answered."""
+    timing: Probe | None
+    problems: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def pictures(self) -> dict[str, Array]:
+        """Every image that the policy gets, or its server; those of a history one by one, oldest
+        first."""
+        found = {}
+        for key, array in (self.inputs if self.sent is None else self.sent).items():
+            if not isinstance(array, np.ndarray):
+                continue
+            if is_picture(array):
+                found[key] = array
+            elif array.ndim == 4 and is_picture(array[0]):
+                found.update({f"{key} [{i}]": frame for i, frame in enumerate(array)})
+        return found
+
+    def save_contact_sheet(self, path: Path) -> bool:
+        """Write the images that the policy was given as one PNG; false where it reads none."""
+        pictures = self.pictures
+        if pictures:
+            write_png(path, contact_sheet(pictures))
+        return bool(pictures)
+
+    def render(self) -> RenderableType:
+        """Both sides in tables, for rich's consoles."""
+        from hocket.runs.check_view import render
+
+        return render(self)
+
+
+def check_specs(policy: PolicySpec, env: EnvSpec) -> list[str]:
+    """What does not fit, one sentence each; empty where all does."""
+    problems = [
+        problem
+        for key, wanted in (policy.inputs or {}).items()
+        if key != "prompt" and (problem := _input_problem(key, wanted, policy, env))
+    ]
+    for key in policy.cameras or ():
+        if key not in env.cameras and key not in (policy.inputs or {}):
+            problems.append(
+                f"The policy wants the camera {key!r}, which the env does not have."
+                f"{did_you_mean(key, env.cameras)} It has: {', '.join(env.cameras) or 'none'}."
+            )
+    if policy.action_size is not None and policy.action_size != env.action.size:
+        problems.append(
+            f"The policy answers with {policy.action_size} numbers an action; the env is driven "
+            f"by {env.action.size}."
+        )
+    ours, theirs = policy.control_rate, env.task.control_rate
+    if ours and theirs and abs(ours - theirs) > RATE_TOLERANCE * theirs:
+        problems.append(
+            f"The policy's actions are for {ours:g} steps a second; the env runs at {theirs:g}."
+        )
+    return problems
+
+
+def _input_problem(key: str, wanted: ArraySpec, policy: PolicySpec, env: EnvSpec) -> str | None:
+    given = env.observations.get(key)
+    if given is None and key in env.cameras:
+        return (
+            f"The policy reads the image {key!r}, but leaves it out of the cameras that it asks "
+            f"to be rendered ({', '.join(policy.cameras or ()) or 'none'})."
+        )
+    if given is None:
+        known = sorted({*env.observations, *env.cameras})
+        return (
+            f"The policy reads {key!r}, which the env does not give.{did_you_mean(key, known)} "
+            f"It gives: {', '.join(known)}."
+        )
+    same_rank = len(wanted.shape) == len(given.shape)
+    pairs = zip(wanted.shape, given.shape, strict=False)
+    if not same_rank or any(a not in (-1, b) for a, b in pairs):
+        return f"{key!r} has the shape {given.shape}; the policy wants {wanted.shape}."
+    # Another width of the same kind loses nothing but digits; another kind is another meaning.
+    if wanted.dtype and np.dtype(wanted.dtype).kind != np.dtype(given.dtype).kind:
+        ours, theirs = np.dtype(wanted.dtype).name, np.dtype(given.dtype).name
+        return f"{key!r} is {theirs}; the policy wants {ours}."
+    return None
+
+
+def run_check(
+    config: EvalConfig, *, suite: str | None = None, task: str | None = None
+) -> CheckResult:
+    """Run the first chunk of one task (the first, by default) and keep what the policy saw."""
+    from hocket.runs.assembly import build_policy, suites_of, tasks_of, worker_spec
+
+    suites = suites_of(config)
+    suite = suite or config.env[0]
+    names = [info.name for info in tasks_of(config, {suite: suites[suite]})[suite]]
+    if task is not None and task not in names:
+        raise UnknownNameError(
+            f"{suite!r} has no task {task!r}.{did_you_mean(task, names)} It has: "
+            f"{', '.join(names)}."
+        )
+    trial = Trial(suite=suite, task=task or names[0], seed=config.seed)
+    with contextlib.ExitStack() as stack:
+        policy = build_policy(config)
+        stack.callback(policy.close)
+        runtime: Runtime = plugins.build("runtimes", "local" if config.env_python else "inline")
+        stack.callback(runtime.close)
+        witness = _Witness(policy)
+        worker = worker_spec(config, {suite: suites[suite]}, policy)
+        timing, errors = None, []
+        try:
+            timing = probe(runtime, worker, witness, trial, replan=config.replan)
+        except (EnvError, PolicyError, WorkerFailed) as error:
+            errors.append(str(error))
+        spec = witness.env or _describe(runtime, worker, trial)
+    return _result(config.policy, trial, witness, spec, timing, errors)
+
+
+def _describe(runtime: Runtime, worker: WorkerSpec, trial: Trial) -> EnvSpec | None:
+    """What the env is, where it refused what the policy reads: asked without that."""
+    witness = _Witness(_NoPolicy())
+    with contextlib.suppress(EnvError, PolicyError, WorkerFailed):
+        open_worker = replace(worker, reads=None, cameras=None, history=1)
+        probe(runtime, open_worker, witness, trial, replan=None)
+    return witness.env
+
+
+def _result(
+    policy: str,
+    trial: Trial,
+    witness: _Witness,
+    spec: EnvSpec | None,
+    timing: Probe | None,
+    errors: list[str],
+) -> CheckResult:
+    problems = [] if spec is None else check_specs(witness.spec, spec)
+    # An env that lacks a key says so itself as well; the comparison says it better.
+    problems += errors if not problems else []
+    actions = witness.actions
+    warnings = [] if spec is None or actions is None else action_warnings(actions, spec)
+    warnings += [] if spec is None else list(spec.notes)
+    return CheckResult(
+        env=trial.suite,
+        policy=policy,
+        trial=trial,
+        policy_spec=witness.spec,
+        env_spec=spec,
+        inputs=witness.inputs,
+        prompt=witness.prompt,
+        sent=witness.sent,
+        actions=actions,
+        timing=timing,
+        problems=tuple(problems),
+        warnings=tuple(warnings),
+    )
+
+
+def action_warnings(actions: Array, env: EnvSpec) -> list[str]:
+    """What is odd about a chunk `[T, A]`, measured by the env's bounds."""
+    low, high = env.action.low.ravel(), env.action.high.ravel()
+    if actions.ndim != 2 or actions.shape[1] != len(low):
+        return []
+    outside = ((actions < low) | (actions > high)).mean(axis=0)
+    found = []
+    for dim in np.flatnonzero(outside):
+        found.append(
+            f"Action {dim}: {100 * outside[dim]:.0f} % of the chunk lies outside "
+            f"[{low[dim]:g}, {high[dim]:g}] (from {actions[:, dim].min():g} to "
+            f"{actions[:, dim].max():g}). Is it normalised as the env expects?"
+        )
+    constant = np.flatnonzero(np.ptp(actions, axis=0) == 0)
+    if len(constant) and len(actions) > 1:
+        found.append(f"Constant over the chunk: action {', '.join(map(str, constant))}.")
+    return found
+
+
+class _Witness:
+    """Stands before a policy and keeps the first row that it is asked and answers."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self.env: EnvSpec | None = None
+        self.inputs: dict[str, Array] = {}
+        self.prompt = ""
+        self.sent: dict[str, Any] | None = None
+        self.actions: Array | None = None
+
+    @property
+    def spec(self) -> PolicySpec:
+        return self._policy.spec
+
+    def bind(self, spec: EnvSpec) -> None:
+        self.env = spec
+        if isinstance(self._policy, Binds):
+            self._policy.bind(spec)
+
+    def begin_session(self, row: Row) -> None:
+        if isinstance(self._policy, Sessions):
+            self._policy.begin_session(row)
+
+    def end_session(self, session: str) -> None:
+        if isinstance(self._policy, Sessions):
+            self._policy.end_session(session)
+
+    def infer(self, batch: Batch) -> Answer:
+        is_first = not self.inputs
+        if is_first:
+            self.inputs = {key: np.array(array[0]) for key, array in batch.arrays.items()}
+            self.prompt = batch.rows[0].prompt
+            if isinstance(self._policy, Sends):
+                self.sent = _flat(self._policy.request(self.inputs, self.prompt))
+        answer = self._policy.infer(batch)
+        if is_first:
+            values: Any = answer.values if isinstance(answer, Actions) else answer
+            if getattr(values, "ndim", 0) == 3:
+                self.actions = np.asarray(values)[0]
+        return answer
+
+    def close(self) -> None:
+        self._policy.close()
+
+
+def _flat(request: Mapping[str, Any], head: str = "") -> dict[str, Any]:
+    """Nested maps as slash keys; arrays in memory of their own."""
+    found: dict[str, Any] = {}
+    for key, value in request.items():
+        if isinstance(value, Mapping):
+            found.update(_flat(value, f"{head}{key}/"))
+        else:
+            found[f"{head}{key}"] = np.array(value) if isinstance(value, np.ndarray) else value
+    return found
+
+
+class _NoPolicy:
+    """Asked only so that an env tells what it is."""
+
+    spec = PolicySpec(chunk_length=1, max_batch=1)
+
+    def infer(self, batch: Batch) -> Answer:
+        raise PolicyError("There is no policy here.")
+
+    def close(self) -> None: ...

@@ -1,0 +1,203 @@
+"""Demonstrations of a policy, so many of each task, as a dataset.
+
+A collection is a run, kept beside the dataset, so that an interrupted one goes on where it was.
+Where only successes are wanted, tasks that lack some get further trials, with the next seeds; of
+the successes the first ones by seed are taken, and not the first that came in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from hocket.core.contracts.policy import Policy
+from hocket.core.contracts.recorder import Reader
+from hocket.core.data import Episode, Outcome, Trial
+from hocket.errors import ConfigError, HocketError, UsageError
+from hocket.runs.config import EvalConfig
+from hocket.runs.export.chosen import Choice
+from hocket.runs.export.exporting import FORMATS, ExportConfig, export_run
+from hocket.runs.export.target import refuse_existing
+from hocket.runs.export.watching import Silent, Watcher
+from hocket.records.folder import RunFolder
+from hocket.runs.assembly import build_policy
+from hocket.core.plugins import did_you_mean
+from hocket.runs.run import Run
+from hocket.engine.trials import Task
+
+RUN = "run"
+"""The target that is no dataset, but the run folder alone."""
+_LEAST_RATE = 0.05
+"""Success rate that is assumed where a task has had none yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectConfig:
+    """What is collected."""
+
+    run: EvalConfig
+    """`episodes` is how many of each task go into the dataset."""
+    to: str = "lerobot"
+    failures: bool = False
+    """Take every episode, whatever became of it, instead of successes alone."""
+    most: int | None = None
+    """Trials of each task after which a lack of successes is an error; None is five times the
+    episodes."""
+    export: ExportConfig = field(default_factory=ExportConfig)
+
+    def __post_init__(self) -> None:
+        targets = ["lerobot", "hdf5", RUN]
+        if self.to not in targets:
+            known = ", ".join(targets)
+            raise ConfigError(
+                f"Nothing is collected to {self.to!r}.{did_you_mean(self.to, targets)} Known: "
+                f"{known}."
+                + (" Export the run afterwards: hocket export." if self.to in FORMATS else "")
+            )
+        if self.most is not None and self.most < self.run.episodes:
+            raise ConfigError(
+                f"most is {self.most}: fewer trials than the {self.run.episodes} episodes wanted."
+            )
+        if self.run.record == "none":
+            raise ConfigError("record is 'none', but a dataset is made of what is recorded.")
+
+    @property
+    def cap(self) -> int:
+        """Most trials of each task."""
+        return self.most or 5 * self.run.episodes
+
+
+class TooFewError(HocketError):
+    """A task did not succeed often enough."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected:
+    """What came of a collection."""
+
+    run: Path
+    episodes: int
+    trials: int
+    is_complete: bool
+    """False after an interruption: the same call goes on."""
+
+
+def collect(
+    config: CollectConfig,
+    out: Path,
+    *,
+    readers: Callable[[], Sequence[Reader]] = tuple,
+    policy: Policy | None = None,
+    watcher: Watcher | None = None,
+) -> Collected:
+    """Collect into `out`, or go on with what an earlier call began. `readers` is called for each
+    leg of the run."""
+    folder = run_folder(out, config.to)
+    if config.to != RUN:
+        refuse_existing(out.absolute())
+    own = None if policy is not None else build_policy(config.run)
+    try:
+        trials = _run_all(config, folder, policy or own, readers)
+    finally:
+        if own is not None:
+            own.close()
+    if trials is None:
+        return Collected(run=folder, episodes=0, trials=0, is_complete=False)
+    count = sum(min(config.run.episodes, n) for n in _counted(config, trials).values())
+    if config.to != RUN:
+        outcomes = () if config.failures else (Outcome.SUCCESS.value,)
+        choice = Choice(outcomes=outcomes, first=config.run.episodes)
+        export_run(
+            folder, config.to, out, replace(config.export, choice=choice), watcher or Silent()
+        )
+    return Collected(run=folder, episodes=count, trials=len(trials), is_complete=True)
+
+
+def run_folder(out: Path, to: str) -> Path:
+    """Where the run is kept: at `out` itself, or beside the dataset."""
+    return out if to == RUN else out.with_name(f"{out.name}.run")
+
+
+def _run_all(
+    config: CollectConfig,
+    folder: Path,
+    policy: Policy | None,
+    readers: Callable[[], Sequence[Reader]],
+) -> list[Episode] | None:
+    """Run until every task has enough; all episodes, or None after an interruption."""
+    plan: list[Trial] = []
+    while True:
+        with _open(config, folder) as run:
+            run.extend(plan)
+            report = run.finish(policy=policy, readers=readers())
+            if not report.complete:
+                return None
+            episodes = list(report.episodes)
+            plan = _further(config, run.trials, episodes)
+        if not plan:
+            return episodes
+
+
+def _open(config: CollectConfig, folder: Path) -> Run:
+    if not RunFolder.at(folder).ledger.exists():
+        return Run.new(config.run, folder)
+    run = Run.open(folder)
+    if run.config != config.run:
+        differ = [
+            name
+            for name, value in config.run.to_plain().items()
+            if run.config.to_plain()[name] != value
+        ]
+        run.close()
+        raise UsageError(
+            f"{folder} holds a collection with another {' and '.join(differ)}. Go on with the "
+            f"settings it was begun with, or remove it."
+        )
+    return run
+
+
+def _counted(config: CollectConfig, episodes: Sequence[Episode]) -> Counter[Task]:
+    """Episodes of each task that may go into the dataset."""
+    wanted = (
+        (Outcome.SUCCESS, Outcome.FAILURE, Outcome.FINISHED)
+        if config.failures
+        else (Outcome.SUCCESS,)
+    )
+    return Counter(_task(e.trial) for e in episodes if e.outcome in wanted)
+
+
+def _further(
+    config: CollectConfig, trials: Sequence[Trial], episodes: Sequence[Episode]
+) -> list[Trial]:
+    """Trials to run yet; none once every task has enough. The same for the same outcomes."""
+    good, ran = _counted(config, episodes), Counter(_task(trial) for trial in trials)
+    wanted = config.run.episodes
+    short = {task: wanted - good[task] for task in ran if good[task] < wanted}
+    _refuse_hopeless(config, short, good, ran)
+    last = {task: max(t.seed for t in trials if _task(t) == task) for task in short}
+    further = []
+    for (suite, name), lacks in short.items():
+        rate = max(good[suite, name] / ran[suite, name], _LEAST_RATE)
+        count = min(math.ceil(lacks / rate), config.cap - ran[suite, name])
+        first = last[suite, name] + 1
+        further += [Trial(suite=suite, task=name, seed=first + i) for i in range(count)]
+    return further
+
+
+def _refuse_hopeless(
+    config: CollectConfig, short: Mapping[Task, int], good: Counter[Task], ran: Counter[Task]
+) -> None:
+    for task in short:
+        if ran[task] >= config.cap:
+            raise TooFewError(
+                f"{task[0]}/{task[1]} has {good[task]} of {config.run.episodes} wanted episodes "
+                f"after {ran[task]} trials. Allow more with --most, take failures too with "
+                f"--failures, or ask for fewer."
+            )
+
+
+def _task(trial: Trial) -> Task:
+    return trial.suite, trial.task

@@ -1,0 +1,240 @@
+"""Episodes as data to learn from: each whole, all in planned order, one in memory at a time."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hocket.core.data import Array, Episode, TaskInfo
+from hocket.errors import HocketError, RunFolderError, UsageError
+from hocket.runs.config import EvalConfig
+from hocket.runs.export.chosen import ChosenRun
+from hocket.runs.export.observing import FILE as OBSERVATIONS
+from hocket.runs.export.restaging import STAGE, Restaging, attempt_in, plan_restaging, restage
+from hocket.runs.export.watching import Watcher
+from hocket.runs.assembly import suites_of, tasks_of
+from hocket.core.plugins import did_you_mean
+from hocket.records.video.encoder import FALLBACK_RATE
+from hocket.records.states import FILE as STATES
+from hocket.records.states import load_states
+from hocket.records.steps import StepsConfig, load_steps
+from hocket.records.video.sink import videos_in
+
+if TYPE_CHECKING:
+    from hocket.runs.export.exporting import ExportConfig
+
+WRITING = "writing"
+_WINDOW_EPISODES = 128
+"""Shown again at a time, so that the pictures of all never lie on the disk together."""
+_WINDOW_STEPS = 50_000
+"""Loaded at a time: a table is read once for so many steps."""
+_SAME = 1e-5
+"""How far a state that is observed again may be from the one that was recorded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Demonstration:
+    """An episode of N steps. Row i of `actions` was done after row i of `observations` was seen,
+    and row i + 1 is what came of it."""
+
+    episode: Episode
+    task: TaskInfo
+    actions: Array
+    """float64 `[N, A]`."""
+    rewards: Array
+    terminated: Array
+    truncated: Array
+    success: Array | None
+    """bool `[N]`; None where the env did not say at every step."""
+    observations: Mapping[str, Array]
+    """By key, `[N + 1, ...]`; no pictures."""
+    states: Array | None
+    """Of the simulator, float64 `[N + 1, S]`."""
+    cameras: Mapping[str, Path]
+    """A lossless video of N + 1 pictures for each camera, by its key without `observation/`."""
+
+    @property
+    def length(self) -> int:
+        return len(self.actions)
+
+    @property
+    def prompt(self) -> str:
+        """What was to be done, in words; the task's name where the env has none."""
+        return self.task.prompt or self.task.name
+
+
+class Demonstrations:
+    """The chosen episodes of a run, with what its tables lack made anew in `scratch`."""
+
+    def __init__(
+        self, run: ChosenRun, config: ExportConfig, scratch: Path, watcher: Watcher
+    ) -> None:
+        self._run = run
+        self._config = config
+        self._scratch = scratch
+        self._watcher = watcher
+        self._tasks = _tasks(run, watcher)
+        self._restaging = plan_restaging(run, config)
+        self.episodes = [episode for episode in run.episodes if episode.steps > 0]
+        if len(self.episodes) < len(run.episodes):
+            empty = len(run.episodes) - len(self.episodes)
+            watcher.note(f"{empty} episodes without a step are left out.")
+        _tell_missing(run, self._restaging, watcher)
+
+    def rate(self) -> float:
+        """Control steps per second of all chosen tasks."""
+        if self._config.fps is not None:
+            return self._config.fps
+        rates = {self._task(episode).control_rate for episode in self.episodes}
+        if len(rates) > 1:
+            raise UsageError(
+                f"The tasks run at different rates ({', '.join(str(rate) for rate in rates)} steps "
+                f"per second). Give --fps, or export them apart with --task."
+            )
+        rate = rates.pop()
+        if rate is None:
+            self._watcher.note(
+                f"The env does not say how fast it is controlled; {FALLBACK_RATE:g} steps per "
+                f"second are assumed. --fps says otherwise."
+            )
+        return rate or FALLBACK_RATE
+
+    def __iter__(self) -> Iterator[Demonstration]:
+        if self._restaging.jobs:
+            self._watcher.stage(STAGE, len(self._restaging.jobs))
+        self._watcher.stage(WRITING, len(self.episodes))
+        for window in _windows(self.episodes):
+            arguments = (self._run, self._config, self._restaging)
+            restage(*arguments, window, self._scratch, self._watcher)
+            steps = _by_trial(self._run, window)
+            for episode in window:
+                yield self._demonstration(episode, steps.pop(episode.trial.id))
+                shutil.rmtree(attempt_in(self._scratch, episode), ignore_errors=True)
+                self._watcher.advance(WRITING)
+
+    def _demonstration(self, episode: Episode, steps: pa.Table) -> Demonstration:
+        said = steps["success"].slice(1)
+        place = self._run.folder.attempt(episode.trial, episode.attempt) / STATES
+        return Demonstration(
+            episode=episode,
+            task=self._task(episode),
+            actions=_matrix(steps["action"].slice(1)),
+            rewards=steps["reward"].to_numpy()[1:],
+            terminated=steps["terminated"].to_numpy()[1:],
+            truncated=steps["truncated"].to_numpy()[1:],
+            success=None if said.null_count else said.to_numpy(),
+            observations=self._observations(episode, steps),
+            states=load_states(place) if place.is_file() else None,
+            cameras=self._cameras(episode) if self._config.images else {},
+        )
+
+    def _observations(self, episode: Episode, steps: pa.Table) -> dict[str, Array]:
+        key, recorded = StepsConfig().state_key, steps["state"]
+        file = attempt_in(self._scratch, episode) / OBSERVATIONS
+        if not file.is_file():
+            is_whole = recorded.null_count == 0
+            return {key: _matrix(recorded)} if is_whole else {}
+        with np.load(file, allow_pickle=False) as found:
+            observed = {name: found[name] for name in found.files}
+        if key in observed and recorded.null_count < len(recorded):
+            _check_same(episode, observed[key], recorded)
+        return observed
+
+    def _cameras(self, episode: Episode) -> dict[str, Path]:
+        places = (
+            self._run.folder.attempt(episode.trial, episode.attempt),
+            attempt_in(self._scratch, episode),
+        )
+        found = {n: path for place in places for n, path in videos_in(place, lossless=True).items()}
+        if not self._config.cameras or not found:
+            return found
+        names = [camera_name(key) for key in self._config.cameras]
+        for name in names:
+            if name not in found:
+                raise UsageError(
+                    f"There are no pictures of a camera {name!r}.{did_you_mean(name, found)} There "
+                    f"are some of: {', '.join(found)}."
+                )
+        return {name: found[name] for name in names}
+
+    def _task(self, episode: Episode) -> TaskInfo:
+        trial = episode.trial
+        return self._tasks.get((trial.suite, trial.task)) or TaskInfo(name=trial.task)
+
+
+def camera_name(key: str) -> str:
+    """A key without what all keys begin with, and without slashes."""
+    return key.removeprefix("observation/").replace("/", ".")
+
+
+def _tasks(run: ChosenRun, watcher: Watcher) -> dict[tuple[str, str], TaskInfo]:
+    """What the suites say of their tasks, where they can still be asked."""
+    try:
+        config = EvalConfig.from_plain(run.config)
+        tasks = tasks_of(config, suites_of(config))
+    except (HocketError, ImportError) as exc:
+        watcher.note(f"Prompts and control rates are not known, since the env cannot be had: {exc}")
+        return {}
+    return {(suite, info.name): info for suite, infos in tasks.items() for info in infos}
+
+
+def _tell_missing(run: ChosenRun, restaging: Restaging, watcher: Watcher) -> None:
+    without = len(restaging.without_pictures)
+    # With `full` every picture was kept, so an env without any has no camera.
+    if without and run.config.get("record") != "full":
+        watcher.note(
+            f"No pictures were kept of {without} episodes, and there are no simulator states to "
+            f"make them from: they are exported without. hocket eval --record full keeps pictures."
+        )
+
+
+def _windows(episodes: Sequence[Episode]) -> Iterator[list[Episode]]:
+    window: list[Episode] = []
+    steps = 0
+    for episode in episodes:
+        if window and (len(window) == _WINDOW_EPISODES or steps + episode.steps > _WINDOW_STEPS):
+            yield window
+            window, steps = [], 0
+        window.append(episode)
+        steps += episode.steps
+    if window:
+        yield window
+
+
+def _by_trial(run: ChosenRun, window: Sequence[Episode]) -> dict[str, pa.Table]:
+    table = load_steps(run.folder, [episode.trial for episode in window])
+    names = table["trial"].to_numpy(zero_copy_only=False)
+    begins = np.flatnonzero(np.r_[True, names[1:] != names[:-1]])
+    ends = np.r_[begins[1:], len(names)]
+    return {
+        names[begin]: table.slice(begin, end - begin)
+        for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)
+    }
+
+
+def _matrix(column: Any) -> Array:
+    """A column of lists of one size, as `[rows, size]`."""
+    flat = pc.list_flatten(column).to_numpy()
+    rows: Array = flat.reshape(len(column), -1)
+    return rows
+
+
+def _check_same(episode: Episode, observed: Array, recorded: Any) -> None:
+    """An env that changed since the run would give pictures that never were."""
+    is_there = recorded.is_valid().to_numpy()
+    expected = _matrix(recorded.filter(recorded.is_valid()))
+    again = observed.reshape(len(observed), -1)[is_there]
+    if again.shape != expected.shape or not np.allclose(
+        again, expected, rtol=_SAME, atol=_SAME, equal_nan=True
+    ):
+        raise RunFolderError(
+            f"Shown again, {episode.trial.id} is not what was recorded: its states differ. The env "
+            f"has changed since, or does not restore its state in full."
+        )

@@ -1,0 +1,155 @@
+"""HDF5 in robomimic's layout: `data/demo_i` for each episode, and masks that name some of them.
+
+`obs` holds what was seen before each action, `next_obs` (on demand) what was seen after it,
+`states` the simulator's state before each action. `dones` is 1 where an episode ended, for
+whatever reason; `terminated` and `truncated` tell which.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hocket.core.data import Array
+from hocket.errors import MissingExtraError, RunFolderError
+from hocket.runs.export.chosen import ChosenRun
+from hocket.runs.export.demonstrations import Demonstration, Demonstrations, camera_name
+from hocket.runs.export.pictures import pictures, size_of
+from hocket.runs.export.target import new_file, scratch_folder
+from hocket.runs.export.watching import Watcher
+from hocket import __version__
+
+if TYPE_CHECKING:
+    from hocket.runs.export.exporting import ExportConfig
+
+_SLAB = 32
+"""Pictures written at a time."""
+_GYM = 2
+"""What robomimic calls the kind of env that is a gym's."""
+
+
+def write(run: ChosenRun, out: Path, config: ExportConfig, watcher: Watcher) -> None:
+    """Write the file."""
+    h5py = _require()
+    with new_file(out) as draft, scratch_folder(out) as scratch:
+        demonstrations = Demonstrations(run, config, scratch, watcher)
+        with h5py.File(draft, "w") as file:
+            data = file.create_group("data")
+            masks, total = _Masks(config.valid), 0
+            for number, demonstration in enumerate(demonstrations):
+                name = f"demo_{number}"
+                _write_demonstration(data.create_group(name), demonstration, config)
+                masks.add(name, demonstration)
+                total += demonstration.length
+            data.attrs["total"] = total
+            data.attrs["env_args"] = json.dumps(_env_args(run))
+            for name, members in masks.members.items():
+                file.create_dataset(f"mask/{name}", data=np.array(members, "S"))
+
+
+def _write_demonstration(group: Any, demo: Demonstration, config: ExportConfig) -> None:
+    trial, length = demo.episode.trial, demo.length
+    group.attrs["num_samples"] = length
+    group.attrs["task"] = trial.task
+    group.attrs["prompt"] = demo.prompt
+    group.attrs["seed"] = trial.seed
+    group.attrs["trial"] = trial.id
+    group.attrs["outcome"] = demo.episode.outcome.value
+    group["actions"] = demo.actions
+    group["rewards"] = demo.rewards
+    group["dones"] = (demo.terminated | demo.truncated).astype(np.int64)
+    group["terminated"] = demo.terminated
+    group["truncated"] = demo.truncated
+    if demo.success is not None:
+        group["successes"] = demo.success
+    if demo.states is not None:
+        group["states"] = demo.states[:length]
+    sides = {"obs": slice(0, length)}
+    if config.next_obs:
+        sides["next_obs"] = slice(1, length + 1)
+    for side in sides:
+        group.create_group(side)
+    for key, rows in demo.observations.items():
+        for side, span in sides.items():
+            group[side][_name(key)] = rows[span]
+    for camera, video in demo.cameras.items():
+        _write_pictures(group, _name(camera), video, length, sides)
+
+
+def _write_pictures(
+    group: Any, name: str, video: Path, length: int, sides: Mapping[str, slice]
+) -> None:
+    height, width = size_of(video)
+    shape = (length, height, width, 3)
+    chunks = (1, height, width, 3)
+    targets = {
+        span.start: group[side].create_dataset(name, shape, np.uint8, chunks=chunks)
+        for side, span in sides.items()
+    }
+    for begin, slab in _slabs(pictures(video, length + 1)):
+        for offset, target in targets.items():
+            # Picture i of the video is row i - offset.
+            first, last = max(begin, offset), min(begin + len(slab), length + offset)
+            if last > first:
+                target[first - offset : last - offset] = slab[first - begin : last - begin]
+
+
+def _slabs(frames: Iterator[Array]) -> Iterator[tuple[int, Array]]:
+    begin = 0
+    while slab := list(islice(frames, _SLAB)):
+        yield begin, np.stack(slab)
+        begin += len(slab)
+
+
+class _Masks:
+    """Names of episodes: by outcome, by task, and to train on or to validate with."""
+
+    def __init__(self, valid: float) -> None:
+        self._valid = valid
+        self._seen: Counter[str] = Counter()
+        self.members: dict[str, list[str]] = {"train": [], "valid": []}
+
+    def add(self, name: str, demo: Demonstration) -> None:
+        trial = demo.episode.trial
+        place = self._seen[trial.task]
+        self._seen[trial.task] += 1
+        # Spread evenly over a task's episodes, with nothing random about it.
+        is_valid = int((place + 1) * self._valid + 0.5) > int(place * self._valid + 0.5)
+        split = "valid" if is_valid else "train"
+        for mask in (split, demo.episode.outcome.value, f"task_{_name(trial.task)}"):
+            self.members.setdefault(mask, []).append(name)
+
+
+def _env_args(run: ChosenRun) -> dict[str, Any]:
+    suites: Sequence[str] = run.recorded.suites
+    return {
+        "env_name": ",".join(suites),
+        "type": _GYM,
+        "env_kwargs": dict(run.config.get("env_config") or {}),
+        "policy": run.config.get("policy"),
+        "hocket": __version__,
+    }
+
+
+def _name(key: str) -> str:
+    return camera_name(key).replace("/", "_")
+
+
+def _require() -> Any:
+    try:
+        import h5py
+    except ImportError as exc:
+        if exc.name != "h5py":
+            raise RunFolderError(f"The package 'h5py' cannot be imported: {exc}") from exc
+        raise MissingExtraError(
+            f"HDF5 needs the package 'h5py', which is not installed in {sys.executable}. Run: "
+            f"pip install 'hocket[hdf5]'"
+        ) from exc
+    return h5py

@@ -1,0 +1,232 @@
+"""LeRobotDataset v3.0, a folder that LeRobot opens; LeRobot itself is not needed.
+
+Frame i of an episode has what was observed before action i, and under `next.` what came of it:
+`next.done` where the episode ended for whatever reason, `next.truncated` where that was a limit.
+Keys with slashes become keys with dots: `observation/state` is `observation.state`, the camera
+`observation/wrist_image` is `observation.images.wrist_image`. Numbers are float32, as LeRobot
+wants them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from hocket.core import machine
+from hocket.core.data import Array
+from hocket.errors import UsageError
+from hocket.runs.export.chosen import ChosenRun
+from hocket.runs.export.demonstrations import Demonstration, Demonstrations, camera_name
+from hocket.runs.export.lerobot_meta import Tasks, data_path, write_info, write_stats
+from hocket.runs.export.lerobot_stats import PictureStats, Stats, VectorStats
+from hocket.runs.export.lerobot_tables import DATA_MB, EpisodeRows, FrameFiles
+from hocket.runs.export.lerobot_video import CameraFiles, Clip
+from hocket.runs.export.target import new_folder, scratch_folder
+from hocket.runs.export.watching import Watcher
+from hocket.records.video.encoder import exact_rate
+
+if TYPE_CHECKING:
+    from hocket.runs.export.exporting import ExportConfig
+
+VIDEO_MB = 200
+
+
+def write(run: ChosenRun, out: Path, config: ExportConfig, watcher: Watcher) -> None:
+    """Write the folder."""
+    with new_folder(out) as root, scratch_folder(out) as scratch:
+        demonstrations = Demonstrations(run, config, scratch, watcher)
+        rate = exact_rate(demonstrations.rate())
+        if not demonstrations.episodes:
+            raise UsageError("None of the chosen episodes has a step: there is nothing to export.")
+        with DatasetWriter(root, rate, crf=config.crf) as writer:
+            for demonstration in demonstrations:
+                writer.add(demonstration)
+            writer.finish(robot=",".join(run.recorded.suites))
+
+
+class DatasetWriter:
+    """Appends whole episodes; `finish` writes what is known only at the end."""
+
+    def __init__(self, root: Path, rate: Fraction, *, crf: int, video_mb: int = VIDEO_MB) -> None:
+        self._root = root
+        self._rate = rate
+        self._crf = crf
+        self._video_mb = video_mb
+        self._tasks = Tasks()
+        self._frames = FrameFiles(root)
+        self._episodes = EpisodeRows(root)
+        self._cameras: dict[str, CameraFiles] = {}
+        self._pictures: dict[str, PictureStats] = {}
+        self._vectors: dict[str, VectorStats] = {}
+        self._kinds: dict[str, tuple[str, tuple[int, ...]]] = {}
+        self._first = ""
+        self._pool: ThreadPoolExecutor | None = None
+
+    def __enter__(self) -> DatasetWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def add(self, demo: Demonstration) -> None:
+        """Append an episode; its features must be those of the ones before."""
+        number, begin = self._episodes.count, self._frames.count
+        columns = dict(_columns(demo))
+        self._check(demo, columns)
+        task = self._tasks.number(demo.prompt)
+        columns |= self._places(demo.length, number, begin, task)
+        clips = self._film(demo)
+        file = self._frames.add({name: _as_arrow(rows) for name, rows in columns.items()})
+        stats: dict[str, Stats] = {}
+        for name, rows in columns.items():
+            mine = VectorStats()
+            mine.add(rows)
+            self._vectors.setdefault(name, VectorStats()).add(rows)
+            stats[name] = mine.finish()
+        for name, clip in clips.items():
+            self._pictures.setdefault(name, PictureStats()).merge(clip.stats)
+            stats[name] = clip.stats.finish()
+        self._episodes.add(demo.prompt, (begin, begin + demo.length), file, clips, stats)
+
+    def finish(self, *, robot: str) -> None:
+        """Close all files and write the dataset's own description."""
+        self._close()
+        vectors = {name: each.finish() for name, each in self._vectors.items()}
+        cameras = {name: each.finish() for name, each in self._pictures.items()}
+        write_stats(self._root, {**vectors, **cameras})
+        self._tasks.write(self._root)
+        write_info(
+            self._root,
+            robot=robot,
+            rate=self._rate,
+            counts=(self._episodes.count, self._frames.count, len(self._tasks)),
+            features=self._features(),
+            megabytes=(DATA_MB, self._video_mb),
+        )
+
+    def _close(self) -> None:
+        self._frames.close()
+        self._episodes.close()
+        for camera in self._cameras.values():
+            camera.close()
+        if self._pool is not None:
+            self._pool.shutdown()
+
+    def _film(self, demo: Demonstration) -> dict[str, Clip]:
+        """Append the episode to every camera's video, cameras side by side."""
+        if not self._cameras and demo.cameras:
+            count = len(demo.cameras)
+            limit, threads = self._video_mb << 20, max(1, machine.cores() // count)
+            for name in demo.cameras:
+                pattern = data_path("videos", f"{picture_key(name)}/", "mp4")
+                path = str(self._root).replace("{", "{{").replace("}", "}}")
+                self._cameras[name] = CameraFiles(
+                    f"{path}/{pattern}", self._rate, crf=self._crf, limit=limit, threads=threads
+                )
+            self._pool = ThreadPoolExecutor(count, thread_name_prefix="hocket-export")
+        if self._pool is None:
+            return {}
+        under_way = {
+            name: self._pool.submit(self._cameras[name].add, video, demo.length)
+            for name, video in demo.cameras.items()
+        }
+        return {picture_key(name): job.result() for name, job in under_way.items()}
+
+    def _places(self, length: int, episode: int, begin: int, task: int) -> dict[str, Array]:
+        frames = np.arange(length, dtype=np.int64)
+        return {
+            "timestamp": (frames / float(self._rate)).astype(np.float32),
+            "frame_index": frames,
+            "episode_index": np.full(length, episode, np.int64),
+            "index": frames + begin,
+            "task_index": np.full(length, task, np.int64),
+        }
+
+    def _check(self, demo: Demonstration, columns: Mapping[str, Array]) -> None:
+        """All episodes of a dataset have the same features."""
+        kinds = {name: (str(rows.dtype), rows.shape[1:]) for name, rows in columns.items()}
+        kinds |= {picture_key(name): ("video", ()) for name in demo.cameras}
+        if not self._kinds:
+            self._kinds, self._first = kinds, demo.episode.trial.id
+        for name in sorted(kinds.keys() | self._kinds.keys()):
+            one, other = self._kinds.get(name), kinds.get(name)
+            if one != other:
+                raise UsageError(
+                    f"{name!r} is {_kind_words(one)} in {self._first}, but {_kind_words(other)} in "
+                    f"{demo.episode.trial.id}; a LeRobotDataset has one kind. Export them apart "
+                    f"with --task or --camera, or leave pictures out with --no-images."
+                )
+
+    def _features(self) -> dict[str, Any]:
+        features: dict[str, Any] = {}
+        for name, camera in self._cameras.items():
+            features[picture_key(name)] = _video_feature(camera, self._rate)
+        for name, rows in self._vectors.items():
+            shape = [len(rows.mean)]
+            dtype = "int64" if name.endswith("index") else "float32"
+            if name in _FLAGS:
+                dtype = "bool"
+            features[name] = {"dtype": dtype, "shape": shape, "names": None}
+        return features
+
+
+_FLAGS = ("next.done", "next.truncated", "next.success")
+
+
+def _columns(demo: Demonstration) -> Iterator[tuple[str, Array]]:
+    length = demo.length
+    for key, rows in demo.observations.items():
+        yield vector_key(key), rows[:length].reshape(length, -1).astype(np.float32)
+    yield "action", demo.actions.astype(np.float32)
+    yield "next.reward", demo.rewards.astype(np.float32)
+    yield "next.done", demo.terminated | demo.truncated
+    yield "next.truncated", demo.truncated
+    if demo.success is not None:
+        yield "next.success", demo.success
+
+
+def vector_key(key: str) -> str:
+    """`observation/state` is `observation.state`."""
+    return f"observation.{camera_name(key)}"
+
+
+def picture_key(name: str) -> str:
+    """`wrist_image` is `observation.images.wrist_image`."""
+    return f"observation.images.{name}"
+
+
+def _as_arrow(rows: Array) -> pa.Array:
+    """A column; rows of one number are plain numbers, as LeRobot has them."""
+    if rows.ndim == 1 or rows.shape[1] == 1:
+        return pa.array(rows.reshape(-1))
+    flat = pa.array(np.ascontiguousarray(rows).reshape(-1))
+    return pa.FixedSizeListArray.from_arrays(flat, rows.shape[1])
+
+
+def _video_feature(camera: CameraFiles, rate: Fraction) -> dict[str, Any]:
+    height, width = camera.size
+    return {
+        "dtype": "video",
+        "shape": [height, width, 3],
+        "names": ["height", "width", "channels"],
+        "info": {
+            "video.height": height,
+            "video.width": width,
+            "video.codec": "h264",
+            "video.pix_fmt": camera.pixels,
+            "video.is_depth_map": False,
+            "video.fps": int(rate) if rate.denominator == 1 else float(rate),
+            "video.channels": 3,
+            "has_audio": False,
+        },
+    }
+
+
+def _kind_words(kind: tuple[str, tuple[int, ...]] | None) -> str:
+    return "missing" if kind is None else f"{kind[0]} {list(kind[1]) or ''}".strip()

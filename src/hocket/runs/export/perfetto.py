@@ -1,0 +1,277 @@
+"""A run's timeline in Chrome's trace format, which ui.perfetto.dev and chrome://tracing open.
+
+Every lane is a thread: its episodes, and in them what became of each chunk. The policy is a
+process of its own: a slice for each batch, on as many threads as batches were under way at once,
+and the size of batches as a counter. Chunks are streamed; of each batch 32 bytes are kept.
+"""
+
+from __future__ import annotations
+
+import gzip
+import heapq
+import json
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+import numpy as np
+
+from hocket.core.data import Array, Episode
+from hocket.runs.export.chosen import ChosenRun, read_table
+from hocket.runs.export.target import new_file
+from hocket.runs.export.watching import Watcher
+
+if TYPE_CHECKING:
+    from hocket.runs.export.exporting import ExportConfig
+
+_COLUMNS = (
+    "trial",
+    "leg",
+    "chunk",
+    "lane",
+    "requested",
+    "batched",
+    "inferred",
+    "executed",
+    "batch",
+    "batch_size",
+    "policy_version",
+    "source",
+    "steps",
+    "busy_s",
+    "observe_s",
+)
+_LANES, _POLICY = 1, 2
+_GAP_S = 1.0
+"""Between the legs of a run that was resumed."""
+
+Event = dict[str, Any]
+Row = Mapping[str, Any]
+
+
+def write(run: ChosenRun, out: Path, config: ExportConfig, watcher: Watcher) -> None:
+    """Write the file; a name that ends in `.gz` is compressed."""
+    del config
+    offsets = _offsets(run)
+    watcher.stage("writing", len(run.episodes))
+    with new_file(out) as draft, _open(draft, is_zipped=out.suffix == ".gz") as file:
+        trace = _Trace(file)
+        lanes, batches = _Lanes(), _Batches()
+        chosen = {episode.trial.id: episode for episode in run.episodes}
+        for episode, rows in _by_episode(run, chosen):
+            offset = offsets[rows[0]["leg"]]
+            for event in lanes.events(episode, rows, offset):
+                trace.add(event)
+            batches.add(rows, offset)
+            watcher.advance("writing")
+        for event in (*lanes.names(), *batches.events()):
+            trace.add(event)
+        trace.close({"run": run.recorded.name, "policy": run.config.get("policy")})
+    if not lanes.seen:
+        watcher.note("No chunk of these episodes was recorded: the timeline is empty.")
+
+
+@dataclass(slots=True)
+class _Trace:
+    """The JSON document, an event at a time."""
+
+    file: TextIO
+    count: int = 0
+
+    def add(self, event: Event) -> None:
+        self.file.write(",\n" if self.count else '{"traceEvents":[\n')
+        self.file.write(json.dumps(event, separators=(",", ":"), allow_nan=False))
+        self.count += 1
+
+    def close(self, about: Mapping[str, Any]) -> None:
+        if not self.count:
+            self.file.write('{"traceEvents":[')
+        self.file.write(f'\n],"displayTimeUnit":"ms","otherData":{json.dumps(about)}}}\n')
+
+
+@dataclass(slots=True)
+class _Lanes:
+    """What lanes did, as slices; an episode holds those of its chunks."""
+
+    seen: set[int] = field(default_factory=set)
+
+    def events(self, episode: Episode, rows: list[Row], offset: float) -> Iterator[Event]:
+        lane = rows[0]["lane"]
+        self.seen.add(lane)
+        times = [row[name] for row in rows for name in ("requested", "inferred", "executed")]
+        known = [time for time in times if time is not None]
+        if not known:
+            return
+        trial = episode.trial
+        yield _slice(
+            f"{trial.task} seed {trial.seed}: {episode.outcome.value}",
+            (_LANES, lane + 1),
+            (min(known) + offset, max(known) + offset),
+            "episode",
+            {
+                "trial": trial.id,
+                "outcome": episode.outcome.value,
+                "steps": episode.steps,
+                "return": episode.total_reward if math.isfinite(episode.total_reward) else None,
+                "attempt": episode.attempt,
+            },
+        )
+        end = -math.inf
+        for row in rows:
+            for name, begin, until in _parts(row):
+                # Slices of one thread must not overlap, and a chunk may be asked for early.
+                begin = max(begin, end)
+                if until > begin:
+                    args = {"chunk": row["chunk"], "batch": row["batch"], "steps": row["steps"]}
+                    span = (begin + offset, until + offset)
+                    yield _slice(name, (_LANES, lane + 1), span, "lane", args)
+                    end = until
+
+    def names(self) -> Iterator[Event]:
+        yield _named("process_name", _LANES, 0, "lanes")
+        for lane in sorted(self.seen):
+            yield _named("thread_name", _LANES, lane + 1, f"lane {lane}")
+            order = {"sort_index": lane}
+            tid = lane + 1
+            yield {"ph": "M", "name": "thread_sort_index", "pid": _LANES, "tid": tid, "args": order}
+
+
+def _parts(row: Row) -> Iterator[tuple[str, float, float]]:
+    """A chunk's life in a lane: name, begin and end of each part that is known."""
+    requested, batched, inferred = row["requested"], row["batched"], row["inferred"]
+    if requested is not None and inferred is not None:
+        yield "waiting", requested, batched
+        yield "inferring", batched, inferred
+    executed = row["executed"]
+    if executed is None:
+        return
+    begin = executed - row["busy_s"] if inferred is None else inferred
+    work = max(begin, executed - row["busy_s"])
+    seen = max(work, executed - row["observe_s"])
+    yield "handing over", begin, work
+    yield "stepping", work, seen
+    yield "observing", seen, executed
+
+
+@dataclass(slots=True)
+class _Batches:
+    """Every batch once, though its rows belong to many episodes."""
+
+    parts: list[Array] = field(default_factory=list)
+
+    def add(self, rows: list[Row], offset: float) -> None:
+        found = [
+            (row["leg"], row["batch"], row["batch_size"], row["batched"], row["inferred"])
+            for row in rows
+            if row["batch"] is not None
+        ]
+        numbers = np.array(found, np.float64).reshape(-1, 5)
+        numbers[:, 3:] += offset
+        self.parts.append(numbers)
+        if len(self.parts) >= 1024:
+            self.parts = [self._distinct()]
+
+    def _distinct(self) -> Array:
+        rows = np.concatenate(self.parts) if self.parts else np.zeros((0, 5))
+        _, first = np.unique(rows[:, :2], axis=0, return_index=True)
+        return rows[first]
+
+    def events(self) -> Iterator[Event]:
+        rows = self._distinct()
+        rows = rows[np.argsort(rows[:, 3], kind="stable")]
+        if not len(rows):
+            return
+        yield _named("process_name", _POLICY, 0, "policy")
+        free: list[int] = []
+        busy: list[tuple[float, int]] = []
+        slots = 0
+        for _, batch, size, begin, end in rows.tolist():
+            while busy and busy[0][0] <= begin:
+                heapq.heappush(free, heapq.heappop(busy)[1])
+            if not free:
+                slots += 1
+                yield _named("thread_name", _POLICY, slots, f"inference {slots - 1}")
+                heapq.heappush(free, slots)
+            slot = heapq.heappop(free)
+            heapq.heappush(busy, (end, slot))
+            args = {"batch": int(batch), "rows": int(size)}
+            yield _slice(f"batch of {int(size)}", (_POLICY, slot), (begin, end), "policy", args)
+            counted = {"pid": _POLICY, "ts": _us(begin), "args": {"rows": int(size)}}
+            yield {"ph": "C", "name": "batch size", **counted}
+
+
+def _by_episode(
+    run: ChosenRun, chosen: Mapping[str, Episode]
+) -> Iterator[tuple[Episode, list[Row]]]:
+    """The chunks of each chosen episode, which lie together in the table."""
+    name, rows = "", list[Row]()
+    for batch in read_table(run.folder, "chunks", _COLUMNS):
+        for row in batch.to_pylist():
+            if row["trial"] != name:
+                if rows:
+                    yield chosen[name], rows
+                name, rows = row["trial"], []
+            if row["trial"] in chosen:
+                rows.append(row)
+    if rows:
+        yield chosen[name], rows
+
+
+def _offsets(run: ChosenRun) -> dict[int, float]:
+    """What to add to the times of each leg, so that they follow each other."""
+    spans: dict[int, tuple[float, float]] = {}
+    for batch in read_table(run.folder, "chunks", ["leg", "requested", "inferred", "executed"]):
+        legs = batch["leg"].to_numpy()
+        begins = batch["requested"].to_numpy(zero_copy_only=False)
+        ends = np.fmax(
+            batch["inferred"].to_numpy(zero_copy_only=False),
+            batch["executed"].to_numpy(zero_copy_only=False),
+        )
+        for leg in np.unique(legs).tolist():
+            mine = legs == leg
+            old = spans.get(leg, (math.inf, -math.inf))
+            begin = np.fmin.reduce(begins[mine], initial=old[0])
+            spans[leg] = (float(begin), float(np.fmax.reduce(ends[mine], initial=old[1])))
+    offsets, now = {}, 0.0
+    for leg, (begin, end) in sorted(spans.items()):
+        begin = begin if math.isfinite(begin) else 0.0
+        offsets[leg] = now - begin
+        now += max(0.0, end - begin) + _GAP_S
+    return offsets
+
+
+def _slice(
+    name: str,
+    place: tuple[int, int],
+    span: tuple[float, float],
+    category: str,
+    args: Mapping[str, Any],
+) -> Event:
+    begin, end = _us(span[0]), _us(span[1])
+    return {
+        "ph": "X",
+        "name": name,
+        "cat": category,
+        "pid": place[0],
+        "tid": place[1],
+        "ts": begin,
+        "dur": round(end - begin, 3),
+        "args": args,
+    }
+
+
+def _named(kind: str, pid: int, tid: int, name: str) -> Event:
+    return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": {"name": name}}
+
+
+def _us(seconds: float) -> float:
+    return round(seconds * 1e6, 3)
+
+
+def _open(path: Path, *, is_zipped: bool) -> AbstractContextManager[TextIO]:
+    if is_zipped:
+        return gzip.open(path, "wt", encoding="utf-8", compresslevel=5)
+    return open(path, "w", encoding="utf-8")

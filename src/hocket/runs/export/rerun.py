@@ -1,0 +1,117 @@
+"""A recording for Rerun's viewer: the chosen episodes one after the other on its time line.
+
+Cameras, actions, observations and rewards have the same paths in every episode, so that one layout
+shows them all; `episode` says which one it is. Times are those of the simulation.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hocket.core.data import Array
+from hocket.errors import MissingExtraError, RunFolderError
+from hocket.runs.export.chosen import ChosenRun
+from hocket.runs.export.demonstrations import Demonstration, Demonstrations, camera_name
+from hocket.runs.export.pictures import pictures
+from hocket.runs.export.target import new_file, scratch_folder
+from hocket.runs.export.watching import Watcher
+
+if TYPE_CHECKING:
+    from hocket.runs.export.exporting import ExportConfig
+
+_JPEG = 92
+_GAP_S = 0.5
+"""Between two episodes."""
+
+
+def write(run: ChosenRun, out: Path, config: ExportConfig, watcher: Watcher) -> None:
+    """Write the file."""
+    rerun = _require()
+    with new_file(out) as draft, scratch_folder(out) as scratch:
+        demonstrations = Demonstrations(run, config, scratch, watcher)
+        rate = demonstrations.rate()
+        stream = rerun.RecordingStream("hocket", recording_id=run.recorded.name)
+        stream.save(str(draft))
+        try:
+            stream.send_recording_name(run.recorded.title)
+            tape = _Tape(rerun, stream, rate)
+            for demonstration in demonstrations:
+                tape.add(demonstration)
+        finally:
+            stream.flush()
+            stream.disconnect()
+
+
+class _Tape:
+    """Lays episodes after each other."""
+
+    def __init__(self, rerun: Any, stream: Any, rate: float) -> None:
+        self._rerun = rerun
+        self._stream = stream
+        self._rate = rate
+        self._frame = 0
+        self._episode = 0
+
+    def add(self, demo: Demonstration) -> None:
+        before = np.arange(demo.length)
+        self._tell(demo)
+        self._vectors("action", demo.actions, before)
+        self._vectors("reward", demo.rewards[:, None], before + 1)
+        for key, rows in demo.observations.items():
+            matrix = rows.reshape(len(rows), -1)
+            self._vectors(f"observation/{camera_name(key)}", matrix, np.arange(len(rows)))
+        for name, video in demo.cameras.items():
+            for place, picture in enumerate(pictures(video, demo.length + 1)):
+                self._at(place)
+                image = self._rerun.Image(picture).compress(jpeg_quality=_JPEG)
+                self._stream.log(f"camera/{name}", image)
+        self._frame += demo.length + 1 + round(_GAP_S * self._rate)
+        self._episode += 1
+
+    def _tell(self, demo: Demonstration) -> None:
+        """Which episode begins here, and how it ended."""
+        episode = demo.episode
+        text = (
+            f"# {episode.trial.id}\n\n{demo.prompt}\n\n**{episode.outcome.value}** after "
+            f"{episode.steps} steps, return {episode.total_reward:.6g}"
+        )
+        self._at(0)
+        self._stream.log("episode", self._rerun.TextDocument(text, media_type="text/markdown"))
+        self._at(demo.length)
+        level = "INFO" if episode.outcome.value == "success" else "WARN"
+        words = f"{episode.trial.id}: {episode.outcome.value}"
+        self._stream.log("outcomes", self._rerun.TextLog(words, level=level))
+
+    def _at(self, place: int) -> None:
+        frame = self._frame + place
+        self._stream.set_time("frame", sequence=frame)
+        self._stream.set_time("time", duration=frame / self._rate)
+
+    def _vectors(self, path: str, rows: Array, places: Array) -> None:
+        frames = places + self._frame
+        columns = self._rerun.Scalars.columns(scalars=rows.astype(np.float64).reshape(-1))
+        self._stream.send_columns(
+            path,
+            indexes=[
+                self._rerun.TimeColumn("frame", sequence=frames),
+                self._rerun.TimeColumn("time", duration=frames / self._rate),
+            ],
+            columns=columns.partition(np.full(len(rows), rows.shape[1])),
+        )
+
+
+def _require() -> Any:
+    try:
+        import rerun
+    except ImportError as exc:
+        if exc.name != "rerun":
+            raise RunFolderError(f"The package 'rerun' cannot be imported: {exc}") from exc
+        raise MissingExtraError(
+            f"Recordings for Rerun need the package 'rerun-sdk', which is not installed in "
+            f"{sys.executable}. Run: pip install 'hocket[rerun]'"
+        ) from exc
+    return rerun

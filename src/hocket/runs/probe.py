@@ -1,0 +1,144 @@
+"""One chunk in one worker, to see what an env and a policy are and what they cost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from hocket import errors
+from hocket.core.contracts.policy import Binds, Policy
+from hocket.core.contracts.runtime import Runtime, WorkerSpec
+from hocket.engine.model import Latency, Work, best_lanes
+from hocket.core.data import Chunk, EnvSpec, Row, Trial, noise_seed
+from hocket.errors import EnvError, HocketError, PolicyError, WorkerFailed
+from hocket.workers import notices
+from hocket.workers.fleet import Fleet, FleetConfig
+from hocket.engine.inference import Job, Seat, account
+
+_LONGEST_TIMING_S = 3.0
+NoticeT = TypeVar("NoticeT", bound=notices.Notice)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """What one chunk showed."""
+
+    spec: EnvSpec
+    execute_s: float
+    """Seconds to execute a chunk, observing included."""
+    latencies: Mapping[int, float]
+    """Seconds to infer, by batch size."""
+    memory: int | None
+    """Resident bytes of the worker."""
+
+    def lanes(self, *, cores: int, memory: int, trials: int, policy: Policy) -> int:
+        """The number of lanes that saturates the scarcer of cores and policy, within memory."""
+        most = max(1, min(trials, 1024))
+        if self.memory:
+            # A fifth stays free for the policy, the page cache, and envs that grow.
+            most = max(1, min(most, int(0.8 * memory / self.memory)))
+        work = Work(
+            cores=cores,
+            execute_s=self.execute_s,
+            concurrency=policy.spec.concurrency,
+            max_batch=policy.spec.max_batch,
+        )
+        return best_lanes(work, Latency(self.latencies), max_lanes=most)
+
+
+def probe(
+    runtime: Runtime,
+    worker: WorkerSpec,
+    policy: Policy,
+    trial: Trial,
+    *,
+    replan: int | None,
+    fits: Callable[[EnvSpec], None] = lambda _: None,
+    timeout_s: float = 300.0,
+) -> Probe:
+    """Run the first chunk of `trial` in a worker of its own, which ends with its runtime.
+
+    `fits` raises where the policy cannot run the env, before it is asked. The env's own error comes
+    as EnvError with its traceback, the policy's as PolicyError, a lost worker as WorkerFailed.
+    """
+    config = FleetConfig(lanes=1, start_timeout_s=timeout_s)
+    with Fleet(runtime, worker, config) as fleet:
+        fleet.start()
+        _wait(fleet, notices.LanesUp, timeout_s)
+        fleet.begin([0], [0], [trial], [None], final_observation=False, record=[{}])
+        ready = _wait(fleet, notices.LanesReady, timeout_s)
+        spec = ready.spec
+        assert spec is not None  # a new worker always tells
+        fits(spec)
+        if isinstance(policy, Binds):
+            policy.bind(spec)
+        job = _job(fleet, trial, ready.prompts[0], spec)
+        chunk, latencies = _infer(Seat(policy, "probe"), job, policy.spec.max_batch)
+        actions = chunk.actions[: replan or policy.spec.replan or len(chunk.actions)]
+        fleet.execute([0], [0], [0], [actions])
+        executed = _wait(fleet, notices.LanesExecuted, timeout_s)
+        return Probe(
+            spec=spec,
+            execute_s=executed.busy_s[0] / max(1, executed.steps[0]) * len(actions),
+            latencies=latencies,
+            memory=fleet.memory(0),
+        )
+
+
+def _job(fleet: Fleet, trial: Trial, prompt: str, spec: EnvSpec) -> Job:
+    row = Row(
+        trial=trial,
+        attempt=0,
+        chunk=0,
+        noise_seed=noise_seed(trial, 0),
+        prompt=prompt or spec.task.prompt,
+        session="probe",
+    )
+    return Job(
+        number=0,
+        queue="probe",
+        rows=(row,),
+        views=[fleet.arrays(0)],
+        action_size=spec.action.size,
+    )
+
+
+def _infer(seat: Seat, job: Job, max_batch: int) -> tuple[Chunk, dict[int, float]]:
+    """The policy's answer, and its times; what it raises comes as PolicyError."""
+    try:
+        latencies = _time(seat, job, max_batch)
+        answer = seat.answer(job)
+        if (chunk := answer.chunks[0]) is None:
+            raise answer.errors[0] or PolicyError("The policy gave no answer.")
+    except HocketError:
+        raise
+    except Exception as error:
+        raise PolicyError(f"The policy raised {account(error)}") from error
+    return chunk, latencies
+
+
+def _time(seat: Seat, job: Job, max_batch: int) -> dict[int, float]:
+    """Seconds by batch size, for as many sizes as a few seconds allow."""
+    latencies: dict[int, float] = {}
+    began = time.perf_counter()
+    size = 1
+    while size <= max_batch and time.perf_counter() - began < _LONGEST_TIMING_S:
+        latencies[size] = seat.time(job, size)
+        size *= 2
+    return latencies
+
+
+def _wait(fleet: Fleet, kind: type[NoticeT], timeout_s: float) -> NoticeT:
+    deadline = time.perf_counter() + timeout_s
+    while (left := deadline - time.perf_counter()) > 0:
+        for notice in fleet.poll(min(left, 0.1)):
+            if isinstance(notice, kind):
+                return notice
+            if isinstance(notice, notices.LaneFailed):
+                # An error of hocket's own says all in a sentence.
+                trace = "" if hasattr(errors, notice.kind) else notice.traceback
+                text = f"{notice.message}\n{trace}".rstrip()
+                raise (WorkerFailed if notice.gone else EnvError)(text)
+    raise WorkerFailed(f"A worker said nothing for {timeout_s:g} s.")

@@ -1,0 +1,390 @@
+"""A run: planned trials, what has come of them so far, and its folder where it has one."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hocket.records import run_file as run_config
+from hocket.core import machine
+from hocket.runs.check import check_specs
+from hocket.core.contracts.policy import Policy
+from hocket.core.contracts.recorder import Reader
+from hocket.core.contracts.runtime import WorkerSpec
+from hocket.core.data import EnvSpec, Episode, Trial
+from hocket.runs.early_stop import Decider, paired_with, rounds_of, sequential_test
+from hocket.engine.loop import Engine, EngineConfig
+from hocket.errors import (
+    MissingExtraError,
+    RunFolderError,
+    SpecMismatchError,
+    UsageError,
+)
+from hocket.runs.config import EvalConfig
+from hocket.core.events import Event, Noted, SpecLearned
+from hocket.workers.fleets import Fleets
+from hocket.runs.video import InLineCost, film_wanted, orders_of, require_encoders, sinks_of
+from hocket.engine.inference import Inference
+from hocket.records.ledger import Ledger, LedgerView
+from hocket.results.page.report_page import write_report_page
+from hocket.runs.assembly import (
+    build_batches,
+    build_policy,
+    build_runtime,
+    examine_python,
+    fleet_config,
+    is_batched,
+    plan_trials,
+    refuse_long_replan,
+    replicas_of,
+    require_envs,
+    suites_of,
+    worker_spec,
+)
+from hocket.runs.probe import probe
+from hocket.records.chunks import ChunkRows
+from hocket.records.steps import StepRows
+from hocket.records.video.selection import Wish
+from hocket.engine.chunk_rules import make_rule
+from hocket.results.report import Report, Throughput
+from hocket.results.tally import Tally
+from hocket.engine.trials import TrialQueue
+from hocket import __version__
+
+_DEFAULT_VIDEO = EvalConfig.__dataclass_fields__["video"].default
+_ROWS = 256
+"""Rows of a batched simulator where the user does not say."""
+
+
+class Run:
+    """An evaluation under way. With a folder, whatever has ended stays, whatever happens; a run
+    without one lives in memory alone."""
+
+    def __init__(
+        self, config: EvalConfig, trials: Sequence[Trial], ledger: Ledger | None = None
+    ) -> None:
+        self.config = config
+        self.trials = list(trials)
+        self._ledger = ledger
+        self.decider = _decider(config)
+        self._done: list[Episode] = ledger.episodes() if ledger else []
+        self._is_new = False
+        self._footage = config
+        """Says what to keep of each step: less than the configuration where it cannot be had."""
+
+    @classmethod
+    def new(cls, config: EvalConfig, folder: Path | None) -> Run:
+        """Plan a run; its folder, where it gets one, must not hold a run yet."""
+        suites_of(config)
+        trials = plan_trials(config)
+        require_envs(config)
+        if config.until == "decided":
+            # Only the first round is planned; the decider plans the others while it needs them.
+            trials = rounds_of(trials)[0]
+        if folder is None:
+            return cls(config, trials)
+        ledger = Ledger.create(folder, trials, {"config": config.to_plain()})
+        run = cls(config, trials, ledger)
+        run._is_new = True
+        return run
+
+    @classmethod
+    def open(cls, folder: Path) -> Run:
+        """A run that was begun before. What its lost attempts left behind is swept away."""
+        ledger = Ledger.open(folder)
+        ledger.sweep()
+        config = EvalConfig.from_plain(ledger.meta()["config"])
+        return cls(config, ledger.trials(), ledger)
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close()
+        if kind is not None and self._is_new and self.folder is not None:
+            _remove_if_empty(self.folder)
+
+    def close(self) -> None:
+        """Give the folder back. Twice is safe."""
+        if self._ledger is not None:
+            self._ledger.close()
+
+    def extend(self, trials: Sequence[Trial]) -> None:
+        """Plan further trials, after those that are planned."""
+        if self._ledger is not None:
+            self._ledger.add_trials(trials)
+        self.trials.extend(trials)
+
+    @property
+    def remaining(self) -> list[Trial]:
+        """Planned trials that have not ended."""
+        ended = {episode.trial.id for episode in self._done}
+        return [trial for trial in self.trials if trial.id not in ended]
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the run is kept."""
+        return None if self._ledger is None else self._ledger.folder.root
+
+    def finish(
+        self,
+        *,
+        policy: Policy | None = None,
+        readers: Sequence[Reader] = (),
+        check: bool = True,
+        fleets: Fleets | None = None,
+    ) -> Report:
+        """Run what remains; after an interruption the Report says that it is not complete.
+
+        `fleets` lends the workers where they are to be kept for another run.
+        """
+        if not self.remaining and self.folder is not None:
+            self._film(readers)
+            return rebuild_report(self.folder)
+        if self.folder is not None:
+            require_encoders(self.config)
+            self._footage = _filmable(self.config, readers)
+        with contextlib.ExitStack() as stack:
+            if policy is None:
+                policy = build_policy(self.config)
+                stack.callback(policy.close)
+            refuse_long_replan(self.config, policy)
+            worker = worker_spec(self.config, suites_of(self.config), policy)
+            lanes = self._count_lanes(worker, policy)
+            if is_batched(self.config):
+                worker = replace(worker, lanes=lanes)
+            exactness = policy.spec.exactness(padded=self.config.exact)
+            if self.folder is not None:
+                about = {**run_config.about_this_run(), "exactness": exactness, "lanes": lanes}
+                run_config.save_run(self.folder, self.config.to_plain(), about=about)
+                readers = (*readers, _Suspensions(self.folder, self.config, about))
+            if fleets is None:
+                fleets = stack.enter_context(Fleets())
+            tally = self._roll(policy, worker, lanes, readers, fleets, check=check)
+        report = Report.build(
+            config=self.config.to_plain(),
+            exactness=exactness,
+            trials=self.trials,
+            episodes=tally.episodes,
+            throughput=tally.throughput(),
+            version=__version__,
+        )
+        if self.folder is not None:
+            if report.complete:
+                self._film(readers)
+            report.save(self.folder)
+            write_report_page(self.folder)
+        return report
+
+    def _count_lanes(self, worker: WorkerSpec, policy: Policy) -> int:
+        if self.config.lanes != "auto":
+            return self.config.lanes
+        if is_batched(self.config):
+            return min(_ROWS, len(self.remaining))
+        return _auto_lanes(self.config, worker, policy, self.remaining)
+
+    def _roll(
+        self,
+        policy: Policy,
+        worker: WorkerSpec,
+        lanes: int,
+        readers: Sequence[Reader],
+        fleets: Fleets,
+        *,
+        check: bool,
+    ) -> Tally:
+        config, cores = self.config, machine.cores()
+        if is_batched(config):
+            # Rows share each step and do not compete for cores: none slows another down.
+            cores = lanes
+        orders = orders_of(self._footage, self.trials)
+        in_line = InLineCost(orders)
+        if self._ledger is not None:
+            self._ledger.attach(ChunkRows(leg=self._ledger.leg))
+            self._ledger.attach(StepRows(self._ledger.folder.root))
+            worker = replace(worker, sinks=sinks_of(self._footage))
+            readers = (self._ledger, *readers, in_line)
+        if self.decider is not None:
+            readers = (*readers, self.decider)
+        replicas = replicas_of(config, policy)
+        inference = Inference([p for p, _ in replicas], [name for _, name in replicas])
+        tally = Tally(inference.concurrency)
+        fleet = fleets.lend(lambda: build_runtime(config), worker, fleet_config(config, lanes))
+        with contextlib.closing(inference):
+            engine = Engine(
+                fleet=fleet,
+                inference=inference,
+                batches=build_batches(config, policy, inference, cores),
+                make_rule=make_rule(config.replan or policy.spec.replan, config.ensemble),
+                config=EngineConfig(retries=config.retries, max_steps=config.max_steps),
+                readers=(tally, *readers),
+                fits=_refuse_misfits(policy) if check else lambda _: None,
+                record=orders if self._ledger is not None else lambda _, __: {},
+                folder=None if self.folder is None else str(self.folder),
+            )
+            queue = TrialQueue(self.remaining)
+            if self.decider is not None:
+                self.decider.begin(
+                    self._planner(queue), planned=self.trials, done=self._done, ahead=lanes
+                )
+            engine.run(
+                queue,
+                planned=self.trials,
+                done=self._done,
+                attempts=self._ledger.next_attempts() if self._ledger else {},
+                cores=cores,
+            )
+        if in_line.note is not None:
+            _tell(readers, Noted(text=in_line.note))
+        return tally
+
+    def _film(self, readers: Sequence[Reader]) -> None:
+        """Make the videos that are wanted and can only be made of episodes that have ended."""
+        assert self._ledger is not None
+
+        film_wanted(
+            self._footage,
+            self._ledger.folder,
+            self.trials,
+            self._ledger.episodes(),
+            functools.partial(_tell, readers),
+        )
+
+    def _planner(self, queue: TrialQueue) -> Callable[[Sequence[Trial]], None]:
+        def plan(trials: Sequence[Trial]) -> None:
+            if self._ledger is not None:
+                self._ledger.add_trials(trials)
+            self.trials.extend(trials)
+            queue.add(trials)
+
+        return plan
+
+
+def _remove_if_empty(folder: Path) -> None:
+    """Take away what a new run left that ended with an error before any episode did: whoever mends
+    the command shall not be told that its folder holds a run."""
+    with LedgerView.open(folder) as ledger:
+        if ledger.episodes():
+            return
+    for child in folder.iterdir():
+        if child.is_dir():
+            shutil.rmtree(child)
+        else:
+            child.unlink()
+    folder.rmdir()
+
+
+class _Suspensions:
+    """A reader that says in the run's own file how a batched simulator keeps rows from moving."""
+
+    def __init__(self, folder: Path, config: EvalConfig, about: Mapping[str, Any]) -> None:
+        self._folder = folder
+        self._config = config
+        self._about = dict(about)
+        self._ways: dict[str, str] = {}
+
+    def on(self, event: Event) -> None:
+        """Reader: what each suite's simulator turned out to be."""
+        if not isinstance(event, SpecLearned) or "batched" not in event.spec.abilities:
+            return
+        way = "mask" if "masked" in event.spec.abilities else "snapshot"
+        if self._ways.get(event.suite) != way:
+            self._ways[event.suite] = way
+            about = {**self._about, "suspension": dict(self._ways)}
+            run_config.save_run(self._folder, self._config.to_plain(), about=about)
+
+    def close(self) -> None:
+        """Reader: nothing to close."""
+
+
+def rebuild_report(folder: Path) -> Report:
+    """The report of what a run's folder holds, whether the run is complete or not."""
+    about = run_config.load_about(folder)
+    with LedgerView.open(folder) as ledger:
+        try:
+            throughput = Report.load(folder).throughput
+        except RunFolderError:
+            throughput = Throughput()
+        report = Report.build(
+            config=ledger.meta()["config"],
+            exactness=about.get("exactness", "environment"),
+            trials=ledger.trials(),
+            episodes=ledger.episodes(),
+            throughput=throughput,
+            version=__version__,
+        )
+    report.save(folder)
+    write_report_page(folder, report)
+    return report
+
+
+def _decider(config: EvalConfig) -> Decider | None:
+    if config.against is None:
+        return None
+    against = Path(config.against)
+    other = EvalConfig.from_plain(run_config.load_run(against))
+    for name in ("env_config", "max_steps"):
+        if getattr(other, name) != getattr(config, name):
+            raise UsageError(
+                f"The trials of {config.against} are not those of this run: its {name} is "
+                f"{getattr(other, name)!r}, here it is {getattr(config, name)!r}."
+            )
+    trials = plan_trials(config)
+    with LedgerView.open(against) as ledger:
+        baseline = paired_with(trials, ledger.episodes(), config.against)
+    rounds = rounds_of(trials)
+    test = sequential_test(config.sequential, rounds, alpha=config.alpha)
+    return Decider(rounds, baseline, test)
+
+
+def _filmable(config: EvalConfig, readers: Sequence[Reader]) -> EvalConfig:
+    """The configuration, without the videos that nobody asked for by name where the envs'
+    interpreter cannot make any: it needs nothing of hocket's installed."""
+    films = config.record == "full" or Wish.parse(config.video).kind != "none"
+    if not films or config.env_python is None or not examine_python(config.env_python, "av"):
+        return config
+    advice = f"{config.env_python} -m pip install 'av>=14'"
+    if config.record == "full" or config.video != _DEFAULT_VIDEO:
+        raise MissingExtraError(
+            f"Video needs the package 'av', which is not installed in {config.env_python}. Run: "
+            f"{advice}. To go on without: --video none, and no --record full."
+        )
+    _tell(readers, Noted(text=f"No videos: {config.env_python} lacks the package 'av' ({advice})."))
+    return replace(config, video="none")
+
+
+def _tell(readers: Sequence[Reader], event: Event) -> None:
+    for reader in readers:
+        reader.on(event)
+
+
+def _refuse_misfits(policy: Policy) -> Callable[[EnvSpec], None]:
+    def fits(spec: EnvSpec) -> None:
+        problems = check_specs(policy.spec, spec)
+        if problems:
+            raise SpecMismatchError(
+                f"Env task {spec.task.name!r} and the policy do not fit: {' '.join(problems)} "
+                "`hocket check` shows both side by side."
+            )
+
+    return fits
+
+
+def _auto_lanes(
+    config: EvalConfig, worker: WorkerSpec, policy: Policy, trials: Sequence[Trial]
+) -> int:
+    if is_batched(config):
+        return min(_ROWS, len(trials))
+    fits = _refuse_misfits(policy)
+    seen = probe(build_runtime(config), worker, policy, trials[0], replan=config.replan, fits=fits)
+    return seen.lanes(
+        cores=machine.cores(),
+        memory=machine.memory_bytes(),
+        trials=len(trials),
+        policy=policy,
+    )

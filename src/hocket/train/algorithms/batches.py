@@ -1,0 +1,142 @@
+"""The layout of training data, in one place.
+
+A rollout is a TensorDict `[S, C]`: S segments (trajectories or stretches of them), and the chunks
+that each executed, padded at the end to the longest. Its keys:
+
+    observation      nested, `[S, C, ...]`       what the policy saw before each chunk
+    actions          `[S, C, T, A]` float32      as sampled
+    executed         `[S, C]` int64              k: how many of T were executed
+    mask             `[S, C, T]` bool            which: the first k
+    rewards          `[S, C, T]` float64         of each executed step
+    log_prob         `[S, C, T]` float32         of each action, under the weights that sampled
+    value            `[S, C]` float32            as estimated when sampling
+    terminated, truncated  `[S, C]` bool         of the episode, after this chunk
+    version, chunk, lane, segment  `[S, C]` int64
+    valid            `[S, C]` bool               False where padded
+    extras           nested, `[S, C, ...]`       what the policy needs to evaluate its actions again
+
+Beside it, `final` is a TensorDict `[S]` of the observations that follow each segment, and
+`has_final` says where there is one. Advantages are computed on `[S, C]`; only then `flat` makes
+rows `[R]` of it, without the padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from hocket.core.data import Array
+from hocket.train.collect.segments import LayoutError, Segment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Rollout:
+    """Segments side by side."""
+
+    rows: TensorDict
+    final: TensorDict
+    has_final: Tensor
+
+    def __post_init__(self) -> None:
+        check_layout(self.rows)
+
+    def flat(self, **columns: Tensor) -> TensorDict:
+        """Rows `[R]` without padding, with further columns `[S, C, ...]` such as advantages."""
+        valid = self.rows["valid"]
+        for name, column in columns.items():
+            if column.shape[:2] != valid.shape:
+                raise LayoutError(f"{name} is {tuple(column.shape)}, not {tuple(valid.shape)}.")
+        picked: TensorDict = self.rows[valid]
+        for name, column in columns.items():
+            picked[name] = column[valid]
+        return picked
+
+
+def make_rollout(segments: Sequence[Segment], device: torch.device | str = "cpu") -> Rollout:
+    """Lay segments side by side, padded to the longest."""
+    if not segments:
+        raise LayoutError("There is no segment to learn from.")
+    columns: dict[str, list[Array]] = {}
+    for number, segment in enumerate(segments):
+        for key, array in _columns(segment, number).items():
+            columns.setdefault(key, []).append(array)
+    count = max(len(segment) for segment in segments)
+    shape = (len(segments), count)
+    rows = TensorDict({}, batch_size=shape, names=("segment", "chunk"), device=device)
+    for key, arrays in columns.items():
+        if len(arrays) != len(segments):
+            raise LayoutError(f"{key!r} is in {len(arrays)} of {len(segments)} segments.")
+        rows[tuple(key.split("|"))] = torch.from_numpy(_pad(key, arrays, count)).to(device)
+    final, has_final = _finals(segments, device)
+    return Rollout(rows=rows, final=final, has_final=has_final)
+
+
+def check_layout(rows: TensorDict) -> None:
+    """Refuse what is not `[S, C]` with the chunks of a trajectory along the second axis."""
+    if len(rows.batch_size) != 2:
+        raise LayoutError(f"A rollout is [S, C], not {tuple(rows.batch_size)}.")
+    steps = rows["chunk"][:, 1:] - rows["chunk"][:, :-1]
+    same = rows["segment"][:, 1:] == rows["segment"][:, :-1]
+    if not ((steps == 1) & same)[rows["valid"][:, 1:]].all():
+        raise LayoutError(
+            "The chunks of a trajectory must follow each other along the second axis [S, C]; this "
+            "looks like [C, S], or like trajectories joined end to end."
+        )
+    inner = rows["valid"][:, :-1] & rows["valid"][:, 1:]
+    if ((rows["terminated"] | rows["truncated"])[:, :-1] & inner).any():
+        raise LayoutError("An episode goes on after its end: segments must not be joined.")
+
+
+def _columns(segment: Segment, number: int) -> dict[str, Array]:
+    count, length = segment.rewards.shape
+    ends = np.zeros((2, count), np.bool_)
+    ends[:, -1] = segment.terminated, segment.truncated
+    return {
+        **{f"observation|{key}": array for key, array in segment.observation.items()},
+        **{f"extras|{key}": array for key, array in segment.extras.items()},
+        "actions": segment.actions,
+        "executed": segment.executed,
+        "mask": np.arange(length) < segment.executed[:, None],
+        "rewards": segment.rewards,
+        "log_prob": segment.log_prob,
+        "value": segment.value,
+        "terminated": ends[0],
+        "truncated": ends[1],
+        "version": segment.version,
+        "chunk": segment.chunk,
+        "lane": np.full(count, segment.lane, np.int64),
+        "segment": np.full(count, number, np.int64),
+        "valid": np.ones(count, np.bool_),
+    }
+
+
+def _pad(key: str, arrays: Sequence[Array], count: int) -> Array:
+    first = arrays[0]
+    whole = np.zeros((len(arrays), count, *first.shape[1:]), first.dtype)
+    for place, array in enumerate(arrays):
+        if array.shape[1:] != first.shape[1:] or array.dtype != first.dtype:
+            raise LayoutError(
+                f"{key!r} is {array.dtype}{array.shape[1:]} in one segment and "
+                f"{first.dtype}{first.shape[1:]} in another."
+            )
+        whole[place, : len(array)] = array
+    return whole
+
+
+def _finals(segments: Sequence[Segment], device: torch.device | str) -> tuple[TensorDict, Tensor]:
+    """Observations after each segment; zeros where it ended for good."""
+    given: list[Mapping[str, Array] | None] = [
+        None if segment.terminated else segment.final for segment in segments
+    ]
+    final = TensorDict({}, batch_size=(len(segments),), device=device)
+    known = next((one for one in given if one is not None), None)
+    if known is not None:
+        for key, like in known.items():
+            rows = [np.zeros_like(like) if one is None else one[key] for one in given]
+            final[key] = torch.from_numpy(np.stack(rows)).to(device)
+    return final, torch.tensor([one is not None for one in given], device=device)

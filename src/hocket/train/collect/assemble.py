@@ -1,0 +1,235 @@
+"""From the engine's events to segments: what each row saw and sampled, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from hocket.core.data import Array, Chunk, Episode, Outcome, Trial
+from hocket.core.events import (
+    AttemptFailed,
+    AttemptsBegan,
+    BatchInferred,
+    ChunksExecuted,
+    EpisodesEnded,
+    Event,
+)
+from hocket.errors import ConfigError
+from hocket.train.collect.policy import LOG_PROB, SAMPLE, VALUE, VERSION
+from hocket.train.collect.segments import Segment
+from hocket.train.networks.contract import BASE, TASK
+
+_OWN = (SAMPLE, LOG_PROB, VALUE, VERSION, BASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssemblyConfig:
+    """How trajectories are cut, and what counts as reward."""
+
+    tasks: tuple[str, ...]
+    reward: Literal["success", "env"]
+    """`success`: 1 at the step that ends an episode with success, else 0. `env`: the env's own."""
+    segment_chunks: int = 0
+    """Cut episodes into stretches of so many chunks; 0 leaves them whole."""
+    max_staleness: int = 0
+    """Cut an episode that spans so many versions, rather than lose it; 0 never cuts."""
+
+
+@dataclass(slots=True)
+class _Row:
+    observation: dict[str, Array]
+    extras: Mapping[str, Array]
+    chunk: int
+    executed: int = 0
+    rewards: Array | None = None
+
+
+@dataclass(slots=True)
+class _Open:
+    """An attempt in flight."""
+
+    trial: Trial
+    lane: int
+    floor: int
+    """No chunk of its open stretch has an older version."""
+    rows: list[_Row] = field(default_factory=list)
+    final: Mapping[str, Array] | None = None
+
+
+Key = tuple[str, int]
+
+
+class Assembler:
+    """Follows training attempts. One thread calls it.
+
+    Stretches are given out by `on` when they are cut; the last segment of an episode by `seal`,
+    once the engine says that the episode counts.
+    """
+
+    def __init__(
+        self,
+        config: AssemblyConfig,
+        *,
+        is_training: Callable[[Trial], bool],
+        newest: Callable[[], int],
+    ) -> None:
+        """`newest` tells the version that any later inference will have at least."""
+        self._config = config
+        self._is_training = is_training
+        self._newest = newest
+        self._open: dict[Key, _Open] = {}
+        self._ended: dict[Key, Segment] = {}
+
+    @property
+    def in_flight(self) -> int:
+        """Training attempts that have begun and not ended."""
+        return len(self._open)
+
+    @property
+    def floor(self) -> int:
+        """No chunk that is still to come is older than this version."""
+        open_floors = [one.floor for one in self._open.values()]
+        ended_floors = [segment.oldest for segment in self._ended.values()]
+        return min([self._newest(), *open_floors, *ended_floors])
+
+    def on(self, event: Event) -> list[Segment]:
+        """Stretches that this event completes."""
+        if isinstance(event, AttemptsBegan):
+            for lane, trial, attempt in zip(event.lanes, event.trials, event.attempts, strict=True):
+                if self._is_training(trial):
+                    self._open[trial.id, attempt] = _Open(trial, lane, self._newest())
+        elif isinstance(event, BatchInferred):
+            return self._inferred(event)
+        elif isinstance(event, ChunksExecuted):
+            self._executed(event)
+        elif isinstance(event, EpisodesEnded):
+            for episode in event.episodes:
+                self._end(episode)
+        elif isinstance(event, AttemptFailed):
+            self._open.pop((event.trial.id, event.attempt), None)
+            self._ended.pop((event.trial.id, event.attempt), None)
+        return []
+
+    def seal(self, episode: Episode) -> Segment | None:
+        """The last segment of an episode that counts; None for one that was lost to errors."""
+        return self._ended.pop((episode.trial.id, episode.attempt), None)
+
+    def _inferred(self, event: BatchInferred) -> list[Segment]:
+        assert event.observations is not None  # the engine was asked to keep them
+        cut = []
+        for i, chunk in enumerate(event.delivered):
+            one = self._open.get((event.trials[i].id, event.attempts[i]))
+            if one is None or chunk is None:
+                continue
+            row = self._row(event.observations, i, event.trials[i], chunk, event.chunks[i])
+            version = int(chunk.extras[VERSION])
+            if one.rows and self._is_long(one, version):
+                cut.append(self._segment(event.attempts[i], one, final=_seen(row)))
+                one.rows = []
+            one.floor = min(one.floor, version) if one.rows else version
+            one.rows.append(row)
+        return cut
+
+    def _row(
+        self, observations: Mapping[str, Array], place: int, trial: Trial, chunk: Chunk, index: int
+    ) -> _Row:
+        observation = {key: array[place] for key, array in observations.items()}
+        observation[TASK] = np.asarray(self._config.tasks.index(trial.task), np.int64)
+        if BASE in chunk.extras:
+            observation[BASE] = chunk.extras[BASE]
+        return _Row(observation, chunk.extras, index)
+
+    def _is_long(self, one: _Open, version: int) -> bool:
+        config = self._config
+        if config.segment_chunks and len(one.rows) >= config.segment_chunks:
+            return True
+        return bool(config.max_staleness) and version - one.floor >= config.max_staleness
+
+    def _executed(self, event: ChunksExecuted) -> None:
+        for i, trial in enumerate(event.trials):
+            one = self._open.get((trial.id, event.attempts[i]))
+            if one is None:
+                continue
+            row = one.rows[-1]
+            assert row.chunk == event.chunks[i]  # chunks of an attempt are executed one by one
+            row.executed, row.rewards = event.steps[i], event.rewards[i]
+            final = event.final[i]
+            if event.truncated[i] and not event.terminated[i] and final is not None:
+                one.final = {**final, TASK: row.observation[TASK]}
+
+    def _end(self, episode: Episode) -> None:
+        one = self._open.pop((episode.trial.id, episode.attempt), None)
+        if one is None or episode.outcome is Outcome.ERROR:
+            return
+        segment = self._segment(
+            episode.attempt,
+            one,
+            final=one.final,
+            terminated=episode.terminated,
+            # What is both ended for good: nothing comes after it.
+            truncated=episode.truncated and not episode.terminated,
+        )
+        if episode.outcome is not Outcome.FINISHED:
+            segment = replace(segment, success=episode.outcome is Outcome.SUCCESS)
+        if self._config.reward == "success":
+            if segment.success is None:
+                raise ConfigError(
+                    f"Task {episode.trial.task!r} does not tell success, which is the reward. Use "
+                    f"--reward env."
+                )
+            if segment.success:
+                rewards = segment.rewards.copy()
+                rewards[-1, int(segment.executed[-1]) - 1] = 1.0
+                segment = replace(segment, rewards=rewards)
+        self._ended[episode.trial.id, episode.attempt] = segment
+
+    def _segment(
+        self,
+        attempt: int,
+        one: _Open,
+        *,
+        final: Mapping[str, Array] | None,
+        terminated: bool = False,
+        truncated: bool = False,
+    ) -> Segment:
+        rows = one.rows
+        length = rows[0].extras[SAMPLE].shape[0]
+        rewards = np.zeros((len(rows), length))
+        if self._config.reward == "env":
+            for place, row in enumerate(rows):
+                assert row.rewards is not None  # every row before a cut or an end was executed
+                rewards[place, : row.executed] = row.rewards
+        extras = [key for key in rows[0].extras if key not in _OWN]
+        return Segment(
+            trial=one.trial,
+            attempt=attempt,
+            lane=one.lane,
+            observation=_stacked([row.observation for row in rows]),
+            actions=_column(rows, SAMPLE),
+            executed=np.array([row.executed for row in rows], np.int64),
+            rewards=rewards,
+            log_prob=_column(rows, LOG_PROB),
+            value=_column(rows, VALUE),
+            version=_column(rows, VERSION),
+            chunk=np.array([row.chunk for row in rows], np.int64),
+            terminated=terminated,
+            truncated=truncated,
+            final=final,
+            extras={key: _column(rows, key) for key in extras},
+        )
+
+
+def _column(rows: Sequence[_Row], key: str) -> Array:
+    return np.stack([row.extras[key] for row in rows])
+
+
+def _stacked(observations: Sequence[Mapping[str, Any]]) -> dict[str, Array]:
+    return {key: np.stack([one[key] for one in observations]) for key in observations[0]}
+
+
+def _seen(row: _Row) -> dict[str, Array]:
+    """What a critic needs of the observation after a stretch."""
+    return {key: value for key, value in row.observation.items() if key != BASE}

@@ -1,0 +1,219 @@
+"""The policy that collects: samples chunks with the newest published weights, and says how likely
+they were.
+
+It has its own copy of the network, which only the thread that infers touches. Weights change at
+the start of a call, never within one. Rows that belong together (an evaluation, a pinned group) can
+be held to the weights that the first of them saw.
+"""
+
+from __future__ import annotations
+
+import copy
+import queue
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from hocket.core.contracts.policy import Binds, Policy
+from hocket.core.data import Actions, Array, ArraySpec, Batch, EnvSpec, PolicySpec, Row, Trial
+from hocket.engine.answers import check_answer
+from hocket.errors import SpecMismatchError
+from hocket.train.learner.staging import Staging
+from hocket.train.learner.weights import WeightBlock
+from hocket.train.networks.contract import (
+    BASE,
+    TASK,
+    Acted,
+    Shapes,
+    Trainable,
+    trainable_parameters,
+)
+
+SAMPLE, LOG_PROB, VALUE, VERSION = "sample", "log_prob", "value", "version"
+_NOISE = "noise for sampling"
+"""Travels with the observations."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Snapshot:
+    """A network whose weights stay as they are for as long as anyone holds it."""
+
+    version: int
+    network: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """Which rows act deterministically, and which are held to one version."""
+
+    is_deterministic: Callable[[Trial], bool]
+    held_by: Callable[[Trial], Hashable | None]
+    """Names what the row belongs to; None lets it follow the newest weights."""
+
+
+class CollectingPolicy:
+    """A policy for the engine, around a network."""
+
+    def __init__(
+        self,
+        network: Any,
+        shapes: Shapes,
+        block: WeightBlock,
+        holding: Holding,
+        *,
+        max_batch: int = 64,
+        replan: int | None = None,
+        device: str = "cpu",
+        base: Policy | None = None,
+    ) -> None:
+        self._shapes = shapes
+        self._block = block
+        self._holding = holding
+        self._device = torch.device(device)
+        self._live = Snapshot(-1, copy.deepcopy(network).to(self._device).eval())
+        self._staging = Staging(self._device)
+        self._held: dict[Hashable, Snapshot] = {}
+        self._released: queue.SimpleQueue[Hashable] = queue.SimpleQueue()
+        self._bounds: dict[str, tuple[Array, Array]] = {}
+        self._base = base
+        self.spec = spec_of(network, shapes, max_batch=max_batch, replan=replan, base=base)
+
+    def bind(self, spec: EnvSpec) -> None:
+        """Keep to this env's bounds for rows of its task."""
+        if spec.action.kind != "box":
+            raise SpecMismatchError(
+                f"Task {spec.task.name!r} has discrete actions; training is of continuous ones."
+            )
+        self._bounds[spec.task.name] = (spec.action.low.ravel(), spec.action.high.ravel())
+        base: object = self._base
+        if isinstance(base, Binds):
+            base.bind(spec)
+
+    def infer(self, batch: Batch) -> Actions:
+        """Chunks for a batch; every row with the weights that it is held to."""
+        self._refresh()
+        snapshots = [self._snapshot(row) for row in batch.rows]
+        wanted = [
+            (snapshot, self._holding.is_deterministic(row.trial))
+            for snapshot, row in zip(snapshots, batch.rows, strict=True)
+        ]
+        arrays = self._arrays(batch)
+        merged: dict[str, Array] = {}
+        for snapshot, deterministic in dict.fromkeys(wanted):
+            # Always the whole batch, so that a row's arithmetic does not depend on the others.
+            answer = self._act(snapshot, arrays, batch, deterministic=deterministic)
+            rows = [i for i, one in enumerate(wanted) if one == (snapshot, deterministic)]
+            for key, values in answer.items():
+                if key not in merged:
+                    merged[key] = values
+                merged[key][rows] = values[rows]
+        if BASE in arrays:
+            merged[BASE] = arrays[BASE]
+        return Actions(
+            self._clipped(batch, merged[SAMPLE]), merged, version=max(0, self._live.version)
+        )
+
+    def close(self) -> None:
+        """Part of the Policy contract."""
+        if self._base is not None:
+            self._base.close()
+
+    def release(self, holder: Hashable) -> None:
+        """Nobody is held to this any more. Any thread may say so."""
+        self._released.put(holder)
+
+    def held_weights(self, holder: Hashable) -> tuple[int, dict[str, torch.Tensor]]:
+        """Version and weights of what is held; valid until released."""
+        snapshot = self._held[holder]
+        return snapshot.version, snapshot.network.state_dict()
+
+    def _refresh(self) -> None:
+        while not self._released.empty():
+            self._held.pop(self._released.get(), None)
+        if self._block.version == self._live.version:
+            return
+        network = self._live.network
+        if any(held is self._live for held in self._held.values()):
+            network = copy.deepcopy(network)
+        version = self._block.read(trainable_parameters(network))
+        self._live = Snapshot(version, network)
+
+    def _snapshot(self, row: Row) -> Snapshot:
+        holder = self._holding.held_by(row.trial)
+        if holder is None:
+            return self._live
+        return self._held.setdefault(holder, self._live)
+
+    def _arrays(self, batch: Batch) -> dict[str, Array]:
+        arrays = dict(batch.arrays)
+        places = [self._shapes.tasks.index(row.trial.task) for row in batch.rows]
+        arrays[TASK] = np.array(places + places[-1:] * batch.pad, np.int64)
+        if self._base is not None:
+            answer = check_answer(
+                self._base.infer(batch),
+                rows=batch.size,
+                size=batch.size,
+                action_size=self._shapes.action_size,
+                chunk_length=self._base.spec.chunk_length,
+                name="base",
+            )
+            arrays[BASE] = np.asarray(answer.values, np.float32)
+        return arrays
+
+    def _act(
+        self, snapshot: Snapshot, arrays: dict[str, Array], batch: Batch, *, deterministic: bool
+    ) -> dict[str, Array]:
+        network: Trainable = snapshot.network
+        noise = np.zeros((batch.size, network.noise_size), np.float32)
+        if not deterministic:
+            for i, row in enumerate(batch.rows):
+                bits = np.random.Philox(key=row.noise_seed)
+                noise[i] = np.random.Generator(bits).standard_normal(network.noise_size, np.float32)
+        with torch.no_grad():
+            observation = self._staging.upload({**arrays, _NOISE: noise})
+            acted: Acted = network.act(
+                observation, observation.pop(_NOISE), deterministic=deterministic
+            )
+            answer = {SAMPLE: acted.actions, LOG_PROB: acted.log_prob, VALUE: acted.value}
+            found = self._staging.download({**answer, **acted.extras})
+        found[VERSION] = np.full(batch.size, snapshot.version, np.int64)
+        return found
+
+    def _clipped(self, batch: Batch, sample: Array) -> Array:
+        clipped = np.array(sample)
+        for i, row in enumerate(batch.rows):
+            bounds = self._bounds.get(row.trial.task)
+            if bounds is not None:
+                clipped[i] = np.clip(sample[i], *bounds)
+        return clipped
+
+
+def spec_of(
+    network: Trainable,
+    shapes: Shapes,
+    *,
+    max_batch: int,
+    replan: int | None,
+    base: Policy | None = None,
+) -> PolicySpec:
+    """What the network needs of the env; and its base, where it corrects one."""
+    inputs: dict[str, ArraySpec] | None = {
+        key: shapes.observations[key] for key in network.inputs if key != BASE
+    }
+    cameras: tuple[str, ...] | None = tuple(k for k in network.inputs if k in shapes.cameras)
+    if base is not None:
+        inputs = None
+        known = base.spec.cameras
+        cameras = None if known is None else tuple(dict.fromkeys((*known, *(cameras or ()))))
+        replan = replan or base.spec.replan
+    return PolicySpec(
+        chunk_length=network.chunk_length,
+        action_size=shapes.action_size,
+        inputs=inputs,
+        cameras=cameras,
+        max_batch=max_batch,
+        replan=replan,
+    )

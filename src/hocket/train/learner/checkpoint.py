@@ -1,0 +1,134 @@
+"""Training on disk: whole or absent, and nothing in it that could be executed.
+
+    <run>/checkpoints/<version>/   weights.safetensors   optimizer.safetensors
+                                   policy.json           state.json
+    <run>/best/                    weights.safetensors   policy.json    score.json
+
+A folder is written under another name and renamed when it is whole and durable.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from hocket.errors import ConfigError, RunFolderError
+from hocket.records.folder import disk_error, sync_folder
+
+WEIGHTS, OPTIMIZER = "weights.safetensors", "optimizer.safetensors"
+POLICY, STATE = "policy.json", "state.json"
+CHECKPOINTS, BEST = "checkpoints", "best"
+_KEPT = 3
+
+
+def write_folder(
+    folder: Path,
+    tensors: Mapping[str, Mapping[str, torch.Tensor]],
+    tables: Mapping[str, Mapping[str, Any]],
+) -> None:
+    """A folder of safetensors and JSON files, whole or not at all; one of that name is replaced."""
+    draft = folder.with_name(f".{folder.name}.tmp")
+    old = folder.with_name(f".{folder.name}.old")
+    try:
+        for stale in (draft, old):
+            shutil.rmtree(stale, ignore_errors=True)
+        draft.mkdir(parents=True)
+        for name, group in tensors.items():
+            plain = {key: value.detach().cpu().contiguous() for key, value in group.items()}
+            save_file(plain, draft / name)
+        for name, table in tables.items():
+            (draft / name).write_text(json.dumps(table, indent=1))
+        for file in draft.iterdir():
+            with open(file, "rb") as opened:
+                os.fsync(opened.fileno())
+        sync_folder(draft)
+        if folder.exists():
+            os.rename(folder, old)
+        os.rename(draft, folder)
+        sync_folder(folder.parent)
+        shutil.rmtree(old, ignore_errors=True)
+    except OSError as exc:
+        raise disk_error(exc, folder) from exc
+
+
+def save_checkpoint(
+    run: Path,
+    version: int,
+    *,
+    weights: Mapping[str, torch.Tensor],
+    optimizer: Mapping[str, torch.Tensor],
+    policy: Mapping[str, Any],
+    state: Mapping[str, Any],
+) -> Path:
+    """Everything that training needs to go on from here; the newest few are kept."""
+    root = run / CHECKPOINTS
+    folder = root / f"{version:08d}"
+    write_folder(
+        folder, {WEIGHTS: weights, OPTIMIZER: optimizer}, {POLICY: policy, STATE: dict(state)}
+    )
+    for stale in checkpoints(run)[:-_KEPT]:
+        shutil.rmtree(stale, ignore_errors=True)
+    return folder
+
+
+def checkpoints(run: Path) -> list[Path]:
+    """Whole ones, oldest first."""
+    root = run / CHECKPOINTS
+    found = [path for path in root.glob("*") if path.name.isdigit() and (path / STATE).is_file()]
+    return sorted(found)
+
+
+def latest(run: Path) -> Path:
+    """The checkpoint to resume from."""
+    found = checkpoints(run)
+    if not found:
+        raise RunFolderError(f"{run} holds no checkpoint to resume from.")
+    return found[-1]
+
+
+def read_table(path: Path) -> dict[str, Any]:
+    """A JSON file of a checkpoint."""
+    try:
+        table: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError) as exc:
+        raise RunFolderError(f"{path} cannot be read: {exc}") from exc
+    return table
+
+
+def read_tensors(path: Path) -> dict[str, torch.Tensor]:
+    """A safetensors file."""
+    try:
+        tensors: dict[str, torch.Tensor] = load_file(path)
+    except Exception as exc:
+        raise ConfigError(f"Weights {str(path)!r} cannot be read: {exc}") from exc
+    return tensors
+
+
+def optimizer_tensors(optimizer: Any, names: list[str]) -> dict[str, torch.Tensor]:
+    """The optimizer's state as tensors by parameter name; settings come from the configuration."""
+    state = optimizer.state_dict()["state"]
+    return {
+        f"{names[place]}|{key}": torch.as_tensor(value)
+        for place, entries in state.items()
+        for key, value in entries.items()
+    }
+
+
+def load_optimizer(optimizer: Any, names: list[str], tensors: Mapping[str, torch.Tensor]) -> None:
+    """Give an optimizer of the same parameters its state back."""
+    state: dict[int, dict[str, torch.Tensor]] = {}
+    for name, tensor in tensors.items():
+        parameter, _, key = name.rpartition("|")
+        with contextlib.suppress(ValueError):
+            state.setdefault(names.index(parameter), {})[key] = tensor
+    whole = optimizer.state_dict()
+    whole["state"] = state
+    optimizer.load_state_dict(whole)

@@ -1,0 +1,112 @@
+"""How new weights reach the side that collects: raw numbers in shared memory, two slots.
+
+The learner writes the slot that nobody reads, and the version last; the collecting side copies the
+slot of the version that it saw, and begins again where a newer one was published meanwhile. So it
+never acts with half of two versions, and neither side ever waits for the other. A side whose
+network is on a GPU locks the block's pages, so that the GPU copies them itself and at full speed.
+
+    word 0: version      then slot 0, slot 1: every trainable parameter, in order, 64-byte aligned
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+
+from hocket.workers.shm import create_file, map_block
+
+_HEAD = 64
+_NOTHING = -1
+_ATTEMPTS = 1000
+
+
+class WeightBlock:
+    """Memory for the parameters of one network. One side publishes, one side reads."""
+
+    def __init__(self, like: Mapping[str, torch.Tensor], fd: int | None = None) -> None:
+        """`like` gives names, shapes and dtypes; a file descriptor is the other side's block."""
+        places, offset = {}, 0
+        for name, tensor in like.items():
+            places[name] = offset
+            offset += -(-tensor.numel() * tensor.element_size() // 64) * 64
+        self._slot_size = offset
+        self.fd = create_file("hocket-weights", _HEAD + 2 * offset) if fd is None else fd
+        if os.fstat(self.fd).st_size != _HEAD + 2 * offset:
+            raise ValueError("The block of weights was made for another network.")
+        self._map: mmap.mmap = map_block(self.fd)
+        self._version = np.frombuffer(self._map, np.int64, 1)
+        self._whole = whole = torch.frombuffer(self._map, dtype=torch.uint8)
+        self._is_locked: bool | None = None
+        """Whether a GPU may copy by itself; None before the first copy of one."""
+        self._slots = [
+            {
+                name: _view(whole, _HEAD + slot * offset + places[name], tensor)
+                for name, tensor in like.items()
+            }
+            for slot in range(2)
+        ]
+        if fd is None:
+            self._version[0] = _NOTHING
+
+    @property
+    def version(self) -> int:
+        """Of the weights published last; -1 before the first."""
+        return int(self._version[0])
+
+    def publish(self, parameters: Mapping[str, torch.Tensor], version: int) -> None:
+        """Make these the weights to act with."""
+        if self.version not in (_NOTHING, version - 1):
+            # Slots alternate by version: one that is skipped would overwrite what is being read.
+            raise ValueError(f"Version {version} cannot follow {self.version}.")
+        self._copy(self._slots[version % 2], parameters)
+        self._version[0] = version
+
+    def read(self, into: Mapping[str, torch.Tensor]) -> int:
+        """Copy the newest weights into these tensors; returns their version."""
+        for _ in range(_ATTEMPTS):
+            version = self.version
+            self._copy(into, self._slots[version % 2])
+            if self.version == version:
+                return version
+        raise RuntimeError("New weights are published faster than they can be copied.")
+
+    def close(self) -> None:
+        """Let go of the descriptor; the memory goes with its last user."""
+        if self._is_locked:
+            torch.cuda.cudart().cudaHostUnregister(self._whole.data_ptr())
+            self._is_locked = False
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def _copy(self, into: Mapping[str, torch.Tensor], source: Mapping[str, torch.Tensor]) -> None:
+        """All of it, to its end."""
+        gpus = {one.device for one in (*into.values(), *source.values()) if one.is_cuda}
+        if gpus and self._is_locked is None:
+            self._is_locked = _lock_pages(self._whole)
+        with torch.no_grad():
+            for name, tensor in into.items():
+                tensor.copy_(source[name], non_blocking=True)
+        for gpu in gpus:
+            torch.cuda.current_stream(gpu).synchronize()
+
+
+def _lock_pages(memory: torch.Tensor) -> bool:
+    """Whether CUDA could lock them. Where it could not, copies are slower and just as right."""
+    error = torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), len(memory), 0)
+    if int(error) == 0:
+        return True
+    with contextlib.suppress(RuntimeError):
+        # The error waits for whoever launches next; this is who.
+        torch.zeros(1, device="cuda")
+    return False
+
+
+def _view(whole: torch.Tensor, start: int, like: torch.Tensor) -> torch.Tensor:
+    size = like.numel() * like.element_size()
+    return whole[start : start + size].view(like.dtype).view(like.shape)

@@ -1,0 +1,169 @@
+"""`actor`: a chunk actor-critic in torch, from the state, or from state and images.
+
+Actions are Gaussian around a chunk of means, each with a spread of its own that does not depend on
+the observation, so the probability of the executed ones stands for itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from hocket.core.data import ArraySpec
+from hocket.errors import ConfigError
+from hocket.train.networks.contract import BASE, TASK, Acted, Evaluated, Shapes, Tensors
+from hocket.train.networks.features import feature_size, features_of
+from hocket.train.networks.names import ActorConfig
+
+_LOG_2PI = math.log(2 * math.pi)
+
+
+class ChunkActor(nn.Module):  # type: ignore[misc]
+    """One pair of actor and critic for each task; images go through one encoder."""
+
+    Config: ClassVar = ActorConfig
+    is_factorised = True
+
+    def __init__(self, shapes: Shapes, config: ActorConfig) -> None:
+        super().__init__()
+        self.chunk_length = config.chunk_length
+        self.action_size = shapes.action_size
+        self.noise_size = config.chunk_length * shapes.action_size
+        self.states = tuple(
+            key for key in sorted(shapes.observations) if key not in shapes.cameras and key != BASE
+        )
+        self.cameras = tuple(sorted(shapes.cameras)) if config.images else ()
+        self.inputs = (*self.states, *self.cameras)
+        self._features = config.features
+        if not self.inputs:
+            raise ConfigError("There is nothing to see: the env has only images; set images.")
+        size = feature_size(config.features, [shapes.observations[key] for key in self.states])
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            self.encoder = ImageEncoder([shapes.observations[key] for key in self.cameras])
+            widths = [size + self.encoder.size, *config.hidden]
+            self.actors = nn.ModuleList(
+                mlp([*widths, self.noise_size], last=0.01) for _ in shapes.tasks
+            )
+            self.critics = nn.ModuleList(mlp([*widths, 1], last=1.0) for _ in shapes.tasks)
+        self.log_std = nn.Parameter(
+            torch.full((config.chunk_length, shapes.action_size), math.log(config.std)),
+            requires_grad=config.train_std,
+        )
+        self.register_buffer("mean", torch.zeros(len(shapes.tasks), size))
+        self.register_buffer("scale", torch.ones(len(shapes.tasks), size))
+
+    def act(self, observation: Tensors, noise: Tensor, *, deterministic: bool) -> Acted:
+        """Part of the contract."""
+        seen = self._see(observation)
+        mean = self._means(seen, observation)
+        actions = mean
+        if not deterministic:
+            actions = mean + self._log_std().exp() * noise.view(mean.shape)
+        return Acted(
+            actions=actions,
+            log_prob=self._log_prob(mean, actions),
+            value=self._values(seen, observation),
+        )
+
+    def evaluate(self, observation: Tensors, actions: Tensor, extras: Tensors) -> Evaluated:
+        """Part of the contract."""
+        del extras
+        seen = self._see(observation)
+        log_prob = self._log_prob(self._means(seen, observation), actions)
+        entropy = (0.5 + 0.5 * _LOG_2PI + self._log_std()).sum(-1).expand(log_prob.shape)
+        return Evaluated(log_prob=log_prob, entropy=entropy, value=self._values(seen, observation))
+
+    def value(self, observation: Tensors) -> Tensor:
+        """Part of the contract."""
+        return self._values(self._see(observation), observation)
+
+    def _see(self, observation: Tensors) -> Tensor:
+        parts = []
+        if self.states:
+            state = features_of(self._features, [observation[key] for key in self.states])
+            task = observation[TASK]
+            parts.append((state - self.mean[task]) / self.scale[task])
+        if self.cameras:
+            parts.append(self.encoder([observation[key] for key in self.cameras]))
+        return torch.cat(parts, -1)
+
+    def _means(self, seen: Tensor, observation: Tensors) -> Tensor:
+        flat = by_task(self.actors, seen, observation[TASK])
+        return flat.view(-1, self.chunk_length, self.action_size)
+
+    def _values(self, seen: Tensor, observation: Tensors) -> Tensor:
+        return by_task(self.critics, seen, observation[TASK]).squeeze(-1)
+
+    def _log_prob(self, mean: Tensor, actions: Tensor) -> Tensor:
+        log_std = self._log_std()
+        off = (actions - mean) * (-log_std).exp()
+        return (-0.5 * (off**2 + _LOG_2PI) - log_std).sum(-1)
+
+    def _log_std(self) -> Tensor:
+        return self.log_std
+
+
+class ImageEncoder(nn.Module):  # type: ignore[misc]
+    """Images `[B, height, width, channels]` uint8 as one vector; without cameras, of size 0."""
+
+    def __init__(self, cameras: Sequence[ArraySpec]) -> None:
+        super().__init__()
+        self.towers = nn.ModuleList(_tower(spec.shape[-1]) for spec in cameras)
+        self.size = 128 * len(cameras)
+
+    def forward(self, images: Sequence[Tensor]) -> Tensor:
+        """Every camera through its own tower."""
+        found = [
+            tower(image.movedim(-1, 1).float() / 255.0 - 0.5)
+            for tower, image in zip(self.towers, images, strict=True)
+        ]
+        return torch.cat(found, -1)
+
+
+def _tower(channels: int) -> Any:
+    layers: list[nn.Module] = []
+    for fan_in, fan_out in ((channels, 16), (16, 32), (32, 32)):
+        layers += [nn.Conv2d(fan_in, fan_out, 5, stride=3, padding=2), nn.ReLU()]
+    # A fixed grid, so that images of any size give a vector of one size.
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(2), nn.Flatten())
+
+
+def mlp(sizes: Sequence[int], *, last: float) -> Any:
+    """Layers with rectifiers between them; the last one starts out small."""
+    layers: list[nn.Module] = []
+    for fan_in, fan_out in itertools.pairwise(sizes):
+        linear = nn.Linear(fan_in, fan_out)
+        nn.init.orthogonal_(linear.weight, gain=math.sqrt(2))
+        nn.init.zeros_(linear.bias)
+        layers += [linear, nn.ReLU()]
+    with torch.no_grad():
+        layers[-2].weight.mul_(last / math.sqrt(2))
+    return nn.Sequential(*layers[:-1])
+
+
+def by_task(networks: Any, seen: Tensor, task: Tensor) -> Tensor:
+    """Each row through the network of its task.
+
+    When acting, networks work on the whole batch and rows are picked after: how many rows of a task
+    are in a batch must not change the last bits of the others.
+    """
+    if len(networks) == 1:
+        only: Tensor = networks[0](seen)
+        return only
+    is_learning = torch.is_grad_enabled()
+    whole: Tensor | None = None
+    for place, network in enumerate(networks):
+        rows = (task == place).nonzero().squeeze(-1)
+        if len(rows):
+            part = network(seen[rows]) if is_learning else network(seen)[rows]
+            if whole is None:
+                whole = part.new_zeros((len(seen), part.shape[-1]))
+            whole = whole.index_copy(0, rows, part)
+    assert whole is not None  # a batch has rows
+    return whole

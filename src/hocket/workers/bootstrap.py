@@ -1,0 +1,56 @@
+"""Starts a zygote: run by path, by this interpreter or by another that has nothing of hocket's.
+
+    python bootstrap.py <socket fd> <json: path, package, msgpack, suites>
+
+This interpreter gets the parent's `sys.path`. Another one keeps its own, and hocket (and msgpack,
+where it lacks it) are loaded from where the parent has them, without putting the parent's
+site-packages on the path: they hold packages built for another Python.
+"""
+
+import importlib.util
+import json
+import os
+import sys
+from typing import Any
+
+
+def load_package(name: str, folder: str) -> None:
+    """Import a package from its folder, leaving `sys.path` alone."""
+    spec = importlib.util.spec_from_file_location(
+        name, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
+    )
+    if spec is None or spec.loader is None:
+        sys.exit("There is no package " + name + " in " + folder)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+
+
+def prepare(setup: "dict[str, Any]") -> None:
+    """Make hocket importable."""
+    if setup["path"] is not None:
+        sys.path[:] = setup["path"]
+        return
+    # In place of this script's own folder, whose modules are not top-level ones.
+    sys.path[0] = os.getcwd()
+    load_package("hocket", setup["package"])
+    if importlib.util.find_spec("msgpack") is None:
+        os.environ["MSGPACK_PUREPYTHON"] = "1"
+        load_package("msgpack", setup["msgpack"])
+        del os.environ["MSGPACK_PUREPYTHON"]
+
+
+def main() -> None:
+    """Become the zygote."""
+    fd, setup = int(sys.argv[1]), json.loads(sys.argv[2])
+    if sys.version_info < (3, 10):  # noqa: UP036 - any interpreter may have been named
+        sys.exit("hocket's workers need Python 3.10 or newer; this is " + sys.version)
+    prepare(setup)
+    from hocket.workers import zygote
+
+    sys.argv[:] = ["hocket-worker"]
+    zygote.main(fd, setup["suites"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,254 @@
+"""One worker in the engine's own process and thread: nothing to start, and `breakpoint()` works."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hocket.core.contracts.runtime import WorkerSpec
+from hocket.core.data import Array, Observation, Signature
+from hocket.core.wire import Close, Execute, Hello, Message, Ready
+from hocket.errors import UsageError, WorkerFailed
+from hocket.workers.env.host import Host
+from hocket.workers.layout import Layout
+from hocket.workers.link import Link
+from hocket.workers.rows.host import RowsHost
+from hocket.workers.shm import Control
+from hocket.workers.suites import is_batched
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InlineConfig:
+    """Nothing to set."""
+
+
+class InlineRuntime:
+    """Has one worker at a time, since one process can hold one simulator."""
+
+    Config = InlineConfig
+
+    def __init__(self, argument: str = "", config: InlineConfig | None = None) -> None:
+        del argument, config
+        self._link: InlineLink | RowsLink | None = None
+
+    def start(self, spec: WorkerSpec) -> Link:
+        """The one worker. Nothing of the env is built before its first message."""
+        if spec.python is not None:
+            raise UsageError("Another interpreter needs worker processes: use the local runtime.")
+        if self._link is not None and self._link.is_alive:
+            raise UsageError(
+                "The inline runtime has one lane: simulators cannot share a process. Use the "
+                "local runtime for more."
+            )
+        self._link = RowsLink(spec) if is_batched(spec) else InlineLink(spec)
+        return self._link
+
+    def close(self) -> None:
+        """End the worker."""
+        if self._link is not None:
+            self._link.kill()
+
+
+class InlineLink:
+    """A Link whose `receive` does the work."""
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        self._inbox: deque[Message] = deque()
+        self._outbox: list[Message] = [Hello(0, "", "", "inline")]
+        self._memory: bytearray | None = None
+        self._randomness = Randomness()
+        self._views: Observation = {}
+        self._control = Control(bytearray(Control.size(spec.lanes)))
+        self._host = Host(spec, self._control, self, 0)
+        self.is_alive = True
+        self.is_shared = True
+
+    def send(self, message: Message) -> bool:
+        """Part of the Link contract."""
+        self._inbox.append(message)
+        return True
+
+    def flush(self) -> bool:
+        """Part of the Link contract."""
+        return True
+
+    def receive(self) -> list[Message]:
+        """Do all that was asked for, here and now."""
+        while self._inbox and self.is_alive:
+            message = self._inbox.popleft()
+            if isinstance(message, Close):
+                self.kill()
+            else:
+                with self._randomness.apart():
+                    self._host.perform(message)
+        done, self._outbox = self._outbox, []
+        if not done and not self.is_alive:
+            raise WorkerFailed("The inline worker was closed.")
+        return done
+
+    def fileno(self) -> None:
+        """Part of the Link contract."""
+
+    def steps(self, lane: int) -> int:
+        """Part of the Link contract."""
+        return self._control.steps(lane)
+
+    def control(self, lane: int, word: int) -> None:
+        """Part of the Link contract."""
+        self._control.set_word(lane, word)
+
+    def arrays(self, lane: int) -> Observation:
+        """Part of the Link contract."""
+        del lane
+        return self._views
+
+    def memory(self) -> None:
+        """Not told: it is the engine's own."""
+
+    def kill(self) -> None:
+        """Part of the Link contract."""
+        if self.is_alive:
+            self.is_alive = False
+            self._host.close()
+
+    def post(self, message: Message) -> None:
+        """What the Host answers."""
+        if isinstance(message, Ready) and message.layout is not None:
+            assert self._memory is not None
+            layout = Layout.from_plain(message.layout, len(self._memory))
+            self._views = layout.views(self._memory, 0)
+        self._outbox.append(message)
+
+    def allocate(self, size: int) -> bytearray:
+        """Memory that the engine reads without a copy."""
+        self._memory = bytearray(size)
+        return self._memory
+
+
+class RowsLink:
+    """A Link to a batched simulator: `work` makes steps of the rows that have an action, until
+    there is something to tell, or whoever infers meanwhile has something for the others."""
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        self._inbox: deque[Message] = deque()
+        self._outbox: list[Message] = [Hello(0, "", "", "inline")]
+        self._control = Control(bytearray(Control.size(spec.lanes)))
+        self._host = RowsHost(spec, self._control, self._post, 0)
+        self._has_stepped = False
+        self.is_alive = True
+
+    def send(self, message: Message) -> bool:
+        """Part of the Link contract."""
+        self._inbox.append(message)
+        if isinstance(message, Execute):
+            # Its actions may be in memory that the policy uses again.
+            self._take()
+        return True
+
+    def flush(self) -> bool:
+        """Part of the Link contract."""
+        return True
+
+    def work(self, seconds: float, is_called: Callable[[], bool], *, awaits_all: bool) -> None:
+        """Part of the SelfDriven contract."""
+        self._take()
+        self._has_stepped = False
+        if self.is_alive and not self._outbox:
+            # What is to be told first may bring chunks for this very step.
+            self._has_stepped = self._host.work(seconds, is_called, awaits_all=awaits_all)
+
+    def receive(self) -> list[Message]:
+        """Part of the Link contract."""
+        self._take()
+        done, self._outbox = self._outbox, []
+        if not done and not self.is_alive:
+            raise WorkerFailed("The inline worker was closed.")
+        return done
+
+    def fileno(self) -> None:
+        """Part of the Link contract."""
+
+    def due_s(self) -> float | None:
+        """Part of the SelfDriven contract."""
+        if not self.is_alive:
+            return None
+        # Whoever has just made a step most likely makes another.
+        is_busy = self._inbox or self._outbox or self._has_stepped
+        return 0.0 if is_busy else self._host.due_s()
+
+    def expect(self, lanes: int, seconds: float) -> None:
+        """Part of the SelfDriven contract."""
+        self._host.rule.expect(lanes, time.perf_counter() + seconds)
+
+    @property
+    def step_s(self) -> float | None:
+        """Part of the SelfDriven contract."""
+        return self._host.step_s
+
+    def gather(self, lanes: Sequence[int]) -> Mapping[str, Array]:
+        """Part of the Gathers contract."""
+        return self._host.gather(lanes)
+
+    def signature(self, lane: int) -> Signature:
+        """Part of the Gathers contract."""
+        return self._host.signature(lane)
+
+    def steps(self, lane: int) -> int:
+        """Part of the Link contract."""
+        return self._control.steps(lane)
+
+    def control(self, lane: int, word: int) -> None:
+        """Part of the Link contract."""
+        self._control.set_word(lane, word)
+
+    def arrays(self, lane: int) -> Observation:
+        """Part of the Link contract."""
+        return self._host.arrays(lane)
+
+    def memory(self) -> None:
+        """Not told: it is the engine's own."""
+
+    def kill(self) -> None:
+        """Part of the Link contract."""
+        if self.is_alive:
+            self.is_alive = False
+            self._host.close()
+
+    def _take(self) -> None:
+        """Do what was sent."""
+        while self._inbox and self.is_alive:
+            message = self._inbox.popleft()
+            if isinstance(message, Close):
+                self.kill()
+            else:
+                self._host.perform(message)
+
+    def _post(self, message: Message) -> None:
+        self._outbox.append(message)
+
+
+class Randomness:
+    """Keeps the env's use of global random numbers apart from everyone else's in the process."""
+
+    def __init__(self) -> None:
+        self._inside: tuple[Any, Any] | None = None
+
+    @contextlib.contextmanager
+    def apart(self) -> Iterator[None]:
+        outside = (random.getstate(), np.random.get_state())
+        if self._inside is not None:
+            random.setstate(self._inside[0])
+            np.random.set_state(self._inside[1])
+        try:
+            yield
+        finally:
+            self._inside = (random.getstate(), np.random.get_state())
+            random.setstate(outside[0])
+            np.random.set_state(outside[1])

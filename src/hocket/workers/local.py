@@ -1,0 +1,209 @@
+"""Workers as processes of this machine, forked by a zygote for each interpreter."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import heapq
+import json
+import os
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgpack
+
+import hocket
+from hocket.core.contracts.runtime import WorkerSpec
+from hocket.core.wire import Open
+from hocket.errors import WorkerFailed
+from hocket.workers import bootstrap
+from hocket.workers.link import Link
+from hocket.workers.plain import worker_spec_to_plain
+from hocket.workers.process_link import ProcessLink
+from hocket.workers.shm import Control, create_file, map_block
+from hocket.workers.zygote import FORK, KILL, REQUEST, SPEAK
+
+_THREADS = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+)
+_REQUEST_TIMEOUT_S = 60.0
+_END_TIMEOUT_S = 4.0
+_FILES = 16384
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalConfig:
+    """Nothing to set."""
+
+
+class LocalRuntime:
+    """Starts workers in this interpreter or another; serves one fleet at a time."""
+
+    Config = LocalConfig
+
+    def __init__(self, argument: str = "", config: LocalConfig | None = None) -> None:
+        del argument, config
+        self._nurseries: dict[str | None, Nursery] = {}
+        self._free: list[int] = []
+        self._next_index = 0
+        self._next_id = 0
+
+    def start(self, spec: WorkerSpec) -> Link:
+        """Ask for a worker; it comes up by itself, and says Hello."""
+        _allow_files()
+        nursery = self._nursery(spec)
+        ours, theirs = socket.socketpair()
+        size = Control.size(spec.lanes)
+        page, log = create_file("hocket-control", size), create_file("hocket-log", 0)
+        # Appending, so that the log can be cut while the worker writes.
+        fcntl.fcntl(log, fcntl.F_SETFL, os.O_APPEND)
+        control = Control(map_block(page))
+        index = heapq.heappop(self._free) if self._free else self._next_index
+        self._next_index = max(self._next_index, index + 1)
+        ident, self._next_id = self._next_id, self._next_id + 1
+
+        def end() -> None:
+            heapq.heappush(self._free, index)
+            if control.exit_status is None:
+                nursery.request(KILL, ident)
+
+        def speak() -> None:
+            nursery.request(SPEAK, ident)
+
+        link = ProcessLink(ours, control, log, spec.lanes, end, speak, nursery.explain)
+        try:
+            nursery.fork(ident, index, (theirs.fileno(), page, log))
+        except OSError as exc:
+            link.kill()
+            raise WorkerFailed(nursery.explain()) from exc
+        finally:
+            theirs.close()
+            os.close(page)
+        link.send(Open(worker_spec_to_plain(spec)))
+        return link
+
+    def close(self) -> None:
+        """End every worker and zygote. The runtime can be used again."""
+        while self._nurseries:
+            self._nurseries.popitem()[1].close()
+        self._free.clear()
+        self._next_index = 0
+
+    def _nursery(self, spec: WorkerSpec) -> Nursery:
+        found = self._nurseries.get(spec.python)
+        if found is not None and not found.is_alive:
+            found.close()
+            found = None
+        if found is None:
+            found = Nursery(spec.python, [ref.name for ref in spec.suites.values()])
+            self._nurseries[spec.python] = found
+        return found
+
+
+class Nursery:
+    """A running zygote, seen from the parent."""
+
+    def __init__(self, python: str | None, suites: Sequence[str]) -> None:
+        self._name = python or sys.executable
+        executable = shutil.which(self._name)
+        if executable is None:
+            raise WorkerFailed(
+                f"There is no Python interpreter at {self._name!r}. Check --env-python."
+            )
+        setup = {
+            "path": sys.path if python is None else None,
+            "package": os.path.dirname(os.path.abspath(hocket.__file__)),
+            "msgpack": os.path.dirname(os.path.abspath(msgpack.__file__)),
+            "suites": list(suites),
+        }
+        self._log: int | None = create_file("hocket-zygote-log", 0)
+        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._requests.settimeout(_REQUEST_TIMEOUT_S)
+        try:
+            self._process = subprocess.Popen(
+                [executable, bootstrap.__file__, str(theirs.fileno()), json.dumps(setup)],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                env=_environment(is_foreign=python is not None),
+                start_new_session=True,
+            )
+        except OSError as exc:
+            self._requests.close()
+            os.close(self._log)
+            self._log = None
+            raise WorkerFailed(f"{self._name!r} cannot be run: {exc}") from exc
+        finally:
+            theirs.close()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can still fork."""
+        return self._process.poll() is None
+
+    def fork(self, ident: int, index: int, fds: tuple[int, int, int]) -> None:
+        """Ask for a worker."""
+        socket.send_fds(self._requests, [REQUEST.pack(FORK, ident, index)], fds)
+
+    def request(self, kind: bytes, ident: int) -> None:
+        """Ask for something to be done to a worker; without a zygote it is dead already."""
+        with contextlib.suppress(OSError):
+            self._requests.send(REQUEST.pack(kind, ident, 0))
+
+    def explain(self) -> str:
+        """Why workers end without a report of their own: because this did."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(1.0)
+        code = self._process.returncode
+        text = f"The process that forks workers ({self._name}) ended with code {code}."
+        tail = self._tail()
+        return f"{text}\nIts last words:\n{tail}" if tail else text
+
+    def _tail(self) -> str:
+        if self._log is None:
+            return ""
+        size = os.fstat(self._log).st_size
+        return os.pread(self._log, 4096, max(0, size - 4096)).decode("utf-8", "replace").strip()
+
+    def close(self) -> None:
+        """End it, and with it its workers."""
+        self._requests.close()
+        try:
+            self._process.wait(_END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._log is not None:
+            os.close(self._log)
+            self._log = None
+
+
+def _allow_files() -> None:
+    """Each worker takes four descriptors here, and the usual soft limit is 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _environment(*, is_foreign: bool) -> dict[str, str]:
+    """The parent's, with one thread for each worker and nothing that differs between runs."""
+    environment = dict(os.environ)
+    environment.update(dict.fromkeys(_THREADS, "1"))
+    environment.setdefault("PYTHONHASHSEED", "0")
+    if is_foreign:
+        # They mean this interpreter, and would lead the other one to its packages.
+        for name in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__"):
+            environment.pop(name, None)
+    return environment

@@ -1,0 +1,97 @@
+"""What `Fleet.poll` tells. Lanes are the fleet's own numbers; lists run in parallel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import compress
+from typing import Any, NamedTuple, Union
+
+from hocket.core.data import Array, EnvSpec
+from hocket.errors import HocketError, UsageError, WorkerFailed, told
+
+
+class LanesUp(NamedTuple):
+    """A worker has come up; its lanes can begin."""
+
+    lanes: Sequence[int]
+
+
+class LanesReady(NamedTuple):
+    """Lanes were reset and wait for their first chunk."""
+
+    lanes: Sequence[int]
+    attempts: Sequence[int]
+    prompts: Sequence[str]
+    spec: EnvSpec | None
+    """What the env is."""
+    build_s: float
+    reset_s: float
+
+
+class LanesExecuted(NamedTuple):
+    """Lanes ran a chunk, up to its end, the episode's, or a recall: all that one poll found."""
+
+    lanes: list[int]
+    attempts: list[int]
+    chunks: list[int]
+    steps: list[int]
+    rewards: list[Array]
+    """Of each step, float64 `[steps]`."""
+    totals: list[float]
+    """The sums of these, from the first step to the last: the same to the bit in any batch."""
+    ends: list[int]
+    """0 while the episode goes on, else flags `END_*` of the wire."""
+    busy_s: list[float]
+    observe_s: list[float]
+
+    def where(self, is_kept: Sequence[bool]) -> LanesExecuted:
+        """Of some lanes alone."""
+        columns: Sequence[list[Any]] = self
+        return LanesExecuted(*[list(compress(column, is_kept)) for column in columns])
+
+
+class LaneSealed(NamedTuple):
+    """Recordings of an ended attempt are durable. Comes once for every ended attempt (with no
+    files where nothing records), and before the lane's next LanesReady."""
+
+    lane: int
+    attempt: int
+    files: Sequence[str]
+
+
+class LaneFailed(NamedTuple):
+    """An attempt is lost (or, with attempt -1, a worker that cannot be started)."""
+
+    lane: int
+    attempt: int
+    kind: str
+    """Name of the exception, or WorkerCrashed, WorkerHung, WorkerMemory, WorkerStart."""
+    message: str
+    traceback: str
+    gone: bool
+    """The worker is gone too and a fresh one is being started: LanesUp follows."""
+    sealing: bool = False
+    """It was an ended attempt, whose recordings could not be sealed."""
+
+    @property
+    def account(self) -> str:
+        """What happened, with the traceback where there is one."""
+        return f"{self.kind}: {self.message}\n{self.traceback}".rstrip()
+
+    def verdict(self, *, any_built: bool) -> HocketError | None:
+        """The error that ends the run, where another attempt would fare no better: no worker can be
+        started, or the first env that was asked for cannot be."""
+        if self.kind == "WorkerStart":
+            return WorkerFailed(f"No worker could be started. {self.account}")
+        mistake = told(self.kind, self.message)
+        return mistake if isinstance(mistake, UsageError) and not any_built else None
+
+
+class LanesRecycled(NamedTuple):
+    """A worker between two episodes is being replaced, at no loss: LanesUp follows."""
+
+    lanes: Sequence[int]
+    reason: str
+
+
+Notice = Union[LanesUp, LanesReady, LanesExecuted, LaneSealed, LaneFailed, LanesRecycled]

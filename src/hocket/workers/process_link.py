@@ -1,0 +1,225 @@
+"""The parent's end of the stream to a worker process of this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from hocket.core.data import Observation
+from hocket.core.wire import Begin, Execute, Executed, Frames, Message, Ready, pack
+from hocket.errors import WorkerFailed
+from hocket.workers.layout import Layout
+from hocket.workers.shm import Control, map_block
+
+_READ = 1 << 12
+_READ_INLINE = 1 << 20
+_TAIL = 4096
+_SPEAK_S = 0.3
+_LOG_LIMIT = 1 << 20
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class ProcessLink:
+    """A Link over a socket, a control page and a log that the worker process shares.
+
+    `end` is called once, by `kill`: it ends the process if it lives. `speak` makes it write where
+    it is into its log. `explain` says why it ended where it left no exit status.
+    """
+
+    def __init__(
+        self,
+        stream: socket.socket,
+        control: Control,
+        log: int,
+        lanes: int,
+        end: Callable[[], None],
+        speak: Callable[[], None],
+        explain: Callable[[], str],
+    ) -> None:
+        stream.settimeout(0)
+        self._stream = stream
+        self._control = control
+        self._log = log
+        self._lanes = lanes
+        self._end = end
+        self._speak = speak
+        self._explain = explain
+        self._frames = Frames()
+        self._out = bytearray()
+        self._fds: deque[int] = deque()
+        self._expects_fd = False
+        self._layout: Layout | None = None
+        self._inline: memoryview | None = None
+        self._views: list[Observation] = [{} for _ in range(lanes)]
+        self._old_tail = b""
+        self._is_closed = False
+
+    def send(self, message: Message) -> bool:
+        """Part of the Link contract."""
+        kind = type(message)
+        if kind is Begin:
+            self._expects_fd = True
+        elif kind is Execute:
+            # Sent only once every earlier Begin of the lane was answered.
+            self._expects_fd = self._lanes > 1
+        data = pack(message)
+        if self._out:
+            self._out += data
+            return self.flush()
+        try:
+            sent = self._stream.send(data)
+        except BlockingIOError:
+            sent = 0
+        except ConnectionError:
+            return True  # `receive` will say why.
+        if sent == len(data):
+            return True
+        self._out += data[sent:]
+        return False
+
+    def flush(self) -> bool:
+        """Part of the Link contract."""
+        try:
+            while self._out:
+                del self._out[: self._stream.send(self._out)]
+        except BlockingIOError:
+            return False
+        except ConnectionError:
+            self._out.clear()
+        return True
+
+    def receive(self) -> list[Message]:
+        """Part of the Link contract."""
+        data = self._read()
+        if data is None:
+            return []
+        if not data:
+            raise WorkerFailed(self._epitaph())
+        messages = self._frames.feed(data)
+        for message in messages:
+            kind = type(message)
+            if kind is Executed:
+                if message.arrays is not None:  # type: ignore[union-attr]
+                    self._fill(message.arrays)  # type: ignore[union-attr]
+            elif kind is Ready:
+                self._adopt(message)  # type: ignore[arg-type]
+        return messages
+
+    def fileno(self) -> int:
+        """Part of the Link contract."""
+        return self._stream.fileno()
+
+    def steps(self, lane: int) -> int:
+        """Part of the Link contract."""
+        return self._control.steps(lane)
+
+    def control(self, lane: int, word: int) -> None:
+        """Part of the Link contract."""
+        self._control.set_word(lane, word)
+
+    def arrays(self, lane: int) -> Observation:
+        """Part of the Link contract."""
+        return self._views[lane]
+
+    def memory(self) -> int | None:
+        """Part of the Link contract."""
+        self._trim_log()
+        try:
+            with open(f"/proc/{self._control.pid}/statm", "rb") as file:
+                return int(file.read().split()[1]) * _PAGE
+        except (OSError, IndexError):
+            return None
+
+    def kill(self) -> None:
+        """Part of the Link contract."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._end()
+        self._stream.close()
+        self._control.close()
+        os.close(self._log)
+        while self._fds:
+            os.close(self._fds.popleft())
+
+    def last_words(self) -> str:
+        """Where the worker's threads are, as it writes that into its log within moments."""
+        size = os.fstat(self._log).st_size
+        self._speak()
+        deadline = time.monotonic() + _SPEAK_S
+        while time.monotonic() < deadline and os.fstat(self._log).st_size == size:
+            time.sleep(0.01)
+        time.sleep(0.01)
+        return self._tail()
+
+    def _read(self) -> bytes | None:
+        """None where nothing has come, empty at the end of the stream."""
+        try:
+            size = _READ if self._inline is None else _READ_INLINE
+            if not self._expects_fd:
+                return self._stream.recv(size)
+            data, fds, _, _ = socket.recv_fds(self._stream, size, 4)
+            self._fds.extend(fds)
+        except BlockingIOError:
+            return None
+        except ConnectionError:
+            return b""
+        return data
+
+    def _adopt(self, ready: Ready) -> None:
+        """Learn where the arrays lie, from the first Ready and wherever that changes."""
+        if ready.layout is not None:
+            memory: Any
+            if ready.arrays is not None:
+                memory = bytearray(ready.arrays)
+                self._inline = memoryview(memory)
+            else:
+                fd = self._fds.popleft()
+                memory = map_block(fd)
+                os.close(fd)
+                self._inline = None
+            self._layout = Layout.from_plain(ready.layout, len(memory) // self._lanes)
+            self._views = [self._layout.views(memory, lane) for lane in range(self._lanes)]
+        elif ready.arrays is not None:
+            self._fill(ready.arrays)
+
+    def _fill(self, arrays: bytes) -> None:
+        if self._inline is not None:
+            self._inline[:] = arrays
+
+    def _epitaph(self) -> str:
+        """How the worker ended, and its last words."""
+        status = self._control.exit_status
+        who = f"The worker (pid {self._control.pid})"
+        if status is None:
+            text = self._explain()
+        elif status < 0:
+            text = f"{who} was killed by {_signal_name(-status)}."
+        else:
+            text = f"{who} exited with code {status}."
+        tail = self._tail()
+        return f"{text}\nIts last words:\n{tail}" if tail else text
+
+    def _tail(self) -> str:
+        size = os.fstat(self._log).st_size
+        data = os.pread(self._log, _TAIL, max(0, size - _TAIL))
+        return (self._old_tail + data)[-_TAIL:].decode("utf-8", "replace").strip()
+
+    def _trim_log(self) -> None:
+        """Keep a chatty env from filling memory; its last words stay."""
+        size = os.fstat(self._log).st_size
+        if size > _LOG_LIMIT:
+            self._old_tail = os.pread(self._log, _TAIL, size - _TAIL)
+            os.ftruncate(self._log, 0)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,367 @@
+"""Executes a worker's messages on a batched simulator: many lanes behind one step.
+
+Messages are taken in order; between them `work` makes steps of all rows that have an action. A
+row without one is suspended: it is in no step's mask, so it does not move, is not recorded, timed
+or judged. What a row's policy will read is observed when its batch leaves, and not before.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from hocket.core.contracts.batched import RowSteps
+from hocket.core.contracts.runtime import WorkerSpec
+from hocket.core.data import Array, Observation, Signature, Trial
+from hocket.core.wire import (
+    Begin,
+    Describe,
+    Described,
+    Discard,
+    Execute,
+    Failed,
+    Message,
+    Ready,
+)
+from hocket.errors import ChunkValueError, WireError
+from hocket.workers.plain import env_spec_to_plain
+from hocket.workers.rows.arrays import on_host
+from hocket.workers.rows.endings import RowEndings, failure
+from hocket.workers.rows.history import RowHistory
+from hocket.workers.rows.moves import Ended, Moving
+from hocket.workers.rows.recording import RowRecording
+from hocket.workers.rows.sim import RowSim
+from hocket.workers.rows.sims import RowSims
+from hocket.workers.rows.stepping import StepRule
+from hocket.workers.rows.table import RowTable
+from hocket.workers.shm import STOP, Control
+
+
+class RowsHost:
+    """Owns the batched simulators of a worker; a lane of the worker is a row in each of them."""
+
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        control: Control,
+        post: Callable[[Message], None],
+        index: int,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._spec = spec
+        self._post = post
+        self._clock = clock
+        steps, words = control.columns()
+        self._table = RowTable(spec.lanes, np.asarray(steps))
+        self._words = np.asarray(words)
+        self._sims = RowSims(spec, index)
+        self._trials: list[Trial | None] = [None] * spec.lanes
+        self._recording = RowRecording(spec)
+        self._endings = RowEndings(self._table, self._recording, self.gather, post)
+        self._history = RowHistory(spec.lanes, spec.history)
+        self._keeps_steps = bool(spec.sinks) or spec.history > 1
+        self._told: set[tuple[str, str]] = set()
+        self.rule = StepRule()
+        self._took: list[float] = []
+        """Seconds of each step since `work` began."""
+        self._performs: dict[type[Any], Callable[[Any], None]] = {
+            Describe: self._describe,
+            Begin: self._begin,
+            Execute: self._execute,
+            Discard: self._discard,
+        }
+
+    # -- What the link asks --------------------------------------------------------------------
+
+    def perform(self, message: Message) -> None:
+        """Do what a message asks. What the simulator raises costs all of its rows."""
+        task = self._performs.get(type(message))
+        if task is None:
+            raise WireError(f"A batched simulator cannot perform {type(message).__name__}.")
+        try:
+            task(message)
+            self._endings.tell()
+        except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent, whatever it is
+            self._post(failure(-1, -1, exc))
+
+    def work(self, seconds: float, is_called: Callable[[], bool], *, awaits_all: bool) -> bool:
+        """Steps of the rows that have an action: at least one, unless more rows are about to come,
+        and then on until a chunk has ended (all of them, where all are awaited), someone calls, or
+        so many seconds are over; false where none was made."""
+        now = self._clock()
+        if self._must_hold(now):
+            return False
+        until = now + seconds
+        failed: Failed | None = None
+        try:
+            self._obey()
+            while self._table.moving().count:
+                self._step(until, is_called)
+                if is_called() or (self._endings and not awaits_all):
+                    break
+                now = self._clock()
+                if now >= until or self._must_hold(now):
+                    break
+        except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent, whatever it is
+            failed = failure(-1, -1, exc)
+        try:
+            self._endings.tell()
+        except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent, whatever it is
+            # What broke first says more than what a broken simulator cannot do.
+            failed = failed or failure(-1, -1, exc)
+        if failed is not None:
+            self._post(failed)
+            self._table.halt(self._table.moving().rows, self._clock())
+        self._table.settle()
+        if self._took:
+            self.rule.stepped(sorted(self._took)[len(self._took) // 2])
+            self._took.clear()
+        return True
+
+    def _must_hold(self, now: float) -> bool:
+        count = self._table.moving().count
+        return not count or (self.rule.is_expecting and self.rule.hold_s(count, now) > 0)
+
+    def due_s(self) -> float | None:
+        """In how many seconds `work` has something to do; None: not before a message comes."""
+        count = self._table.moving().count
+        return self.rule.hold_s(count, self._clock()) if count else None
+
+    @property
+    def step_s(self) -> float | None:
+        """Seconds of a step, whoever takes it; None where a step costs by the rows in it."""
+        return self.rule.step_s if self._sims.share_steps else None
+
+    def gather(self, lanes: Sequence[int]) -> Mapping[str, Array]:
+        """What these rows see, stacked: rows that wait for a chunk, or that have just ended."""
+        rows = np.asarray(lanes, np.int64)
+        homes = self._table.home[rows]
+        if self._history.length > 1:
+            return self._history.gather(rows, homes)
+        return self._sims.observe(rows, homes)
+
+    def arrays(self, lane: int) -> Observation:
+        """One row's observation, on the host."""
+        if lane in self._endings.final:
+            return self._endings.final[lane]
+        return {key: on_host(array)[0] for key, array in self.gather([lane]).items()}
+
+    def signature(self, lane: int) -> Signature:
+        """What the lane's observations look like."""
+        trial = self._trials[lane]
+        assert trial is not None  # asked of lanes that were reset
+        found = self._sims[int(self._table.home[lane])].signature(trial.task)
+        return self._history.signature(found)
+
+    def close(self) -> None:
+        """Close the simulators and forget the attempts that are running."""
+        self._recording.discard(np.flatnonzero(self._table.attempt >= 0))
+        self._sims.close()
+
+    # -- Messages ------------------------------------------------------------------------------
+
+    def _describe(self, message: Describe) -> None:
+        try:
+            tasks = [asdict(task) for task in self._sims.suite(message.suite).tasks()]
+        except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent, whatever it is
+            self._post(failure(-1, -1, exc))
+        else:
+            self._post(Described(message.suite, tasks))
+
+    def _begin(self, message: Begin) -> None:
+        began = self._clock()
+        homes = [self._sims.home(suite, task) for suite, task, _, _ in message.trials]
+        built = self._clock()
+        for home in dict.fromkeys(homes):
+            places = [place for place, other in enumerate(homes) if other == home]
+            self._reset(message, home, places, built - began)
+
+    def _reset(self, message: Begin, home: int, places: Sequence[int], build_s: float) -> None:
+        began = self._clock()
+        sim, table = self._sims[home], self._table
+        lanes = [message.lanes[place] for place in places]
+        trials = [Trial(*message.trials[place]) for place in places]
+        tasks = [self._sims.tasks[trial.suite, trial.task] for trial in trials]
+        rows = np.asarray(lanes, np.int64)
+        self._recording.discard(rows[table.attempt[rows] >= 0])
+        running = rows[table.active[rows]]
+        if len(running):
+            table.halt(running, began)
+            table.settle()
+        sim.env.reset(rows, [trial.task for trial in trials], [trial.seed for trial in trials])
+        attempts = [message.attempts[place] for place in places]
+        limits = [message.max_steps[place] for place in places]
+        table.begin(rows, attempts, tasks, limits, final=message.final_observation)
+        table.home[rows] = home
+        prompts = sim.prompts(rows, tasks)
+        for lane, trial in zip(lanes, trials, strict=True):
+            self._trials[lane] = trial
+            self._endings.final.pop(lane, None)
+            sim.learn(trial.task, lane, self._spec.reads)
+        self._history.restart(home, rows, sim, self._spec.reads)
+        record = [message.record[place] for place in places]
+        self._recording.open(sim, rows, attempts, trials, tasks, prompts, record)
+        # One spec for a message: a task that is new gets a message of its own.
+        for group in self._by_news(trials):
+            spec = None
+            new = (trials[group[0]].suite, trials[group[0]].task)
+            if new not in self._told:
+                self._told.add(new)
+                spec = env_spec_to_plain(
+                    sim.spec(tasks[group[0]], lanes[group[0]], self._spec.reads)
+                )
+            self._post(
+                Ready(
+                    lanes=[lanes[place] for place in group],
+                    attempts=[attempts[place] for place in group],
+                    prompts=[prompts[place] for place in group],
+                    spec=spec,
+                    layout=None,
+                    arrays=None,
+                    build_s=build_s,
+                    reset_s=self._clock() - began,
+                )
+            )
+
+    def _by_news(self, trials: Sequence[Trial]) -> list[list[int]]:
+        """Places of trials: all of known tasks together, each new task apart."""
+        groups: dict[tuple[str, str] | None, list[int]] = {}
+        for place, trial in enumerate(trials):
+            task = (trial.suite, trial.task)
+            groups.setdefault(None if task in self._told else task, []).append(place)
+        return list(groups.values())
+
+    def _execute(self, message: Execute) -> None:
+        rows = np.asarray(message.lanes, np.int64)
+        counts = np.asarray(message.counts, np.int64)
+        if self._table.attempt[rows].tolist() != list(message.attempts):
+            raise WireError("A chunk came for an attempt that is not running here.")
+        self.rule.came(len(rows))
+        homes = self._table.home[rows]
+        if isinstance(message.actions, np.ndarray):
+            sim = self._sims[int(homes[0])]
+            if (homes == homes[0]).all() and sim.drive.takes(message.actions):
+                sim.load_block(rows, message.actions)
+                self._table.load(rows, message.chunks, counts, self._clock())
+                return
+            packed = np.ascontiguousarray(message.actions, "<f8").tobytes()
+            message = message._replace(actions=packed)
+        if (homes == homes[0]).all():
+            self._load(message, int(homes[0]), rows, counts)
+            return
+        offsets = np.concatenate([[0], np.cumsum(counts)])
+        for place, home in enumerate(homes.tolist()):
+            size = 8 * self._sims[home].drive.spec.size
+            part = message._replace(
+                lanes=[message.lanes[place]],
+                attempts=[message.attempts[place]],
+                chunks=[message.chunks[place]],
+                counts=[message.counts[place]],
+                actions=message.actions[size * offsets[place] : size * offsets[place + 1]],
+            )
+            self._load(part, home, rows[place : place + 1], counts[place : place + 1])
+
+    def _load(self, message: Execute, home: int, rows: Array, counts: Array) -> None:
+        sim = self._sims[home]
+        try:
+            actions = sim.drive.decode(message.actions, int(counts.sum()))
+        except ChunkValueError as exc:
+            if len(rows) == 1:
+                self._post(failure(int(rows[0]), message.attempts[0], exc))
+                self._drop(rows)
+                return
+            middle, cut = len(rows) // 2, int(counts[: len(rows) // 2].sum())
+            cut *= 8 * sim.drive.spec.size
+            for part, data in (
+                (slice(0, middle), message.actions[:cut]),
+                (slice(middle, len(rows)), message.actions[cut:]),
+            ):
+                half = message._replace(
+                    attempts=message.attempts[part], chunks=message.chunks[part], actions=data
+                )
+                self._load(half, home, rows[part], counts[part])
+            return
+        sim.load(rows, counts, actions)
+        self._table.load(rows, message.chunks, counts, self._clock())
+
+    def _discard(self, message: Discard) -> None:
+        rows = np.asarray(message.lanes, np.int64)
+        rows = rows[self._table.attempt[rows] == message.attempts]
+        running = rows[self._table.active[rows]]
+        if len(running):
+            # The fleet counts answers: one for each chunk that it sent.
+            self._endings.cut(running, self._clock())
+            self._endings.tell()
+        self._drop(rows)
+
+    def _drop(self, rows: Array) -> None:
+        self._table.attempt[rows] = -1
+        self._table.halt(rows[self._table.active[rows]], self._clock())
+        self._table.settle()
+        self._recording.discard(rows)
+
+    # -- Steps ---------------------------------------------------------------------------------
+
+    def _obey(self) -> None:
+        """Recalled chunks end after the step that was made last."""
+        if not np.count_nonzero(self._words):
+            return
+        table = self._table
+        is_stop = self._words & 0xFF == STOP
+        worded = (self._words >> 8 == table.chunk + 1) & is_stop & table.active
+        lacking = self._history.lacks(table.steps)
+        table.recall(worded, lacking)
+        rows = np.flatnonzero(worded & (table.done >= table.count))
+        if len(rows):
+            self._endings.cut(rows, self._clock())
+
+    def _step(self, until: float, is_called: Callable[[], bool]) -> None:
+        """One step in each simulator that has rows to move; or several, by which nothing ends."""
+        table = self._table
+        if len(self._sims) == 1:
+            moving, sim, most = table.moving(), self._sims[0], table.quiet_steps
+            if (
+                most <= 0
+                or self._keeps_steps
+                or self.rule.is_expecting
+                or not sim.takes_any(moving)
+            ):
+                self._step_in(0, moving)
+                return
+            stride = sim.stride(moving, table.together, most, until, self._clock, is_called)
+            self._took += stride.took
+            table.passed(stride.rewards, is_judging=moving.is_judging)
+            self._judge(0, moving, stride.last)
+            return
+        for home in range(len(self._sims)):
+            moving = table.moving_in(home)
+            if moving.count:
+                self._step_in(home, moving)
+
+    def _step_in(self, home: int, moving: Moving) -> None:
+        began = self._clock()
+        result = self._sims[home].step(moving, self._table.place(moving.rows))
+        self._took.append(self._clock() - began)
+        self._judge(home, moving, result)
+
+    def _judge(self, home: int, moving: Moving, result: RowSteps) -> None:
+        table, sim = self._table, self._sims[home]
+        ended = table.judge(moving, result)
+        if self._keeps_steps:
+            self._keep(home, sim, moving.rows, ended)
+        finished = table.finished(moving, ended)
+        if finished is not None:
+            self._endings.add(finished, self._clock())
+
+    def _keep(self, home: int, sim: RowSim, rows: Array, ended: Ended | None) -> None:
+        """Observe and record the step just made, where anyone asked for it."""
+        if self._history.length > 1:
+            left = self._table.count[rows] - self._table.done[rows]
+            seen = rows[(left < self._history.length) | self._table.wants_final[rows]]
+            self._history.push(home, seen, sim, self._spec.reads, self._table.steps)
+        if self._recording.is_on:
+            self._recording.step(sim, self._table, rows, ended)

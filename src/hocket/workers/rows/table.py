@@ -1,0 +1,312 @@
+"""What a host of many rows knows of each: one array for each fact, one entry for each row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hocket.core.contracts.batched import RowSteps
+from hocket.core.data import Array, TaskInfo
+from hocket.core.wire import END_JUDGED, END_SUCCESS, END_TERMINATED, END_TRUNCATED
+from hocket.workers.rows.moves import Ended, Moving, as_bytes
+
+NO_LIMIT = np.iinfo(np.int64).max
+_GROW = 2
+
+
+class RowTable:
+    """Attempts, chunks and ends of all rows. Every method works on all of them at once: a step of
+    a thousand rows costs a handful of array operations, and no loop.
+
+    Rows whose chunks came at once are counted together, by one number, until anyone asks for the
+    steps of each or the rows that move are others (`settle`).
+    """
+
+    def __init__(self, rows: int, counters: Array | None = None) -> None:
+        """`counters` are told of every row's steps."""
+        self.rows = rows
+        self.attempt = np.full(rows, -1, np.int64)
+        """Number of the running attempt; -1: none."""
+        self.home = np.zeros(rows, np.int64)
+        """Which simulator the row's task is in."""
+        self.active = np.zeros(rows, np.bool_)
+        """Has an action to execute. Changed by `load` and `halt` alone."""
+        self.chunk = np.full(rows, -1, np.int64)
+        self.count = np.zeros(rows, np.int64)
+        """Actions of the running chunk."""
+        self.began = np.zeros(rows, np.float64)
+        """When the running chunk came."""
+        self.ended = np.zeros(rows, np.float64)
+        """When the last one had ended."""
+        self.together = -1
+        """What `done` is for all active rows, where their chunks came at once; else -1."""
+        self._steps = np.zeros(rows, np.int64)
+        self._done = np.zeros(rows, np.int64)
+        self._counters = np.zeros(rows, np.int64) if counters is None else counters
+        self._ahead = 0
+        """Steps of all active rows that are not yet counted for each of them."""
+        self._unsorted: list[bytes] = []
+        """Rewards of all rows in each of these steps."""
+        self._moving: Moving | None = None
+        self._halted: list[tuple[Array, int, float]] = []
+        """Rows that are active no more, since so many of these steps were made, and when that was;
+        `active` is not yet told of it."""
+        self._due_in = 0
+        """No active row comes to the end of its chunk in fewer steps."""
+        self._is_even = False
+        """All active rows come to the end of their chunks in just so many steps."""
+        self._limit_in = 0
+        """No running attempt comes to its limit in fewer steps."""
+        self._rewards = np.zeros((1, rows), np.float64)
+        """Of each step of the running chunks: all rows of one step lie side by side."""
+        self._success: Array | None = None
+        """Of the last step."""
+        self.wants_final = np.zeros(rows, np.bool_)
+        self._limit = np.full(rows, NO_LIMIT, np.int64)
+        self._ends_at_success = np.zeros(rows, np.bool_)
+        self._judged_last = np.zeros(rows, np.bool_)
+        self._has_judged_last = False
+        self._judged = np.zeros(rows, np.bool_)
+        self._is_judging = False
+        """The simulator judged the steps that are not yet counted."""
+        self._won = np.zeros(rows, np.bool_)
+
+    @property
+    def steps(self) -> Array:
+        """Of each row's attempt."""
+        self.settle()
+        return self._steps
+
+    @property
+    def done(self) -> Array:
+        """Of each row's chunk, the actions that were executed."""
+        self.settle()
+        return self._done
+
+    def settle(self) -> None:
+        """Count for each row what was counted for all."""
+        ahead = self._ahead
+        if ahead:
+            self._ahead = 0
+            rewards = np.frombuffer(b"".join(self._unsorted)).reshape(ahead, self.rows)
+            self._rewards[self.together - ahead : self.together] = rewards
+            self._unsorted.clear()
+            moved = ahead * self.active
+            for rows, until, _ in self._halted:
+                if until < ahead:
+                    moved[rows] = until
+            self._steps += moved
+            self._done += moved
+            self._counters += moved
+            if self._is_judging:
+                self._judged |= moved > 0
+        if self._halted:
+            for rows, _, now in self._halted:
+                self.active[rows] = False
+                self.ended[rows] = now
+            self._halted.clear()
+
+    def moving(self) -> Moving:
+        """All active rows."""
+        if self._moving is None:
+            self._moving = Moving(self.active.copy(), int(np.count_nonzero(self.active)))
+        return self._moving
+
+    def moving_in(self, home: int) -> Moving:
+        """Those of one simulator."""
+        self.settle()
+        mask = self.active & (self.home == home)
+        return Moving(mask, int(np.count_nonzero(mask)))
+
+    def halt(self, rows: Array, now: float) -> None:
+        """These rows, which are active, have no action any more."""
+        self._halted.append((rows, self._ahead, now))
+        if self._moving is None:
+            self.settle()
+        else:
+            self._moving = self._moving.without(rows)
+
+    def begin(
+        self,
+        rows: Array,
+        attempts: Sequence[int],
+        tasks: Sequence[TaskInfo],
+        limits: Sequence[int],
+        *,
+        final: bool,
+    ) -> None:
+        """New attempts in these rows, which do not move."""
+        self.attempt[rows] = attempts
+        self._steps[rows] = 0
+        self._judged[rows] = False
+        self._won[rows] = False
+        self.wants_final[rows] = final
+        self._limit[rows] = [
+            limit or task.max_steps or NO_LIMIT for limit, task in zip(limits, tasks, strict=True)
+        ]
+        self._limit_in = min(self._limit_in, int(self._limit[rows].min()))
+        self._ends_at_success[rows] = [task.success_rule == "first" for task in tasks]
+        self._judged_last[rows] = [task.success_rule == "final" for task in tasks]
+        self._has_judged_last = bool(self._judged_last.any())
+
+    def load(self, rows: Array, chunks: Sequence[int], counts: Array, now: float) -> None:
+        """These rows have chunks to execute."""
+        self.settle()
+        has_others = bool(np.count_nonzero(self.active))
+        self.together = -1 if has_others else 0
+        fewest, longest = int(counts.min()), int(counts.max())
+        self._make_room(longest)
+        self._due_in = min(self._due_in, fewest) if has_others else fewest
+        self._is_even = fewest == longest and not has_others
+        self.chunk[rows] = chunks
+        self.count[rows] = counts
+        self._done[rows] = 0
+        self.began[rows] = now
+        self.active[rows] = True
+        self._moving = None
+
+    def _make_room(self, longest: int) -> None:
+        known = len(self._rewards)
+        if longest > known:
+            grown = np.zeros((max(longest, _GROW * known), self.rows))
+            grown[:known] = self._rewards
+            self._rewards = grown
+
+    def place(self, rows: Array) -> Array | int:
+        """Which of its chunk's actions each of these rows is at, all of which are active."""
+        return self.done[rows] if self.together < 0 else self.together
+
+    @property
+    def quiet_steps(self) -> int:
+        """So many steps of rows that are together need only be counted (`passed`), unless the
+        simulator ends an episode by one: no chunk is over before the last, and no limit reached."""
+        is_plain = self.together >= 0 and not self._has_judged_last
+        return min(self._due_in, self._limit_in) - 1 if is_plain else 0
+
+    def passed(self, rewards: Sequence[bytes], *, is_judging: bool) -> None:
+        """Rows that are together made some quiet steps, with these rewards of all rows."""
+        count = len(rewards)
+        if not count:
+            return
+        if is_judging != self._is_judging:
+            self.settle()
+            self._is_judging = is_judging
+        self._unsorted.extend(rewards)
+        self.together += count
+        self._ahead += count
+        self._due_in -= count
+        self._limit_in -= count
+
+    def judge(self, moving: Moving, result: RowSteps) -> Ended | None:
+        """Count one step of these rows; those whose episodes ended by it, None where none did."""
+        self._count(moving, result)
+        self._due_in -= 1
+        self._limit_in -= 1
+        terminated, truncated = moving.find(result.terminated), moving.find(result.truncated)
+        self._success = success = result.success
+        if self._has_judged_last:
+            # Where the last step alone counts, an earlier success is forgotten.
+            self._won &= ~(self._judged_last & moving.mask)
+        succeeded = None if success is None else moving.find(success)
+        if succeeded is None and truncated is None and self._limit_in > 0:
+            return _terminated(terminated)
+        flags = np.zeros(self.rows, np.int64)
+        if succeeded is not None:
+            self._won[succeeded] = True
+            flags[succeeded[self._ends_at_success[succeeded]]] = END_TERMINATED
+        if terminated is not None:
+            flags[terminated] = END_TERMINATED
+        if truncated is not None:
+            flags[truncated] |= END_TRUNCATED
+        if self._limit_in <= 0:
+            flags[self._find_over(moving) & (flags & END_TERMINATED == 0)] |= END_TRUNCATED
+        rows = np.flatnonzero(flags)
+        return Ended(rows, flags[rows]) if len(rows) else None
+
+    def _find_over(self, moving: Moving) -> Array:
+        """Which of these rows have come to their limit."""
+        steps = self.steps
+        over: Array = (steps >= self._limit) & moving.mask
+        left = (self._limit - steps)[self.attempt >= 0]
+        left = left[left > 0]  # the others have ended, though it may not be told yet
+        self._limit_in = int(left.min()) if len(left) else 0
+        return over
+
+    def _count(self, moving: Moving, result: RowSteps) -> None:
+        is_judging = result.success is not None
+        if is_judging != self._is_judging:
+            self.settle()
+            self._is_judging = is_judging
+        if self.together >= 0:
+            # Rows that do not move have no rewards here that anyone would read.
+            self._unsorted.append(as_bytes(result.rewards))
+            self.together += 1
+            self._ahead += 1
+            return
+        rows, mask = moving.rows, moving.mask
+        self._rewards[self._done[rows], rows] = result.rewards[rows]
+        self._steps += mask
+        self._done += mask
+        self._counters += mask
+        if is_judging:
+            self._judged |= mask
+
+    def succeeded(self, row: int) -> bool | None:
+        """Whether a row that moved had succeeded after the last step; None where the simulator
+        does not say."""
+        return None if self._success is None else bool(self._success[row])
+
+    def reward(self, row: int) -> float:
+        """Of the last step of a row that moved."""
+        return float(self._rewards[self.done[row] - 1, row])
+
+    def recall(self, rows: Array, lacking: Array) -> None:
+        """Chunks of these rows, a mask, end as soon as so many more steps were made."""
+        self.count[rows] = np.minimum(self.count, self.done + lacking)[rows]
+        self._due_in = 0
+        self._is_even = False
+
+    def finished(self, moving: Moving, ended: Ended | None) -> Ended | None:
+        """Those of these rows whose chunks have ended, by themselves or with the episode, which
+        `judge` told of; None where none has."""
+        if self._due_in > 0:
+            return ended
+        if self._is_even and ended is None:
+            return Ended(moving.rows, np.zeros(moving.count, np.int64))
+        rows = moving.rows
+        flags = np.zeros(self.rows, np.int64)
+        if ended is not None:
+            flags[ended.rows] = ended.flags
+        flags = flags[rows]
+        left = (self.count - self.done)[rows]
+        goes_on = (left > 0) & (flags == 0)
+        rest = left[goes_on]
+        if not len(rest):
+            return Ended(rows, flags)
+        # Of rows in other simulators nothing was looked at.
+        self._due_in = int(rest.min()) if moving is self._moving else 0
+        return Ended(rows[~goes_on], flags[~goes_on]) if len(rest) < len(rows) else None
+
+    def ends(self, rows: Array, flags: Array) -> Array:
+        """All flags `END_*` of these rows, given those of `judge`; 0 where the episode goes on."""
+        self.settle()
+        judged = self._judged[rows] * END_JUDGED + self._won[rows] * END_SUCCESS
+        answer: Array = np.where(flags > 0, flags + judged, 0)
+        return answer
+
+    def packed_rewards(self, rows: Array) -> bytes:
+        """Of each row's chunk, one after the other."""
+        done = self.done[rows]
+        if not len(rows):
+            return b""
+        longest = int(done.max())
+        rewards = self._rewards[:longest, rows].T
+        if int(done.min()) == longest:
+            return rewards.tobytes()
+        packed: bytes = rewards[np.arange(longest) < done[:, None]].tobytes()
+        return packed
+
+
+def _terminated(rows: Array | None) -> Ended | None:
+    return None if rows is None else Ended(rows, np.array([END_TERMINATED] * len(rows)))

@@ -1,0 +1,115 @@
+"""Memory that parent and worker share: blocks for arrays, and each worker's control page."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+
+_HEADER = 8
+_PER_LANE = 8
+"""Words; a lane has a cache line of its own."""
+_PID, _EXIT = 0, 1
+_STEPS, _WORD = 0, 1
+_EXITED = 1 << 32
+
+STOP = 1
+
+
+def create_block(name: str, size: int) -> int:
+    """A file descriptor of `size` bytes of memory. Raises OSError where there is none.
+
+    The pages are claimed here: a memory that is full is an error now, and no SIGBUS at some
+    later write.
+    """
+    fd = os.memfd_create(name, os.MFD_CLOEXEC)
+    try:
+        os.posix_fallocate(fd, 0, size)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def create_file(name: str, size: int) -> int:
+    """Like `create_block`, but where memory cannot be shared, a nameless file on disk."""
+    try:
+        return create_block(name, size) if size else os.memfd_create(name, os.MFD_CLOEXEC)
+    except (OSError, AttributeError):
+        with tempfile.TemporaryFile() as file:
+            os.ftruncate(file.fileno(), size)
+            return os.dup(file.fileno())
+
+
+def map_block(fd: int) -> mmap.mmap:
+    """All of a block, readable and writable."""
+    return mmap.mmap(fd, os.fstat(fd).st_size)
+
+
+def word(chunk: int, code: int) -> int:
+    """A control word: for which chunk, and what to do."""
+    return (chunk + 1) << 8 | code
+
+
+class Control:
+    """A worker's page of 64-bit words: who it is, how it ended, and per lane the steps executed
+    (written by the worker) and the control word (written by the parent)."""
+
+    def __init__(self, memory: mmap.mmap | bytearray) -> None:
+        self._memory = memory
+        self._words = memoryview(memory).cast("q")
+
+    @staticmethod
+    def size(lanes: int) -> int:
+        """Bytes that a page for so many lanes takes."""
+        return (_HEADER + _PER_LANE * lanes) * 8
+
+    @property
+    def pid(self) -> int:
+        """0 until the worker was forked."""
+        return self._words[_PID]
+
+    @pid.setter
+    def pid(self, value: int) -> None:
+        self._words[_PID] = value
+
+    @property
+    def exit_status(self) -> int | None:
+        """As `os.waitstatus_to_exitcode` gives it; None while the worker lives."""
+        status = self._words[_EXIT]
+        return status - _EXITED if status else None
+
+    @exit_status.setter
+    def exit_status(self, value: int) -> None:
+        self._words[_EXIT] = value + _EXITED
+
+    def steps(self, lane: int) -> int:
+        """Steps executed in the lane since the worker started."""
+        return self._words[_HEADER + lane * _PER_LANE + _STEPS]
+
+    def count_step(self, lane: int) -> None:
+        """One more step."""
+        self._words[_HEADER + lane * _PER_LANE + _STEPS] += 1
+
+    def word(self, lane: int) -> int:
+        """The lane's control word; 0 is `go on`."""
+        return self._words[_HEADER + lane * _PER_LANE + _WORD]
+
+    def set_word(self, lane: int, value: int) -> None:
+        """Tell the lane, between two of its steps."""
+        self._words[_HEADER + lane * _PER_LANE + _WORD] = value
+
+    def columns(self) -> tuple[memoryview, memoryview]:
+        """Steps and control words of all lanes, one after the other, as views of the page."""
+        return self._words[_HEADER + _STEPS :: _PER_LANE], self._words[_HEADER + _WORD :: _PER_LANE]
+
+    def command(self, lane: int, chunk: int) -> int:
+        """The code that holds for this chunk; a word for another chunk is none."""
+        value = self.word(lane)
+        return value & 0xFF if value >> 8 == chunk + 1 else 0
+
+    def close(self) -> None:
+        """Let go of the memory."""
+        self._words.release()
+        if isinstance(self._memory, mmap.mmap):
+            self._memory.close()

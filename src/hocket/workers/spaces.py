@@ -1,0 +1,168 @@
+"""Observations of any space as flat arrays, and chunks as actions of any space that can be driven.
+
+Spaces are told by their class names, not by isinstance: a simulator in another interpreter may
+come with gym instead of gymnasium, or with spaces of its own that are subclasses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from hocket.core.data import ActionSpec, Array, Observation
+from hocket.errors import ActionSpaceError, ChunkShapeError, ChunkValueError, ObservationError
+
+ROOT = "observation"
+PROMPT = "prompt"
+_REFUSED = ("Text", "Sequence", "Graph", "OneOf")
+
+
+def check_observation_space(space: Any) -> None:
+    """Refuse, by name, spaces whose values are no arrays of one fixed shape."""
+    _check(space, "")
+
+
+def _check(space: Any, path: str) -> None:
+    kind = _kind(space, _REFUSED)
+    if kind is not None and path != PROMPT:
+        raise ObservationError(
+            f"The observation space has a {kind} space at {path or 'its root'!r}, which has no "
+            f"fixed shape. Wrap the env so that it gives arrays (text is read at key 'prompt')."
+        )
+    inner = getattr(space, "spaces", None)
+    if isinstance(inner, Mapping):
+        for key, value in inner.items():
+            _check(value, f"{path}/{key}" if path else str(key))
+    elif isinstance(inner, (tuple, list)):
+        for place, value in enumerate(inner):
+            _check(value, f"{path}/{place}" if path else str(place))
+
+
+def flatten(observation: Any) -> tuple[Observation, str | None]:
+    """An env's observation under slash keys, and its prompt where it has one.
+
+    Keys that have a slash already are kept; others go under `observation/`. The arrays may be the
+    env's own: copy them before its next step.
+    """
+    arrays: Observation = {}
+    prompt: str | None = None
+    if isinstance(observation, Mapping):
+        for key, value in observation.items():
+            if key == PROMPT and isinstance(value, str):
+                prompt = value
+            else:
+                _gather(arrays, str(key) if "/" in str(key) else f"{ROOT}/{key}", value)
+    elif isinstance(observation, (tuple, list)) and any(_is_nested(v) for v in observation):
+        for place, value in enumerate(observation):
+            _gather(arrays, f"{ROOT}/{place}", value)
+    else:
+        array = _array(ROOT, observation)
+        arrays[f"{ROOT}/image" if is_image(array) else f"{ROOT}/state"] = array
+    return arrays, prompt
+
+
+def is_image(array: Array) -> bool:
+    """uint8, height x width x channels."""
+    return array.dtype == np.uint8 and array.ndim == 3 and array.shape[2] in (1, 3, 4)
+
+
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, (Mapping, tuple, list, np.ndarray))
+
+
+def _gather(arrays: Observation, key: str, value: Any) -> None:
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            _gather(arrays, f"{key}/{name}", inner)
+    elif isinstance(value, (tuple, list)) and any(_is_nested(v) for v in value):
+        for place, inner in enumerate(value):
+            _gather(arrays, f"{key}/{place}", inner)
+    else:
+        arrays[key] = _array(key, value)
+
+
+def _array(key: str, value: Any) -> Array:
+    array = np.asarray(value)
+    if array.dtype.kind not in "biuf":
+        raise ObservationError(
+            f"{key!r} is a {type(value).__name__} (dtype {array.dtype}); only arrays of numbers "
+            f"can be observed. Text is read at key 'prompt'."
+        )
+    return array
+
+
+class Drive:
+    """Turns rows of numbers into actions of an env's action space."""
+
+    def __init__(self, space: Any) -> None:
+        kind = _kind(space, ("Box", "Discrete", "MultiDiscrete", "MultiBinary"))
+        if kind is None:
+            raise ActionSpaceError(
+                f"The action space {space!r} is a {type(space).__name__}, which a chunk of numbers "
+                f"cannot drive. Box, Discrete, MultiDiscrete and MultiBinary can be driven: wrap "
+                f"the env so that it takes one of these."
+            )
+        self.spec = _action_spec(space, kind)
+
+    def decode(self, data: bytes | Array, count: int) -> Array:
+        """A chunk off the wire as `[count]` actions, each in the env's own shape and dtype."""
+        numbers = np.frombuffer(data, "<f8")
+        if numbers.size != count * self.spec.size:
+            raise ChunkShapeError(
+                f"A chunk of {count} actions came with {numbers.size} numbers; the env needs "
+                f"{self.spec.size} for each action."
+            )
+        rows = numbers.reshape(count, self.spec.size)
+        if not np.isfinite(rows).all():
+            raise ChunkValueError("A chunk has actions that are NaN or infinite.")
+        if np.dtype(self.spec.dtype).kind in "iub":
+            rows = self._whole(rows)
+        return rows.astype(self.spec.dtype).reshape(count, *self.spec.shape)
+
+    def takes(self, chunks: Array) -> bool:
+        """Whether chunks `[B, k, A]` are actions as they are, but for their dtype and shape."""
+        is_fit = chunks.ndim == 3 and chunks.shape[2] == self.spec.size
+        # Whole numbers are rounded, and may be out of range.
+        is_fit = is_fit and np.dtype(self.spec.dtype).kind == "f"
+        return is_fit and bool(np.isfinite(chunks).all())
+
+    def _whole(self, rows: Array) -> Array:
+        whole = np.rint(rows)
+        if (whole < self.spec.low.ravel()).any() or (whole > self.spec.high.ravel()).any():
+            raise ChunkValueError(
+                f"A chunk has actions outside of the env's {self.spec.kind} action space "
+                f"({self.spec.low.ravel().tolist()} to {self.spec.high.ravel().tolist()})."
+            )
+        return whole
+
+
+def _action_spec(space: Any, kind: str) -> ActionSpec:
+    if kind == "Box":
+        low, high = np.asarray(space.low, np.float64), np.asarray(space.high, np.float64)
+        shape, dtype = tuple(space.shape), np.dtype(space.dtype)
+    elif kind == "Discrete":
+        start = int(getattr(space, "start", 0))
+        low, high = np.array([start], np.float64), np.array([start + int(space.n) - 1], np.float64)
+        shape, dtype = (), np.dtype(np.int64)
+    elif kind == "MultiDiscrete":
+        counts = np.asarray(space.nvec)
+        low = np.asarray(getattr(space, "start", np.zeros_like(counts)), np.float64)
+        high = low + counts - 1
+        shape, dtype = tuple(counts.shape), np.dtype(getattr(space, "dtype", np.int64))
+    else:
+        shape, dtype = tuple(space.shape), np.dtype(np.int8)
+        low, high = np.zeros(shape), np.ones(shape)
+    name: Literal["box", "discrete"] = "box" if kind == "Box" else "discrete"
+    size = int(np.prod(shape, dtype=int))
+    return ActionSpec(
+        size=size, kind=name, shape=shape, dtype=dtype.str, low=low.ravel(), high=high.ravel()
+    )
+
+
+def _kind(space: Any, names: tuple[str, ...]) -> str | None:
+    for cls in type(space).__mro__:
+        if cls.__name__ in names:
+            return cls.__name__
+    return None

@@ -1,0 +1,94 @@
+"""What an env's name means, seen from inside a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hocket.core import plugins
+from hocket.core.contracts.env import Suite
+from hocket.core.contracts.runtime import WorkerSpec
+from hocket.core.data import Ref, TaskInfo
+from hocket.errors import EnvError, UnknownNameError, UsageError
+
+
+class OneTask:
+    """A suite of the one task that a plain env factory makes."""
+
+    def __init__(self, name: str, first: Any, factory: Callable[[], Any]) -> None:
+        self._first: Any = first
+        self._factory = factory
+        self._task = TaskInfo(
+            name=name,
+            prompt=str(getattr(first, "prompt", "") or ""),
+            max_steps=getattr(first, "max_steps", None),
+            control_rate=getattr(first, "control_rate", None),
+            success_rule=getattr(first, "success_rule", "first"),
+        )
+
+    def tasks(self) -> Sequence[TaskInfo]:
+        """The one."""
+        return (self._task,)
+
+    def make(self, task: str) -> Any:
+        """The env that told us what the name means, and after that a new one each time."""
+        if task != self._task.name:
+            raise UnknownNameError(f"No task {task!r}; the only one is {self._task.name!r}.")
+        env, self._first = self._first, None
+        return env if env is not None else self._factory()
+
+
+def open_suite(ref: Ref, worker: int | None = None) -> Suite:
+    """The suite that a reference means: an adapter's, or one made of a plain env factory.
+
+    The adapter's `prepare_worker` hook, where there is one, is called first with the number of
+    the worker, before anything of the adapter's is built.
+    """
+    adapter = plugins.find("envs", ref.name)
+    prepare = getattr(adapter.build, "prepare_worker", None)
+    if prepare is not None and worker is not None:
+        prepare(worker)
+
+    def build() -> Any:
+        return plugins.build("envs", ref.name, ref.config)
+
+    found = build()
+    makes = callable(getattr(found, "make", None)) or callable(getattr(found, "make_rows", None))
+    if callable(getattr(found, "tasks", None)) and makes:
+        suite: Suite = found
+        return suite
+    if callable(getattr(found, "reset", None)) and callable(getattr(found, "step", None)):
+        return OneTask(ref.name.partition(":")[2], found, build)
+    raise EnvError(
+        f"{ref.name!r} gave a {type(found).__name__}, which is neither an env (reset, step) nor a "
+        f"suite (tasks, make)."
+    )
+
+
+def is_batched(spec: WorkerSpec) -> bool:
+    """Whether a worker's suites run as rows of a batched simulator; all or none of them must."""
+    batched = [name for name, ref in spec.suites.items() if has_rows(ref.name)]
+    if batched and len(batched) < len(spec.suites):
+        plain = next(name for name in spec.suites if name not in batched)
+        raise UsageError(
+            f"{batched[0]!r} is a batched simulator and {plain!r} is not: one run cannot have "
+            f"both. Give each a run of its own."
+        )
+    return bool(batched)
+
+
+def has_rows(name: str) -> bool:
+    """Whether an env's name means a batched simulator; its adapter's class tells."""
+    return callable(getattr(plugins.find("envs", name).build, "make_rows", None))
+
+
+def preloads(names: Sequence[str]) -> list[str]:
+    """Modules that the adapters of these names declare safe to import before a fork.
+
+    Of named adapters only: a user's own module is imported in workers, never before a fork.
+    """
+    modules: list[str] = []
+    for name in names:
+        if name.partition(":")[0] in plugins.names("envs"):
+            modules += getattr(plugins.find("envs", name).build, "preload", ())
+    return list(dict.fromkeys(modules))

@@ -1,0 +1,101 @@
+"""What a worker process does: messages in, Host, messages out, until Close or the end of the
+stream."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import sys
+import traceback
+from collections import deque
+from typing import Any
+
+from hocket.core.contracts.runtime import WorkerSpec
+from hocket.core.wire import Close, Failed, Frames, Hello, Message, Open, Ready, pack
+from hocket.errors import HocketError, WireError
+from hocket.workers.env.host import Host
+from hocket.workers.plain import worker_spec_from_plain
+from hocket.workers.shm import Control, create_block, map_block
+
+_READ = 1 << 18
+
+
+class SocketPort:
+    """A Host's way to its parent through a stream socket, with file descriptors riding along."""
+
+    def __init__(self, stream: socket.socket) -> None:
+        self._stream = stream
+        self._frames = Frames()
+        self._inbox: deque[Message] = deque()
+        self._block: int | None = None
+        self.transport = "auto"
+        self.is_shared = False
+
+    def receive(self) -> Message | None:
+        """The next message; None at the end of the stream."""
+        while not self._inbox:
+            data = self._stream.recv(_READ)
+            if not data:
+                return None
+            self._inbox.extend(self._frames.feed(data))
+        return self._inbox.popleft()
+
+    def post(self, message: Message) -> None:
+        """Send a message; a new block's descriptor goes with the Ready that describes it."""
+        data = pack(message)
+        if self._block is not None and isinstance(message, Ready):
+            sent = socket.send_fds(self._stream, [data], [self._block])
+            os.close(self._block)
+            self._block = None
+            data = data[sent:]
+        self._stream.sendall(data)
+
+    def allocate(self, size: int) -> Any:
+        """Shared memory where that can be had, else plain memory that travels in messages."""
+        self.is_shared = False
+        if self._block is not None:
+            os.close(self._block)
+            self._block = None
+        if self.transport != "inline":
+            try:
+                self._block = create_block("hocket-arrays", size)
+                memory = map_block(self._block)
+            except (OSError, AttributeError):
+                if self.transport == "shm":
+                    raise
+            else:
+                self.is_shared = True
+                return memory
+        return bytearray(size)
+
+
+def serve(stream: socket.socket, control: Control, index: int) -> int:
+    """Work until told to close, or the parent is gone; gives the process's exit code."""
+    port = SocketPort(stream)
+    first = port.receive()
+    if first is None:
+        return 0
+    try:
+        host = Host(_open(first, port), control, port, index)
+    except HocketError as exc:
+        port.post(Failed(-1, -1, type(exc).__name__, str(exc), traceback.format_exc()))
+        return 1
+    version = platform.python_version()
+    port.post(Hello(os.getpid(), sys.executable, version, port.transport))
+    try:
+        while True:
+            message = port.receive()
+            if message is None or isinstance(message, Close):
+                return 0
+            host.perform(message)
+    finally:
+        host.close()
+
+
+def _open(message: Message, port: SocketPort) -> WorkerSpec:
+    if not isinstance(message, Open):
+        raise WireError(f"A worker's first message is Open, not {type(message).__name__}.")
+    spec = worker_spec_from_plain(message.spec)
+    port.transport = spec.transport
+    return spec

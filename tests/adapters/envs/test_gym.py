@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+
+from hocket.adapters.envs.gym import Gym
+from hocket.core import plugins
+from hocket.errors import ConfigError, UnknownNameError
+
+
+def test_any_id_is_a_suite_of_one_task():
+    suite = plugins.build("envs", "gym:CartPole-v1", {"prompt": "balance", "max_steps": 9})
+    (task,) = suite.tasks()
+    assert (task.name, task.prompt, task.max_steps) == ("CartPole-v1", "balance", 9)
+    env = suite.make(task.name)
+    assert env.reset(seed=0)[0].shape == (4,)
+    env.close()
+
+
+def test_kwargs_reach_the_env():
+    env = Gym("Pendulum-v1", Gym.Config(kwargs='{"g": 1.5}')).make("Pendulum-v1")
+    assert env.unwrapped.g == 1.5
+    env.close()
+
+
+def test_a_module_before_the_id_is_imported_by_the_worker_only():
+    suite = Gym("gymnasium.envs.classic_control:Pendulum-v1", Gym.Config())
+    assert suite.tasks()[0].name == "gymnasium.envs.classic_control:Pendulum-v1"
+    suite.make(suite.tasks()[0].name).close()
+
+
+def test_an_unknown_id_is_refused_with_what_gymnasium_suggests():
+    with pytest.raises(UnknownNameError, match="CartPole"):
+        Gym("CartPoel-v1", Gym.Config()).tasks()
+    with pytest.raises(UnknownNameError, match="which env"):
+        Gym("", Gym.Config())
+
+
+@pytest.mark.parametrize("kwargs", ["[1]", "{", "3"])
+def test_kwargs_that_are_no_json_object_are_refused(kwargs):
+    with pytest.raises(ConfigError, match="JSON object"):
+        Gym.Config(kwargs=kwargs)
+
+
+class Painted(gymnasium.Env):
+    """Paints its step number."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, render_mode=None, *, nested=False):
+        self.render_mode = render_mode
+        self.steps = 0
+        self.nested = nested
+        box = gymnasium.spaces.Box(0, 9, (1,), np.float32)
+        self.observation_space = gymnasium.spaces.Dict({"place": box}) if nested else box
+
+    def _observe(self):
+        state = np.array([self.steps], np.float32)
+        return {"place": state} if self.nested else state
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._observe(), {}
+
+    def step(self, action):
+        self.steps += 1
+        return self._observe(), 1.0, False, self.steps == 2, {}
+
+    def render(self):
+        return np.full((4, 6, 3), self.steps, np.uint8)
+
+
+@pytest.fixture
+def painted():
+    gymnasium.register("Painted-v0", entry_point=Painted)
+    yield "Painted-v0"
+    gymnasium.registry.pop("Painted-v0")
+
+
+@pytest.mark.parametrize(("nested", "key"), [(False, "observation/state"), (True, "place")])
+def test_what_the_env_renders_becomes_an_image(painted, nested, key):
+    kwargs = '{"nested": true}' if nested else "{}"
+    env = Gym(painted, Gym.Config(render=True, kwargs=kwargs)).make(painted)
+    observation, _ = env.reset(seed=0)
+    assert set(observation) == {key, "observation/image"}
+    assert env.observation_space.contains(observation)
+    observation, *_ = env.step(1)
+    assert observation["observation/image"].shape == (4, 6, 3)
+    assert (observation["observation/image"] == 1).all()
+    assert observation[key] == 1
+    env.close()

@@ -1,0 +1,219 @@
+"""The cycle model, the fits that feed it, and what `hocket plan` prints of it."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from dataclasses import replace
+from math import ceil
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hocket.core.median import RunningMedian
+from hocket.engine.model import (
+    NEAR_BEST,
+    Contention,
+    Latency,
+    Work,
+    best_lanes,
+    cohort_sizes,
+    cycle_s,
+    monotone,
+    plan,
+    spare_s,
+    target_batch,
+)
+
+works = st.builds(
+    Work,
+    cores=st.integers(1, 64),
+    execute_s=st.floats(0.001, 2.0),
+    concurrency=st.integers(1, 4),
+    contention=st.floats(0.0, 1.0),
+    max_batch=st.integers(1, 64),
+)
+affine = st.tuples(st.floats(0.001, 0.5), st.floats(0.0, 0.05))
+
+
+def latency(batch: int) -> float:
+    return 0.075 + 0.0085 * batch
+
+
+def test_one_cohort_executes_and_is_inferred_in_turn() -> None:
+    work = Work(cores=16, execute_s=0.16)
+    assert cycle_s(32, 32, work, latency) == pytest.approx(0.16 * 2 + latency(32))
+
+
+def test_two_cohorts_overlap_so_the_slower_side_sets_the_pace() -> None:
+    work = Work(cores=16, execute_s=0.16)
+    assert cycle_s(16, 32, work, latency) == pytest.approx(2 * latency(16))
+    slow_envs = Work(cores=2, execute_s=0.16)
+    assert cycle_s(16, 32, slow_envs, latency) == pytest.approx(32 * 0.16 / 2)
+
+
+def test_more_inferences_at_once_divide_the_policys_share() -> None:
+    one = cycle_s(4, 32, Work(cores=64, execute_s=0.01), latency)
+    four = cycle_s(4, 32, Work(cores=64, execute_s=0.01, concurrency=4), latency)
+    assert four == pytest.approx(one / 4)
+
+
+def test_sleeping_chunks_do_not_slow_each_other_down() -> None:
+    assert Work(cores=2, execute_s=0.16, contention=0.0).executing_s(32) == pytest.approx(0.16)
+    assert Work(cores=2, execute_s=0.16, contention=1.0).executing_s(32) == pytest.approx(2.56)
+
+
+def test_two_cohorts_are_the_target_where_the_policy_is_the_bottleneck() -> None:
+    assert target_batch(32, Work(cores=2, execute_s=0.16, contention=0.0), latency) == 16
+
+
+def test_handling_batches_takes_time_from_chunks_that_compute() -> None:
+    work = Work(cores=2, execute_s=0.1, handling_s=0.02, handling_row_s=0.01)
+    none = Work(cores=2, execute_s=0.1)
+    quick = {4: 0.01, 8: 0.01}.__getitem__
+    assert cycle_s(4, 8, none, quick) == pytest.approx(0.4)
+    assert cycle_s(4, 8, work, quick) == pytest.approx(0.4 + (2 * 0.02 + 8 * 0.01) / 2)
+    asleep = replace(work, contention=0.0)
+    assert cycle_s(4, 8, asleep, quick) == pytest.approx(0.11)
+
+
+def test_a_batch_may_be_held_back_only_where_cores_are_what_limits_the_cycle() -> None:
+    cores_bound = Work(cores=2, execute_s=0.1)
+    assert spare_s(4, 8, cores_bound, lambda _: 0.01) == pytest.approx(0.4 - 0.21)
+    assert spare_s(8, 8, cores_bound, lambda _: 0.01) == 0.0, "nobody executes meanwhile"
+    assert spare_s(4, 8, Work(cores=2, execute_s=0.01), lambda _: 0.1) == 0.0, "the policy does"
+    assert spare_s(4, 8, Work(cores=64, execute_s=0.1), lambda _: 0.01) == 0.0, "the way does"
+
+
+@given(lanes=st.integers(1, 200), work=works, line=affine)
+def test_target_is_within_two_percent_of_every_batch(
+    lanes: int, work: Work, line: tuple[float, float]
+) -> None:
+    def infer_s(batch: int) -> float:
+        return line[0] + line[1] * batch
+
+    target = target_batch(lanes, work, infer_s)
+    assert 1 <= target <= min(lanes, work.max_batch)
+    best = min(cycle_s(b, lanes, work, infer_s) for b in range(1, min(lanes, work.max_batch) + 1))
+    assert cycle_s(target, lanes, work, infer_s) * NEAR_BEST <= best * (1 + 1e-9)
+    smaller = [
+        b
+        for b in range(1, target)
+        if cycle_s(b, lanes, work, infer_s) * NEAR_BEST < best * (1 - 1e-9)
+    ]
+    assert not smaller, "a smaller batch is as good"
+
+
+@given(lanes=st.integers(1, 3000), max_batch=st.integers(1, 512))
+def test_cohort_sizes_are_the_smallest_of_each_number_of_cohorts(
+    lanes: int, max_batch: int
+) -> None:
+    sizes = cohort_sizes(lanes, max_batch)
+    expected = {
+        max(1, ceil(lanes / ceil(lanes / batch))) for batch in range(1, min(lanes, max_batch) + 1)
+    }
+    assert sizes == sorted(expected, reverse=True)
+
+
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=60), st.integers(1, 9))
+def test_running_median_is_that_of_the_last_window(values: list[float], window: int) -> None:
+    median = RunningMedian(window)
+    assert median.value is None
+    for value in values:
+        median.add(value)
+    last = sorted(values[-window:])
+    assert median.value == last[len(last) // 2]
+    assert len(median) == len(last)
+
+
+@given(st.lists(st.tuples(st.floats(0, 10), st.integers(1, 9)), min_size=1, max_size=40))
+def test_monotone_never_falls_and_keeps_the_mean(points: list[tuple[float, int]]) -> None:
+    values, weights = [v for v, _ in points], [float(w) for _, w in points]
+    fit = monotone(values, weights)
+    assert all(a <= b + 1e-9 for a, b in itertools.pairwise(fit))
+    mean = sum(v * w for v, w in zip(values, weights, strict=True))
+    assert sum(v * w for v, w in zip(fit, weights, strict=True)) == pytest.approx(mean)
+
+
+@given(st.lists(st.tuples(st.integers(1, 64), st.floats(0.001, 5.0)), max_size=60))
+def test_latency_never_falls_with_the_batch(measured: list[tuple[int, float]]) -> None:
+    fit = Latency({1: 0.1, 8: 0.2})
+    for size, seconds in measured:
+        fit.observe(size, seconds)
+    seconds = [fit.predict(size) for size in range(1, 100)]
+    assert all(a <= b + 1e-9 for a, b in itertools.pairwise(seconds))
+
+
+def test_latency_recovers_a_line_from_noise_with_outliers() -> None:
+    rng = random.Random(0)
+    fit = Latency({2**k: latency(2**k) for k in range(7)})
+    for _ in range(300):
+        size = rng.randint(1, 64)
+        outlier = 8.0 if rng.random() < 0.05 else 1.0
+        fit.observe(size, latency(size) * outlier * rng.lognormvariate(0.0, 0.05))
+    for size in (1, 5, 16, 33, 64):
+        assert fit.predict(size) == pytest.approx(latency(size), rel=0.1)
+
+
+def test_one_outlier_at_a_new_size_moves_nothing() -> None:
+    fit = Latency({8: 0.14, 16: 0.21})
+    fit.observe(12, 3.0)
+    assert fit.predict(12) == pytest.approx(0.175)
+
+
+def test_latency_follows_a_policy_that_became_slower() -> None:
+    fit = Latency({8: 0.1, 16: 0.2})
+    for _ in range(10):
+        fit.observe(8, 0.3)
+        fit.observe(16, 0.6)
+    assert fit.predict(8) == pytest.approx(0.3)
+    assert fit.predict(16) == pytest.approx(0.6)
+
+
+def test_latency_above_the_largest_size_goes_on_rising() -> None:
+    fit = Latency({1: 0.1, 11: 0.2})
+    assert fit.predict(21) == pytest.approx(0.3)
+    assert not Latency()
+    assert Latency().predict(7) == 0.0
+
+
+def test_a_latency_that_cannot_be_is_refused() -> None:
+    with pytest.raises(ValueError, match="cannot take"):
+        Latency().observe(0, 1.0)
+
+
+@pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0])
+def test_contention_is_learnt_from_durations_at_different_loads(exponent: float) -> None:
+    rng = random.Random(1)
+    contention = Contention(cores=4)
+    for _ in range(600):
+        lanes = rng.uniform(1, 32)
+        slowdown = max(1.0, lanes / 4) ** exponent
+        contention.observe(lanes, slowdown / 2 * rng.lognormvariate(0.0, 0.1))
+    assert contention.exponent == pytest.approx(exponent, abs=0.1)
+
+
+def test_without_evidence_chunks_are_taken_to_compute() -> None:
+    contention = Contention(cores=2)
+    assert contention.exponent == 1.0
+    assert contention.slowdown == 1.0
+
+
+def test_plan_says_what_limits() -> None:
+    work = Work(cores=4, execute_s=0.16, max_batch=64)
+    rows = plan([1, 8, 64], work, latency, actions_per_chunk=16)
+    assert [row.limit for row in rows] == ["latency", "cores", "cores"]
+    assert rows[-1].chunks_per_s == pytest.approx(4 / 0.16)
+    assert rows[-1].steps_per_s == pytest.approx(16 * 4 / 0.16)
+    assert rows[-1].cores_busy == pytest.approx(1.0)
+    policy_bound = plan([64], Work(cores=64, execute_s=0.16), latency, actions_per_chunk=16)[0]
+    assert (policy_bound.limit, policy_bound.policy_busy) == ("policy", pytest.approx(1.0))
+
+
+def test_best_lanes_is_where_more_lanes_stop_helping() -> None:
+    work = Work(cores=4, execute_s=0.16)
+    lanes = best_lanes(work, latency, max_lanes=128)
+    before, chosen, more = plan([lanes - 1, lanes, 128], work, latency, actions_per_chunk=1)
+    assert before.chunks_per_s < 0.95 * more.chunks_per_s <= chosen.chunks_per_s
+    assert best_lanes(work, latency, max_lanes=1) == 1

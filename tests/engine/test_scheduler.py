@@ -1,0 +1,526 @@
+"""Every scheduling rule, without sleeping: time is an argument."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from heapq import heappop, heappush
+from itertools import count
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from hocket.engine.queues import BatchPlan
+from hocket.engine.scheduler import Scheduler, SchedulerConfig
+
+SIZES = (1, 2, 4, 8, 16, 32, 64)
+
+
+def scheduler(*, concurrency: int = 1, max_batch: int = 64, base_s: float = 0.075) -> Scheduler:
+    made = Scheduler(SchedulerConfig(cores=64, max_batch=max_batch, concurrency=concurrency))
+    made.seed_latency({size: base_s + 0.0085 * size for size in SIZES})
+    return made
+
+
+def cycle(
+    made: Scheduler, lanes: range, now: float, *, busy_s: float = 0.16, queue: Hashable = "q"
+) -> float:
+    """All lanes in one round: ready at once, inferred in whatever batches, executed."""
+    for lane in lanes:
+        made.ready(lane, queue, now, None)
+    while (batch := made.next_batch(now)) is not None:
+        now += 0.2
+        made.inferred(len(batch.lanes), 0.075 + 0.0085 * len(batch.lanes), now)
+        made.executing(batch.lanes, "kind", now)
+    for lane in lanes:
+        made.ready(lane, queue, now + busy_s, busy_s)
+    now += busy_s
+    while (batch := made.next_batch(now)) is not None:
+        made.inferred(len(batch.lanes), 0.075 + 0.0085 * len(batch.lanes), now)
+    return now
+
+
+def short_chunks() -> tuple[Scheduler, float]:
+    """Eight lanes on two cores, whose chunks take less time than what a batch of them costs; all
+    execute now."""
+    config = SchedulerConfig(cores=2, handling_s=6e-5, handling_row_s=3e-5)
+    made = Scheduler(config)
+    made.seed_latency({size: 6e-5 + 3e-5 * size for size in SIZES})
+    now = 0.0
+    for busy_s in (None, *[9e-5] * 40):
+        for lane in range(8):
+            made.ready(lane, "q", now, busy_s)
+        while made.waiting:
+            now += 0.01  # Nobody is waited for so long.
+            batch = made.next_batch(now)
+            assert batch is not None
+            made.inferred(len(batch.lanes), 6e-5 + 3e-5 * len(batch.lanes), now)
+            made.executing(batch.lanes, "kind", now)
+    return made, now
+
+
+def test_lanes_that_come_back_sooner_than_they_are_handled_are_gathered() -> None:
+    made, now = short_chunks()
+    for lane in (0, 1, 2):
+        made.ready(lane, "q", now + 1e-4, 9e-5)
+        assert made.next_batch(now + 1e-4) is None
+    assert made.target("q") == 4
+    wanted, left_s = made.wanted(now + 1.2e-4)
+    assert wanted == 1
+    wake_at = made.wake_at(now + 1.2e-4)
+    assert wake_at is not None
+    assert wake_at <= now + 1.2e-4 + left_s
+    made.ready(3, "q", now + 1.3e-4, 9e-5)
+    batch = made.next_batch(now + 1.3e-4)
+    assert batch is not None
+    assert batch.lanes == (0, 1, 2, 3)
+
+
+def test_lanes_are_gathered_no_longer_than_that_is_free() -> None:
+    made, now = short_chunks()
+    made.ready(0, "q", now + 1e-4, 9e-5)
+    assert made.next_batch(now + 1e-4) is None
+    wanted, left_s = made.wanted(now + 1e-4)
+    assert wanted == 3
+    assert 0 < left_s < 1e-3
+    assert made.wanted(now + 1e-4 + left_s) == (1, 0.0)
+    batch = made.next_batch(now + 2e-4 + left_s)
+    assert batch is not None
+    assert batch.lanes == (0,)
+
+
+def test_who_comes_next_may_change_everything_where_waiting_costs_something() -> None:
+    made = scheduler(base_s=0.15)
+    now = cycle(made, range(4), 0.0)
+    made.executing([0, 1, 2, 3], "kind", now)
+    made.ready(0, "q", now + 0.16, 0.16)
+    assert made.wanted(now + 0.16) == (1, 0.0)
+
+
+def test_nothing_leaves_when_nothing_is_ready() -> None:
+    made = scheduler()
+    assert made.next_batch(0.0) is None
+    assert made.wake_at(0.0) is None
+    assert (made.waiting, made.in_flight, made.target("q")) == (0, 0, 1)
+
+
+def test_a_lone_lane_leaves_at_once() -> None:
+    made = scheduler()
+    made.ready(7, "q", 1.0, None)
+    assert made.next_batch(1.0) == BatchPlan(lanes=(7,), queue="q")
+    assert made.in_flight == 1
+
+
+def test_batch_waits_for_lanes_about_to_come_and_leaves_with_them() -> None:
+    made = scheduler(base_s=0.15)
+    now = cycle(made, range(4), 0.0)
+    made.executing([0, 1, 2, 3], "kind", now)
+    made.ready(0, "q", now + 0.16, 0.16)
+    assert made.next_batch(now + 0.16) is None, "three more come any moment"
+    for lane in (1, 2, 3):
+        made.ready(lane, "q", now + 0.165, 0.165)
+    batch = made.next_batch(now + 0.165)
+    assert batch is not None
+    assert batch.lanes[0] == 0
+
+
+def test_halves_that_come_straight_back_become_one_batch() -> None:
+    made = scheduler()
+    now = cycle(made, range(16), 0.0, busy_s=0.002)
+    made.executing(range(16), "kind", now)
+    for lane in range(16, 32):
+        made.ready(lane, "q", now, None)
+    assert made.next_batch(now) is None, "the other half is back in 2 ms"
+    for lane in range(16):
+        made.ready(lane, "q", now + 0.002, 0.002)
+    batch = made.next_batch(now + 0.002)
+    assert batch is not None
+    assert sorted(batch.lanes) == list(range(32))
+
+
+def test_lanes_that_come_much_later_are_not_waited_for() -> None:
+    made = scheduler()
+    now = cycle(made, range(4), 0.0, busy_s=1.0)
+    made.executing([0], "kind", now)
+    made.executing([1, 2, 3], "kind", now + 0.9)
+    made.ready(0, "q", now + 1.0, 1.0)
+    assert made.next_batch(now + 1.0) == BatchPlan(lanes=(0,), queue="q")
+
+
+def test_overdue_lanes_are_not_awaited() -> None:
+    made = scheduler(base_s=0.15)
+    now = cycle(made, range(4), 0.0)
+    made.executing([0, 1, 2, 3], "kind", now)
+    made.ready(0, "q", now + 0.16, 0.16)
+    assert made.next_batch(now + 0.16) is None
+    wake = made.wake_at(now + 0.16)
+    assert wake is not None
+    assert now + 0.16 < wake <= now + 0.16 * 1.5
+    assert made.next_batch(wake) == BatchPlan(lanes=(0,), queue="q")
+
+
+def test_patience_ends_though_there_is_always_one_more_about_to_come() -> None:
+    made = scheduler(base_s=1.0)
+    now = cycle(made, range(12), 0.0)
+    made.executing(range(6), "kind", now)
+    now += 0.16
+    made.ready(0, "q", now, 0.16)
+    assert made.next_batch(now) is None
+    made.executing(range(6, 12), "kind", now + 0.1)
+    asked = now + 0.1
+    while (batch := made.next_batch(asked)) is None:
+        wake = made.wake_at(asked)
+        assert wake is not None
+        assert wake > asked
+        asked = wake
+    assert batch.lanes == (0,)
+    assert asked == pytest.approx(now + 1.5 * 0.16)
+
+
+def test_lanes_that_left_are_not_awaited() -> None:
+    made = scheduler(base_s=0.15)
+    now = cycle(made, range(4), 0.0)
+    made.executing([0, 1, 2, 3], "kind", now)
+    made.ready(0, "q", now + 0.16, 0.16)
+    assert made.next_batch(now + 0.16) is None
+    for lane in (1, 2, 3):
+        made.leave(lane)
+    assert made.next_batch(now + 0.16) == BatchPlan(lanes=(0,), queue="q")
+
+
+def test_a_lane_that_leaves_is_taken_out_of_its_queue() -> None:
+    made = scheduler()
+    made.ready(0, "q", 0.0, None)
+    made.ready(1, "q", 0.0, None)
+    made.leave(0)
+    made.leave(0)
+    made.leave(99)
+    assert made.waiting == 1
+    assert made.next_batch(0.0) == BatchPlan(lanes=(1,), queue="q")
+
+
+def test_resets_do_not_count_into_the_duration_of_chunks() -> None:
+    made = scheduler(base_s=0.15)
+    now = cycle(made, range(4), 0.0)
+    made.executing([0, 1, 2, 3], "kind", now)
+    for lane in (1, 2, 3):
+        made.ready(lane, "q", now + 50.0, None)
+    assert made.next_batch(now + 50.0) is not None
+    made.ready(0, "q", now + 50.0, None)
+    made.inferred(3, 0.2, now + 50.2)
+    wake = made.wake_at(now + 50.0)
+    assert wake is not None
+    assert wake <= now + 50.2 + 1.5 * 0.16, "patience still goes by chunks of 0.16 s"
+
+
+def test_time_spent_waiting_for_a_slot_does_not_use_up_patience() -> None:
+    made = scheduler(base_s=0.7)
+    now = cycle(made, range(8), 0.0)
+    made.executing(range(8), "kind", now)
+    for lane in range(7):
+        made.ready(lane, "q", now + 0.16, 0.16)
+    made.leave(7)
+    batch = made.next_batch(now + 0.16)
+    assert batch is not None
+    # One that just missed the batch waits for its whole inference, and the seven execute then.
+    made.ready(7, "q", now + 0.17, None)
+    back = now + 0.16 + 0.7
+    made.inferred(7, 0.7, back)
+    made.executing(batch.lanes, "kind", back)
+    assert made.next_batch(back) is None, "the others are ready in 0.16 s, an inference takes 0.7"
+
+
+def test_signatures_never_share_a_batch_and_the_oldest_goes_first() -> None:
+    made = scheduler()
+    for lane, queue in enumerate("abab"):
+        made.ready(lane, queue, float(lane), None)
+    first = made.next_batch(4.0)
+    made.inferred(1, 0.1, 4.1)
+    assert first is not None
+    assert (first.queue, first.lanes[0]) == ("a", 0)
+    second = made.next_batch(4.1)
+    assert second is not None
+    assert (second.queue, second.lanes[0]) == ("b", 1)
+
+
+def test_slots_are_counted() -> None:
+    made = scheduler(concurrency=2, max_batch=1)
+    for lane in range(3):
+        made.ready(lane, "q", 0.0, None)
+    assert made.next_batch(0.0) is not None
+    assert made.next_batch(0.0) is not None
+    assert made.next_batch(0.0) is None
+    assert made.wake_at(0.0) is None, "only a slot can change that"
+    made.inferred(1, 0.1, 0.1)
+    assert made.next_batch(0.1) is not None
+
+
+def test_connections_of_a_server_are_never_awaited() -> None:
+    made = scheduler()
+    for turn in range(20):
+        now = float(turn)
+        for lane in range(8):
+            made.ready(lane, "q", now, None)
+        while (batch := made.next_batch(now)) is not None:
+            made.inferred(len(batch.lanes), 0.1, now)
+            size = len(batch.lanes)
+        assert made.waiting == 0
+    assert size == 8, "all that are ready leave together"
+
+
+def test_two_cohorts_form_where_the_policy_is_the_bottleneck() -> None:
+    made = scheduler()
+    now = cycle(made, range(32), 0.0)
+    for _ in range(20):
+        now = cycle_again(made, now)
+    assert made.target("q") == 16
+
+
+def cycle_again(made: Scheduler, now: float) -> float:
+    made.executing(range(32), "kind", now)
+    for lane in range(32):
+        made.ready(lane, "q", now + 0.16, 0.16)
+    now += 0.16
+    while (batch := made.next_batch(now)) is not None:
+        now += 0.2
+        made.inferred(len(batch.lanes), 0.075 + 0.0085 * len(batch.lanes), now)
+    return now
+
+
+def test_misuse_is_refused() -> None:
+    made = scheduler()
+    made.ready(0, "q", 0.0, None)
+    with pytest.raises(ValueError, match="ready already"):
+        made.ready(0, "q", 0.0, None)
+    with pytest.raises(ValueError, match="in no batch"):
+        made.executing([0], "kind", 0.0)
+    with pytest.raises(ValueError, match="in no batch"):
+        made.executing([5], "kind", 0.0)
+    with pytest.raises(ValueError, match="No batch"):
+        made.inferred(1, 0.1, 0.0)
+    with pytest.raises(ValueError, match="concurrency must be at least 1"):
+        SchedulerConfig(cores=1, concurrency=0)
+
+
+class AnyOrderOfEvents(RuleBasedStateMachine):
+    """Lanes and a policy that behave in any order; the scheduler's promises hold throughout."""
+
+    LANES = 10
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slots, self.max_batch = 2, 4
+        self.made = scheduler(concurrency=self.slots, max_batch=self.max_batch)
+        self.now = 0.0
+        self.away = set(range(self.LANES))
+        self.queued: dict[Hashable, list[int]] = {"a": [], "b": []}
+        self.inferring: list[BatchPlan] = []
+        self.running: dict[int, float] = {}
+
+    @rule(seconds=st.floats(0.0, 0.5))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+
+    @precondition(lambda self: self.away)
+    @rule(data=st.data(), queue=st.sampled_from("ab"))
+    def a_reset_ends(self, data: st.DataObject, queue: str) -> None:
+        lane = data.draw(st.sampled_from(sorted(self.away)))
+        self.away.remove(lane)
+        self.made.ready(lane, queue, self.now, None)
+        self.queued[queue].append(lane)
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), queue=st.sampled_from("ab"))
+    def a_chunk_ends(self, data: st.DataObject, queue: str) -> None:
+        lane = data.draw(st.sampled_from(sorted(self.running)))
+        self.made.ready(lane, queue, self.now, self.now - self.running.pop(lane))
+        self.queued[queue].append(lane)
+
+    @precondition(lambda self: self.inferring)
+    @rule(data=st.data(), kind=st.sampled_from(["fast", "slow"]))
+    def a_batch_is_answered(self, data: st.DataObject, kind: str) -> None:
+        batch = self.inferring.pop(data.draw(st.integers(0, len(self.inferring) - 1)))
+        self.made.inferred(len(batch.lanes), 0.1, self.now)
+        lanes = [lane for lane in batch.lanes if lane not in self.away]
+        self.made.executing(lanes, kind, self.now)
+        self.running.update(dict.fromkeys(lanes, self.now))
+
+    @rule(lane=st.integers(0, LANES - 1))
+    def a_lane_leaves(self, lane: int) -> None:
+        if any(lane in batch.lanes for batch in self.inferring):
+            return  # it would come back under its old number while its answer is on its way
+        self.made.leave(lane)
+        self.away.add(lane)
+        self.running.pop(lane, None)
+        for lanes in self.queued.values():
+            if lane in lanes:
+                lanes.remove(lane)
+
+    @rule()
+    def a_batch_is_asked_for(self) -> None:
+        batch = self.made.next_batch(self.now)
+        if batch is None:
+            return
+        self.inferring.append(batch)
+        size = len(batch.lanes)
+        assert 1 <= size <= self.max_batch
+        assert list(batch.lanes) == self.queued[batch.queue][:size], "oldest first, one queue"
+        del self.queued[batch.queue][:size]
+
+    @rule()
+    def whoever_is_ready_leaves_in_the_end(self) -> None:
+        for batch in self.inferring:
+            self.made.inferred(len(batch.lanes), 0.1, self.now)
+            for lane in batch.lanes:
+                self.made.leave(lane)
+                self.away.add(lane)
+        self.inferring.clear()
+        for _ in range(1000):
+            before = len(self.inferring)
+            self.a_batch_is_asked_for()
+            if len(self.inferring) > before:
+                batch = self.inferring.pop()
+                self.made.inferred(len(batch.lanes), 0.1, self.now)
+                for lane in batch.lanes:
+                    self.made.leave(lane)
+                    self.away.add(lane)
+                continue
+            wake = self.made.wake_at(self.now)
+            if wake is None:
+                break
+            assert wake > self.now, "asked at the time it named, it answers or names a later one"
+            self.now = wake
+        assert not any(self.queued.values())
+
+    @invariant()
+    def counts_agree(self) -> None:
+        assert self.made.waiting == sum(map(len, self.queued.values()))
+        assert self.made.in_flight == len(self.inferring) <= self.slots
+
+
+TestAnyOrderOfEvents = AnyOrderOfEvents.TestCase
+TestAnyOrderOfEvents.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    durations=st.lists(st.floats(0.01, 3.0), min_size=1, max_size=12),
+    concurrency=st.integers(1, 3),
+    signatures=st.integers(1, 3),
+)
+def test_no_lane_starves_in_a_run_in_virtual_time(
+    durations: list[float], concurrency: int, signatures: int
+) -> None:
+    made = scheduler(concurrency=concurrency, max_batch=4)
+    events: list[tuple[float, int, str, tuple[int, ...]]] = []
+    serial = count()
+    for lane in range(len(durations)):
+        heappush(events, (0.0, next(serial), "ready", (lane,)))
+    now, done = 0.0, [0] * len(durations)
+    while min(done) < 5:
+        wake = made.wake_at(now)
+        if wake is not None and (not events or wake < events[0][0]):
+            now = wake
+        else:
+            assert events, "nothing is left to happen, but lanes still wait"
+            now, _, what, lanes = heappop(events)
+            if what == "ready":
+                lane = lanes[0]
+                made.ready(lane, lane % signatures, now, durations[lane] if done[lane] else None)
+                done[lane] += 1
+            else:
+                made.inferred(len(lanes), 0.1, now)
+                for lane in lanes:
+                    made.executing([lane], lane, now)
+                    heappush(events, (now + durations[lane], next(serial), "ready", (lane,)))
+        while (batch := made.next_batch(now)) is not None:
+            assert len({lane % signatures for lane in batch.lanes}) == 1
+            heappush(events, (now + 0.1, next(serial), "inferred", batch.lanes))
+        assert now < 500.0, "a lane starves"
+
+
+def test_lanes_that_are_ready_together_are_as_those_that_are_ready_one_by_one() -> None:
+    together, apart = scheduler(), scheduler()
+    now = 0.0
+    for made in (together, apart):
+        now = cycle(made, range(12), 0.0)
+        made.executing(range(12), "kind", now)
+    together.ready_together(range(9), "q", now + 0.16, [0.16] * 9)
+    for lane in range(9):
+        apart.ready(lane, "q", now + 0.16, 0.16)
+    for made in (together, apart):
+        assert made.waiting == 9
+        made.leave(11)
+    assert together.wake_at(now + 0.16) == pytest.approx(apart.wake_at(now + 0.16))
+    assert together.next_batch(now + 0.17) == apart.next_batch(now + 0.17)
+
+
+def rows(base_s: float, row_s: float = 0.0) -> Scheduler:
+    made = Scheduler(SchedulerConfig(cores=8, max_batch=8))
+    made.seed_latency({size: base_s + row_s * size for size in (1, 2, 4, 8)})
+    made.share_step(0.0)
+    for lane in range(8):
+        made.ready(lane, "q", 0.0, None)
+    return made
+
+
+def execute(made: Scheduler, now: float) -> tuple[int, ...]:
+    """The batch that leaves now is inferred in 0.2 s, and its chunks are sent."""
+    plan = made.next_batch(now)
+    assert plan is not None
+    made.inferred(len(plan.lanes), 0.2, now + 0.2)
+    made.executing(plan.lanes, "kind", now + 0.2)
+    return plan.lanes
+
+
+def test_rows_that_share_a_step_begin_in_one_batch_where_that_takes_no_longer() -> None:
+    assert len(execute(rows(0.2), 0.0)) == 8
+    assert len(execute(rows(0.2, 0.1), 0.0)) < 8
+
+
+def test_a_row_whose_episode_ended_early_waits_for_those_that_it_is_in_step_with() -> None:
+    made = rows(0.2)
+    execute(made, 0.0)
+    made.share_step(0.02)
+    for now in (0.3, 0.9):
+        made.leave(3)
+        made.ready(3, "q", now, None)
+        assert made.next_batch(now) is None
+        made.ready_together([0, 1, 2, 4, 5, 6, 7], "q", now + 0.22, [0.32] * 7)
+        assert len(execute(made, now + 0.22)) == 8
+
+
+def test_rows_in_step_leave_without_one_that_is_overdue() -> None:
+    made = rows(0.2)
+    execute(made, 0.0)
+    made.share_step(0.02)
+    made.ready_together(list(range(8)), "q", 0.52, [0.32] * 8)
+    execute(made, 0.52)
+    made.ready_together(list(range(7)), "q", 1.04, [0.32] * 7)
+    assert made.next_batch(1.04) is None
+    late_at = made.wake_at(1.04)
+    assert late_at is not None
+    plan = made.next_batch(late_at)
+    assert plan is not None
+    assert len(plan.lanes) == 7
+
+
+def test_rows_part_once_it_is_seen_that_episodes_are_short() -> None:
+    made = rows(0.02)
+    now = 0.0
+    for _ in range(4):
+        plan = made.next_batch(now)
+        assert plan is not None
+        made.inferred(len(plan.lanes), 0.03, now + 0.03)
+        made.executing(plan.lanes, "kind", now + 0.03)
+        made.share_step(0.02)
+        for lane in range(4):
+            made.leave(lane)
+            made.ready(lane, "q", now + 0.05, None)
+        now += 0.35
+        made.ready_together([4, 5, 6, 7], "q", now, [0.32] * 4)
+    execute(made, now)
+    made.leave(0)
+    made.ready(0, "q", now + 0.25, None)
+    assert made.next_batch(now + 0.25) is not None

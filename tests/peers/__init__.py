@@ -1,1 +1,0 @@
-"""The other ends of wires, written for the tests from descriptions of the protocols alone."""

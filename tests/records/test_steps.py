@@ -1,0 +1,257 @@
+"""One row for each step: a small file from the worker, a segment beside the ledger."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from hocket.core.contracts.recorder import AttemptStart, Sink, StepRecord
+from hocket.core.data import Array, Episode, Outcome, TaskInfo, Trial
+from hocket.core.events import AttemptsBegan, EpisodesSealed
+from hocket.errors import ObservationError, RunFolderError
+from hocket.records.ledger import Ledger
+from hocket.records.steps import (
+    FILE,
+    StepRows,
+    StepsConfig,
+    StepsSink,
+    StepsTrack,
+    load_steps,
+    schema,
+)
+
+TRIAL = Trial(suite="toy", task="reach", seed=4)
+
+
+def track(root: Path, config: StepsConfig | None = None, attempt: int = 0) -> StepsTrack:
+    sink: Sink = StepsSink("", config)
+    folder = root / "episodes" / TRIAL.slug / str(attempt)
+    found = sink.open(
+        AttemptStart(
+            trial=TRIAL,
+            attempt=attempt,
+            task=TaskInfo(name="reach"),
+            prompt="reach",
+            folder=str(folder),
+            record={},
+        )
+    )
+    assert isinstance(found, StepsTrack)
+    return found
+
+
+def record(
+    step: int,
+    *,
+    size: int = 2,
+    seen: bool = False,
+    state: Array | None = None,
+    success: bool | None = None,
+    ended: bool = False,
+) -> StepRecord:
+    return StepRecord(
+        step=step,
+        action=np.arange(size, dtype=np.float32) + step if step else None,
+        reward=step / 3,
+        terminated=ended,
+        truncated=False,
+        success=success,
+        chunk=(step - 1) // 2,
+        age=step % 2,
+        observation={"observation/state": np.array([step, -step], np.float32)} if seen else None,
+        state=state,
+    )
+
+
+def rows_of(root: Path, files: list[str]) -> list[dict[str, object]]:
+    """The rows that a run's recorder makes of an episode's files."""
+    names = tuple(str(Path(file).relative_to(root)) for file in files)
+    episode = Episode(
+        trial=TRIAL, attempt=0, outcome=Outcome.SUCCESS, steps=3, total_reward=1.0, files=names
+    )
+    recorder = StepRows(root)
+    recorder.write(root / "part.parquet", [recorder.take(episode)])
+    table = pq.read_table(root / "part.parquet")
+    assert table.schema.equals(schema())
+    found: list[dict[str, object]] = table.to_pylist()
+    return found
+
+
+def test_row_tells_a_step_and_its_chunk(tmp_path: Path) -> None:
+    steps = track(tmp_path)
+    steps.step(record(0, seen=True))
+    steps.step(record(1, success=False))
+    steps.step(record(2, seen=True, success=True, ended=True))
+    first, second, third = rows_of(tmp_path, list(steps.seal(Outcome.SUCCESS)))
+    assert first == {
+        "trial": "toy/reach/4",
+        "attempt": 0,
+        "step": 0,
+        "chunk": -1,
+        "age": 0,
+        "reward": 0.0,
+        "terminated": False,
+        "truncated": False,
+        "success": None,
+        "action": None,
+        "state": [0.0, 0.0],
+    }
+    assert second["action"] == [1.0, 2.0]
+    assert second["state"] is None
+    assert second["reward"] == 1 / 3
+    assert (second["success"], second["terminated"]) == (False, False)
+    assert third["state"] == [2.0, -2.0]
+    assert (third["success"], third["terminated"], third["chunk"]) == (True, True, 0)
+
+
+def test_reset_alone_is_a_row(tmp_path: Path) -> None:
+    steps = track(tmp_path)
+    steps.step(record(0))
+    (row,) = rows_of(tmp_path, list(steps.seal(Outcome.ERROR)))
+    assert row["action"] is None
+    assert row["state"] is None
+
+
+def test_attempt_without_any_step_seals_an_empty_file(tmp_path: Path) -> None:
+    assert [Path(file).name for file in track(tmp_path).seal(Outcome.ERROR)][:1] == [FILE]
+
+
+def test_recorded_values_are_copies_of_what_the_env_reuses(tmp_path: Path) -> None:
+    steps = track(tmp_path)
+    action, state = np.zeros(2), np.zeros(3)
+    steps.step(record(0))
+    for step in (1, 2):
+        action[:] = step
+        state[:] = step
+        steps.step(
+            StepRecord(
+                step=step,
+                action=action,
+                reward=0.0,
+                terminated=False,
+                truncated=False,
+                success=None,
+                chunk=0,
+                age=step,
+                observation={"observation/state": state},
+                state=None,
+            )
+        )
+    rows = rows_of(tmp_path, list(steps.seal(Outcome.SUCCESS)))
+    assert [row["action"] for row in rows] == [None, [1.0, 1.0], [2.0, 2.0]]
+    assert [row["state"] for row in rows] == [None, [1.0] * 3, [2.0] * 3]
+
+
+def test_simulator_states_lie_beside_the_videos(tmp_path: Path) -> None:
+    steps = track(tmp_path)
+    for step in range(4):
+        steps.step(record(step, state=np.array([step, 1e-300, np.pi])))
+    files = [Path(file) for file in steps.seal(Outcome.SUCCESS)]
+    assert [file.name for file in files] == [FILE, "states.npy"]
+    states = np.load(files[1], allow_pickle=False)
+    assert states.tolist() == [[step, 1e-300, np.pi] for step in range(4)]
+
+
+def test_states_are_kept_whole_or_not_at_all(tmp_path: Path) -> None:
+    steps = track(tmp_path)
+    steps.step(record(0, state=np.zeros(3)))
+    steps.step(record(1))
+    assert [Path(file).name for file in steps.seal(Outcome.SUCCESS)] == [FILE]
+    without = track(tmp_path, StepsConfig(snapshots=False), attempt=1)
+    without.step(record(0, state=np.zeros(3)))
+    assert [Path(file).name for file in without.seal(Outcome.SUCCESS)] == [FILE]
+
+
+def test_sink_asks_only_for_what_it_keeps() -> None:
+    assert StepsSink().needs.states
+    assert not StepsSink().needs.observations
+    assert not StepsSink().needs.cameras
+    needs = StepsSink("", StepsConfig(every_state=True, snapshots=False)).needs
+    assert (needs.observations, needs.states) == (True, False)
+
+
+def test_action_that_changes_its_size_is_an_error(tmp_path: Path) -> None:
+    steps = track(tmp_path)
+    steps.step(record(1))
+    steps.step(record(2, size=3))
+    with pytest.raises(ObservationError, match="'action' changed its size"):
+        steps.seal(Outcome.SUCCESS)
+
+
+def test_nothing_is_on_disk_before_an_attempt_is_sealed(tmp_path: Path) -> None:
+    steps = track(tmp_path)
+    steps.step(record(0))
+    steps.discard()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_tasks_with_actions_of_different_sizes_share_a_segment(tmp_path: Path) -> None:
+    recorder = StepRows(tmp_path)
+    taken = []
+    for attempt, size in enumerate((2, 5)):
+        steps = track(tmp_path, attempt=attempt)
+        steps.step(record(0))
+        steps.step(record(1, size=size))
+        (file,) = steps.seal(Outcome.SUCCESS)
+        episode = Episode(
+            trial=TRIAL,
+            attempt=attempt,
+            outcome=Outcome.SUCCESS,
+            steps=1,
+            total_reward=0.0,
+            files=(str(Path(file).relative_to(tmp_path)),),
+        )
+        taken.append(recorder.take(episode))
+    assert recorder.write(tmp_path / "part.parquet", taken) == 4
+    actions = pq.read_table(tmp_path / "part.parquet")["action"].to_pylist()
+    assert [len(action) if action else None for action in actions] == [None, 2, None, 5]
+
+
+def test_committed_episode_gives_up_its_file_and_keeps_its_states(tmp_path: Path) -> None:
+    with Ledger.create(tmp_path, [TRIAL], {}) as ledger:
+        ledger.attach(StepRows(tmp_path))
+        ledger.on(AttemptsBegan(time=0.0, lanes=[0], trials=[TRIAL], attempts=[0]))
+        steps = track(tmp_path)
+        for step in range(3):
+            steps.step(record(step, state=np.zeros(2)))
+        files = tuple(str(Path(f).relative_to(tmp_path)) for f in steps.seal(Outcome.SUCCESS))
+        episode = Episode(
+            trial=TRIAL, attempt=0, outcome=Outcome.SUCCESS, steps=2, total_reward=1, files=files
+        )
+        ledger.on(EpisodesSealed(time=1.0, episodes=[episode]))
+        ledger.flush()
+        (counted,) = ledger.episodes()
+    assert [Path(file).name for file in counted.files] == ["states.npy"]
+    assert [path.name for path in (tmp_path / files[0]).parent.iterdir()] == ["states.npy"]
+    assert load_steps(tmp_path, [TRIAL])["step"].to_pylist() == [0, 1, 2]
+
+
+def test_file_that_cannot_be_read_stops_the_run_and_names_it(tmp_path: Path) -> None:
+    ledger = Ledger.create(tmp_path, [TRIAL], {})
+    ledger.attach(StepRows(tmp_path))
+    ledger.on(AttemptsBegan(time=0.0, lanes=[0], trials=[TRIAL], attempts=[0]))
+    (tmp_path / FILE).write_bytes(b"nonsense")
+    episode = Episode(
+        trial=TRIAL, attempt=0, outcome=Outcome.SUCCESS, steps=2, total_reward=1, files=(FILE,)
+    )
+    ledger.on(EpisodesSealed(time=1.0, episodes=[episode]))
+    with pytest.raises(RunFolderError, match=r"steps\.rows' cannot be read"):
+        ledger.flush()
+    with pytest.raises(RunFolderError):
+        ledger.close()
+
+
+def test_worker_needs_neither_pyarrow_nor_sqlite_for_the_sink() -> None:
+    code = (
+        "import sys, hocket.records.steps as s; s.StepsSink(); "
+        "sys.exit(' '.join({'pyarrow', 'sqlite3', 'torch'} & set(sys.modules)) or 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,178 @@
+"""Paired comparisons agree with scipy, and say no more than the data do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binom, binomtest, ttest_rel
+
+from hocket.results.compare import paired
+
+discordant = st.tuples(st.integers(0, 300), st.integers(0, 300))
+outcomes = st.lists(st.tuples(st.booleans(), st.booleans(), st.sampled_from("xyz")), min_size=1)
+
+
+@given(discordant)
+def test_mcnemar_is_the_exact_binomial_test_on_discordant_pairs(pairs: tuple[int, int]) -> None:
+    only_a, only_b = pairs
+    total = only_a + only_b
+    expected = binomtest(only_a, total).pvalue if total else 1.0
+    assert paired.mcnemar(only_a, only_b) == pytest.approx(expected, rel=1e-9)
+
+
+@given(discordant, st.integers(0, 300))
+def test_interval_holds_what_was_seen_and_mirrors_when_sides_are_swapped(
+    pairs: tuple[int, int], concordant: int
+) -> None:
+    n = sum(pairs) + concordant
+    found, swapped = paired.bonett_price(*pairs, n), paired.bonett_price(*reversed(pairs), n)
+    if found is None or swapped is None:
+        assert n == 0
+        return
+    assert -1 <= found.low <= (pairs[0] - pairs[1]) / n <= found.high <= 1
+    assert (swapped.low, swapped.high) == pytest.approx((-found.high, -found.low))
+
+
+def test_interval_is_the_published_formula() -> None:
+    # 10 and 2 of 30 pairs: p = 11/32, q = 3/32; (p + q - (p - q)^2) / 32 = 0.375 / 32.
+    found = paired.bonett_price(10, 2, 30)
+    assert found is not None
+    assert (found.low, found.high) == pytest.approx(
+        (0.25 - 1.959964 * (0.375 / 32) ** 0.5, 0.25 + 1.959964 * (0.375 / 32) ** 0.5), abs=1e-6
+    )
+
+
+@given(outcomes)
+def test_difference_is_a_less_b_overall_and_by_task(
+    rows: list[tuple[bool, bool, str]],
+) -> None:
+    a, b, tasks = (list(column) for column in zip(*rows, strict=True))
+    found = paired.compare_rates(a, b, tasks)
+    assert found.overall.value == pytest.approx(np.mean(a) - np.mean(b))
+    assert found.overall.n == sum(row.n for row in found.tasks) == len(rows)
+    assert [row.task for row in found.tasks] == list(dict.fromkeys(tasks))
+    assert found.overall.interval is not None
+    assert found.overall.value is not None
+    assert found.overall.interval.low <= found.overall.value + 1e-9
+    assert found.overall.interval.high >= found.overall.value - 1e-9
+
+
+@given(outcomes)
+def test_strata_never_widen_the_interval(rows: list[tuple[bool, bool, str]]) -> None:
+    a, b, tasks = (list(column) for column in zip(*rows, strict=True))
+    fixed = paired.compare_rates(a, b, tasks).overall.interval
+    pooled = paired.compare_rates(a, b, ["one"] * len(a)).overall.interval
+    assert fixed is not None
+    assert pooled is not None
+    assert fixed.high - fixed.low <= pooled.high - pooled.low + 1e-12
+
+
+def test_clusters_are_a_wider_claim_than_strata_and_say_so() -> None:
+    tasks = [task for task in "pqrs" for _ in range(50)]
+    a = np.repeat([True, True, True, False], 50)
+    b = np.repeat([False, True, True, False], 50)
+    strata = paired.compare_rates(a, b, tasks)
+    clusters = paired.compare_rates(a, b, tasks, tasks_as="clusters")
+    assert strata.verdict == "a better"
+    assert clusters.verdict == "undecided"
+    assert clusters.overall.test == "t over tasks"
+    assert "n = 4 tasks" in clusters.sentence
+    assert "new tasks" in paired.CLAIMS["clusters"]
+
+
+def test_verdict_names_the_better_side() -> None:
+    tasks = ["x"] * 40
+    won, lost = [True] * 30 + [False] * 10, [False] * 20 + [True] * 10 + [False] * 10
+    assert paired.compare_rates(won, lost, tasks).verdict == "a better"
+    found = paired.compare_rates(lost, won, tasks)
+    assert found.verdict == "b better"
+    assert found.sentence.startswith("b is better at n = 40 pairs (exact McNemar, p = ")
+
+
+def test_no_evidence_is_said_plainly_with_the_n_that_would_be_needed() -> None:
+    a, b = [True] * 3 + [False] * 47, [False] * 2 + [True] + [False] * 47
+    found = paired.compare_rates(a, b, ["x"] * 50)
+    assert found.verdict == "undecided"
+    assert found.sentence.startswith("No evidence of a difference at n = 50 pairs")
+    assert f"you would need about n = {found.needed}" in found.sentence
+
+
+def test_no_difference_seen_gives_no_needed_n() -> None:
+    found = paired.compare_rates([True, False], [True, False], ["x", "x"])
+    assert (found.overall.value, found.needed, found.overall.p_value) == (0.0, None, 1.0)
+
+
+def test_no_pairs_compare_to_nothing() -> None:
+    found = paired.compare_rates([], [], [])
+    assert (found.overall.value, found.overall.interval, found.overall.p_value) == (None,) * 3
+    assert "Nothing to compare" in found.sentence
+
+
+@pytest.mark.parametrize(("difference", "discordance"), [(0.1, 0.3), (0.05, 0.2), (-0.2, 0.3)])
+def test_needed_pairs_give_about_the_power_asked_for(difference: float, discordance: float) -> None:
+    n = paired.pairs_needed(difference, discordance, power=0.8)
+    assert n is not None
+    # Exact power of the exact test: over the number of discordant pairs, and who wins them.
+    share = (discordance + abs(difference)) / (2 * discordance)
+    power = 0.0
+    for m in range(n + 1):
+        wins = np.arange(m + 1)
+        rejects = np.array([paired.mcnemar(int(k), m - int(k)) <= 0.05 for k in wins])
+        power += binom.pmf(m, n, discordance) * binom.pmf(wins, m, share)[rejects].sum()
+    assert 0.72 < power < 0.85
+
+
+def test_needed_pairs_grow_as_the_difference_shrinks() -> None:
+    needed = [paired.pairs_needed(d, 0.3) for d in (0.2, 0.1, 0.05)]
+    assert needed == sorted(needed, key=lambda n: n or 0)
+    assert paired.pairs_needed(0.0, 0.3) is None
+
+
+@given(st.lists(st.tuples(st.floats(-1e3, 1e3), st.floats(-1e3, 1e3)), min_size=2, max_size=40))
+def test_returns_are_compared_by_the_paired_t_test(rows: list[tuple[float, float]]) -> None:
+    a, b = (np.array(column) for column in zip(*rows, strict=True))
+    found = paired.compare_returns(a, b, ["x"] * len(a), rng=np.random.default_rng(0), resamples=50)
+    if np.std(a - b) < 1e-6:
+        return
+    expected = ttest_rel(a, b)
+    assert found.overall.p_value == pytest.approx(expected.pvalue, rel=1e-6, abs=1e-12)
+    assert found.overall.interval is not None
+    assert found.overall.interval.low == pytest.approx(
+        expected.confidence_interval().low, rel=1e-6, abs=1e-6
+    )
+
+
+def test_returns_without_spread_have_no_p_value() -> None:
+    found = paired.compare_returns([2.0] * 5, [1.0] * 5, ["x"] * 5, rng=np.random.default_rng(0))
+    assert (found.overall.value, found.overall.p_value, found.verdict) == (1.0, None, "undecided")
+
+
+def test_bootstrap_agrees_with_t_on_normal_values_and_is_keyed_by_its_rng() -> None:
+    values = np.random.default_rng(5).normal(3.0, 2.0, 400)
+    found = paired.bootstrap_mean(values, rng=np.random.default_rng(1))
+    again = paired.bootstrap_mean(values, rng=np.random.default_rng(1))
+    assert found == again
+    assert found is not None
+    half = 1.96 * values.std() / 20
+    assert (found.low, found.high) == pytest.approx(
+        (values.mean() - half, values.mean() + half), abs=0.1 * half
+    )
+    assert paired.bootstrap_mean([1.0], rng=np.random.default_rng(1)) is None
+
+
+def test_bootstrap_draws_all_resamples_in_slices() -> None:
+    values = np.arange(300_000) % 2
+    found = paired.bootstrap_mean(values, rng=np.random.default_rng(1), resamples=10)
+    assert found is not None
+    assert found.low == pytest.approx(0.5, abs=0.01)
+
+
+def test_pairs_that_do_not_match_are_refused() -> None:
+    with pytest.raises(ValueError, match="one task each"):
+        paired.compare_rates([True], [True, False], ["x"])
+    with pytest.raises(ValueError, match="0 or 1"):
+        paired.compare_rates([0.5], [1.0], ["x"])
+    with pytest.raises(ValueError, match="cannot be"):
+        paired.bonett_price(3, 3, 5)

@@ -1,0 +1,245 @@
+import io
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from hocket.core.data import (
+    ActionSpec,
+    Chunk,
+    EnvSpec,
+    Episode,
+    Outcome,
+    PolicySpec,
+    TaskInfo,
+    Trial,
+)
+from hocket.core.events import (
+    AttemptFailed,
+    BatchInferred,
+    ChunksExecuted,
+    EpisodeFilmed,
+    EpisodesEnded,
+    Event,
+    LanesReady,
+    RunEnded,
+    RunStarted,
+    SpecLearned,
+    WorkerChanged,
+)
+from hocket.results.progress import Progress, Tally, clock, lines
+
+TRIALS = [Trial(suite="s", task="t", seed=seed) for seed in range(20)]
+CHUNK = Chunk(actions=np.zeros((4, 2)), version=0, source="p")
+
+
+def started(*, done: Sequence[Episode] = ()) -> RunStarted:
+    policy = PolicySpec(chunk_length=4, concurrency=2)
+    return RunStarted(trials=TRIALS, done=done, lanes=4, cores=2, policy=policy)
+
+
+def batch(time: float, *, rows: int = 2, lost: int = 0, took: float = 0.5) -> BatchInferred:
+    return BatchInferred(
+        time=time,
+        batch=0,
+        began=time - took,
+        ended=time,
+        lanes=range(rows),
+        trials=TRIALS[:rows],
+        attempts=[0] * rows,
+        chunks=[0] * rows,
+        delivered=[CHUNK] * (rows - lost) + [None] * lost,
+        ready=[0.0] * rows,
+        size=8,
+    )
+
+
+def executed(time: float, *, steps: Sequence[int], busy: Sequence[float]) -> ChunksExecuted:
+    n = len(steps)
+    return ChunksExecuted(
+        time=time,
+        lanes=range(n),
+        trials=TRIALS[:n],
+        attempts=[0] * n,
+        chunks=[0] * n,
+        steps=steps,
+        rewards=[np.zeros(k) for k in steps],
+        terminated=[False] * n,
+        truncated=[False] * n,
+        busy=busy,
+        observed=[0.0] * n,
+        final=[None] * n,
+    )
+
+
+def ended(time: float, *outcomes: Outcome, first: int = 0) -> EpisodesEnded:
+    episodes = [
+        Episode(trial=TRIALS[first + i], attempt=0, outcome=outcome, steps=4, total_reward=0.0)
+        for i, outcome in enumerate(outcomes)
+    ]
+    return EpisodesEnded(time=time, lanes=range(len(episodes)), episodes=episodes)
+
+
+def failed(error: str, *, attempt: int = 0) -> AttemptFailed:
+    return AttemptFailed(
+        time=1.0, lane=0, trial=TRIALS[0], attempt=attempt, error=error, again=True
+    )
+
+
+def tally_of(*events: Event) -> Tally:
+    tally = Tally()
+    for event in events:
+        tally.add(event)
+    return tally
+
+
+def test_success_is_counted_apart_from_errors_and_episodes_without_a_verdict() -> None:
+    outcomes = [Outcome.SUCCESS] * 3 + [Outcome.FAILURE, Outcome.ERROR, Outcome.FINISHED]
+    tally = tally_of(started(), ended(2.0, *outcomes))
+    assert (tally.done, tally.rate.n, tally.rate.errors) == (6, 4, 1)
+    assert tally.rate.value == pytest.approx(0.75)
+
+
+def test_speeds_are_those_of_the_last_seconds() -> None:
+    events = [started(), batch(1.0)]
+    for second in range(2, 42):
+        steps = 1000 if second < 20 else 8
+        events += [batch(second, lost=1), executed(second, steps=[steps], busy=[1.0])]
+    speed = tally_of(*events).speed
+    assert speed is not None
+    assert speed.steps_per_s == pytest.approx(8, rel=0.15)
+    assert speed.mean_batch == pytest.approx(1.0), "a row that failed is no chunk"
+    assert speed.cores_busy == pytest.approx(0.5, rel=0.15)
+    assert speed.policy_busy == pytest.approx(0.25, rel=0.15)
+
+
+def test_time_left_counts_from_the_first_batch_and_without_what_was_done_before() -> None:
+    carried = ended(0.0, *[Outcome.SUCCESS] * 10).episodes
+    tally = tally_of(started(done=carried))
+    assert tally.left_s is None
+    tally.add(batch(100.5))
+    tally.add(ended(110.0, Outcome.SUCCESS, Outcome.FAILURE, first=10))
+    assert tally.done == 12
+    assert tally.left_s == pytest.approx(8 * 10.0 / 2)
+
+
+def test_phases_follow_the_run() -> None:
+    tally = Tally()
+    seen = [tally.phase]
+    ready = LanesReady(time=1.0, lanes=[0], trials=TRIALS[:1], attempts=[0])
+    for event in (started(), ready, batch(3.0), ready, RunEnded(time=9, complete=True, notes={})):
+        tally.add(event)
+        seen.append(tally.phase)
+    assert seen == [
+        "preparing",
+        "starting workers",
+        "warming up the policy",
+        "running",
+        "running",
+        "done",
+    ]
+
+
+def test_workers_that_went_are_no_longer_up() -> None:
+    changes = [
+        WorkerChanged(time=0.0, lanes=[lane], state=state)
+        for lane, state in ((0, "starting"), (0, "up"), (1, "up"), (1, "lost"))
+    ]
+    tally = tally_of(started(), *changes)
+    assert tally.workers_up == 1
+    assert any("1 of 4 lanes are up" in line for line in lines(tally))
+
+
+def test_a_log_gets_lines_when_the_phase_changes_and_no_control_codes() -> None:
+    stream = io.StringIO()
+    with Progress(stream=stream) as progress:
+        progress.on(started())
+        for second in range(1, 50):
+            progress.on(batch(float(second)))
+        progress.on(ended(50.0, Outcome.SUCCESS))
+        progress.on(RunEnded(time=50.0, complete=True, notes={}))
+    text = stream.getvalue()
+    assert text.count("\n") == 3
+    assert "1/20 episodes, 100.0 % succeed [21, 100]" in text
+    assert "\x1b" not in text
+
+
+def test_a_log_tells_the_time_that_is_left_of_the_run_and_of_filming(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = itertools.count(100.0, 20.0)
+    monkeypatch.setattr("hocket.results.progress.time.perf_counter", lambda: next(clock))
+    stream = io.StringIO()
+    with Progress(stream=stream) as progress:
+        progress.on(started())
+        progress.on(batch(1.0))
+        progress.on(ended(11.0, Outcome.SUCCESS))
+        progress.on(batch(11.0))
+        progress.on(RunEnded(time=11.0, complete=True, notes={}))
+        progress.on(EpisodeFilmed(trial=TRIALS[0], error=None, done=1, total=3))
+    text = stream.getvalue()
+    assert "3:20 left" in text, "19 of 20 trials at 10.5 s each"
+    assert "filming: 1 of 3 episodes are done, 2:00 left" in text
+
+
+def test_equal_errors_are_shown_once_and_the_others_counted() -> None:
+    stream = io.StringIO()
+    with Progress(stream=stream) as progress:
+        progress.on(started())
+        for attempt in range(5):
+            progress.on(failed(f"Boom in process {100 + attempt} at 0xff{attempt}"))
+        progress.on(failed("Another"))
+    text = stream.getvalue()
+    assert text.count("Boom") == 1
+    assert text.count("Another") == 1
+    assert "4 more failed attempts not shown" in text
+
+
+def test_a_note_of_an_env_is_shown_once() -> None:
+    action = ActionSpec(
+        size=1, kind="box", shape=(1,), dtype="<f4", low=np.zeros(1), high=np.ones(1)
+    )
+    spec = EnvSpec(
+        task=TaskInfo(name="t"),
+        action=action,
+        observations={},
+        cameras=(),
+        abilities=(),
+        notes=("Images differ.",),
+    )
+    stream = io.StringIO()
+    with Progress(stream=stream) as progress:
+        for time in (1.0, 2.0):
+            progress.on(SpecLearned(time=time, suite="s", spec=spec))
+    assert stream.getvalue().count("Images differ.") == 1
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_is_left_clean_with_only_errors_standing() -> None:
+    terminal = Terminal()
+    with Progress(stream=terminal) as progress:
+        progress.on(started())
+        progress.on(batch(1.0))
+        progress.on(failed("Boom"))
+        progress.on(ended(2.0, Outcome.SUCCESS))
+    progress.close()
+    text = terminal.getvalue()
+    assert "Boom" in text
+    assert text.endswith(("\x1b[2K", "\x1b[?25h")), "the block is erased, the cursor shown"
+
+
+def test_quiet_says_nothing() -> None:
+    stream = io.StringIO()
+    with Progress(stream=stream, quiet=True) as progress:
+        progress.on(started())
+        progress.on(failed("Boom"))
+    assert stream.getvalue() == ""
+
+
+def test_clocks() -> None:
+    assert [clock(s) for s in (None, 0.4, 62, 3723)] == ["-", "0:00", "1:02", "1:02:03"]

@@ -1,0 +1,272 @@
+"""A report counts every planned trial once, keeps errors apart, and survives the disk."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import resource
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from hocket.core.data import Episode, Outcome, Trial
+from hocket.errors import RunFolderError
+from hocket.results.report import Report, Throughput
+from hocket.results.scores import Score
+
+SPEED = Throughput(
+    env_steps=1000, chunks=80, batches=10, policy_busy=0.4, cores_busy=0.9, wall_s=2.0
+)
+SCORE_KEYS = {
+    "n", "successes", "finished", "rate", "interval", "errors", "rate_errors_as_failures",
+    "mean_steps", "mean_return", "return_interval",
+}  # fmt: skip
+EPISODE_KEYS = {
+    "trial", "suite", "task", "seed", "repeat", "outcome", "steps", "return", "attempts", "error",
+}  # fmt: skip
+
+
+def trial(task: str = "reach", seed: int = 0, suite: str = "toy") -> Trial:
+    return Trial(suite=suite, task=task, seed=seed)
+
+
+def episode(of: Trial, outcome: Outcome = Outcome.SUCCESS, **fields: Any) -> Episode:
+    values: dict[str, Any] = {"attempt": 0, "steps": 10, "total_reward": 1.0, **fields}
+    if outcome is Outcome.ERROR:
+        values.setdefault("error", "Traceback: boom")
+    return Episode(trial=of, outcome=outcome, **values)
+
+
+def build(episodes: list[Episode], *, trials: list[Trial] | None = None, **fields: Any) -> Report:
+    values: dict[str, Any] = {
+        "config": {"env": "toy"},
+        "exactness": "bitwise",
+        "throughput": SPEED,
+        "version": "0.1.0",
+        **fields,
+    }
+    planned = [e.trial for e in episodes] if trials is None else trials
+    return Report.build(trials=planned, episodes=episodes, **values)
+
+
+@pytest.fixture
+def mixed() -> Report:
+    """Two suites, three tasks, an error, a trial still to run; episodes as they happened to end."""
+    trials = [trial(task, seed) for task in ("reach", "push") for seed in range(4)]
+    trials += [trial("swing", seed, suite="gym:Pendulum-v1") for seed in range(2)]
+    outcomes = [Outcome.SUCCESS] * 3 + [Outcome.ERROR] + [Outcome.SUCCESS] + [Outcome.FAILURE] * 2
+    ended = [
+        episode(t, o, steps=10 + i) for i, (t, o) in enumerate(zip(trials, outcomes, strict=False))
+    ]
+    ended += [episode(t, Outcome.FINISHED, total_reward=-200.0 + t.seed) for t in trials[8:]]
+    return build(ended[::-1], trials=trials)
+
+
+def test_episodes_come_in_planned_order_whatever_order_they_ended_in(mixed: Report) -> None:
+    assert [e.trial.id for e in mixed.episodes][:5] == [
+        "toy/reach/0", "toy/reach/1", "toy/reach/2", "toy/reach/3", "toy/push/0",
+    ]  # fmt: skip
+
+
+def test_errors_are_not_failures(mixed: Report) -> None:
+    reach = mixed.tasks[0]
+    assert (reach.n, reach.errors, reach.rate) == (3, 1, 1.0)
+    assert reach.rate_errors_as_failures == 0.75
+
+
+def test_a_rate_is_over_the_episodes_that_could_succeed(mixed: Report) -> None:
+    assert (mixed.overall.n, mixed.overall.finished, mixed.overall.success.n) == (8, 2, 6)
+    assert mixed.overall.rate == pytest.approx(4 / 6)
+    assert mixed.overall.rate_errors_as_failures == pytest.approx(4 / 7)
+
+
+def test_finished_episodes_alone_have_no_rate_but_a_return(mixed: Report) -> None:
+    found = mixed.suites[1].to_json()
+    assert (found["n"], found["rate"], found["interval"]) == (2, None, None)
+    assert found["rate_errors_as_failures"] is None
+    assert found["mean_return"] == -199.5
+
+
+def test_trials_that_did_not_run_leave_the_report_incomplete(mixed: Report) -> None:
+    assert not mixed.complete
+    assert mixed.planned == 10
+    assert "INCOMPLETE: 9 of 10 trials" in mixed.summary
+    assert build([episode(trial())]).complete
+
+
+def test_a_task_that_never_ran_is_listed_with_n_0() -> None:
+    report = build([episode(trial())], trials=[trial(), trial("push")])
+    assert [(score.task, score.n, score.rate) for score in report.tasks] == [
+        ("reach", 1, 1.0),
+        ("push", 0, None),
+    ]
+
+
+def test_a_trial_cannot_be_counted_twice() -> None:
+    with pytest.raises(ValueError, match="two episodes"):
+        build([episode(trial()), episode(trial(), Outcome.FAILURE)], trials=[trial()])
+
+
+def test_an_episode_that_nobody_planned_is_refused() -> None:
+    with pytest.raises(ValueError, match="toy/push/0 was not planned"):
+        build([episode(trial("push"))], trials=[trial()])
+
+
+def test_no_trials_make_a_report_without_numbers() -> None:
+    report = build([])
+    assert (report.overall.n, report.overall.rate) == (0, None)
+    assert "overall" in str(report)
+
+
+def test_json_has_exactly_the_promised_keys(mixed: Report) -> None:
+    found = mixed.to_json()
+    assert set(found) == {
+        "hocket", "config", "exactness", "complete", "planned", "overall", "suites", "tasks",
+        "episodes", "throughput",
+    }  # fmt: skip
+    assert set(found["overall"]) == SCORE_KEYS
+    assert all(set(score) == SCORE_KEYS | {"suite"} for score in found["suites"])
+    assert all(set(score) == SCORE_KEYS | {"suite", "task"} for score in found["tasks"])
+    assert all(set(row) == EPISODE_KEYS for row in found["episodes"])
+    assert found["throughput"]["env_steps_per_s"] == 500.0
+    assert found["throughput"]["mean_batch"] == 8.0
+
+
+def test_json_holds_no_nan_whatever_went_in() -> None:
+    config = {"a": math.nan, "b": (np.float32(2), np.arange(2)), 3: Path("x"), "o": Outcome.ERROR}
+    report = build(
+        [episode(trial(), total_reward=math.nan), episode(trial(seed=1), total_reward=math.inf)],
+        config=config,
+        throughput=Throughput(policy_busy=math.nan),
+    )
+    found = json.loads(json.dumps(report.to_json(), allow_nan=False))
+    assert found["config"] == {"a": None, "b": [2.0, [0, 1]], "3": "x", "o": "error"}
+    assert found["overall"]["mean_return"] is None
+    assert found["episodes"][0]["return"] is None
+    assert found["throughput"]["policy_busy"] is None
+    assert found["throughput"]["env_steps_per_s"] is None
+
+
+def test_a_saved_report_loads_as_it_was(mixed: Report, tmp_path: Path) -> None:
+    target = mixed.save(tmp_path)
+    assert os.listdir(tmp_path) == ["report.json"]
+    for place in (tmp_path, target):
+        found = Report.load(place)
+        assert found.to_json() == mixed.to_json()
+        assert str(found) == str(mixed)
+
+
+def test_saving_replaces_an_older_report(mixed: Report, tmp_path: Path) -> None:
+    mixed.save(tmp_path)
+    replace(mixed, version="9").save(tmp_path)
+    assert Report.load(tmp_path).version == "9"
+
+
+@pytest.mark.parametrize("folder", ["report.json", "missing"])
+def test_a_folder_that_is_none_is_refused(mixed: Report, tmp_path: Path, folder: str) -> None:
+    mixed.save(tmp_path)
+    with pytest.raises(RunFolderError, match="Cannot write"):
+        mixed.save(tmp_path / folder)
+
+
+def test_a_write_that_breaks_off_leaves_the_old_report_and_no_litter(
+    mixed: Report, tmp_path: Path
+) -> None:
+    before = mixed.save(tmp_path).read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(RunFolderError, match="File too large"):
+            mixed.save(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert os.listdir(tmp_path) == ["report.json"]
+    assert (tmp_path / "report.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"hocket": "0.1.0"}'])
+def test_a_file_that_is_no_report_is_refused_by_name(text: str, tmp_path: Path) -> None:
+    (tmp_path / "report.json").write_text(text)
+    with pytest.raises(RunFolderError, match=r"report\.json"):
+        Report.load(tmp_path)
+
+
+def test_a_folder_without_a_report_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match="Cannot read"):
+        Report.load(tmp_path)
+
+
+LONG = "pick_up_the_black_bowl_between_the_plate_and_the_ramekin_and_place_it_on_the_plate"
+
+
+def plain(report: Report, width: int) -> str:
+    return report.results().text(width)
+
+
+def rich(report: Report, width: int) -> str:
+    console = Console(width=width, file=io.StringIO(), color_system=None)
+    console.print(report.table())
+    found = console.file.getvalue()  # type: ignore[attr-defined]
+    assert isinstance(found, str)
+    return found
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("show", [plain, rich])
+def test_tables_fit_the_terminal_and_lose_no_name(
+    show: Callable[[Report, int], str], width: int
+) -> None:
+    report = build(
+        [
+            episode(trial(LONG)),
+            episode(trial("[bold] task", 1), Outcome.FAILURE),
+            episode(trial("a", 2), Outcome.ERROR),
+            episode(trial("b", 2), Outcome.FINISHED, total_reward=-1234.5),
+        ]
+    )
+    text = show(report, width)
+    assert max(len(line) for line in text.splitlines()) <= width
+    names = "".join(line[:26].strip() for line in text.splitlines())
+    assert LONG[:12] in names
+    assert text.count("_") == LONG.count("_")
+    assert "[bold] task" in text
+    assert "[20.7, 100.0]" in text
+    assert "rate if" in text
+
+
+def test_columns_that_say_nothing_are_left_out(mixed: Report) -> None:
+    clean = str(build([episode(trial()), episode(trial(seed=1), Outcome.FAILURE)]))
+    assert "return" not in clean
+    assert "rate if" not in clean
+    assert "errors" in clean
+    unjudged = str(
+        build([episode(trial(), Outcome.FINISHED), episode(trial(seed=1), Outcome.ERROR)])
+    )
+    assert "rate if" not in unjudged
+    assert "success" not in unjudged
+    assert "return" in unjudged
+    assert "rate if" in str(mixed)
+
+
+def test_notebooks_get_a_table_with_names_escaped() -> None:
+    found = build([episode(trial("<script>"))])._repr_html_()
+    assert "&lt;script&gt;" in found
+    assert "<script>" not in found
+    assert found.count("<tr>") == 4
+
+
+def test_throughput_of_nothing_is_undefined() -> None:
+    assert Throughput().env_steps_per_s is None
+    assert Throughput().mean_batch is None
+
+
+def test_all_errors_have_no_rate_and_nothing_succeeded() -> None:
+    score = Score.of([episode(trial(), Outcome.ERROR)])
+    assert (score.n, score.rate, score.rate_errors_as_failures) == (0, None, 0.0)

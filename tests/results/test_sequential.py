@@ -1,0 +1,136 @@
+"""The sequential test decides for the better side, and keeps its alpha over all looks."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.integrate import quad
+from scipy.stats import beta
+
+from hocket.errors import MissingExtraError
+from hocket.results.compare.sequential import PairedSequentialTest, StepSequentialTest
+
+
+@given(st.integers(0, 40), st.integers(0, 40), st.sampled_from([1.0, 2.0]))
+def test_capital_is_the_mixture_of_bets_on_more_than_half(
+    wins: int, losses: int, prior: float
+) -> None:
+    test = PairedSequentialTest(prior=prior)
+    found = math.exp(float(test.evidence(np.array(wins), np.array(losses))))
+    expected, _ = quad(
+        lambda q: (2 * q) ** wins * (2 - 2 * q) ** losses * 2 * beta.pdf(q, prior, prior), 0.5, 1
+    )
+    assert found == pytest.approx(expected, rel=1e-6)
+
+
+@given(st.integers(0, 60), st.integers(0, 60))
+def test_capital_never_grows_on_average_where_neither_is_better(wins: int, losses: int) -> None:
+    test = PairedSequentialTest()
+    now, won, lost = (
+        math.exp(float(test.evidence(np.array(w), np.array(m))))
+        for w, m in ((wins, losses), (wins + 1, losses), (wins, losses + 1))
+    )
+    assert (won + lost) / 2 == pytest.approx(now, rel=1e-9)
+
+
+def exact_error(test: PairedSequentialTest, pairs: int, share: float) -> float:
+    """Probability of ever deciding within so many discordant pairs, of which a wins a share."""
+    alive, decided = {0: 1.0}, 0.0
+    for m in range(1, pairs + 1):
+        reached: dict[int, float] = {}
+        for wins, mass in alive.items():
+            reached[wins + 1] = reached.get(wins + 1, 0.0) + mass * share
+            reached[wins] = reached.get(wins, 0.0) + mass * (1 - share)
+        wins_now = np.array(list(reached))
+        peak = np.maximum(
+            test.evidence(wins_now, m - wins_now), test.evidence(m - wins_now, wins_now)
+        )
+        crossed = dict(zip(reached, peak >= test.threshold, strict=True))
+        decided += sum(mass for wins, mass in reached.items() if crossed[wins])
+        alive = {wins: mass for wins, mass in reached.items() if not crossed[wins]}
+    return decided
+
+
+@pytest.mark.parametrize("alpha", [0.01, 0.05, 0.2])
+def test_looking_after_every_pair_errs_at_most_alpha_in_all(alpha: float) -> None:
+    error = exact_error(PairedSequentialTest(alpha=alpha), pairs=300, share=0.5)
+    assert 0.2 * alpha < error <= alpha
+
+
+def test_a_real_difference_is_found_soon() -> None:
+    assert exact_error(PairedSequentialTest(), pairs=60, share=0.8) > 0.9
+
+
+def test_first_look_that_decides_ends_the_test() -> None:
+    a, b = [True] * 100, [False] * 100
+    found = PairedSequentialTest().run(a, b)
+    assert found.decision == "a better"
+    assert found.pairs == found.only_a < 15
+    assert PairedSequentialTest().run(b, a).decision == "b better"
+    # What comes after the decision cannot take it back.
+    assert PairedSequentialTest().run(a + b, b + a) == found
+
+
+def test_pairs_that_agree_say_nothing() -> None:
+    found = PairedSequentialTest().run([True, False] * 500, [True, False] * 500)
+    assert (found.decision, found.pairs, found.p_value) == ("undecided", 1000, 1.0)
+
+
+def test_p_value_is_at_most_alpha_exactly_when_decided() -> None:
+    rng = np.random.default_rng(3)
+    decisions = set()
+    for share in np.linspace(0.5, 1.0, 30):
+        a = rng.random(40) < share
+        found = PairedSequentialTest().run(a, ~a)
+        assert found.p_value is not None
+        assert (found.p_value <= 0.05) == (found.decision != "undecided")
+        decisions.add(found.decision)
+    assert decisions == {"a better", "undecided"}
+
+
+def test_looks_are_at_whole_rounds_only() -> None:
+    found = PairedSequentialTest(pairs_per_round=7).run([True] * 20, [False] * 20)
+    assert (found.pairs, found.decision) == (14, "a better")
+    short = PairedSequentialTest(pairs_per_round=7).run([True] * 6, [False] * 6)
+    assert (short.pairs, short.decision) == (0, "undecided")
+
+
+def test_opposed_tasks_do_not_decide_at_whole_rounds() -> None:
+    """One task a always wins, one b always wins: no round moves the counts apart."""
+    a = [True] * 5 + [False] * 5
+    b = [False] * 5 + [True] * 5
+    assert PairedSequentialTest(pairs_per_round=10).run(a * 50, b * 50).decision == "undecided"
+
+
+@pytest.mark.parametrize("wrong", [{"alpha": 0.0}, {"pairs_per_round": 0}, {"prior": 0.0}])
+def test_a_test_that_cannot_be_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="is no test"):
+        PairedSequentialTest(**wrong)  # type: ignore[arg-type]
+
+
+def test_unequal_sides_are_refused() -> None:
+    with pytest.raises(ValueError, match="one value each"):
+        PairedSequentialTest().run([True], [True, False])
+
+
+HAS_STEP = importlib.util.find_spec("sequentialized_barnard_tests") is not None
+
+
+@pytest.mark.skipif(HAS_STEP, reason="the package of the STEP test is installed")
+def test_step_without_its_package_names_the_pip_command() -> None:
+    with pytest.raises(MissingExtraError, match="pip install sequentialized-barnard-tests"):
+        StepSequentialTest().run([True], [False])
+
+
+@pytest.mark.skipif(not HAS_STEP, reason="needs the package of the STEP test")
+def test_step_decides_for_the_better_side() -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.random(200) < 0.8, rng.random(200) < 0.4
+    assert StepSequentialTest().run(a, b).decision == "a better"
+    assert StepSequentialTest().run(b, a).decision == "b better"
+    assert StepSequentialTest().run(a, a).decision == "undecided"

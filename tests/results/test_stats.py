@@ -1,0 +1,141 @@
+"""Intervals agree with scipy on random inputs; what is undefined is None."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binomtest, norm, t, ttest_1samp
+
+from hocket.results import stats
+
+counts = st.integers(1, 2000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
+levels = st.floats(0.5, 0.999)
+finite = st.floats(-1e6, 1e6)
+
+
+@given(counts, levels)
+def test_wilson_agrees_with_scipy(count: tuple[int, int], level: float) -> None:
+    found = stats.wilson(*count, level=level)
+    expected = binomtest(*count).proportion_ci(level, method="wilson")
+    assert found is not None
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=1e-9)
+
+
+@given(counts, levels)
+def test_clopper_pearson_agrees_with_scipy(count: tuple[int, int], level: float) -> None:
+    found = stats.clopper_pearson(*count, level=level)
+    expected = binomtest(*count).proportion_ci(level, method="exact")
+    assert found is not None
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=1e-9)
+
+
+@given(counts)
+def test_wilson_holds_the_rate_and_stays_between_0_and_1(count: tuple[int, int]) -> None:
+    found = stats.wilson(*count)
+    assert found is not None
+    assert 0.0 <= found.low <= count[0] / count[1] <= found.high <= 1.0
+
+
+@given(st.lists(finite, min_size=2, max_size=50), levels)
+def test_mean_and_its_interval_agree_with_scipy(values: list[float], level: float) -> None:
+    found = stats.mean(values, level=level)
+    assert found.n == len(values)
+    assert found.value == pytest.approx(np.mean(values), abs=1e-6)
+    if np.std(values) > 1e-3:
+        expected = ttest_1samp(values, 0.0).confidence_interval(level)
+        assert found.interval is not None
+        assert (found.interval.low, found.interval.high) == pytest.approx(
+            (expected.low, expected.high), rel=1e-6, abs=1e-6
+        )
+
+
+@given(levels, st.integers(1, 500))
+def test_quantiles_of_distributions_agree_with_scipy(level: float, freedom: int) -> None:
+    assert stats.normal_quantile(level) == pytest.approx(norm.ppf((1 + level) / 2), abs=1e-9)
+    assert stats.t_quantile(freedom, level) == pytest.approx(t.ppf((1 + level) / 2, freedom))
+
+
+def test_nothing_has_no_rate_no_interval_no_mean() -> None:
+    nothing = stats.rate(0, 0)
+    assert (nothing.n, nothing.value, nothing.interval) == (0, None, None)
+    assert nothing.errors_as_failures is None
+    assert stats.clopper_pearson(0, 0) is None
+    assert stats.mean([]) == stats.Mean(n=0, value=None, std=None, interval=None)
+    assert stats.quantiles([]).values is None
+    assert stats.stratified_rate([], []).value is None
+
+
+def test_one_value_has_a_mean_but_no_spread() -> None:
+    assert stats.mean([3.0]) == stats.Mean(n=1, value=3.0, std=None, interval=None)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_mean_with_a_value_that_is_no_number_is_undefined_and_keeps_n(bad: float) -> None:
+    found = stats.mean([1.0, bad])
+    assert (found.n, found.value, found.interval) == (2, None, None)
+
+
+def test_errors_stay_out_of_n_and_are_counted_as_failures_beside() -> None:
+    found = stats.rate(8, 10, errors=10)
+    assert (found.n, found.value, found.errors_as_failures) == (10, 0.8, 0.4)
+
+
+@pytest.mark.parametrize(("successes", "n"), [(3, 2), (-1, 5)])
+def test_impossible_counts_are_refused(successes: int, n: int) -> None:
+    with pytest.raises(ValueError, match="cannot be"):
+        stats.wilson(successes, n)
+
+
+def test_a_level_that_is_no_probability_is_refused() -> None:
+    with pytest.raises(ValueError, match="level"):
+        stats.wilson(1, 2, level=1.5)
+
+
+def test_quantiles_carry_their_n_and_probabilities() -> None:
+    found = stats.quantiles(range(101), (0.1, 0.5))
+    assert (found.n, found.probabilities, found.values) == (101, (0.1, 0.5), (10.0, 50.0))
+
+
+@given(st.lists(counts, min_size=1, max_size=8))
+def test_stratified_rate_is_the_mean_of_rates_and_within_its_interval(
+    tasks: list[tuple[int, int]],
+) -> None:
+    won, n = zip(*tasks, strict=True)
+    found = stats.stratified_rate(won, n)
+    assert (found.n, found.tasks) == (sum(n), len(n))
+    assert found.value == pytest.approx(np.mean(np.array(won) / np.array(n)))
+    assert found.interval is not None
+    assert found.value is not None
+    assert 0 <= found.interval.low <= found.value + 1e-9
+    assert found.value - 1e-9 <= found.interval.high <= 1
+
+
+def test_stratified_rate_of_one_task_is_wilsons() -> None:
+    assert stats.stratified_rate([7], [10]).interval == stats.wilson(7, 10)
+
+
+def test_fixed_tasks_that_differ_narrow_the_interval() -> None:
+    alike = stats.stratified_rate([25, 25], [50, 50]).interval
+    opposed = stats.stratified_rate([49, 1], [50, 50]).interval
+    assert alike is not None
+    assert opposed is not None
+    assert opposed.high - opposed.low < 0.5 * (alike.high - alike.low)
+
+
+def test_tasks_without_episodes_are_left_out_of_the_mean() -> None:
+    assert stats.stratified_rate([5, 0], [10, 0]).value == 0.5
+
+
+def test_importing_the_statistics_imports_no_scipy() -> None:
+    code = (
+        "import sys, hocket.results.stats, hocket.results.compare.paired;"
+        "import hocket.results.compare.sequential, hocket.results.report;"
+        "hocket.results.stats.rate(3, 5);"
+        "sys.exit(any(name.split('.')[0] in ('scipy', 'rich', 'torch') for name in sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0

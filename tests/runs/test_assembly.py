@@ -1,0 +1,97 @@
+"""What is found out about an evaluation before anything runs."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hocket
+from hocket.core.events import Event, Noted
+from hocket.errors import MissingExtraError, UsageError
+from hocket.runs.assembly import examine_python
+
+
+class Notes:
+    """A reader that keeps what users are told."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def on(self, event: Event) -> None:
+        if isinstance(event, Noted):
+            self.texts.append(event.text)
+
+    def close(self) -> None: ...
+
+
+def interpreter(place: Path, *packages: str) -> str:
+    """An interpreter with these packages of ours, and no others."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True)
+    (site,) = (place / "lib").glob("python*/site-packages")
+    for package in packages:
+        libraries = Path(np.__file__).parents[1] / f"{package}.libs"
+        if libraries.exists():
+            (site / libraries.name).symlink_to(libraries)
+        spec = importlib.util.find_spec(package)
+        assert spec is not None
+        assert spec.origin is not None
+        origin = Path(spec.origin)
+        source = origin.parent if origin.name == "__init__.py" else origin
+        (site / source.name).symlink_to(source)
+    return str(place / "bin" / "python")
+
+
+@pytest.fixture(scope="module")
+def simulators(tmp_path_factory: pytest.TempPathFactory) -> str:
+    needs = ("numpy", "gymnasium", "cloudpickle", "farama_notifications", "typing_extensions")
+    return interpreter(tmp_path_factory.mktemp("simulators") / "venv", *needs)
+
+
+def test_an_interpreter_tells_what_it_lacks(simulators: str) -> None:
+    assert examine_python(simulators, "json", "av") == ["av"]
+    assert examine_python(sys.executable, "av") == []
+
+
+def test_an_interpreter_that_cannot_host_envs_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no Python interpreter at '/no/such/python'"):
+        examine_python("/no/such/python")
+    with pytest.raises(UsageError, match="'/bin/ls' is no Python interpreter"):
+        examine_python("/bin/ls")
+    bare = interpreter(tmp_path / "bare")
+    with pytest.raises(UsageError, match=r"lacks numpy. Run: .*pip install numpy"):
+        examine_python(bare)
+
+
+def test_an_interpreter_needs_nothing_of_hockets_installed(simulators: str, tmp_path: Path) -> None:
+    notes = Notes()
+    report = hocket.evaluate(
+        env="gym:Pendulum-v1",
+        policy="random",
+        episodes=1,
+        max_steps=20,
+        lanes=2,
+        env_python=simulators,
+        out=tmp_path / "run",
+        readers=[notes],
+    )
+    assert report.overall.errors == 0
+    assert ["No videos" in text for text in notes.texts] == [True]
+
+
+def test_videos_that_were_asked_for_are_not_left_out_in_silence(
+    simulators: str, tmp_path: Path
+) -> None:
+    with pytest.raises(MissingExtraError, match="pip install 'av"):
+        hocket.evaluate(
+            env="toy:count",
+            policy="random",
+            episodes=1,
+            video="all",
+            env_python=simulators,
+            out=tmp_path / "run",
+        )

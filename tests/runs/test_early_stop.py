@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import hocket
+from hocket.core.data import Episode, Outcome, Trial
+from hocket.core.events import AttemptsBegan, EpisodesSealed
+from hocket.errors import ConfigError, MissingExtraError, UsageError
+from hocket.runs.config import EvalConfig
+from hocket.runs.early_stop import Decider, rounds_of, sequential_test
+from hocket.runs.run import Run
+
+
+def trials(tasks: int, seeds: int) -> list[Trial]:
+    return [Trial(suite="s", task=f"t{t}", seed=k) for k in range(seeds) for t in range(tasks)]
+
+
+def episode(trial: Trial, *, won: bool) -> Episode:
+    outcome = Outcome.SUCCESS if won else Outcome.FAILURE
+    return Episode(trial=trial, attempt=0, outcome=outcome, steps=1, total_reward=0.0)
+
+
+def decider_of(planned: Sequence[Trial], baseline: dict[str, Episode]) -> Decider:
+    rounds = rounds_of(planned)
+    return Decider(rounds, baseline, sequential_test("paired", rounds, alpha=0.05))
+
+
+def play(
+    planned: Sequence[Trial], ours: dict[str, bool], theirs: dict[str, bool], order: Any
+) -> Decider:
+    """Run everything that the decider plans, ending trials in an order of the caller's."""
+    baseline = {t.id: episode(t, won=theirs[t.id]) for t in planned}
+    decider = decider_of(planned, baseline)
+    waiting: list[Trial] = []
+    decider.begin(waiting.extend, planned=[], done=[], ahead=4)
+    while waiting:
+        trial = waiting.pop(order(len(waiting)))
+        decider.on(AttemptsBegan(time=0.0, lanes=[0], trials=[trial], attempts=[0]))
+        decider.on(EpisodesSealed(time=0.0, episodes=[episode(trial, won=ours[trial.id])]))
+    return decider
+
+
+def test_a_clear_difference_is_decided_long_before_the_cap() -> None:
+    planned = trials(2, 200)
+    decider = play(
+        planned,
+        {t.id: True for t in planned},
+        {t.id: t.seed % 2 == 0 for t in planned},
+        lambda n: 0,
+    )
+    assert decider.look.decision == "a better"
+    assert decider.look.pairs < 60
+    assert "this run is better" in decider.sentence("runs/a")
+
+
+def test_no_difference_runs_to_the_cap() -> None:
+    planned = trials(2, 30)
+    same = {t.id: t.seed % 2 == 0 for t in planned}
+    decider = play(planned, same, same, lambda n: 0)
+    assert decider.look.decision == "undecided"
+    assert decider.look.pairs == 60
+    assert "Undecided" in decider.sentence("runs/a")
+
+
+@given(st.randoms(use_true_random=False))
+def test_the_order_in_which_trials_end_changes_no_look(random: Any) -> None:
+    planned = trials(3, 40)
+    rng = np.random.default_rng(0)
+    ours = {t.id: bool(rng.random() < 0.9) for t in planned}
+    theirs = {t.id: bool(rng.random() < 0.4) for t in planned}
+    in_order = play(planned, ours, theirs, lambda n: 0)
+    shuffled = play(planned, ours, theirs, random.randrange)
+    assert shuffled.look == in_order.look
+
+
+def test_an_error_on_either_side_is_a_tie() -> None:
+    planned = trials(1, 40)
+    baseline = {t.id: episode(t, won=False) for t in planned}
+    decider = decider_of(planned, baseline)
+    decider.begin(lambda _: None, planned=planned, done=[], ahead=1)
+    broken = [
+        Episode(trial=t, attempt=0, outcome=Outcome.ERROR, steps=0, total_reward=0.0)
+        for t in planned
+    ]
+    decider.on(EpisodesSealed(time=0.0, episodes=broken))
+    assert (decider.look.only_a, decider.look.only_b) == (0, 0)
+
+
+def run(tmp_path: Path, name: str, **settings: Any) -> hocket.Report:
+    return hocket.evaluate(
+        env="toy:count", policy="scripted", lanes=3, out=tmp_path / name, **settings
+    )
+
+
+class Chooses:
+    """Wins the trials that it is told to: the toy succeeds at a large first action."""
+
+    spec = hocket.PolicySpec(chunk_length=4, batch_invariant=True)
+
+    def __init__(self, share: int) -> None:
+        self.share = share
+
+    def infer(self, batch: hocket.Batch) -> np.ndarray[Any, Any]:
+        wins = [row.trial.seed % 10 < self.share for row in batch.rows]
+        return np.repeat(np.array(wins, float)[:, None, None], 4, axis=1)
+
+    def close(self) -> None: ...
+
+
+CAP = 1000
+"""So many that lanes cannot run through all while one of them still builds its env."""
+
+
+def test_a_run_stops_when_its_comparison_is_decided(tmp_path: Path) -> None:
+    common = {"env": "support.deciding_env:make", "lanes": 3, "episodes": CAP}
+    hocket.evaluate(policy=Chooses(2), out=tmp_path / "a", **common)
+    against = str(tmp_path / "a")
+    config = EvalConfig(
+        env=("support.deciding_env:make",),
+        policy="chooses",
+        lanes=3,
+        episodes=CAP,
+        until="decided",
+        against=against,
+    )
+    with Run.new(config, tmp_path / "b") as run_b:
+        better = run_b.finish(policy=Chooses(9))
+        assert run_b.decider is not None
+        look = run_b.decider.look
+    assert better.complete
+    assert look.decision == "a better"
+    assert look.pairs < 60  # What decides is the planned order, whatever the machine's load ...
+    assert better.planned < CAP  # ... which only moves how far lanes had run ahead by then.
+    same = hocket.evaluate(
+        policy=Chooses(2), out=tmp_path / "c", until="decided", against=against, **common
+    )
+    assert same.planned == CAP
+
+
+def test_the_step_test_says_what_to_install_where_it_is_missing(tmp_path: Path) -> None:
+    if importlib.util.find_spec("sequentialized_barnard_tests") is not None:
+        pytest.skip("the package is installed")
+    run(tmp_path, "a", episodes=3)
+    with pytest.raises(MissingExtraError, match="pip install sequentialized-barnard-tests"):
+        run(
+            tmp_path,
+            "b",
+            episodes=3,
+            until="decided",
+            sequential="step",
+            against=str(tmp_path / "a"),
+        )
+
+
+def test_a_run_against_other_trials_is_refused(tmp_path: Path) -> None:
+    run(tmp_path, "a", episodes=3)
+    with pytest.raises(UsageError, match="2 of the 5 planned trials"):
+        run(tmp_path, "b", episodes=5, until="decided", against=str(tmp_path / "a"))
+    with pytest.raises(UsageError, match="max_steps"):
+        run(tmp_path, "c", episodes=3, max_steps=9, until="decided", against=str(tmp_path / "a"))
+    with pytest.raises(ConfigError, match="go together"):
+        run(tmp_path, "d", episodes=3, until="decided")

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hocket
+from hocket.core.data import ActionSpec, EnvSpec, PolicySpec, TaskInfo
+from hocket.errors import SpecMismatchError
+from hocket.runs.probe import Probe
+
+GIB = 1 << 30
+LIBERO_FIRST_LOOK, LIBERO_LARGEST = 0.74 * GIB, 1.03 * GIB
+"""A worker after its first chunk, and the largest ever seen (libero:10, with hard resets)."""
+
+
+class Policy:
+    spec = PolicySpec(chunk_length=16)
+
+
+def seen(memory: float | None) -> Probe:
+    """A slow env and a fast policy: more lanes always pay."""
+    side = np.ones(7, np.float32)
+    action = ActionSpec(size=7, kind="box", shape=(7,), dtype="<f4", low=-side, high=side)
+    spec = EnvSpec(
+        task=TaskInfo(name="t"), action=action, observations={}, cameras=(), abilities=()
+    )
+    whole = None if memory is None else int(memory)
+    return Probe(spec=spec, execute_s=0.4, latencies={1: 0.01, 16: 0.02}, memory=whole)
+
+
+def lanes(memory: float | None, *, of: float, cores: int = 64) -> int:
+    return seen(memory).lanes(cores=cores, memory=int(of), trials=500, policy=Policy())
+
+
+def test_lanes_of_libero_fit_into_memory_even_when_they_have_grown():
+    chosen = lanes(LIBERO_FIRST_LOOK, of=24 * GIB)
+    assert 20 <= chosen <= 26
+    assert chosen * LIBERO_FIRST_LOOK <= 0.8 * 24 * GIB
+    # What several workers share, a tenth of each, is resident once.
+    assert chosen * 0.9 * LIBERO_LARGEST <= 24 * GIB
+
+
+def test_where_memory_is_no_limit_cores_are():
+    assert lanes(LIBERO_FIRST_LOOK, of=24 * GIB, cores=2) < 10
+    assert lanes(None, of=24 * GIB) > lanes(LIBERO_FIRST_LOOK, of=24 * GIB)
+
+
+@pytest.mark.parametrize("of", [0.1, 0.5, 1.0])
+def test_a_worker_that_hardly_fits_runs_alone(of):
+    assert lanes(LIBERO_FIRST_LOOK, of=of * GIB) == 1
+
+
+def test_lanes_are_not_counted_for_a_policy_that_does_not_fit():
+    pytest.importorskip("metaworld")
+    with pytest.raises(SpecMismatchError, match=r"answers with 3 numbers an action; .* by 4\. "):
+        hocket.evaluate(
+            env="metaworld:reach", policy="zero", policy_config={"action_size": 3}, episodes=2
+        )

@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import av
+import pytest
+
+import hocket
+from hocket.core.data import Outcome
+from hocket.core.events import EpisodeFilmed, Event, Noted
+from hocket.records.folder import RunFolder, temporary
+from hocket.records.ledger import LedgerView
+from hocket.records.video.sink import videos_in
+from hocket.runs.video import FilmConfig, plan_shoot, sinks_of
+
+
+class Heard:
+    """A reader that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def on(self, event: Event) -> None:
+        self.events.append(event)
+
+    def close(self) -> None: ...
+
+    @property
+    def notes(self) -> list[str]:
+        return [event.text for event in self.events if isinstance(event, Noted)]
+
+
+def evaluate(folder: Path, env: str = "toy:image", **settings: Any) -> Heard:
+    heard = Heard()
+    settings = {"episodes": 4, "lanes": 2, "policy": "random", **settings}
+    report = hocket.evaluate(env=env, out=folder, readers=[heard], **settings)
+    assert report.complete
+    return heard
+
+
+def filmed(folder: Path) -> dict[int, list[str]]:
+    """Names of the videos of each seed's episode."""
+    with LedgerView.open(folder) as ledger:
+        episodes = ledger.episodes()
+        root = ledger.folder
+    found = {}
+    for episode in episodes:
+        place = root.attempt(episode.trial, episode.attempt)
+        videos = [*videos_in(place).values(), *videos_in(place, lossless=True).values()]
+        for path in videos:
+            with av.open(str(path), format="mp4") as container:
+                assert container.streams.video[0].frames == episode.steps + 1
+        found[episode.trial.seed] = sorted(path.name for path in videos)
+    return found
+
+
+BOTH = ["image.mp4", "wrist_image.mp4"]
+
+
+def test_by_default_the_first_episode_of_a_task_is_filmed(tmp_path: Path) -> None:
+    heard = evaluate(tmp_path / "run")
+    assert filmed(tmp_path / "run") == {0: BOTH, 1: [], 2: [], 3: []}
+    (event,) = [event for event in heard.events if isinstance(event, EpisodeFilmed)]
+    assert (event.trial.seed, event.done, event.total, event.error) == (0, 1, 1, None)
+    assert heard.notes == []
+
+
+@pytest.mark.parametrize("env", ["toy:image", "toy:pixels"])
+def test_failures_alone_are_filmed_whether_in_line_or_later(tmp_path: Path, env: str) -> None:
+    evaluate(tmp_path / "run", env, video="failures", episodes=6)
+    with LedgerView.open(tmp_path / "run") as ledger:
+        failed = {e.trial.seed for e in ledger.episodes() if e.outcome is Outcome.FAILURE}
+    found = filmed(tmp_path / "run")
+    assert {seed for seed, names in found.items() if names} == failed
+    assert 0 < len(failed) < 6
+
+
+def test_an_env_that_cannot_be_shown_again_is_filmed_in_line_and_the_cost_is_told(
+    tmp_path: Path,
+) -> None:
+    heard = evaluate(tmp_path / "run", "toy:pixels", video="first:2")
+    assert filmed(tmp_path / "run") == {0: ["image.mp4"], 1: ["image.mp4"], 2: [], 3: []}
+    (note,) = heard.notes
+    assert note.startswith("2 episodes were filmed while they ran, since pixels cannot be shown")
+    assert not [event for event in heard.events if isinstance(event, EpisodeFilmed)]
+
+
+def test_full_records_every_picture_and_none_records_no_steps(tmp_path: Path) -> None:
+    evaluate(tmp_path / "full", record="full", video="none")
+    lossless = ["image.lossless.m4v", "wrist_image.lossless.m4v"]
+    assert filmed(tmp_path / "full") == dict.fromkeys(range(4), lossless)
+    evaluate(tmp_path / "none", record="none")
+    assert filmed(tmp_path / "none") == {0: BOTH, 1: [], 2: [], 3: []}
+    assert len(list((tmp_path / "none").rglob("states.npz"))) == 1
+    assert list((tmp_path / "none" / "steps").glob("*")) == []
+
+
+def test_without_a_folder_nothing_is_recorded(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert hocket.evaluate(env="toy:image", policy="random", episodes=1, lanes=1).complete
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_env_without_cameras_is_no_trouble(tmp_path: Path) -> None:
+    heard = evaluate(tmp_path / "run", "toy:count")
+    assert filmed(tmp_path / "run") == {seed: [] for seed in range(4)}
+    assert heard.notes == []
+
+
+def test_the_results_do_not_depend_on_what_is_filmed(tmp_path: Path) -> None:
+    reports = [
+        hocket.evaluate(
+            env="toy:image", policy="random", out=tmp_path / video, episodes=3, lanes=2, video=video
+        )
+        for video in ("none", "all")
+    ]
+    outcomes = [[(e.outcome, e.total_reward) for e in report.episodes] for report in reports]
+    assert outcomes[0] == outcomes[1]
+
+
+def test_resuming_a_finished_run_makes_the_videos_that_are_missing(tmp_path: Path) -> None:
+    from hocket.runs.evaluation import resume
+
+    evaluate(tmp_path / "run", video="first:2")
+    place = tmp_path / "run" / "episodes" / "toy-image-image-1" / "0"
+    for name in BOTH:
+        (place / name).unlink()
+    assert resume(tmp_path / "run").complete
+    assert filmed(tmp_path / "run") == {0: BOTH, 1: BOTH, 2: [], 3: []}
+
+
+def test_a_film_that_was_interrupted_between_two_cameras_is_made_again(tmp_path: Path) -> None:
+    evaluate(tmp_path / "run", video="none")
+    folder = RunFolder.at(tmp_path / "run")
+    with LedgerView.open(folder) as ledger:
+        episodes = ledger.episodes()
+    place = folder.attempt(episodes[0].trial, 0)
+    (place / "image.mp4").touch()
+    there = plan_shoot(folder, episodes, FilmConfig())
+    assert [episode.trial.seed for episode in there.there] == [0]
+    temporary(place / "wrist_image.mp4").touch()
+    again = plan_shoot(folder, episodes, FilmConfig())
+    assert len(again.jobs) == 4
+    one = plan_shoot(folder, episodes, FilmConfig(cameras=("observation/wrist_image",)))
+    assert len(one.jobs) == 4
+    episodes[1:] = []
+    assert len(plan_shoot(folder, episodes, FilmConfig(again=True)).jobs) == 1
+
+
+def test_sinks_are_no_more_than_is_asked_for() -> None:
+    def names(**settings: Any) -> list[str]:
+        config = hocket.EvalConfig(env=("toy",), policy="random", **settings)
+        return [sink.name for sink in sinks_of(config)]
+
+    assert names() == ["steps", "states", "video"]
+    assert names(video="none") == ["steps", "states"]
+    assert names(record="none") == ["states", "video"]
+    assert names(record="none", video="none") == []
+    assert names(record="full") == ["steps", "states", "video", "video"]
+
+
+def test_what_rows_did_is_filmed_from_their_states(tmp_path: Path) -> None:
+    heard = evaluate(
+        tmp_path / "run",
+        env="mjx:reach",
+        env_config={"backend": "c", "threads": 1},
+        policy="reference-mjx",
+        video="first:2",
+    )
+    assert not [text for text in heard.notes if "film" in text]
+    assert filmed(tmp_path / "run") == {0: ["image.mp4"], 1: ["image.mp4"], 2: [], 3: []}
+
+
+def test_of_simulators_that_have_rows_alone_no_film_is_expected(tmp_path: Path) -> None:
+    heard = evaluate(tmp_path / "run", env="vector:envs.test_vector:Pendulums")
+    assert not [text for text in heard.notes if "film" in text]
+    assert not any(filmed(tmp_path / "run").values())

@@ -1,0 +1,1 @@
+"""What tests share: toys, rigs, peers and recorded runs."""

@@ -1,0 +1,283 @@
+"""Faults of real worker processes: each costs one attempt, and nobody else notices."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hocket.core.data import Ref
+from hocket.workers.inline import InlineRuntime
+from hocket.workers.local import LocalRuntime
+from hocket.workers.notices import (
+    LaneFailed,
+    LanesExecuted,
+    LanesReady,
+    LanesRecycled,
+    LanesUp,
+)
+from support.rig import DEADLINE_S, Rig, children, trials, wait_until
+
+FAULTS: list[tuple[dict[str, Any], str, str]] = [
+    ({"raise_at": 5}, "ToyError", "broke at step 5"),
+    ({"segfault_at": 5}, "WorkerCrashed", "SIGSEGV"),
+    ({"kill_at": 5}, "WorkerCrashed", "SIGKILL"),
+    ({"exit_at": 5}, "WorkerCrashed", "exited with code 3"),
+    ({"hang_at": 5}, "WorkerHung", "no step for"),
+    ({"drop_key_at": 5}, "ObservationError", "observation/state"),
+    ({"reshape_at": 5}, "ObservationError", "observation/state"),
+]
+
+
+@pytest.mark.parametrize(("fault", "kind", "text"), FAULTS, ids=[str(f[0]) for f in FAULTS])
+def test_fault_costs_one_attempt_and_the_others_do_not_notice(
+    fault: dict[str, Any], kind: str, text: str, tmp_path: Path
+) -> None:
+    planned = trials(4)
+    with Rig(lanes=2) as rig:
+        expected = rig.play(planned)
+    toy = {**fault, "fault_seed": 1, "once_file": str(tmp_path / "once")}
+    with Rig(lanes=2, toy=toy, fleet={"step_timeout_s": 1.0}) as rig:
+        assert rig.play(planned) == expected
+        (failed,) = rig.failures()
+    assert failed.kind == kind
+    assert text in failed.message
+    assert failed.attempt == 0
+    assert failed.gone == (kind != "ObservationError")
+
+
+def test_env_that_raises_sends_its_own_traceback() -> None:
+    with Rig(toy={"raise_at": 2}) as rig:
+        rig.begin()
+        rig.wait(LanesReady)
+        rig.execute(np.zeros((4, 4)))
+        failed = rig.wait(LaneFailed)
+    assert "toy.py" in failed.traceback
+    assert "ToyError: This toy broke at step 2." in failed.traceback
+
+
+def test_env_that_cannot_be_built_fails_its_attempt_and_the_worker_stays() -> None:
+    with Rig(toy={"raise_in_init": True}) as rig:
+        for attempt in range(2):
+            rig.begin(attempt=attempt)
+            failed = rig.wait(LaneFailed)
+            assert (failed.kind, failed.attempt, failed.gone) == ("ToyError", attempt, False)
+            assert "This toy cannot be built." in failed.traceback
+        assert sum(isinstance(notice, LanesUp) for notice in rig.heard) == 1
+
+
+def test_unknown_task_is_named_with_the_nearest() -> None:
+    with Rig() as rig:
+        rig.begin(task="cuont")
+        failed = rig.wait(LaneFailed)
+    assert failed.kind == "UnknownNameError"
+    assert "Did you mean 'count'" in failed.message
+
+
+@pytest.mark.parametrize(
+    ("actions", "kind"),
+    [
+        (np.zeros((3, 5)), "ChunkShapeError"),
+        (np.full((3, 4), np.nan), "ChunkValueError"),
+    ],
+)
+def test_chunk_that_does_not_fit_fails_its_attempt_only(actions: Any, kind: str) -> None:
+    with Rig() as rig:
+        rig.begin()
+        rig.wait(LanesReady)
+        rig.execute(actions)
+        failed = rig.wait(LaneFailed)
+        assert (failed.kind, failed.gone) == (kind, False)
+        rig.begin()
+        rig.wait(LanesReady)
+
+
+def test_missing_key_is_named_when_the_policy_reads_it() -> None:
+    with Rig(reads=("observation/depth",)) as rig:
+        rig.begin()
+        failed = rig.wait(LaneFailed)
+    assert failed.kind == "ObservationError"
+    assert "observation/depth" in failed.message
+
+
+def test_native_crash_leaves_its_last_words() -> None:
+    with Rig(toy={"segfault_at": 3}) as rig:
+        rig.begin()
+        rig.wait(LanesReady)
+        rig.execute(np.zeros((4, 4)))
+        failed = rig.wait(LaneFailed)
+    assert "Fatal Python error: Segmentation fault" in failed.message
+    assert "_misbehave" in failed.message
+
+
+def test_leaking_env_is_killed_in_the_middle_of_an_episode() -> None:
+    toy = {"leak": 20_000_000, "step_s": 0.05, "length_min": 9999, "length_max": 9999}
+    with Rig(toy=toy, fleet={"worker_memory": 300_000_000}) as rig:
+        rig.begin()
+        rig.wait(LanesReady)
+        rig.execute(np.zeros((200, 4)))
+        failed = rig.wait(LaneFailed)
+        assert (failed.kind, failed.gone) == ("WorkerMemory", True)
+        rig.wait(LanesUp)
+
+
+@pytest.mark.parametrize("slow", ["build_s", "reset_s"])
+def test_env_that_is_not_ready_in_time_is_given_up(slow: str) -> None:
+    with Rig(toy={slow: 3600.0}, fleet={"start_timeout_s": 1.0}) as rig:
+        rig.begin()
+        failed = rig.wait(LaneFailed)
+        assert (failed.kind, failed.gone) == ("WorkerHung", True)
+
+
+def test_hanging_env_is_told_with_the_place_where_it_hangs() -> None:
+    with Rig(toy={"hang_at": 2}, fleet={"step_timeout_s": 0.5}) as rig:
+        rig.begin()
+        rig.wait(LanesReady)
+        rig.execute(np.zeros((4, 4)))
+        assert "toy.py" in rig.wait(LaneFailed).message
+
+
+def test_slow_steps_within_the_timeout_are_progress() -> None:
+    toy = {"step_s": 0.4, "length_min": 6, "length_max": 6}
+    with Rig(toy=toy, fleet={"step_timeout_s": 1.5}) as rig:
+        rig.begin()
+        rig.wait(LanesReady)
+        rig.execute(np.zeros((6, 4)))
+        assert rig.wait(LanesExecuted).steps == [6]
+
+
+def test_worker_killed_while_idle_is_replaced_without_an_attempt_lost() -> None:
+    with Rig() as rig:
+        rig.wait(LanesUp)
+        (worker,) = children(children(os.getpid())[-2])
+        os.kill(worker, signal.SIGKILL)
+        assert "SIGKILL" in rig.wait(LanesRecycled).reason
+        rig.wait(LanesUp)
+        assert rig.failures() == []
+
+
+def test_zygote_that_dies_is_replaced_with_its_workers() -> None:
+    before = set(children(os.getpid()))
+    with Rig(lanes=2) as rig:
+        rig.begin(lane=0)
+        rig.wait(LanesReady)
+        zygote = min(set(children(os.getpid())) - before)
+        os.kill(zygote, signal.SIGKILL)
+        failed = rig.wait(LaneFailed)
+        assert failed.kind == "WorkerCrashed"
+        assert "forks workers" in failed.message
+        rig.begin(lane=0)
+        rig.wait(LanesReady)
+
+
+def test_interpreter_that_is_not_there_is_reported_and_not_tried_forever() -> None:
+    with Rig(python="/no/such/python") as rig:
+        failed = rig.wait(LaneFailed)
+        assert (failed.kind, failed.attempt) == ("WorkerStart", -1)
+        assert "/no/such/python" in failed.message
+        assert rig.fleet.poll(1.5) == []
+
+
+def test_interpreter_that_cannot_run_workers_says_why(tmp_path: Path) -> None:
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\necho 'no numpy here' >&2\nexit 7\n")
+    broken.chmod(0o755)
+    with Rig(python=str(broken)) as rig:
+        failed = rig.wait(LaneFailed)
+        assert failed.kind == "WorkerStart"
+        assert "no numpy here" in failed.message
+        assert "code 7" in failed.message
+        rig.begin(attempt=4)
+        lost = rig.wait(LaneFailed, lambda notice: notice.attempt == 4)
+        assert lost.kind == "WorkerStart"
+
+
+def test_output_of_envs_stays_off_the_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "noisy_envs.py").write_text(
+        "import os, sys\n"
+        "from hocket.testing.toy import ToyConfig, ToyEnv\n"
+        "def make():\n"
+        "    print('hear me')\n"
+        "    os.system('echo and me')\n"
+        "    os.write(2, b'and me too')\n"
+        "    return ToyEnv('count', ToyConfig(exit_at=2))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    with Rig(suite=Ref(name="noisy_envs:make")) as rig:
+        rig.begin(task="make")
+        rig.wait(LanesReady)
+        rig.execute(np.zeros((4, 4)))
+        message = rig.wait(LaneFailed).message
+    assert "hear me\nand me\nand me too" in message
+    out, err = capfd.readouterr()
+    assert (out, err) == ("", "")
+
+
+def test_chatty_env_fills_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "chatty_envs.py").write_text(
+        "from hocket.testing.toy import ToyConfig, ToyEnv\n"
+        "class Chatty(ToyEnv):\n"
+        "    def advance(self, action):\n"
+        "        print('blah' * 50_000, flush=True)\n"
+        "        return super().advance(action)\n"
+        "def make():\n"
+        "    return Chatty('count', ToyConfig(step_s=0.02, kill_at=150, length_min=999,"
+        " length_max=999))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    with Rig(suite=Ref(name="chatty_envs:make")) as rig:
+        rig.begin(task="make")
+        rig.wait(LanesReady)
+        rig.execute(np.zeros((200, 4)))
+        failed = rig.wait(LaneFailed)
+    assert failed.message.endswith("blah")
+    assert len(failed.message) < 10_000
+
+
+def test_env_that_calls_exit_fails_its_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "leaving_envs.py").write_text("def make():\n    raise SystemExit('bye')\n")
+    monkeypatch.chdir(tmp_path)
+    with Rig(suite=Ref(name="leaving_envs:make")) as rig:
+        rig.begin(task="make")
+        failed = rig.wait(LaneFailed)
+        assert (failed.kind, failed.gone) == ("SystemExit", False)
+
+
+def test_inline_env_that_raises_is_built_anew(tmp_path: Path) -> None:
+    toy = {"raise_at": 5, "fault_seed": 1, "once_file": str(tmp_path / "once")}
+    with Rig() as rig:
+        expected = rig.play(trials(2))
+    with Rig(runtime=InlineRuntime(), toy=toy) as rig:
+        assert rig.play(trials(2)) == expected
+        assert [failed.kind for failed in rig.failures()] == ["ToyError"]
+
+
+def test_pause_of_the_parent_is_no_hang_of_the_worker() -> None:
+    toy = {"step_s": 0.3, "length_min": 40, "length_max": 40}
+    with Rig(toy=toy, fleet={"step_timeout_s": 2.0}) as rig:
+        rig.begin()
+        rig.wait(LanesReady)
+        rig.execute(np.zeros((20, 4)))
+        time.sleep(5.5)
+        assert rig.wait(LanesExecuted).steps == [20]
+
+
+def test_worker_memory_is_read_from_the_process() -> None:
+    with Rig() as rig:
+        rig.wait(LanesUp)
+        runtime = LocalRuntime()
+        link = runtime.start(rig.spec)
+        try:
+            wait_until(lambda: (link.memory() or 0) > 1_000_000, DEADLINE_S)
+        finally:
+            link.kill()
+            runtime.close()
