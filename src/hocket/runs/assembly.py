@@ -10,18 +10,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hocket.core import plugins
-from hocket.core.plugins import share_settings
-from hocket.engine.batches import HANDLING_ROW_S, HANDLING_S, BatchConfig, Batches
+from hocket.core.contracts.env import Suite
 from hocket.core.contracts.policy import Policy, Replicas, Sessions
 from hocket.core.contracts.runtime import Runtime, WorkerSpec
-from hocket.core.contracts.env import Suite
 from hocket.core.data import PolicySpec, Ref, TaskInfo, Trial
+from hocket.core.plugins import share_settings
+from hocket.engine.batches import HANDLING_ROW_S, HANDLING_S, BatchConfig, Batches
+from hocket.engine.inference import Inference
+from hocket.engine.scheduler import Scheduler, SchedulerConfig
 from hocket.errors import ConfigError, PolicyError, UsageError
 from hocket.runs.config import EvalConfig
 from hocket.workers.fleet import Fleet, FleetConfig
 from hocket.workers.suites import has_rows
-from hocket.engine.inference import Inference
-from hocket.engine.scheduler import Scheduler, SchedulerConfig
 
 _EXAMINE = """
 import importlib.util, json, sys

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hocket.core import plugins
-from hocket.records.video.contact_sheet import contact_sheet, is_picture, write_png
 from hocket.core.contracts.policy import Binds, Policy, Sends, Sessions
 from hocket.core.contracts.runtime import Runtime, WorkerSpec
 from hocket.core.data import (
@@ -30,8 +29,9 @@ from hocket.core.data import (
     Row,
     Trial,
 )
-from hocket.errors import EnvError, PolicyError, UnknownNameError, WorkerFailed
 from hocket.core.plugins import did_you_mean
+from hocket.errors import EnvError, PolicyError, UnknownNameError, WorkerFailed
+from hocket.records.video.contact_sheet import contact_sheet, is_picture, write_png
 from hocket.runs.probe import Probe, probe
 
 if TYPE_CHECKING:

@@ -16,17 +16,17 @@ from pathlib import Path
 from hocket.core.contracts.policy import Policy
 from hocket.core.contracts.recorder import Reader
 from hocket.core.data import Episode, Outcome, Trial
+from hocket.core.plugins import did_you_mean
+from hocket.engine.trials import Task
 from hocket.errors import ConfigError, HocketError, UsageError
+from hocket.records.folder import RunFolder
+from hocket.runs.assembly import build_policy
 from hocket.runs.config import EvalConfig
 from hocket.runs.export.chosen import Choice
 from hocket.runs.export.exporting import FORMATS, ExportConfig, export_run
 from hocket.runs.export.target import refuse_existing
 from hocket.runs.export.watching import Silent, Watcher
-from hocket.records.folder import RunFolder
-from hocket.runs.assembly import build_policy
-from hocket.core.plugins import did_you_mean
 from hocket.runs.run import Run
-from hocket.engine.trials import Task
 
 RUN = "run"
 """The target that is no dataset, but the run folder alone."""

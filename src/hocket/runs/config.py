@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from hocket.core import plugins
+from hocket.engine.chunk_rules import make_rule
 from hocket.errors import ConfigError
 from hocket.records.video.selection import Wish
-from hocket.engine.chunk_rules import make_rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from hocket.core import machine, plugins
 from hocket.adapters.envs.gl import backends
+from hocket.core import machine, plugins
 from hocket.workers.shm import create_block
 
 State = Literal["ok", "missing", "slow"]

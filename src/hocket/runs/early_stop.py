@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from hocket.core.data import Episode, Outcome, Trial
-from hocket.errors import UsageError
 from hocket.core.events import AttemptsBegan, EpisodesSealed, Event
+from hocket.errors import UsageError
 from hocket.results.compare.sequential import Look, PairedSequentialTest, StepSequentialTest
 
 Plan = Callable[[Sequence[Trial]], None]

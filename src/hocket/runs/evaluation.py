@@ -10,9 +10,9 @@ from typing import Any
 from hocket.core.contracts.policy import Policy
 from hocket.core.contracts.recorder import Reader
 from hocket.errors import UsageError
-from hocket.runs.config import EvalConfig
-from hocket.runs.assembly import plan_trials, require_policy
 from hocket.results.report import Report
+from hocket.runs.assembly import plan_trials, require_policy
+from hocket.runs.config import EvalConfig
 from hocket.runs.run import Run
 
 __all__ = ["EvalConfig", "evaluate", "plan_trials", "resume", "run_evaluation"]

@@ -20,17 +20,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hocket.records import run_file as run_config
 from hocket.core.contracts.recorder import Reader
 from hocket.errors import ConfigError, HocketError
-from hocket.runs.config import EvalConfig
-from hocket.workers.fleets import Fleets
+from hocket.records import run_file as run_config
 from hocket.records.folder import RunFolder
 from hocket.results.page.jobs_page import write_jobs_page
 from hocket.results.report import Report
-from hocket.runs.run import Run
 from hocket.results.scores import named_table
 from hocket.results.tables import ResultTable
+from hocket.runs.config import EvalConfig
+from hocket.runs.run import Run
+from hocket.workers.fleets import Fleets
 
 _NAME = re.compile(r"[\w.-]+")
 

@@ -10,12 +10,12 @@ from typing import TypeVar
 from hocket import errors
 from hocket.core.contracts.policy import Binds, Policy
 from hocket.core.contracts.runtime import Runtime, WorkerSpec
-from hocket.engine.model import Latency, Work, best_lanes
 from hocket.core.data import Chunk, EnvSpec, Row, Trial, noise_seed
+from hocket.engine.inference import Job, Seat, account
+from hocket.engine.model import Latency, Work, best_lanes
 from hocket.errors import EnvError, HocketError, PolicyError, WorkerFailed
 from hocket.workers import notices
 from hocket.workers.fleet import Fleet, FleetConfig
-from hocket.engine.inference import Job, Seat, account
 
 _LONGEST_TIMING_S = 3.0
 NoticeT = TypeVar("NoticeT", bound=notices.Notice)

@@ -10,28 +10,31 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hocket.records import run_file as run_config
+from hocket import __version__
 from hocket.core import machine
-from hocket.runs.check import check_specs
 from hocket.core.contracts.policy import Policy
 from hocket.core.contracts.recorder import Reader
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import EnvSpec, Episode, Trial
-from hocket.runs.early_stop import Decider, paired_with, rounds_of, sequential_test
+from hocket.core.events import Event, Noted, SpecLearned
+from hocket.engine.chunk_rules import make_rule
+from hocket.engine.inference import Inference
 from hocket.engine.loop import Engine, EngineConfig
+from hocket.engine.trials import TrialQueue
 from hocket.errors import (
     MissingExtraError,
     RunFolderError,
     SpecMismatchError,
     UsageError,
 )
-from hocket.runs.config import EvalConfig
-from hocket.core.events import Event, Noted, SpecLearned
-from hocket.workers.fleets import Fleets
-from hocket.runs.video import InLineCost, film_wanted, orders_of, require_encoders, sinks_of
-from hocket.engine.inference import Inference
+from hocket.records import run_file as run_config
+from hocket.records.chunks import ChunkRows
 from hocket.records.ledger import Ledger, LedgerView
+from hocket.records.steps import StepRows
+from hocket.records.video.selection import Wish
 from hocket.results.page.report_page import write_report_page
+from hocket.results.report import Report, Throughput
+from hocket.results.tally import Tally
 from hocket.runs.assembly import (
     build_batches,
     build_policy,
@@ -46,15 +49,12 @@ from hocket.runs.assembly import (
     suites_of,
     worker_spec,
 )
+from hocket.runs.check import check_specs
+from hocket.runs.config import EvalConfig
+from hocket.runs.early_stop import Decider, paired_with, rounds_of, sequential_test
 from hocket.runs.probe import probe
-from hocket.records.chunks import ChunkRows
-from hocket.records.steps import StepRows
-from hocket.records.video.selection import Wish
-from hocket.engine.chunk_rules import make_rule
-from hocket.results.report import Report, Throughput
-from hocket.results.tally import Tally
-from hocket.engine.trials import TrialQueue
-from hocket import __version__
+from hocket.runs.video import InLineCost, film_wanted, orders_of, require_encoders, sinks_of
+from hocket.workers.fleets import Fleets
 
 _DEFAULT_VIDEO = EvalConfig.__dataclass_fields__["video"].default
 _ROWS = 256

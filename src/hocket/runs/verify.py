@@ -12,13 +12,13 @@ import numpy as np
 
 from hocket.core.contracts.policy import Policy
 from hocket.core.data import Actions, Array, Batch, Episode, Outcome, PolicySpec, Trial
+from hocket.core.plugins import did_you_mean
 from hocket.errors import EnvError, PolicyError, RunFolderError, UnknownNameError
-from hocket.runs.config import EvalConfig
 from hocket.records.folder import Place, RunFolder
 from hocket.records.ledger import Ledger, LedgerView
-from hocket.core.plugins import did_you_mean
 from hocket.records.states import FILE, load_states
 from hocket.records.steps import load_steps
+from hocket.runs.config import EvalConfig
 from hocket.runs.run import Run
 
 _NUMBERS = ("action", "reward", "terminated", "truncated", "success")

@@ -9,15 +9,15 @@ from typing import Any
 from hocket.core import machine, plugins
 from hocket.core.contracts.runtime import Runtime, WorkerSpec
 from hocket.core.data import Episode, Outcome, Ref, Trial
-from hocket.runs.config import EvalConfig
 from hocket.core.events import ChunksExecuted, EpisodeFilmed, Event, Noted, SpecLearned
 from hocket.records.folder import TEMPORARY, RunFolder
-from hocket.runs.assembly import suites_of
+from hocket.records.states import FILE
 from hocket.records.video.encoder import Quality, require_encoder
 from hocket.records.video.rerender import Filmed, Job, RenderingConfig, film
-from hocket.records.states import FILE
-from hocket.records.video.sink import file_name, videos_in
 from hocket.records.video.selection import Orders, Wish, is_filmed_later, restored
+from hocket.records.video.sink import file_name, videos_in
+from hocket.runs.assembly import suites_of
+from hocket.runs.config import EvalConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from support.exported_runs import EPISODES, TOY, episodes_of, export, run_toy
 from hocket.core.data import Outcome
 from hocket.records.steps import load_steps
+from support.exported_runs import EPISODES, TOY, episodes_of, export, run_toy
 
 
 def test_every_number_is_the_ledgers(image_run: Path, tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.exported_runs import episodes_of, export, truth
 from hocket.records.states import FILE, load_states
 from hocket.records.steps import load_steps
 from hocket.runs.export.chosen import Choice
+from support.exported_runs import episodes_of, export, truth
 
 h5py = pytest.importorskip("h5py")
 

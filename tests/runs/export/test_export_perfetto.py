@@ -8,9 +8,9 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from support.exported_runs import episodes_of, export
 from hocket.records.chunks import load_chunks
 from hocket.runs.export.chosen import Choice
+from support.exported_runs import episodes_of, export
 
 
 def trace(path: Path) -> list[dict[str, Any]]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from support.exported_runs import episodes_of, export
 from hocket.errors import MissingExtraError
+from support.exported_runs import episodes_of, export
 
 try:
     import rerun  # noqa: F401

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from support.exported_runs import EPISODES, episodes_of, export, run_toy
 from hocket.cli import main
 from hocket.core.data import Outcome
 from hocket.errors import MissingExtraError, RunFolderError, UnknownNameError, UsageError
 from hocket.runs.export.chosen import Choice
 from hocket.runs.export.exporting import FORMATS
+from support.exported_runs import EPISODES, episodes_of, export, run_toy
 
 
 @pytest.mark.parametrize("form", FORMATS)

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hocket.core.data import Episode, Outcome
+from hocket.core.plugins import did_you_mean
 from hocket.errors import RunFolderError, UnknownNameError, UsageError
 from hocket.records.folder import RunFolder
 from hocket.records.ledger import LedgerView
 from hocket.results.page.recorded import RecordedRun, open_recorded
-from hocket.core.plugins import did_you_mean
 
 _TRIES = 10
 _BATCH = 16 * 1024

@@ -13,19 +13,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hocket.core.data import Array, Episode, TaskInfo
+from hocket.core.plugins import did_you_mean
 from hocket.errors import HocketError, RunFolderError, UsageError
+from hocket.records.states import FILE as STATES
+from hocket.records.states import load_states
+from hocket.records.steps import StepsConfig, load_steps
+from hocket.records.video.encoder import FALLBACK_RATE
+from hocket.records.video.sink import videos_in
+from hocket.runs.assembly import suites_of, tasks_of
 from hocket.runs.config import EvalConfig
 from hocket.runs.export.chosen import ChosenRun
 from hocket.runs.export.observing import FILE as OBSERVATIONS
 from hocket.runs.export.restaging import STAGE, Restaging, attempt_in, plan_restaging, restage
 from hocket.runs.export.watching import Watcher
-from hocket.runs.assembly import suites_of, tasks_of
-from hocket.core.plugins import did_you_mean
-from hocket.records.video.encoder import FALLBACK_RATE
-from hocket.records.states import FILE as STATES
-from hocket.records.states import load_states
-from hocket.records.steps import StepsConfig, load_steps
-from hocket.records.video.sink import videos_in
 
 if TYPE_CHECKING:
     from hocket.runs.export.exporting import ExportConfig

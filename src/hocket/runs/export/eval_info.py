@@ -19,10 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hocket.core.data import Episode, Outcome
+from hocket.results.report import FILE_NAME, Report
 from hocket.runs.export.chosen import ChosenRun, read_table
 from hocket.runs.export.target import new_file
 from hocket.runs.export.watching import Watcher
-from hocket.results.report import FILE_NAME, Report
 
 if TYPE_CHECKING:
     from hocket.runs.export.exporting import ExportConfig

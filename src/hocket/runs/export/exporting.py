@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hocket.core.plugins import did_you_mean
 from hocket.errors import ConfigError, UnknownNameError
 from hocket.runs.export.chosen import Choice, ChosenRun, open_chosen
 from hocket.runs.export.target import refuse_existing
 from hocket.runs.export.watching import Silent, Watcher
-from hocket.core.plugins import did_you_mean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

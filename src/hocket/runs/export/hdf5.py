@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hocket import __version__
 from hocket.core.data import Array
 from hocket.errors import MissingExtraError, RunFolderError
 from hocket.runs.export.chosen import ChosenRun
@@ -24,7 +25,6 @@ from hocket.runs.export.demonstrations import Demonstration, Demonstrations, cam
 from hocket.runs.export.pictures import pictures, size_of
 from hocket.runs.export.target import new_file, scratch_folder
 from hocket.runs.export.watching import Watcher
-from hocket import __version__
 
 if TYPE_CHECKING:
     from hocket.runs.export.exporting import ExportConfig

@@ -21,6 +21,7 @@ import pyarrow as pa
 from hocket.core import machine
 from hocket.core.data import Array
 from hocket.errors import UsageError
+from hocket.records.video.encoder import exact_rate
 from hocket.runs.export.chosen import ChosenRun
 from hocket.runs.export.demonstrations import Demonstration, Demonstrations, camera_name
 from hocket.runs.export.lerobot_meta import Tasks, data_path, write_info, write_stats
@@ -29,7 +30,6 @@ from hocket.runs.export.lerobot_tables import DATA_MB, EpisodeRows, FrameFiles
 from hocket.runs.export.lerobot_video import CameraFiles, Clip
 from hocket.runs.export.target import new_folder, scratch_folder
 from hocket.runs.export.watching import Watcher
-from hocket.records.video.encoder import exact_rate
 
 if TYPE_CHECKING:
     from hocket.runs.export.exporting import ExportConfig

@@ -11,9 +11,9 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from hocket.records.video.encoder import require_encoder
 from hocket.runs.export.lerobot_stats import PictureStats, sampled
 from hocket.runs.export.pictures import decoded
-from hocket.records.video.encoder import require_encoder
 
 CODEC = "h264"
 _ENCODER = "libx264"

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hocket.core.contracts.recorder import AttemptStart, SinkNeeds, StepRecord
 from hocket.core.data import Array, Outcome
 from hocket.errors import ObservationError
 from hocket.records.video.frames import cameras_in
-from hocket.core.contracts.recorder import AttemptStart, SinkNeeds, StepRecord
 
 SINK = "hocket.runs.export.observing:ObservationSink"
 FILE = "observations.npz"

@@ -19,17 +19,17 @@ from hocket.core import machine, plugins
 from hocket.core.contracts.runtime import Runtime, WorkerSpec
 from hocket.core.data import Episode, Ref
 from hocket.errors import RunFolderError
+from hocket.records.folder import RunFolder
+from hocket.records.states import FILE
+from hocket.records.video.encoder import Quality, require_encoder
+from hocket.records.video.rerender import Filmed, Job, RenderingConfig, film
+from hocket.records.video.selection import restored
+from hocket.records.video.sink import videos_in
+from hocket.runs.assembly import suites_of
 from hocket.runs.config import EvalConfig
 from hocket.runs.export.chosen import ChosenRun, read_table
 from hocket.runs.export.observing import SINK
 from hocket.runs.export.watching import Watcher
-from hocket.records.folder import RunFolder
-from hocket.runs.assembly import suites_of
-from hocket.records.video.encoder import Quality, require_encoder
-from hocket.records.video.rerender import Filmed, Job, RenderingConfig, film
-from hocket.records.states import FILE
-from hocket.records.video.sink import videos_in
-from hocket.records.video.selection import restored
 
 if TYPE_CHECKING:
     from hocket.runs.export.exporting import ExportConfig
