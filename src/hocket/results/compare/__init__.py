@@ -1,0 +1,1 @@
+"""Two runs on the same trials: whether they differ, and by how much."""
