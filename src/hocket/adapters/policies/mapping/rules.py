@@ -22,7 +22,7 @@ class Field:
     sources: tuple[str, ...]
     """Keys of the observation; several are flattened and joined end to end."""
     slice: tuple[int, int] | None = None
-    """Of the last axis."""
+    """Start and stop on the last axis."""
     rotate: int = 0
     """Degrees, counter-clockwise: 0, 90, 180 or 270."""
     resize: tuple[int, int] | None = None
@@ -71,7 +71,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gripper:
-    """The gripper's place in an action, and how the server's numbers become the env's."""
+    """Which column of an action is the gripper, and how the server's numbers become the env's."""
 
     index: int = -1
     threshold: float | None = None
@@ -96,7 +96,7 @@ class ActionRule:
     """How a server's actions become the env's."""
 
     slice: tuple[int, int] | None = None
-    """Of the columns."""
+    """Start and stop among the columns."""
     gripper: Gripper | None = None
     clip: tuple[float, float] | None = None
 
@@ -152,13 +152,12 @@ class RuleMapping:
         """What the server is asked, from one env's observation."""
         found: dict[str, Any] = {}
         for key, field in self.fields.items():
-            place = found
             head, _, tail = key.partition("/")
+            value = field.make(key, observation, self.name)
             if tail and head in self.nested:
-                place, key_there = found.setdefault(head, {}), tail
+                found.setdefault(head, {})[tail] = value
             else:
-                key_there = key
-            place[key_there] = field.make(key, observation, self.name)
+                found[key] = value
         if self.prompt is not None:
             found[self.prompt] = prompt
         return found
