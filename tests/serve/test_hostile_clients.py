@@ -171,7 +171,7 @@ def footprint(server: Running) -> dict[str, int]:
         "threads": threading.active_count(),
         "tasks": asyncio.run_coroutine_threadsafe(tasks(), server.loop).result(WAIT_S),
     }
-    kinds = ("Lane", "Caller", "ServerConnection", "_Waiting")
+    kinds = ("_Pace", "Caller", "ServerConnection", "_Waiting")
     for kind in kinds:
         counts[kind] = sum(type(found).__name__ == kind for found in gc.get_objects())
     return counts

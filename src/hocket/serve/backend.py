@@ -37,12 +37,14 @@ from hocket.core.data import (
     Trial,
 )
 from hocket.errors import HocketError, ObservationError, WireError
-from hocket.serve.batching import Batcher, Lane, Overloaded, Served
+from hocket.serve.batching import Batcher, Overloaded, Served
 from hocket.serve.metrics import Metrics
 from hocket.workers.plain import env_spec_from_plain
 
 MAX_SHARED_BYTES = 1 << 32
+"""The largest shared memory file that is mapped."""
 SESSION_IDLE_S = 3600.0
+"""Seconds without a row after which a session is ended. Chosen by hand; no benchmark row."""
 _LOG = logging.getLogger("hocket.serve")
 STOCK_SUITE = "openpi"
 """Suite of the trials that rows of stock clients stand for."""
@@ -53,7 +55,7 @@ class Caller:
     """One connection, as a backend knows it."""
 
     name: str
-    lanes: list[Lane] = field(default_factory=list)
+    lanes: list[int] = field(default_factory=list)
     asked: int = 0
     sessions: set[str] = field(default_factory=set)
     sent_at: float | None = None
@@ -86,7 +88,7 @@ class PolicyOptions:
     action_size: int | None = None
     """For policies that adapt to an env: numbers a step, from -1 to 1."""
     seed: int = 0
-    """Of the noise for requests that bring no seed."""
+    """Seeds the noise for requests that bring no seed of their own."""
     max_queue: int = 1024
     warm_up: bool = True
 

@@ -31,14 +31,14 @@ class Metrics:
         self.concurrency = 1
 
     def answered(self, rows: int, seconds: float) -> None:
-        """One request was answered so long after it came."""
+        """Count a request that was answered, `seconds` after it came."""
         self.requests += 1
         self.rows += rows
         self.latency_sum_s += seconds
         self._latencies.append(seconds)
 
     def inferred(self, size: int, seconds: float) -> None:
-        """One batch was inferred."""
+        """Count a batch that was inferred."""
         self._batches[size] += 1
         self.busy_s += seconds
 
@@ -71,7 +71,7 @@ class Metrics:
         yield "# HELP hocket_errors_total Requests that ended in an error, by kind."
         yield "# TYPE hocket_errors_total counter"
         for kind, count in sorted(self.errors.items()):
-            yield f'hocket_errors_total{{kind="{kind}"}} {count}'
+            yield f'hocket_errors_total{{kind="{_escaped(kind)}"}} {count}'
         yield from _one("connections", "gauge", "Open connections.", self.connections)
         yield from _one(
             "connections_total", "counter", "Connections ever opened.", self.connections_total
@@ -99,6 +99,11 @@ class Metrics:
         yield f'hocket_batch_size_bucket{{le="+Inf"}} {self.batches}'
         yield f"hocket_batch_size_sum {sum(size * n for size, n in self._batches.items())}"
         yield f"hocket_batch_size_count {self.batches}"
+
+
+def _escaped(text: str) -> str:
+    """Text as it may stand between the quotes of a label."""
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
 def _one(name: str, kind: str, text: str, value: float) -> Iterator[str]:
