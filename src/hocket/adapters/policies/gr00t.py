@@ -34,6 +34,7 @@ from hocket.errors import (
 DEFAULT_PORT = 5555
 TOKEN_VARIABLE = "HOCKET_API_KEY"
 PING_S = 2.0
+"""Seconds for one ping while the server comes up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
