@@ -84,7 +84,7 @@ class PolicyOptions:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """Sent to clients first, beside hocket's own key."""
     prompt: str = ""
-    """For requests without one."""
+    """The prompt of requests that bring none."""
     action_size: int | None = None
     """For policies that adapt to an env: numbers a step, from -1 to 1."""
     seed: int = 0
@@ -249,8 +249,8 @@ class PolicyBackend:
         }
 
     def _touch(self, rows: list[Row]) -> None:
-        """Keep the sessions of these rows, and end those whose client was not heard of for long:
-        it died without a word, and nobody else would."""
+        """Keep the sessions of these rows, and end those whose client has sent nothing for long:
+        a client that died cannot end them itself."""
         now = time.monotonic()
         for row in rows:
             self._sessions.pop(row.session, None)
@@ -281,7 +281,7 @@ class PolicyBackend:
         return await asyncio.gather(*self._batcher.submit(lanes, rows, views))
 
     async def _warm_up(self, row: Row, view: Observation) -> None:
-        """With the first request, where the policy does not say what it reads."""
+        """Warm up with the first request, where the policy does not say what it reads."""
         if self._is_warm:
             return
         try:

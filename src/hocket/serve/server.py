@@ -52,7 +52,7 @@ class Listening:
 
     host: str = "127.0.0.1"
     port: int = 8000
-    """0 takes any free one."""
+    """0 takes any free port."""
     unix_path: str | None = None
     """A local socket instead of host and port."""
     keys: Keys = NO_KEYS
@@ -60,7 +60,7 @@ class Listening:
     max_message_bytes: int = 64 << 20
     max_connections: int = 1024
     drain_s: float = 30.0
-    """For requests under way when the server is told to end."""
+    """Seconds for requests under way when the server is told to end."""
 
 
 class PolicyServer:

@@ -72,7 +72,7 @@ class IsaacLab:
         )
 
     def make_rows(self, task: str, rows: int) -> IsaacRows:
-        """The env, once: Isaac Sim holds one stage in a process."""
+        """Make the env, once: Isaac Sim holds one stage in a process."""
         if self._is_made:
             raise EnvError(
                 "Isaac Sim cannot be built a second time in this process. Start the run again: "
@@ -157,7 +157,7 @@ class IsaacRows:
 
     @contextmanager
     def _restoring(self, ids: Any) -> Any:
-        """Whatever happens inside, these rows are afterwards where they were."""
+        """Put these rows back where they were, whatever happens inside."""
         env = self._env
         scene = pick(env.scene.get_state(is_relative=False), ids)
         tensors = self._tensors.take(ids)

@@ -28,7 +28,7 @@ _SUCCESS_KEYS = ("success", "is_success")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VectorConfig:
-    """What a vector env does not say."""
+    """What a vector env does not say of its task."""
 
     prompt: str = ""
     max_steps: int | None = None

@@ -139,7 +139,7 @@ def find_dtype(name: str) -> torch.dtype:
 
 
 def own_dtype(module: torch.nn.Module) -> torch.dtype:
-    """What a module computes in, told by its first parameter."""
+    """What a module computes in: the dtype of its first floating-point parameter."""
     import torch
 
     for parameter in module.parameters():
@@ -149,7 +149,7 @@ def own_dtype(module: torch.nn.Module) -> torch.dtype:
 
 
 def on_device(device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """Kernels that a module launches without naming a device go to the current one."""
+    """Make a device the current one: kernels launched without naming a device go there."""
     import torch
 
     return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()

@@ -51,9 +51,9 @@ class SidecarConfig:
     config: Mapping[str, Any] = field(default_factory=dict)
     """The policy's own settings."""
     ready_timeout_s: float = 600.0
-    """For the policy to load."""
+    """Seconds for the policy to load."""
     timeout_s: float = 600.0
-    """For one inference; the first may compile."""
+    """Seconds for one inference; the first may compile."""
 
 
 class Sidecar:
@@ -74,7 +74,7 @@ class Sidecar:
 
     @property
     def spec(self) -> PolicySpec:
-        """The policy's own; loads it the first time."""
+        """What the policy says of itself. The first call loads it."""
         return self._living().client.spec
 
     def bind(self, spec: EnvSpec) -> None:
@@ -88,7 +88,7 @@ class Sidecar:
         try:
             return child.client.infer(batch)
         except PolicyUnavailableError as exc:
-            raise PolicyUnavailableError(f"{exc}\n{child.obituary()}") from exc
+            raise PolicyUnavailableError(f"{exc}\n{child.status()}") from exc
 
     def begin_session(self, row: Row) -> None:
         self._living().client.begin_session(row)
@@ -111,7 +111,7 @@ class Sidecar:
             if self._child is not None and self._child.is_alive:
                 return self._child
             if self._child is not None:
-                last = self._child.obituary()
+                last = self._child.status()
                 self._child.close()
                 self._child = None
                 if self._starts > MAX_RESTARTS:
@@ -165,7 +165,7 @@ class _Child:
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
-    def obituary(self) -> str:
+    def status(self) -> str:
         """Whether the process lives or how it ended, and the end of what it printed."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(1.0)
@@ -200,11 +200,11 @@ class _Child:
         ready, _, _ = select.select([self._process.stdout], [], [], deadline - time.monotonic())
         if not ready:
             raise PolicyUnavailableError(
-                f"{self._name} was not loaded within {timeout_s:.0f} s. {self.obituary()}"
+                f"{self._name} was not loaded within {timeout_s:.0f} s. {self.status()}"
             )
         said = self._process.stdout.readline().strip()
         if not said:
-            raise PolicyUnavailableError(f"{self._name} could not be loaded. {self.obituary()}")
+            raise PolicyUnavailableError(f"{self._name} could not be loaded. {self.status()}")
         if said.startswith('"'):  # in place of being ready: a sentence, as JSON
             raise ConfigError(json.loads(said))
 

@@ -1,6 +1,6 @@
 """One row of these tasks to look at: takes the states that a run kept, and shows them.
 
-A run with rows is camera-free. Its episodes are filmed afterwards, here, from states of their own
+A run with rows is camera-free. Its episodes are rendered afterwards, here, from states of their own
 steps; MuJoCo only derives the poses of bodies, and simulates nothing.
 """
 
@@ -29,7 +29,7 @@ _FLOOR = (0.32, 0.36, 0.42, 1.0)
 
 
 class MjxView(gymnasium.Env[Any, Array]):
-    """Has the abilities `snapshot` and `cameras`. A state is a row's: positions, speeds, goal."""
+    """An env that is set to states and rendered. A state is a row's: positions, speeds, goal."""
 
     def __init__(self, task: MjxTask) -> None:
         self._task = task
@@ -52,14 +52,14 @@ class MjxView(gymnasium.Env[Any, Array]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Array], dict[str, Any]]:
-        """Where a row begins with this seed."""
+        """Show where a row begins with this seed."""
         del options
         qpos, goals = self._task.rules.start(np.array([seed or 0]))
         self._show(qpos[0], np.zeros(self._model.nv), goals[0])
         return self._look(), {}
 
     def step(self, action: Array) -> tuple[dict[str, Array], float, bool, bool, dict[str, Any]]:
-        """Refused: rows are simulated together."""
+        """Raise EnvError: rows are simulated together."""
         raise EnvError("This env shows what rows did. It is simulated as rows, many at once.")
 
     def get_state(self) -> Array:
@@ -73,7 +73,7 @@ class MjxView(gymnasium.Env[Any, Array]):
         return self._look()
 
     def advance(self, action: Array) -> tuple[float, bool, bool, dict[str, Any]]:
-        """Refused, as `step` is."""
+        """Raise EnvError, as `step` does."""
         _, reward, terminated, truncated, info = self.step(action)
         return reward, terminated, truncated, info
 

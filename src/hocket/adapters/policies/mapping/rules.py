@@ -28,12 +28,12 @@ class Field:
     resize: tuple[int, int] | None = None
     """Height and width; scaled to fit, centred on black. Makes the image uint8."""
     range: tuple[tuple[float, float], tuple[float, float]] | None = None
-    """From one range to another, linearly."""
+    """Two ranges: values go from the first to the second, linearly."""
     dtype: str | None = None
     layout: str = "hwc"
     """`hwc`, or `chw` for servers that want channels first."""
     size: int | None = None
-    """Numbers that it must have in all."""
+    """Numbers that the value must have in all."""
 
     @property
     def is_image(self) -> bool:
@@ -139,13 +139,13 @@ class RuleMapping:
 
     @property
     def cameras(self) -> tuple[str, ...]:
-        """Those that are images."""
+        """The env's keys that are images."""
         fields = [field for field in self.fields.values() if field.is_image]
         return tuple(dict.fromkeys(s for field in fields for s in field.sources))
 
     @property
     def action_size(self) -> int | None:
-        """Numbers a step, where the rules say."""
+        """Numbers in an action, where the rules say; else None."""
         return None if self.answer.slice is None else self.answer.slice[1] - self.answer.slice[0]
 
     def request(self, observation: Observation, prompt: str) -> dict[str, Any]:

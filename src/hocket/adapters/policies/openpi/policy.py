@@ -64,11 +64,11 @@ class OpenPIConfig:
     """droid, libero, aloha, metaworld, a .yaml file, or package.module:Class; empty sends the
     env's own keys."""
     connections: int = 0
-    """To each server; 0 means 2 for a stock server, more where it announces that."""
+    """Connections to each server; 0 means 2 for a stock server, more where it announces that."""
     timeout_s: float = 60.0
-    """For one request; each request ahead of it on the same server adds as much."""
+    """Seconds for one request; each request ahead of it on the same server adds as much."""
     ready_timeout_s: float = 240.0
-    """For a server to come up, or back, and for its first answer."""
+    """Seconds for a server to come up, or back, and for its first answer."""
     retries: int = 3
     """Times that a question is asked again after a drop."""
     api_key_file: str = ""
@@ -91,7 +91,7 @@ class OpenPIConfig:
 
 
 class OpenPI:
-    """A remote policy. Stateless unless its server says otherwise."""
+    """A remote policy, which keeps no state unless its server announces that it does."""
 
     Config = OpenPIConfig
 
