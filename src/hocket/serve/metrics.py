@@ -42,23 +42,10 @@ class Metrics:
         self._batches[size] += 1
         self.busy_s += seconds
 
-    def quantile(self, share: float) -> float | None:
-        """A quantile of the latest latencies; None before the first request."""
-        if not self._latencies:
-            return None
-        ordered = sorted(self._latencies)
-        return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
-
     @property
     def batches(self) -> int:
         """Batches so far."""
         return sum(self._batches.values())
-
-    @property
-    def mean_batch(self) -> float | None:
-        """Rows per batch; None before the first."""
-        count = self.batches
-        return sum(size * n for size, n in self._batches.items()) / count if count else None
 
     def text(self) -> str:
         """All of it, in Prometheus' text format."""
@@ -83,10 +70,10 @@ class Metrics:
         yield from self._batch_lines()
         yield "# HELP hocket_request_seconds From request to reply, over the latest requests."
         yield "# TYPE hocket_request_seconds summary"
-        for share in QUANTILES:
-            value = self.quantile(share)
-            if value is not None:
-                yield f'hocket_request_seconds{{quantile="{share}"}} {value:.6f}'
+        ordered = sorted(self._latencies)
+        for share in QUANTILES if ordered else ():
+            value = ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+            yield f'hocket_request_seconds{{quantile="{share}"}} {value:.6f}'
         yield f"hocket_request_seconds_sum {self.latency_sum_s:.6f}"
         yield f"hocket_request_seconds_count {self.requests}"
 
