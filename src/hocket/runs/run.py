@@ -54,7 +54,7 @@ from hocket.runs.config import EvalConfig
 from hocket.runs.early_stop import Decider, paired_with, rounds_of, sequential_test
 from hocket.runs.probe import probe
 from hocket.runs.video import InLineCost, film_wanted, orders_of, require_encoders, sinks_of
-from hocket.workers.fleets import Fleets
+from hocket.workers.fleet import Fleets
 
 _DEFAULT_VIDEO = EvalConfig.__dataclass_fields__["video"].default
 _ROWS = 256
