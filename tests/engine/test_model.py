@@ -11,16 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hocket.core.median import RunningMedian
+from hocket.core.estimates import Contention, Latency, RunningMedian, monotone
 from hocket.engine.model import (
     NEAR_BEST,
-    Contention,
-    Latency,
     Work,
     best_lanes,
     cohort_sizes,
     cycle_s,
-    monotone,
     plan,
     spare_s,
     target_batch,

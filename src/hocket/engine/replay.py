@@ -15,8 +15,7 @@ from hocket.core import plugins
 from hocket.core.arrays import read_ids
 from hocket.core.contracts.policy import Policy, Reconnects, Sessions
 from hocket.core.data import Array, Batch, Observation, Row, Trial, noise_seed
-from hocket.engine.answers import check_answer, finite_rows
-from hocket.engine.chunk_rules import ChunkRule, make_rule
+from hocket.engine.chunk_rules import ChunkRule, check_answer, finite_rows, make_rule
 from hocket.engine.observed import (
     Observed,
     Prompts,

@@ -224,7 +224,7 @@ class Run:
                 config=EngineConfig(retries=config.retries, max_steps=config.max_steps),
                 readers=(tally, *readers),
                 fits=_refuse_misfits(policy) if check else lambda _: None,
-                record=orders if self._ledger is not None else lambda _, __: {},
+                record=orders if self._ledger is not None else None,
                 folder=None if self.folder is None else str(self.folder),
             )
             queue = TrialQueue(self.remaining)

@@ -10,7 +10,7 @@ are never waited for.
 
 from __future__ import annotations
 
-from hocket.engine.model import Latency
+from hocket.core.estimates import Latency
 
 SHORT = 0.25
 """A client that comes back within this share of a batch's time is worth a wait."""
