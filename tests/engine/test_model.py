@@ -171,7 +171,6 @@ def test_latency_follows_a_policy_that_became_slower() -> None:
 def test_latency_above_the_largest_size_goes_on_rising() -> None:
     fit = Latency({1: 0.1, 11: 0.2})
     assert fit.predict(21) == pytest.approx(0.3)
-    assert not Latency()
     assert Latency().predict(7) == 0.0
 
 

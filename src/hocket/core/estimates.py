@@ -105,9 +105,6 @@ class Latency:
         for size, seconds in (points or {}).items():
             self.seed(size, seconds)
 
-    def __bool__(self) -> bool:
-        return bool(self._measured)
-
     def observe(self, size: int, seconds: float) -> None:
         """A batch of `size` took `seconds`."""
         if size < 1 or seconds < 0:
