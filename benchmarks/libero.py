@@ -28,7 +28,7 @@ from hocket.records.states import load_states
 from hocket.runs.assembly import build_policy
 from hocket.runs.config import EvalConfig
 from hocket.runs.run import Run
-from hocket.workers.fleets import Fleets
+from hocket.workers.fleet import Fleets
 from others import Others, worker_memory
 
 ROOT = Path(__file__).parents[1]

@@ -15,7 +15,7 @@ from itertools import count, islice
 from math import ceil, inf
 from typing import Protocol
 
-from hocket.engine.queues import BatchPlan
+from hocket.engine.scheduler import BatchPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

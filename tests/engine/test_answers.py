@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hocket.core.data import Actions
-from hocket.engine.answers import check_answer, finite_rows
+from hocket.engine.chunk_rules import check_answer, finite_rows
 from hocket.errors import ChunkShapeError, ChunkValueError
 
 

@@ -11,16 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hocket.core.median import RunningMedian
+from hocket.core.estimates import Contention, Latency, RunningMedian, monotone
 from hocket.engine.model import (
     NEAR_BEST,
-    Contention,
-    Latency,
     Work,
     best_lanes,
     cohort_sizes,
     cycle_s,
-    monotone,
     plan,
     spare_s,
     target_batch,
@@ -174,7 +171,6 @@ def test_latency_follows_a_policy_that_became_slower() -> None:
 def test_latency_above_the_largest_size_goes_on_rising() -> None:
     fit = Latency({1: 0.1, 11: 0.2})
     assert fit.predict(21) == pytest.approx(0.3)
-    assert not Latency()
     assert Latency().predict(7) == 0.0
 
 

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from hocket.engine.queues import BatchPlan
-from hocket.engine.scheduler import Scheduler, SchedulerConfig
+from hocket.engine.scheduler import BatchPlan, Scheduler, SchedulerConfig
 
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 

@@ -20,7 +20,7 @@ SLOW = {**LONG, "step_s": 0.01}
 
 
 def link_of(rig: Rig) -> Link:
-    link = rig.fleet._stations[0].link
+    link = rig.fleet._workers[0].link
     assert link is not None
     return link
 
@@ -108,7 +108,7 @@ def test_recall_that_came_too_late_does_not_stop_the_same_chunk_of_the_next_atte
             assert rig.wait(LanesExecuted).steps == [5]
             # As if the recall had been sent just before the answer came.
             link_of(rig).control(0, word(0, STOP))
-            rig.fleet._stations[0].seats[0].is_worded = True
+            rig.fleet._workers[0].slots[0].has_word = True
 
 
 @pytest.mark.parametrize("transport", ["auto", "inline"])

@@ -23,10 +23,10 @@ SPEC = WorkerSpec(suites={"toy": Ref(name="toy")})
 class HereEnv(ToyEnv):
     """Remembers where it ran."""
 
-    places: list[tuple[int, int]] = []  # noqa: RUF012 - shared on purpose
+    seen: list[tuple[int, int]] = []  # noqa: RUF012 - shared on purpose
 
     def advance(self, action: object) -> tuple[float, bool, bool, dict[str, object]]:
-        self.places.append((os.getpid(), threading.get_ident()))
+        self.seen.append((os.getpid(), threading.get_ident()))
         return super().advance(action)
 
 
@@ -42,7 +42,7 @@ def test_env_runs_in_the_callers_process_and_thread() -> None:
         rig.execute(np.zeros((3, 4)))
         rig.wait(LanesExecuted)
         assert children(os.getpid()) == before
-    assert HereEnv.places == [(os.getpid(), threading.get_ident())] * 3
+    assert HereEnv.seen == [(os.getpid(), threading.get_ident())] * 3
 
 
 def test_arrays_are_views_that_stay() -> None:

@@ -17,7 +17,8 @@ from hocket.errors import UsageError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from hocket.engine.model import Latency, PlanRow, Work
+    from hocket.core.estimates import Latency
+    from hocket.engine.model import PlanRow, Work
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +51,8 @@ def run(arguments: Sequence[str]) -> int:
     from rich.console import Console
 
     from hocket.core import machine
-    from hocket.engine.model import Latency, Work, plan
+    from hocket.core.estimates import Latency
+    from hocket.engine.model import Work, plan
 
     if flags.measured is not None:
         flags = _measured(flags, flags.measured)

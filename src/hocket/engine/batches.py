@@ -1,27 +1,32 @@
-"""From ready lanes to chunks: which rows the policy works on, and when."""
+"""From ready lanes to batches, and from the policy's answers to the chunks that lanes execute."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 from hocket.core.contracts.policy import Binds, Policy, Reconnects
-from hocket.core.data import EnvSpec
+from hocket.core.data import Array, Chunk, Chunks, EnvSpec, Observation, Row, noise_seeds
+from hocket.core.events import BatchInferred, ChunksExecuted
+from hocket.core.wire import END_TERMINATED, END_TRUNCATED
+from hocket.engine.chunk_rules import SharedRule
 from hocket.engine.inference import Answered, Inference, Job, WarmedUp
-from hocket.engine.lanes import Lane, Rows
-from hocket.engine.queues import BatchPlan
-from hocket.engine.scheduler import Scheduler
+from hocket.engine.scheduler import BatchPlan, Scheduler
+from hocket.engine.trials import LaneState
+from hocket.errors import HocketError
 from hocket.workers.fleet import Fleet
+from hocket.workers.notices import LanesExecuted
 
 HANDLING_S = 6e-5
 HANDLING_ROW_S = 3e-5
-"""What a batch costs beside the policy, about, and each row of it that another process executes:
-without it the scheduler would think that two small batches of a policy that takes no time are as
-cheap as one."""
+"""Seconds that a batch costs beside the policy, and each row of it that another process executes.
+They are the engine's own cost, about what `overhead.py` reads on one machine. Without them the
+scheduler would think that two small batches of a policy that takes no time are as cheap as one."""
 CARRYING_S = 5e-5
-"""What it costs such a process, about, to be given a chunk and to tell what came of it."""
+"""Seconds that it costs such a process to be given a chunk and to tell what came of it, by the same
+reading. Without them lanes of an env that does nothing would seem to come back at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,14 +39,159 @@ class BatchConfig:
     """Give back what each row saw."""
 
 
-class Flight(NamedTuple):
+class Rows(Sequence[Row]):
+    """What the policy is told of the chunks that lanes wait for: made when it is asked for, since
+    many a policy reads nothing but arrays."""
+
+    __slots__ = ("_made", "_states", "chunks")
+
+    def __init__(self, states: Sequence[LaneState]) -> None:
+        self._states = states
+        self._made: tuple[Row, ...] | None = None
+        self.chunks = [state.chunk for state in states]
+        """Index of each row's chunk."""
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Row, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> Row | tuple[Row, ...]:
+        if self._made is None:
+            pairs = zip(self._states, self.chunks, strict=True)
+            self._made = tuple(_row(state, chunk) for state, chunk in pairs)
+        return self._made[index]
+
+
+def _row(state: LaneState, chunk: int) -> Row:
+    if state.noise is None:
+        state.noise = noise_seeds(state.trial)
+    return Row(
+        trial=state.trial,
+        attempt=state.attempt,
+        chunk=chunk,
+        noise_seed=state.noise(chunk),
+        prompt=state.prompt,
+        session=state.session,
+    )
+
+
+class PendingBatch(NamedTuple):
     """A batch that the policy works on."""
 
-    numbers: tuple[int, ...]
-    lanes: list[Lane]
+    lanes: tuple[int, ...]
+    states: list[LaneState]
     rows: Rows
     ready_at: list[float]
     """When each row's observation had come."""
+
+
+class Delivery(NamedTuple):
+    """What is to be done with an answer."""
+
+    answer: Answered
+    batch: PendingBatch
+    lanes: Sequence[int]
+    """Lanes that get actions."""
+    states: Sequence[LaneState]
+    actions: Sequence[Array] | Array
+    """Actions `[k, A]` for each of these lanes, or all in one array `[B, k, A]`."""
+    sources: Sequence[str]
+    """Who made the actions of each."""
+    delivered: Sequence[Chunk | None]
+    """The chunk of every row of the batch; None where nothing is sent."""
+    failed: Sequence[tuple[int, LaneState, Exception]]
+    """Lanes whose attempts are lost by an error of the policy."""
+
+    def event(self, now: float, start: float) -> BatchInferred:
+        """What readers are told of it; `start` is when the run began by the policy's clock."""
+        answer, batch = self.answer, self.batch
+        return BatchInferred(
+            time=now,
+            batch=answer.job.number,
+            began=answer.began - start,
+            ended=answer.ended - start,
+            lanes=batch.lanes,
+            trials=[state.trial for state in batch.states],
+            attempts=[state.attempt for state in batch.states],
+            chunks=batch.rows.chunks,
+            delivered=self.delivered,
+            ready=batch.ready_at,
+            size=max(answer.job.pad_to, len(batch.lanes)),
+            observations=answer.observations,
+        )
+
+
+def deliver(
+    answer: Answered,
+    batch: PendingBatch,
+    running: Mapping[int, LaneState],
+    rule: SharedRule | None,
+) -> Delivery:
+    """Decide which actions go to which lanes. `running` is what lanes do now: attempts that ended
+    meanwhile get nothing. `rule` serves all lanes, where one does."""
+    chunks, lanes, states = answer.chunks, batch.lanes, batch.states
+    if rule is None or not isinstance(chunks, Chunks) or [*map(running.get, lanes)] != states:
+        return _deliver_singly(answer, batch, running)
+    try:
+        actions = rule.take_all(chunks.actions)
+    except HocketError:  # which each row is told of
+        return _deliver_singly(answer, batch, running)
+    return Delivery(answer, batch, lanes, states, actions, [chunks.source] * len(lanes), chunks, ())
+
+
+def _deliver_singly(
+    answer: Answered, batch: PendingBatch, running: Mapping[int, LaneState]
+) -> Delivery:
+    sent: list[tuple[int, LaneState, Array, str]] = []
+    failed: list[tuple[int, LaneState, Exception]] = []
+    delivered: list[Chunk | None] = [None] * len(batch.states)
+    for i, (lane, state) in enumerate(zip(batch.lanes, batch.states, strict=True)):
+        if running.get(lane) is not state:
+            continue
+        chunk = delivered[i] = answer.chunks[i]
+        try:
+            if chunk is None:
+                raise answer.errors[i] or HocketError("The policy gave no answer.")
+            actions = state.rule.take(chunk.actions, state.steps)
+            sent.append((lane, state, actions, chunk.source))
+        except Exception as exc:  # noqa: BLE001 - an error of a user's policy costs its row
+            failed.append((lane, state, exc))
+    if not sent:
+        return Delivery(answer, batch, (), (), (), (), delivered, failed)
+    lanes, states, moves, sources = zip(*sent, strict=True)
+    return Delivery(answer, batch, lanes, states, moves, sources, delivered, failed)
+
+
+def told_of(
+    notice: LanesExecuted,
+    states: Sequence[LaneState],
+    final: Sequence[Observation | None],
+    now: float,
+) -> ChunksExecuted:
+    """What readers are told of chunks that lanes ran; `final` is what some of them saw at the end
+    of their episodes."""
+    ends = notice.ends
+    none: Sequence[bool] = (False,) * len(states)
+    has_ended = any(ends)
+    return ChunksExecuted(
+        time=now,
+        lanes=notice.lanes,
+        trials=[state.trial for state in states],
+        attempts=notice.attempts,
+        chunks=notice.chunks,
+        steps=notice.steps,
+        rewards=notice.rewards,
+        terminated=[end & END_TERMINATED != 0 for end in ends] if has_ended else none,
+        truncated=[end & END_TRUNCATED != 0 for end in ends] if has_ended else none,
+        busy=notice.busy_s,
+        observed=notice.observe_s,
+        final=final,
+    )
 
 
 class Batches:
@@ -54,25 +204,30 @@ class Batches:
     def __init__(
         self, policy: Policy, inference: Inference, scheduler: Scheduler, config: BatchConfig
     ) -> None:
+        self.scheduler = scheduler
         self._policy = policy
         # Asked once: a look for a Protocol's methods costs more than a whole turn.
         self._binds = policy if isinstance(policy, Binds) else None
         self._flushed = policy if isinstance(policy, Reconnects) and policy.flushes else None
+        self.recalls = self._flushed is not None
+        """Whether chunks may have to be recalled when their source is gone."""
         self._reconnects = 0
         self._inference = inference
-        self._scheduler = scheduler
         self._config = config
         self._pad_to = policy.spec.max_batch if config.pad else 0
         self._to_bind: list[EnvSpec] = []
         self._queues: dict[Hashable, int] = {}
         self._cold: dict[Hashable, int] = {}
+        """A lane of each queue whose batches were never tried."""
         self._warm: set[Hashable] = set()
         self._is_warming = False
-        self._flying: dict[int, Flight] = {}
+        self._pending: dict[int, PendingBatch] = {}
         self._answered: list[Answered] = []
         self._count = 0
         self._is_at_hand = False
         """Lanes are rows of a simulator in this process."""
+
+    # -- ready lanes ---------------------------------------------------------------------------
 
     def bind(self, spec: EnvSpec) -> None:
         """Tell the policy of a new task before any row of it is inferred."""
@@ -80,62 +235,53 @@ class Batches:
             self._to_bind.append(spec)
 
     def queue(self, kind: Hashable) -> int:
-        """The number of the queue in which rows of one kind wait for each other."""
+        """The index of the queue in which rows of one kind wait for each other."""
         return self._queues.setdefault(kind, len(self._queues))
 
-    def add(self, number: int, lane: Lane, now: float) -> None:
-        """A lane was reset and waits for its first chunk."""
-        lane.ready_at = now
-        if lane.queue not in self._warm:
-            self._cold.setdefault(lane.queue, number)
-        self._scheduler.ready(number, lane.queue, now, None)
+    def add(self, lane: int, state: LaneState, now: float) -> None:
+        """Let a lane wait for its first chunk: it was reset."""
+        state.ready_at = now
+        if state.queue not in self._warm:
+            self._cold.setdefault(state.queue, lane)
+        self.scheduler.ready(lane, state.queue, now, None)
 
     def add_all(
-        self, numbers: Sequence[int], lanes: Sequence[Lane], now: float, busy_s: Sequence[float]
+        self, lanes: Sequence[int], states: Sequence[LaneState], now: float, busy_s: Sequence[float]
     ) -> None:
-        """Lanes whose chunks ended in one turn wait for the next."""
-        for lane in lanes:
-            lane.ready_at = now
+        """Let lanes whose chunks ended in one turn wait for the next."""
+        for state in states:
+            state.ready_at = now
         if not self._is_at_hand:
             busy_s = [seconds + CARRYING_S for seconds in busy_s]
-        queues = {lane.queue for lane in lanes}
+        queues = {state.queue for state in states}
         for queue in queues:
-            members, durations = numbers, busy_s
+            members, durations = lanes, busy_s
             if len(queues) > 1:
-                is_member = [lane.queue == queue for lane in lanes]
-                members = list(compress(numbers, is_member))
+                is_member = [state.queue == queue for state in states]
+                members = list(compress(lanes, is_member))
                 durations = list(compress(busy_s, is_member))
             if queue not in self._warm:
                 self._cold.setdefault(queue, members[0])
-            self._scheduler.ready_together(members, queue, now, durations)
+            self.scheduler.ready_together(members, queue, now, durations)
 
-    def remove(self, number: int) -> None:
-        """A lane is not waiting any more, nor will it come back by itself."""
-        self._scheduler.leave(number)
-
-    def wanted(self, now: float) -> tuple[int, float]:
-        """How many lanes must come before anything can leave, if they come within so many seconds
-        of the first."""
-        return (1, 0.0) if self._must_wait else self._scheduler.wanted(now)
-
-    def patience(self, now: float, longest: float) -> float:
-        """Seconds until a batch may be due with nothing else happening."""
+    def patience(self, now: float, longest: float) -> tuple[float, int, float]:
+        """Seconds until a batch may be due with nothing else happening, at most `longest`; how many
+        lanes must come before anything can leave; and for how many seconds after the first of them
+        the others may be waited for."""
         if self._must_wait:
-            return longest
-        wake_at = self._scheduler.wake_at(now)
-        return longest if wake_at is None else min(max(0.0, wake_at - now), longest)
-
-    @property
-    def awaits_all(self) -> bool:
-        """Whether nothing leaves before all lanes are ready, or overdue."""
-        return self._scheduler.awaits_all
+            return longest, 1, 0.0
+        wake_at = self.scheduler.wake_at(now)
+        seconds = longest if wake_at is None else min(max(0.0, wake_at - now), longest)
+        return seconds, *self.scheduler.wanted(now)
 
     @property
     def _must_wait(self) -> bool:
         """Whether nothing may leave before the policy has ended what it does."""
-        return self._is_warming or bool((self._to_bind or self._cold) and self._flying)
+        return self._is_warming or bool((self._to_bind or self._cold) and self._pending)
 
-    def leave(self, lanes: Mapping[int, Lane], fleet: Fleet, now: float) -> bool:
+    # -- batches that leave --------------------------------------------------------------------
+
+    def leave(self, lanes: Mapping[int, LaneState], fleet: Fleet, now: float) -> bool:
         """Let every batch go that is due; true where one was answered already."""
         if self._must_wait:
             return False
@@ -144,15 +290,63 @@ class Batches:
                 self._binds.bind(spec)
             self._to_bind.clear()
         if self._cold:
-            self._scheduler.share_step(fleet.step_s)
+            self.scheduler.share_step(fleet.step_s)
             self._warm_up(lanes, fleet)
             return False
-        while (plan := self._scheduler.next_batch(now)) is not None:
+        while (plan := self.scheduler.next_batch(now)) is not None:
             self._submit(plan, lanes, fleet)
         return bool(self._answered)
 
-    def answers(self, now: float) -> list[tuple[Answered, Flight]]:
-        """Answers that came, each with its lanes."""
+    def _warm_up(self, lanes: Mapping[int, LaneState], fleet: Fleet) -> None:
+        queue, lane = self._cold.popitem()
+        state = lanes.get(lane)
+        if state is None or state.queue != queue:
+            # That lane is lost; the next one of this signature asks again.
+            return
+        largest = min(self._policy.spec.max_batch, fleet.config.lanes)
+        sizes = sorted({min(1 << power, largest) for power in range(largest.bit_length() + 1)})
+        self._is_warming = True
+        job = self._job(-1, Rows([state]), [state], [lane], fleet)
+        self._inference.warm_up(job, [1] if self._pad_to else sizes)
+
+    def _submit(self, plan: BatchPlan, lanes: Mapping[int, LaneState], fleet: Fleet) -> None:
+        states = [lanes[lane] for lane in plan.lanes]
+        rows = Rows(states)
+        self._count += 1
+        ready_at = [state.ready_at for state in states]
+        self._pending[self._count] = PendingBatch(plan.lanes, states, rows, ready_at)
+        job = self._job(self._count, rows, states, plan.lanes, fleet)
+        self.scheduler.share_step(fleet.step_s)
+        answer = self._inference.at_once(job)
+        if answer is not None:
+            self._answered.append(answer)
+            return
+        self._inference.submit(job)
+        fleet.expect(plan.lanes, self.scheduler.infer_s(len(states)))
+
+    def _job(
+        self, number: int, rows: Rows, states: list[LaneState], lanes: Sequence[int], fleet: Fleet
+    ) -> Job:
+        stacked = fleet.gather(lanes)
+        self._is_at_hand = stacked is not None
+        views = [fleet.arrays(lane) for lane in lanes] if stacked is None else ()
+        return Job(
+            number=number,
+            queue=states[0].queue,
+            rows=rows,
+            views=views,
+            stacked=stacked,
+            action_size=states[0].action_size,
+            pad_to=self._pad_to,
+            keep=self._config.keep_observations,
+        )
+
+    # -- answers -------------------------------------------------------------------------------
+
+    def deliveries(
+        self, running: Mapping[int, LaneState], rule: SharedRule | None, now: float
+    ) -> list[Delivery]:
+        """What is to be done with each answer that has come."""
         found = []
         came = [*self._answered, *self._inference.answers()]
         self._answered.clear()
@@ -162,24 +356,37 @@ class Batches:
                 self._is_warming = False
                 self._warm.add(answer.queue)
                 self._cold.pop(answer.queue, None)
-                self._scheduler.seed_latency(
+                self.scheduler.seed_latency(
                     {n: took_s + self._handling_s(n) for n, took_s in answer.latencies.items()}
                 )
                 continue
-            flight = self._flying.pop(answer.job.number)
-            size = len(flight.numbers)
+            batch = self._pending.pop(answer.job.number)
+            size = len(batch.lanes)
             took_s = answer.ended - answer.began + self._handling_s(size)
-            self._scheduler.inferred(size, took_s, now)
-            found.append((answer, flight))
+            self.scheduler.inferred(size, took_s, now)
+            found.append(deliver(answer, batch, running, rule))
         return found
 
     def _handling_s(self, rows: int) -> float:
         return HANDLING_S + (0.0 if self._is_at_hand else HANDLING_ROW_S * rows)
 
-    @property
-    def recalls(self) -> bool:
-        """Whether chunks may have to be recalled when their source is gone."""
-        return self._flushed is not None
+    def execute(self, delivery: Delivery, fleet: Fleet, now: float) -> None:
+        """Send the actions of a delivery to its lanes."""
+        lanes, states = delivery.lanes, delivery.states
+        if self.recalls:
+            for state, source in zip(states, delivery.sources, strict=True):
+                state.source = source
+        attempts, chunks = [state.attempt for state in states], [state.chunk for state in states]
+        fleet.execute(lanes, attempts, chunks, delivery.actions)
+        kinds = {state.kind for state in states}
+        if len(kinds) == 1:
+            self.scheduler.executing(lanes, kinds.pop(), now)
+            return
+        by_kind: dict[int, list[int]] = {}
+        for lane, state in zip(lanes, states, strict=True):
+            by_kind.setdefault(state.kind, []).append(lane)
+        for kind, group in by_kind.items():
+            self.scheduler.executing(group, kind, now)
 
     def stale(self) -> Callable[[str], bool] | None:
         """After a reconnect, once: which sources' chunks are to be recalled."""
@@ -187,59 +394,3 @@ class Batches:
             return None
         self._reconnects = self._flushed.reconnects
         return self._flushed.is_stale
-
-    def executing(self, numbers: Sequence[int], lanes: Sequence[Lane], now: float) -> None:
-        """Chunks were sent to these lanes."""
-        kinds = {lane.kind for lane in lanes}
-        if len(kinds) == 1:
-            self._scheduler.executing(numbers, kinds.pop(), now)
-            return
-        by_kind: dict[int, list[int]] = {}
-        for number, lane in zip(numbers, lanes, strict=True):
-            by_kind.setdefault(lane.kind, []).append(number)
-        for kind, group in by_kind.items():
-            self._scheduler.executing(group, kind, now)
-
-    def _warm_up(self, lanes: Mapping[int, Lane], fleet: Fleet) -> None:
-        queue, number = self._cold.popitem()
-        lane = lanes.get(number)
-        if lane is None or lane.queue != queue:
-            # That lane is lost; the next one of this signature asks again.
-            return
-        largest = min(self._policy.spec.max_batch, fleet.config.lanes)
-        sizes = sorted({min(1 << power, largest) for power in range(largest.bit_length() + 1)})
-        self._is_warming = True
-        job = self._job(-1, Rows([lane]), [lane], [number], fleet)
-        self._inference.warm_up(job, [1] if self._pad_to else sizes)
-
-    def _submit(self, plan: BatchPlan, lanes: Mapping[int, Lane], fleet: Fleet) -> None:
-        members = [lanes[number] for number in plan.lanes]
-        rows = Rows(members)
-        self._count += 1
-        ready_at = [lane.ready_at for lane in members]
-        self._flying[self._count] = Flight(plan.lanes, members, rows, ready_at)
-        job = self._job(self._count, rows, members, plan.lanes, fleet)
-        self._scheduler.share_step(fleet.step_s)
-        answer = self._inference.at_once(job)
-        if answer is not None:
-            self._answered.append(answer)
-            return
-        self._inference.submit(job)
-        fleet.expect(plan.lanes, self._scheduler.infer_s(len(members)))
-
-    def _job(
-        self, number: int, rows: Rows, lanes: list[Lane], numbers: Sequence[int], fleet: Fleet
-    ) -> Job:
-        stacked = fleet.gather(numbers)
-        self._is_at_hand = stacked is not None
-        views = [fleet.arrays(lane) for lane in numbers] if stacked is None else ()
-        return Job(
-            number=number,
-            queue=lanes[0].queue,
-            rows=rows,
-            views=views,
-            stacked=stacked,
-            action_size=lanes[0].action_size,
-            pad_to=self._pad_to,
-            keep=self._config.keep_observations,
-        )

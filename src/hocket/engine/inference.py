@@ -1,9 +1,8 @@
 """Runs a policy on threads of its own, so that the engine's loop never waits for it.
 
-One seat is one thread that calls one policy object; a policy that allows K calls at once has K
-seats, and each replica on a device has its own. A batch that takes less time than waking a thread
-may be answered by the owner's own (`at_once`). A batch that raises is halved until the rows that
-raise stand alone: one bad row costs one row.
+A policy that allows K calls at once has K threads, and each replica on a device has its own. A
+batch that takes less time than waking a thread may be answered by the owner's own (`at_once`). A
+batch that raises is halved until the rows that raise stand alone: one bad row costs one row.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import numpy as np
 from hocket.core.arrays import as_numpy
 from hocket.core.contracts.policy import Policy, ReadsDevice, Sessions
 from hocket.core.data import Actions, Array, Batch, Chunk, Chunks, Observation, Row
-from hocket.engine.answers import check_answer, finite_rows
+from hocket.engine.chunk_rules import check_answer, finite_rows
 from hocket.errors import (
     ChunkShapeError,
     ChunkValueError,
@@ -34,11 +33,12 @@ from hocket.errors import (
 _LOG = logging.getLogger(__name__)
 
 BRIEF_S = 150e-6
-"""What it costs, about, to wake a thread and be woken by it. Batches as brief as this are answered
-by the thread that asks."""
+"""Seconds that it costs, about, to wake a thread and be woken by it, measured by hand. Batches as
+brief as this are answered by the thread that asks. Without it `overhead.py` at 8 lanes pays for a
+thread that wakes for every batch."""
 _STRIKES = 3
 """Calls in a row that were ten times as long, after which a policy is not called brief again. One
-alone may be the machine's."""
+alone may be the machine's. Chosen by hand, with no benchmark row."""
 
 
 class Job(NamedTuple):
@@ -61,20 +61,21 @@ class Job(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """What came of a job; `chunks[i]` or `errors[i]` belongs to row i."""
+    """What became of a job; `chunks[i]` or `errors[i]` belongs to row i."""
 
     job: Job
     began: float
     ended: float
     chunks: Sequence[Chunk | None]
-    """`Chunks`, where nothing went wrong."""
+    """A `Chunks` where nothing went wrong."""
     errors: Sequence[Exception | None]
     observations: Mapping[str, Array] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WarmedUp:
-    """A policy has seen every batch size once: seconds by batch size, of the slowest replica."""
+    """A policy has seen every batch size once; `latencies` are the seconds that the slowest replica
+    took, by batch size."""
 
     queue: Hashable
     latencies: dict[int, float]
@@ -82,7 +83,7 @@ class WarmedUp:
 
 
 class Inference:
-    """The seats of a policy. Owned by one thread, which submits jobs and takes answers."""
+    """The threads of a policy. Owned by one thread, which submits jobs and takes answers."""
 
     def __init__(self, policies: Sequence[Policy], names: Sequence[str]) -> None:
         self._policies = tuple(policies)
@@ -93,15 +94,15 @@ class Inference:
         self._answers: deque[Answered | WarmedUp] = deque()
         self._wake: Callable[[], None] = lambda: None
         self._threads: list[threading.Thread] = []
-        self._own = Seat(policies[0], names[0])
+        self._own = PolicyThread(policies[0], names[0])
         self._brief: dict[Hashable, int] = {}
         """The largest batch of each queue that is answered at once."""
         self._strikes = 0
         for policy, name in zip(policies, names, strict=True):
             for _ in range(policy.spec.concurrency):
-                seat = Seat(policy, name)
+                own = PolicyThread(policy, name)
                 thread = threading.Thread(
-                    target=self._serve, args=(seat,), name=f"hocket-infer-{name}", daemon=True
+                    target=self._serve, args=(own,), name=f"hocket-infer-{name}", daemon=True
                 )
                 self._threads.append(thread)
 
@@ -111,13 +112,13 @@ class Inference:
         return len(self._threads)
 
     def start(self, wake: Callable[[], None]) -> None:
-        """Begin to work; `wake` is called, from a seat's thread, when an answer is there."""
+        """Begin to work; `wake` is called, from a policy's thread, when an answer is there."""
         self._wake = wake
         for thread in self._threads:
             thread.start()
 
     def submit(self, job: Job) -> None:
-        """Hand a job to the next free seat."""
+        """Hand a job to the next free thread."""
         self._jobs.put(job)
 
     def at_once(self, job: Job) -> Answered | None:
@@ -162,7 +163,7 @@ class Inference:
         return max(sizes, default=0)
 
     def close(self, timeout_s: float = 1.0) -> None:
-        """End the seats; one that is inside a long `infer` is left to finish as a daemon."""
+        """End the threads; one that is inside a long `infer` is left to finish as a daemon."""
         for _ in self._threads:
             self._jobs.put(None)
         deadline = time.perf_counter() + timeout_s
@@ -171,15 +172,15 @@ class Inference:
                 thread.join(max(0.0, deadline - time.perf_counter()))
         self._threads = []
 
-    def _serve(self, seat: Seat) -> None:
+    def _serve(self, own: PolicyThread) -> None:
         while True:
             job = self._jobs.get()
             if job is None:
                 return
             if isinstance(job, str):
-                seat.end_session(job)
+                own.end_session(job)
                 continue
-            self._answers.append(seat.answer(job))
+            self._answers.append(own.answer(job))
             self._wake()
 
     def _warm_up(self, job: Job, sizes: Sequence[int]) -> None:
@@ -187,17 +188,17 @@ class Inference:
         error: Exception | None = None
         try:
             for policy, name in zip(self._policies, self._names, strict=True):
-                seat = Seat(policy, name)
+                own = PolicyThread(policy, name)
                 for size in sizes:
-                    latencies[size] = max(latencies.get(size, 0.0), seat.time(job, size))
+                    latencies[size] = max(latencies.get(size, 0.0), own.time(job, size))
         except Exception as exc:  # noqa: BLE001 - told with the answer; rows then err themselves
             error = exc
         self._answers.append(WarmedUp(queue=job.queue, latencies=latencies, error=error))
         self._wake()
 
 
-class Seat:
-    """One thread's way to call one policy: stacks rows, calls, checks, halves on errors."""
+class PolicyThread:
+    """Calls one policy from one thread: stacks rows, calls, checks, halves on errors."""
 
     def __init__(self, policy: Policy, name: str) -> None:
         self._policy = policy
@@ -207,7 +208,7 @@ class Seat:
         self._buffers: dict[Hashable, dict[str, Array]] = {}
 
     def end_session(self, session: str) -> None:
-        """The policy's own `end_session`; its attempt is over, so an error there is only told."""
+        """End a session of the policy; its attempt is over, so an error there is only logged."""
         if self._sessions is None:
             return
         try:
@@ -297,7 +298,7 @@ class Seat:
     def _select(
         self, stacked: Mapping[str, Array], start: int, stop: int, size: int
     ) -> dict[str, Array]:
-        """Rows of arrays that came stacked; on the host for policies that read only there."""
+        """Rows of arrays that came stacked, moved to the host for policies that read only there."""
         arrays = {}
         for key, array in stacked.items():
             rows = array if self._reads_device else as_numpy(array)
@@ -320,8 +321,8 @@ class Seat:
         count = stop - start
         arrays = {}
         for key, buffer in buffers.items():
-            for place in range(count):  # `np.stack` takes several times as long for small arrays
-                buffer[place] = job.views[start + place][key]
+            for row in range(count):  # `np.stack` takes several times as long for small arrays
+                buffer[row] = job.views[start + row][key]
             buffer[count:size] = buffer[count - 1]
             arrays[key] = buffer[:size]
         return arrays
@@ -357,8 +358,8 @@ def _kept(job: Job) -> dict[str, Array]:
 
 
 def account(error: Exception) -> str:
-    """What a policy raised, for whoever wrote it: with its traceback from the call on, unless the
-    error is one of hocket's own, which says all in a sentence."""
+    """What a policy raised, for whoever wrote it. The traceback from the call on is there, unless
+    the error is one of hocket's own, which says all in a sentence."""
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, HocketError):
         return text

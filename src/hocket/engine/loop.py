@@ -11,9 +11,11 @@ readers are told is collected over a turn, so that a thousand lanes make a handf
 
 from __future__ import annotations
 
+import gc
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import compress
 from typing import Any, cast
@@ -23,26 +25,32 @@ from hocket.core.data import EnvSpec, Episode, Observation, Outcome, Trial
 from hocket.core.events import (
     AttemptFailed,
     AttemptsBegan,
+    ChunksExecuted,
+    EpisodesEnded,
+    EpisodesSealed,
     Event,
+    LanesReady,
     RunEnded,
     RunStarted,
     SpecLearned,
     WorkerChanged,
 )
 from hocket.core.wire import END_OBSERVED
-from hocket.engine import heap
-from hocket.engine.batches import Batches
+from hocket.engine.batches import Batches, told_of
 from hocket.engine.chunk_rules import ChunkRule, SharedRule
-from hocket.engine.deliveries import Delivery, deliver, inferred
 from hocket.engine.inference import Inference, account
-from hocket.engine.lanes import Lane, Turn
-from hocket.engine.trials import TrialQueue
+from hocket.engine.trials import LaneState, TrialQueue
 from hocket.errors import EnvError
 from hocket.workers import notices
 from hocket.workers.fleet import Fleet
 
-_LONGEST_WAIT_S, _LOOK_S = 1.0, 0.1
-"""The second where nobody may wake a turn: a reader was behind, or a server is gone."""
+_LONGEST_WAIT_S = 1.0
+_LOOK_S = 0.1
+"""Seconds that a turn waits at most, where something wakes it and where nothing may: a durable
+reader was behind, or a server is gone. Chosen by hand, with no benchmark row."""
+MANY = 256
+"""Lanes from which on a collection of garbage at the start is worth its time; see `gc_frozen`.
+Chosen by hand: of the runs in `batched.py`, those with thousands of rows gain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,14 +78,15 @@ class Engine:
         config: EngineConfig,
         readers: Sequence[Reader] = (),
         fits: Callable[[EnvSpec], None] = lambda _: None,
-        record: Callable[[Trial, int], Mapping[str, Any]] = lambda _, __: {},
+        record: Callable[[Trial, int], Mapping[str, Any]] | None = None,
         folder: str | None = None,
     ) -> None:
         """`fits` raises for a task that the policy cannot run; `record` says what the sinks are
-        asked for in each attempt, and `folder` where they write."""
+        asked for in each attempt (nothing where it is None), and `folder` where they write."""
         self._fleet = fleet
         self._inference = inference
         self._batches = batches
+        self._scheduler = batches.scheduler
         self._make_rule = make_rule
         self._rule = make_rule()
         self._shared_rule = self._rule if isinstance(self._rule, SharedRule) else None
@@ -89,7 +98,8 @@ class Engine:
         self._folder = {} if folder is None else {"folder": folder}
 
         self._trials = TrialQueue()
-        self._lanes: dict[int, Lane] = {}
+        self._lanes: dict[int, LaneState] = {}
+        """Lanes that have an attempt."""
         self._free: list[int] = []
         self._sealing: dict[int, Episode] = {}
         self._next_attempt: dict[str, int] = {}
@@ -126,7 +136,7 @@ class Engine:
         lanes, policy = self._fleet.config.lanes, self._inference.spec
         self._emit(RunStarted(trials=planned, done=done, lanes=lanes, cores=cores, policy=policy))
         try:
-            with heap.settled(lanes):
+            with gc_frozen(lanes):
                 self._inference.start(self._fleet.wake)
                 self._fleet.start()
                 while self._is_unfinished() and not self._is_stopping:
@@ -139,13 +149,13 @@ class Engine:
         return complete
 
     def _is_unfinished(self) -> bool:
-        return bool(self._trials or self._lanes or self._sealing)
+        return bool(self._lanes or self._sealing or self._trials)
 
     def _take_turn(self) -> None:
         longest = _LOOK_S if self._free or self._batches.recalls else _LONGEST_WAIT_S
-        patience = self._batches.patience(now := self._now(), longest)
-        wanted, awaits_all = self._batches.wanted(now), self._batches.awaits_all
-        heard, now = self._fleet.poll(patience, *wanted, awaits_all=awaits_all), self._now()
+        waits = self._batches.patience(self._now(), longest)
+        heard = self._fleet.poll(*waits, awaits_all=self._scheduler.awaits_all)
+        now = self._now()
         for notice in heard:
             self._hear(notice, now)
         if (is_stale := self._batches.stale()) is not None:
@@ -182,24 +192,24 @@ class Engine:
 
     def _begun(self, notice: notices.LanesReady, now: float) -> None:
         queues: dict[tuple[str, str], int] = {}
-        for number, attempt, prompt in zip(
+        for lane, attempt, prompt in zip(
             notice.lanes, notice.attempts, notice.prompts, strict=True
         ):
-            lane = self._lanes.get(number)
-            if lane is None or lane.attempt != attempt:
+            state = self._lanes.get(lane)
+            if state is None or state.attempt != attempt:
                 continue
-            task = (lane.trial.suite, lane.trial.task)
+            task = (state.trial.suite, state.trial.task)
             if notice.spec is not None and task not in self._specs:
                 self._learn(task, notice.spec, now)
             spec = self._specs[task]
-            lane.prompt = prompt or spec.task.prompt
-            lane.action_size = spec.action.size
+            state.prompt = prompt or spec.task.prompt
+            state.action_size = spec.action.size
             if task not in queues:  # the notice is of one worker
-                kind = (self._fleet.signature(number), lane.action_size)
+                kind = (self._fleet.signature(lane), state.action_size)
                 queues[task] = self._batches.queue(kind)
-            lane.queue = queues[task]
-            self._batches.add(number, lane, now)
-            self._turn.ready.append((number, lane.trial, lane.attempt))
+            state.queue = queues[task]
+            self._batches.add(lane, state, now)
+            self._turn.ready.append((lane, state.trial, state.attempt))
 
     def _learn(self, task: tuple[str, str], spec: EnvSpec, now: float) -> None:
         self._fits(spec)
@@ -208,54 +218,57 @@ class Engine:
         self._emit(SpecLearned(time=now, suite=task[0], spec=spec))
 
     def _executed(self, notice: notices.LanesExecuted, now: float) -> None:
-        lanes = list(map(self._lanes.get, notice.lanes))
-        if [lane and lane.attempt for lane in lanes] != notice.attempts:
+        states = list(map(self._lanes.get, notice.lanes))
+        if [state and state.attempt for state in states] != notice.attempts:
             # Some of it is of attempts that were lost while this was under way.
             is_kept = [
-                lane is not None and lane.attempt == attempt
-                for lane, attempt in zip(lanes, notice.attempts, strict=True)
+                state is not None and state.attempt == attempt
+                for state, attempt in zip(states, notice.attempts, strict=True)
             ]
             notice = notice.where(is_kept)
-            lanes = list(compress(lanes, is_kept))
-        running = cast("list[Lane]", lanes)
+            states = list(compress(states, is_kept))
+        running = cast("list[LaneState]", states)
         if not running:
             return
-        for lane, steps, total in zip(running, notice.steps, notice.totals, strict=True):
-            lane.steps += steps
-            lane.total += total
-            lane.chunk += 1
-        self._turn.add(notice, running, self._finals(notice), now)
-        numbers, busy_s = notice.lanes, notice.busy_s
+        for state, steps, total in zip(running, notice.steps, notice.totals, strict=True):
+            state.steps += steps
+            state.total += total
+            state.chunk += 1
+        self._turn.executed.append(told_of(notice, running, self._finals(notice), now))
+        lanes, busy_s = notice.lanes, notice.busy_s
         if any(notice.ends):
-            for number, lane, end in zip(numbers, running, notice.ends, strict=True):
+            for lane, state, end in zip(lanes, running, notice.ends, strict=True):
                 if end:
-                    self._end(number, lane.episode(end, now))
+                    self._end(lane, state.episode(end, now))
             goes_on = [not end for end in notice.ends]
             running = list(compress(running, goes_on))
-            numbers, busy_s = list(compress(numbers, goes_on)), list(compress(busy_s, goes_on))
-        self._batches.add_all(numbers, running, now, busy_s)
+            lanes, busy_s = list(compress(lanes, goes_on)), list(compress(busy_s, goes_on))
+        self._batches.add_all(lanes, running, now, busy_s)
 
     def _finals(self, notice: notices.LanesExecuted) -> Sequence[Observation | None]:
         if not self._config.final_observation:
             return (None,) * len(notice.lanes)
         # The lanes are free at once, and their next episodes would write into the same memory.
         return [
-            {key: view.copy() for key, view in self._fleet.arrays(number).items()}
+            {key: view.copy() for key, view in self._fleet.arrays(lane).items()}
             if end & END_OBSERVED
             else None
-            for number, end in zip(notice.lanes, notice.ends, strict=True)
+            for lane, end in zip(notice.lanes, notice.ends, strict=True)
         ]
 
-    def _end(self, number: int, episode: Episode) -> None:
-        self._batches.remove(number)
-        self._end_session(self._lanes.pop(number))
-        self._free.append(number)
-        self._sealing[number] = episode
-        self._turn.ended.append((number, episode))
+    def _end(self, lane: int, episode: Episode) -> None:
+        self._release(lane)
+        self._free.append(lane)
+        self._sealing[lane] = episode
+        self._turn.ended.append((lane, episode))
 
-    def _end_session(self, lane: Lane) -> None:
+    def _release(self, lane: int) -> LaneState:
+        """Take the lane's attempt from it; nobody awaits the lane any more."""
+        self._scheduler.leave(lane)
+        state = self._lanes.pop(lane)
         if self._inference.has_sessions:
-            self._inference.end_session(lane.session)
+            self._inference.end_session(state.session)
+        return state
 
     def _sealed(self, notice: notices.LaneSealed) -> None:
         episode = self._sealing.get(notice.lane)
@@ -268,32 +281,30 @@ class Engine:
     # -- faults --------------------------------------------------------------------------------
 
     def _failed(self, notice: notices.LaneFailed, now: float) -> None:
-        number, error = notice.lane, notice.account
+        lane, error = notice.lane, notice.account
         if (verdict := notice.verdict(any_built=bool(self._specs))) is not None:
             raise verdict
         if notice.gone:
-            self._free = [lane for lane in self._free if lane != number]
-            self._emit(WorkerChanged(time=now, lanes=[number], state="lost", reason=notice.message))
-        if number in self._sealing and (notice.gone or notice.sealing):
+            self._free = [free for free in self._free if free != lane]
+            self._emit(WorkerChanged(time=now, lanes=[lane], state="lost", reason=notice.message))
+        if lane in self._sealing and (notice.gone or notice.sealing):
             # The episode ended, but what it recorded is lost: it never happened.
-            episode = self._sealing.pop(number)
-            self._retry(number, episode.trial, episode.attempt, error, now)
-        lane = self._lanes.get(number)
-        is_its_own = lane is not None and lane.attempt == notice.attempt and not notice.sealing
-        if lane is not None and (notice.gone or is_its_own):
-            self._lose(number, error, now)
+            episode = self._sealing.pop(lane)
+            self._retry(lane, episode.trial, episode.attempt, error, now)
+        state = self._lanes.get(lane)
+        is_its_own = state is not None and state.attempt == notice.attempt and not notice.sealing
+        if state is not None and (notice.gone or is_its_own):
+            self._lose(lane, error, now)
             if not notice.gone:
-                self._free.append(number)
+                self._free.append(lane)
 
-    def _lose(self, number: int, error: str, now: float) -> None:
-        """An attempt is lost; its trial runs again while it has retries left."""
-        lane = self._lanes.pop(number)
-        self._batches.remove(number)
-        self._end_session(lane)
-        self._retry(number, lane.trial, lane.attempt, error, now, steps=lane.steps)
+    def _lose(self, lane: int, error: str, now: float) -> None:
+        """Give an attempt up; its trial runs again while it has retries left."""
+        state = self._release(lane)
+        self._retry(lane, state.trial, state.attempt, error, now, steps=state.steps)
 
     def _retry(
-        self, number: int, trial: Trial, attempt: int, error: str, now: float, *, steps: int = 0
+        self, lane: int, trial: Trial, attempt: int, error: str, now: float, *, steps: int = 0
     ) -> None:
         self._failures[trial.id] += 1
         again = self._failures[trial.id] <= self._config.retries
@@ -302,45 +313,35 @@ class Engine:
         self._tell()
         self._emit(
             AttemptFailed(
-                time=now, lane=number, trial=trial, attempt=attempt, error=error, again=again
+                time=now, lane=lane, trial=trial, attempt=attempt, error=error, again=again
             )
         )
         if again:
             self._trials.give_back(trial)
             return
         episode = Episode(trial, attempt, Outcome.ERROR, steps, 0.0, error=error)
-        self._turn.ended.append((number, episode))
+        self._turn.ended.append((lane, episode))
         self._turn.sealed.append(episode)
 
     # -- chunks --------------------------------------------------------------------------------
 
     def _deliver_answers(self, now: float) -> None:
-        for answer, flight in self._batches.answers(now):
-            delivery = deliver(answer, flight, self._lanes, self._shared_rule)
-            for number, lane, error in delivery.failed:
-                self._lose(number, account(error), now)
-                self._fleet.discard([number], [lane.attempt])
-                self._free.append(number)
-            if delivery.numbers:
-                self._execute(delivery, now)
-            self._emit(inferred(answer, flight, delivery, now=now, start=self._start))
-
-    def _execute(self, delivery: Delivery, now: float) -> None:
-        numbers, lanes = delivery.numbers, delivery.lanes
-        if self._batches.recalls:
-            for lane, source in zip(lanes, delivery.sources, strict=True):
-                lane.source = source
-        attempts, chunks = [lane.attempt for lane in lanes], [lane.chunk for lane in lanes]
-        self._fleet.execute(numbers, attempts, chunks, delivery.actions)
-        self._batches.executing(numbers, lanes, now)
+        for delivery in self._batches.deliveries(self._lanes, self._shared_rule, now):
+            for lane, state, error in delivery.failed:
+                self._lose(lane, account(error), now)
+                self._fleet.discard([lane], [state.attempt])
+                self._free.append(lane)
+            if delivery.lanes:
+                self._batches.execute(delivery, self._fleet, now)
+            self._emit(delivery.event(now, self._start))
 
     def _recall(self, is_stale: Callable[[str], bool]) -> None:
         """Stop chunks whose source is gone: their lanes ask again, with what they see then."""
-        for number, lane in self._lanes.items():
-            if lane.source and is_stale(lane.source):
-                lane.source = ""
-                lane.rule = self._new_rule()  # an ensemble would go on with what was recalled
-                self._fleet.recall(number, lane.attempt, lane.chunk)
+        for lane, state in self._lanes.items():
+            if state.source and is_stale(state.source):
+                state.source = ""
+                state.rule = self._new_rule()  # an ensemble would go on with what was recalled
+                self._fleet.recall(lane, state.attempt, state.chunk)
 
     # -- trials --------------------------------------------------------------------------------
 
@@ -350,29 +351,29 @@ class Engine:
         if not self._free or not self._trials or any(r.behind() for r in self._durable):
             return False
         now = self._now()
-        numbers: list[int] = []
-        began: list[Lane] = []
+        lanes: list[int] = []
+        began: list[LaneState] = []
         records: list[Mapping[str, Any]] = []
         while self._free and self._trials:
-            number = self._free.pop()
-            trial = self._trials.take(number, self._fleet.live(number))
+            lane = self._free.pop()
+            trial = self._trials.take(lane, self._fleet.live(lane))
             assert trial is not None  # the queue is not empty
             name = trial.id
             attempt = self._next_attempt.get(name, 0)
             self._next_attempt[name] = attempt + 1
-            record = self._record(trial, attempt)
+            record = {} if self._record is None else self._record(trial, attempt)
             kind = self._kinds.setdefault((trial[:2], bool(record)), len(self._kinds))
-            lane = self._lanes[number] = Lane(trial, attempt, self._new_rule(), kind, now)
-            numbers.append(number)
-            began.append(lane)
+            state = self._lanes[lane] = LaneState(trial, attempt, self._new_rule(), kind, now)
+            lanes.append(lane)
+            began.append(state)
             records.append({**record, **self._folder})
-        trials, attempts = [lane.trial for lane in began], [lane.attempt for lane in began]
-        self._emit(AttemptsBegan(time=now, lanes=numbers, trials=trials, attempts=attempts))
+        trials, attempts = [state.trial for state in began], [state.attempt for state in began]
+        self._emit(AttemptsBegan(time=now, lanes=lanes, trials=trials, attempts=attempts))
         self._fleet.begin(
-            numbers,
+            lanes,
             attempts,
             trials,
-            [self._config.max_steps] * len(numbers),
+            [self._config.max_steps] * len(lanes),
             final_observation=self._config.final_observation,
             record=records,
         )
@@ -393,3 +394,51 @@ class Engine:
     def _tell(self) -> None:
         for event in self._turn.take(self._now()):
             self._emit(event)
+
+
+class Turn:
+    """Collects what one turn of the engine has to tell, until it becomes a few events."""
+
+    __slots__ = ("ended", "executed", "ready", "sealed")
+
+    def __init__(self) -> None:
+        self.executed: list[ChunksExecuted] = []
+        self.ready: list[tuple[int, Trial, int]] = []
+        self.ended: list[tuple[int, Episode]] = []
+        self.sealed: list[Episode] = []
+
+    def take(self, now: float) -> list[Event]:
+        """All events, in the order in which readers must hear them; nothing is left to tell."""
+        events: list[Event] = [*self.executed]
+        self.executed.clear()
+        if self.ready:
+            lanes, trials, attempts = zip(*self.ready, strict=True)
+            events.append(LanesReady(time=now, lanes=lanes, trials=trials, attempts=attempts))
+            self.ready.clear()
+        if self.ended:
+            ended_lanes, episodes = zip(*self.ended, strict=True)
+            events.append(EpisodesEnded(time=now, lanes=ended_lanes, episodes=episodes))
+            self.ended.clear()
+        if self.sealed:
+            events.append(EpisodesSealed(time=now, episodes=tuple(self.sealed)))
+            self.sealed.clear()
+        return events
+
+
+@contextmanager
+def gc_frozen(lanes: int) -> Iterator[None]:
+    """While many lanes run, keep Python's garbage collector from looking through what existed
+    before: it does so once, at the start. What is made meanwhile is collected as always.
+
+    With torch or JAX imported a full collection takes a tenth of a second or more, and thousands of
+    rows make enough tuples for one every second.
+    """
+    if lanes < MANY or not gc.isenabled() or gc.get_freeze_count():
+        yield
+        return
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()

@@ -15,8 +15,7 @@ from hocket.core import plugins
 from hocket.core.arrays import read_ids
 from hocket.core.contracts.policy import Policy, Reconnects, Sessions
 from hocket.core.data import Array, Batch, Observation, Row, Trial, noise_seed
-from hocket.engine.answers import check_answer, finite_rows
-from hocket.engine.chunk_rules import ChunkRule, make_rule
+from hocket.engine.chunk_rules import ChunkRule, check_answer, finite_rows, make_rule
 from hocket.engine.observed import (
     Observed,
     Prompts,
@@ -29,6 +28,7 @@ from hocket.errors import ChunkValueError, PolicyUnavailableError, SessionLostEr
 LOST = (ConnectionError, EOFError, PolicyUnavailableError, SessionLostError)
 """What a policy raises when whoever answers next may not be who answered before."""
 UNMIXED_TRIES = 4
+"""Times that all envs are asked again after a lost connection. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -40,16 +40,16 @@ class _Decision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Places:
-    """Where every env stands. Replaced whole by one assignment and never written into, so an
-    exception at any moment leaves all envs where they were."""
+class _EnvStates:
+    """What every env has done and will do next. Replaced whole by one assignment and never written
+    into, so an exception at any moment leaves all envs as they were."""
 
     actions: Array
-    """`[N, K, A]`: what is left to execute is `actions[i, places[i] : counts[i]]`."""
+    """`[N, K, A]`; what env i has yet to execute is `actions[i, positions[i] : counts[i]]`."""
     counts: Array
-    places: Array
+    positions: Array
     executed: Array
-    """Steps of this episode."""
+    """Steps that each env has executed in this episode."""
     chunks: Array
     """Index of the next chunk to ask for in this episode."""
     episodes: Array
@@ -62,7 +62,7 @@ class _Places:
 class ChunkReplay:
     """Drops a chunk policy into your own vector loop: `act` gives each env its next action.
 
-    Every env has its own chunk and its own place in it. The policy is asked only for envs whose
+    Every env has its own chunk and its own position in it. The policy is asked only for envs whose
     chunk is used up, all of them in one batch (of at most `spec.max_batch` rows). Call `reset` with
     the envs whose episode ended; all others go on with their chunks.
 
@@ -103,14 +103,14 @@ class ChunkReplay:
         self._prompts = prompts
         self._seed = seed
         self._lost = lost
-        self._now: _Places | None = None
+        self._now: _EnvStates | None = None
         self._stale = False
         self._sessions: dict[str, int] = {}
 
     @property
     def num_envs(self) -> int | None:
-        """N, once known."""
-        return None if self._now is None else len(self._now.places)
+        """The number of envs, None before the first `act`."""
+        return None if self._now is None else len(self._now.positions)
 
     def act(self, obs: Any, prompts: Prompts | None = None) -> Any:
         """The next action of every env, `[N, A]` float32: numpy, or a torch tensor where the
@@ -127,10 +127,10 @@ class ChunkReplay:
         except self._lost:
             self._stale = True
             raise
-        actions = same_kind(after.actions[np.arange(seen.size), after.places], seen.device)
+        actions = same_kind(after.actions[np.arange(seen.size), after.positions], seen.device)
         after = dataclasses.replace(
             after,
-            places=after.places + 1,
+            positions=after.positions + 1,
             executed=after.executed + 1,
             past=self._remember(now, seen),
         )
@@ -142,17 +142,17 @@ class ChunkReplay:
         list, an array, a tensor, or a bool mask. An env that did not act since its last reset is
         left as it is."""
         now = self._now
-        which = read_ids(ids, None if now is None else len(now.places))
+        which = read_ids(ids, None if now is None else len(now.positions))
         if now is None:
             return
-        chosen = np.ones(len(now.places), np.bool_)
+        chosen = np.ones(len(now.positions), np.bool_)
         if which is not None:
             chosen[:] = False
             chosen[which] = True
         self._now = dataclasses.replace(
             now,
             counts=np.where(chosen, 0, now.counts),
-            places=np.where(chosen, 0, now.places),
+            positions=np.where(chosen, 0, now.positions),
             executed=np.where(chosen, 0, now.executed),
             chunks=np.where(chosen, 0, now.chunks),
             episodes=now.episodes + (chosen & (now.executed > 0)),
@@ -182,22 +182,22 @@ class ChunkReplay:
     ) -> None:
         self.close()
 
-    def _known(self, size: int) -> _Places:
+    def _known(self, size: int) -> _EnvStates:
         if self._now is None:
             zeros = np.zeros(size, np.intp)
-            self._now = _Places(
+            self._now = _EnvStates(
                 actions=np.zeros((size, 0, 0)),
                 counts=zeros,
-                places=zeros,
+                positions=zeros,
                 executed=zeros,
                 chunks=zeros,
                 episodes=zeros,
                 rules=tuple(self._make_rule() for _ in range(size)),
                 decisions=(None,) * size,
             )
-        elif len(self._now.places) != size:
+        elif self.num_envs != size:
             raise UsageError(
-                f"act was given {size} envs; the first call had {len(self._now.places)}, and their "
+                f"act was given {size} envs; the first call had {self.num_envs}, and their "
                 f"number is fixed. Make a new ChunkReplay for another number of envs."
             )
         return self._now
@@ -208,12 +208,12 @@ class ChunkReplay:
         given = self._prompts if prompts is None else prompts
         return read_prompts("" if given is None else given, seen.size)
 
-    def _ask(self, now: _Places, seen: Observed, texts: Sequence[str]) -> _Places:
-        """Every env's place once it has a chunk. Where a connection was lost between two batches,
-        all are asked again, and with a policy that flushes so are the chunks in use."""
+    def _ask(self, now: _EnvStates, seen: Observed, texts: Sequence[str]) -> _EnvStates:
+        """The envs once each has a chunk. Where a connection was lost between two batches, all are
+        asked again, and with a policy that flushes so are the chunks in use."""
         for _ in range(UNMIXED_TRIES):
             before = self._reconnects
-            held = now.places < now.counts
+            held = now.positions < now.counts
             if self._stale and not self._spec.keyed_noise:
                 # Asked again it would answer otherwise: better from what is seen now.
                 held[:] = False
@@ -222,7 +222,7 @@ class ChunkReplay:
             is_whole = self._reconnects == before or len(asked) <= self._spec.max_batch
             is_stale = self._reconnects != before and self._flushes and len(asked) < len(held)
             if is_whole and not is_stale:
-                return self._place(now, asked, chunks, held) if asked else now
+                return self._use(now, asked, chunks, held) if asked else now
             self._stale = self._stale or is_stale
         raise PolicyUnavailableError(
             f"Connections were lost in each of {UNMIXED_TRIES} tries to ask for all envs. With "
@@ -238,7 +238,7 @@ class ChunkReplay:
         return isinstance(self._policy, Reconnects) and self._policy.flushes
 
     def _decide(
-        self, now: _Places, seen: Observed, held: Array, texts: Sequence[str]
+        self, now: _EnvStates, seen: Observed, held: Array, texts: Sequence[str]
     ) -> dict[int, _Decision]:
         """What to ask for now, by env: new chunks, and the held ones where they may be stale."""
         asked: dict[int, _Decision] = {}
@@ -261,7 +261,7 @@ class ChunkReplay:
                 asked[env] = decision
         return asked
 
-    def _observation(self, now: _Places, seen: Observed, env: int) -> Observation:
+    def _observation(self, now: _EnvStates, seen: Observed, env: int) -> Observation:
         if self._spec.history == 1:
             return {key: array[env] for key, array in seen.arrays.items()}
         steps = (seen.arrays, *now.past)
@@ -269,13 +269,13 @@ class ChunkReplay:
         back = [min(age, oldest) for age in reversed(range(self._spec.history))]
         return {key: np.stack([steps[age][key][env] for age in back]) for key in seen.arrays}
 
-    def _remember(self, now: _Places, seen: Observed) -> tuple[Observation, ...]:
+    def _remember(self, now: _EnvStates, seen: Observed) -> tuple[Observation, ...]:
         if self._spec.history == 1:
             return ()
         newest = {key: array.copy() for key, array in seen.arrays.items()}
         return (newest, *now.past)[: self._spec.history - 1]
 
-    def _infer(self, asked: dict[int, _Decision], now: _Places) -> dict[int, Array]:
+    def _infer(self, asked: dict[int, _Decision], now: _EnvStates) -> dict[int, Array]:
         """The chunks asked for. Takes the decisions' observations over into the batch's arrays,
         so that they no longer depend on the caller's."""
         envs = sorted(asked)
@@ -303,45 +303,46 @@ class ChunkReplay:
             action_size = answer.values.shape[2]
             finite = finite_rows(answer.values)
             if not finite.all():
-                bad = [part[place] for place in np.flatnonzero(~finite)]
+                bad = [part[row] for row in np.flatnonzero(~finite)]
                 raise ChunkValueError(
                     f"Policy {name!r} returned NaN or infinite actions for envs {bad}. Nothing was "
                     f"executed; check the observation that it saw."
                 )
-            for place, env in enumerate(part):
-                chunks[env] = answer.values[place].copy()
-                own = {key: array[place] for key, array in batch.arrays.items()}
+            for row, env in enumerate(part):
+                chunks[env] = answer.values[row].copy()
+                own = {key: array[row] for key, array in batch.arrays.items()}
                 asked[env] = _Decision(row=asked[env].row, observation=own)
         return chunks
 
-    def _place(
+    def _use(
         self,
-        now: _Places,
+        now: _EnvStates,
         asked: dict[int, _Decision],
         chunks: dict[int, Array],
         held: Array,
-    ) -> _Places:
-        """Every env's place once these chunks are in it."""
+    ) -> _EnvStates:
+        """The envs once they use these chunks."""
         rules, decisions = list(now.rules), list(now.decisions)
-        places, counts, indices = now.places.copy(), now.counts.copy(), now.chunks.copy()
+        positions, counts = now.positions.copy(), now.counts.copy()
+        indices = now.chunks.copy()
         taken: dict[int, Array] = {}
         for env, chunk in chunks.items():
             rules[env] = self._make_rule() if self._stale else copy.copy(rules[env])
-            made_at = int(now.executed[env]) - (int(places[env]) if held[env] else 0)
+            made_at = int(now.executed[env]) - (int(positions[env]) if held[env] else 0)
             taken[env] = rules[env].take(chunk, made_at)
             counts[env] = len(taken[env])
             decisions[env] = asked[env]
             if not held[env]:
-                places[env] = 0
+                positions[env] = 0
                 indices[env] += 1
-        if (places >= counts).any():
+        if (positions >= counts).any():
             raise UsageError(
                 "After a lost connection the policy answers with shorter chunks than those in use. "
                 "Reset every env."
             )
         size = next(iter(taken.values())).shape[1]
-        actions = np.zeros((len(places), int(counts.max()), size))
-        if len(taken) < len(places):
+        actions = np.zeros((len(positions), int(counts.max()), size))
+        if len(taken) < len(positions):
             actions[:, : now.actions.shape[1]] = now.actions[:, : actions.shape[1]]
         for env, values in taken.items():
             actions[env, : len(values)] = values
@@ -349,7 +350,7 @@ class ChunkReplay:
             now,
             actions=actions,
             counts=counts,
-            places=places,
+            positions=positions,
             chunks=indices,
             rules=tuple(rules),
             decisions=tuple(decisions),

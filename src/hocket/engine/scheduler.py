@@ -20,33 +20,76 @@ Awaited are lanes that execute a chunk and are not overdue. A lane in reset, bui
 has left and is awaited by nobody. Lanes that nothing is known of (a server's connections: `ready`
 and `leave` only) are not awaited either, and leave as soon as a slot is free.
 
-Per lane the work is O(log lanes), per batch O(batch). How many lanes a batch aims at,
-`hocket.engine.batch_target` says.
+Per lane the work is O(log lanes), per batch O(batch).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Hashable, Mapping, Sequence
-from math import ceil
-from typing import cast
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from math import ceil, inf
+from typing import NamedTuple, cast
 
-from hocket.engine.batch_target import Aim, SchedulerConfig
-from hocket.engine.queues import BatchPlan, Cohort, Kind, Lane, Queue
+from hocket.core.estimates import Contention, Latency, RunningMedian
+from hocket.engine.model import NEAR_BEST, LatencyOf, Work, cycle_s, spare_s, target_batch
+from hocket.workers.rows.stepping import WINDOW, Rhythm
 
-__all__ = ["Scheduler", "SchedulerConfig"]
-
+# All of these were chosen by hand, on the settings of `benchmarks/scheduling_simulation.py`. What
+# other values lose there is lost of the chunks per second that the value here gives (three seeds).
 PATIENCE = 1.5
-"""The oldest ready lane waits at most so many times the median duration of a chunk."""
+"""The oldest ready lane waits at most this many times the median duration of a chunk. With 0.5 the
+settings with very short chunks lose up to 18 %; without any limit no setting loses more than 0.4 %,
+but a lane that never comes back must not be waited for."""
 OVERDUE = 0.25
-"""A lane is overdue when it is late by this share of the median duration."""
+"""A lane is overdue when it is late by this share of the median duration. With 0 a flat policy and
+very short chunks lose up to 10 %; with 1 heavy-tailed chunks lose 2 %."""
 IMMINENT = 0.03
-"""An awaited lane is never expected sooner than in this share of the median duration."""
+"""An awaited lane is never expected sooner than in this share of the median duration. With 0 and
+long chunks, some heavy-tailed, 3 % are lost; with 0.3 a flat policy loses 20 %."""
 BRIEF = 0.2
 """Chunks that take at most this share of an inference bring their lanes straight back. Two halves
-of them would take turns for good, each inferred while the other waits."""
+of them would take turns for good, each inferred while the other waits: with 0 the settings with
+very short chunks lose up to 17 %. With 0.6 short chunks lose 1 %."""
 OVERFULL = 1.25
-"""A batch of up to so many times its target is left whole; a larger one may be split."""
+"""A batch of up to this many times its target is left whole; a larger one may be split. Short
+chunks lose 3 % with 1, and the tail of a run of 40 trials as much where nothing is split."""
+RECHECK = 16
+RECHECK_S = 0.05
+"""Batches and seconds after which the model is asked again, even where lanes stayed the same. After
+200 batches only, the settings with very short chunks lose up to 13 %. The model costs more than a
+small batch: the seconds bound what brief policies pay, and change no setting by more than 0.4 %."""
+SLICE_S = 1e-3
+"""Seconds, about, that a core gives to one process before the next. Shorter chunks do not slow each
+other down where they compete for it: they queue, which their own time does not show. No setting is
+that short; `overhead.py` at 8 lanes is."""
+MOVED = 0.1
+"""Share of the lanes that must come or go for the model to be asked again at once; one alone, whose
+episode has ended, comes and goes too often. With 1, very short chunks with resets of 2 s lose 3 %;
+with 0, very short chunks on 2 cores lose 1 %."""
+KIND_WINDOW = 31
+QUEUE_WINDOW = 127
+"""Chunks whose median duration is that of a kind, and of a queue. With 5 and 15 very short chunks
+on 2 cores lose 4 to 5 %; with 127 and 1023, where what is learnt is old, up to 1 and 3 %."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig:
+    """What the scheduler is told; the rest it measures."""
+
+    cores: int
+    max_batch: int = 64
+    concurrency: int = 1
+    """Inferences that may run at once."""
+    handling_s: float = 0.0
+    handling_row_s: float = 0.0
+    """Seconds of a core that a batch takes beside the policy, and each row in it."""
+
+    def __post_init__(self) -> None:
+        for name in ("cores", "max_batch", "concurrency"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}.")
 
 
 class Scheduler:
@@ -54,10 +97,10 @@ class Scheduler:
 
     def __init__(self, config: SchedulerConfig) -> None:
         self._config = config
-        self._lanes: dict[int, Lane] = {}
+        self._lanes: dict[int, WaitingLane] = {}
         self._queues: dict[Hashable, Queue] = {}
         self._kinds: dict[Hashable, Kind] = {}
-        self._aim = Aim(config)
+        self._target = BatchTarget(config)
         self._executing = 0
         self._lane_seconds = 0.0
         """Integral of `_executing` over time, up to `_counted_at`."""
@@ -76,13 +119,13 @@ class Scheduler:
             chunks = self._kinds[kind] = Kind()
         found = [*map(self._lanes.get, lanes)]
         if not all(found):
-            raise self._out_of_place(lanes)
-        members = cast("list[Lane]", found)
-        queues = {lane.queue for lane in members}
+            raise self._in_no_batch(lanes)
+        members = cast("list[WaitingLane]", found)
+        queues = {member.queue for member in members}
         are_ready = any(not queue.ready.keys().isdisjoint(lanes) for queue in queues)
-        if are_ready or any({lane.cohort for lane in members}):
-            raise self._out_of_place(lanes)
-        self._aim.company.sent(len(lanes))
+        if are_ready or any({member.cohort for member in members}):
+            raise self._in_no_batch(lanes)
+        self._target.lockstep.sent(len(lanes))
         self._count(now, len(lanes))
         for queue in queues:
             sent = members if len(queues) == 1 else [m for m in members if m.queue is queue]
@@ -93,66 +136,66 @@ class Scheduler:
                 first = bisect_left(queue.late_at, late_at)
                 queue.late_at[first:first] = [late_at] * len(sent)
             cohort = Cohort(now, self._lane_seconds, late_at)
-            for lane in sent:
-                lane.cohort = cohort
-                if lane.kind is not chunks:
-                    queue.count(lane.kind, -1)
+            for member in sent:
+                member.cohort = cohort
+                if member.kind is not chunks:
+                    queue.count(member.kind, -1)
                     queue.count(chunks, 1)
-                    lane.kind = chunks
+                    member.kind = chunks
 
-    def _out_of_place(self, lanes: Sequence[int]) -> ValueError:
-        for number in lanes:
-            lane = self._lanes.get(number)
-            if lane is None or lane.cohort is not None or number in lane.queue.ready:
+    def _in_no_batch(self, lanes: Sequence[int]) -> ValueError:
+        for lane in lanes:
+            known = self._lanes.get(lane)
+            if known is None or known.cohort is not None or lane in known.queue.ready:
                 break
-        return ValueError(f"Lane {number} was in no batch; it cannot execute a chunk.")
+        return ValueError(f"Lane {lane} was in no batch; it cannot execute a chunk.")
 
     def ready(self, lane: int, queue: Hashable, now: float, busy_s: float | None) -> None:
         """An observation came. `busy_s` is how long the chunk took; None after a reset."""
-        place = self._queues.get(queue)
-        if place is None:
-            place = self._queues[queue] = Queue(queue)
+        own = self._queues.get(queue)
+        if own is None:
+            own = self._queues[queue] = Queue(queue)
         known = self._lanes.get(lane)
         if known is None:
-            known = self._lanes[lane] = Lane(place)
-            place.members += 1
+            known = self._lanes[lane] = WaitingLane(own)
+            own.members += 1
         elif lane in known.queue.ready:
             raise ValueError(f"Lane {lane} is ready already.")
         else:
             self._stop(known, now, busy_s)
-            if known.queue is not place:
-                self._move(known, place)
-        place.ready[lane] = now
+            if known.queue is not own:
+                self._move(known, own)
+        own.ready[lane] = now
 
     def ready_together(
         self, lanes: Sequence[int], queue: Hashable, now: float, busy_s: Sequence[float]
     ) -> None:
         """Chunks of many lanes ended at once: what `ready` does for each of them, at a fraction of
         its cost. Of their durations one is looked at."""
-        place = self._queues.get(queue)
-        if place is None:
-            place = self._queues[queue] = Queue(queue)
+        own = self._queues.get(queue)
+        if own is None:
+            own = self._queues[queue] = Queue(queue)
         found = [*map(self._lanes.get, lanes)]
-        cohorts = {lane.cohort if lane and lane.queue is place else None for lane in found}
+        cohorts = {known.cohort if known and known.queue is own else None for known in found}
         if None in cohorts:
-            for number, seconds in zip(lanes, busy_s, strict=True):
-                self.ready(number, queue, now, seconds)
+            for lane, seconds in zip(lanes, busy_s, strict=True):
+                self.ready(lane, queue, now, seconds)
             return
-        members = cast("list[Lane]", found)
+        members = cast("list[WaitingLane]", found)
         self._count(now, -len(members))
         for cohort in cast("set[Cohort]", cohorts):
             if cohort.late_at is not None:
                 count = len(members)
                 if len(cohorts) > 1:
-                    count = sum(lane.cohort is cohort for lane in members)
-                first = bisect_left(place.late_at, cohort.late_at)
-                del place.late_at[first : first + count]
+                    count = sum(member.cohort is cohort for member in members)
+                first = bisect_left(own.late_at, cohort.late_at)
+                del own.late_at[first : first + count]
         if members:
             # The last is as good as any: what ends at once tells much the same.
             self._learn(members[-1], busy_s[-1], now)
-        for lane in members:
-            lane.cohort = None
-        place.ready.update(dict.fromkeys(lanes, now))
+        for member in members:
+            member.cohort = None
+        own.ready.update(dict.fromkeys(lanes, now))
 
     def leave(self, lane: int) -> None:
         """The lane is in reset, build or replacement, has ended or is gone: nobody awaits it."""
@@ -165,17 +208,17 @@ class Scheduler:
         if known.cohort is not None:
             self._expect_no_more(known.queue, known.cohort)
             self._executing -= 1
-            self._aim.company.ended()
+            self._target.lockstep.ended()
 
     def share_step(self, seconds: float | None) -> None:
-        """What a step costs that all lanes share; 0 before the first, None where they do not."""
-        self._aim.company.step_s = seconds
+        """Seconds of the step that all lanes share; 0 before the first, None without one."""
+        self._target.lockstep.step_s = seconds
 
     # -- What the policy does --------------------------------------------------------------------
 
     def seed_latency(self, points: Mapping[int, float]) -> None:
         """What batches of some sizes cost at warm-up, in seconds."""
-        self._aim.seed_latency(points)
+        self._target.seed_latency(points)
 
     def next_batch(self, now: float) -> BatchPlan | None:
         """Take a batch out of its queue, and a policy slot; None if nothing should leave now."""
@@ -200,11 +243,11 @@ class Scheduler:
             raise ValueError("No batch is in flight.")
         self._in_flight -= 1
         self._free_since = now
-        self._aim.inferred(size, seconds)
+        self._target.inferred(size, seconds)
 
     def infer_s(self, size: int) -> float:
         """How long a batch of this size should take."""
-        return self._aim.expected_s(size)
+        return self._target.expected_s(size)
 
     def wake_at(self, now: float) -> float | None:
         """When `next_batch` may answer differently though nothing happens; None if never."""
@@ -225,8 +268,8 @@ class Scheduler:
         return max(now, min(times)) if times else None
 
     def wanted(self, now: float) -> tuple[int, float]:
-        """How many lanes must come for `next_batch` to answer differently, if they come within so
-        many seconds of the first."""
+        """How many lanes must come for `next_batch` to answer differently, and within how many
+        seconds of the first of them."""
         if len(self._queues) != 1 or self._in_flight >= self._config.concurrency:
             return 1, 0.0
         (queue,) = self._queues.values()
@@ -246,8 +289,8 @@ class Scheduler:
 
     def target(self, queue: Hashable) -> int:
         """How many lanes a batch of this queue waits for, if that pays."""
-        place = self._queues.get(queue)
-        return place.target if place is not None else 1
+        own = self._queues.get(queue)
+        return own.target if own is not None else 1
 
     @property
     def waiting(self) -> int:
@@ -262,7 +305,7 @@ class Scheduler:
     # -- When a batch leaves ---------------------------------------------------------------------
 
     def _leaves(self, queue: Queue, now: float) -> bool:
-        self._aim.take(
+        self._target.update(
             queue,
             self._queues.values(),
             now,
@@ -296,7 +339,7 @@ class Scheduler:
 
     def _size(self, queue: Queue) -> int:
         """All that are ready, or the target of them where two batches cost all of them less."""
-        infer_s = self._aim.infer_s
+        infer_s = self._target.infer_s
         ready = min(len(queue.ready), self._config.max_batch)
         first = min(ready, ceil(OVERFULL * queue.target))
         rest = ready - first
@@ -305,7 +348,7 @@ class Scheduler:
 
     def _pays_to_wait(self, queue: Queue, now: float) -> bool:
         """Is there a number of coming lanes for which waiting costs all of them less time?"""
-        here, infer_s = len(queue.ready), self._aim.infer_s
+        here, infer_s = len(queue.ready), self._target.infer_s
         alone_s = infer_s[here]
         is_last_slot = self._config.concurrency - self._in_flight == 1
         are_brief = is_last_slot and queue.typical_s <= BRIEF * alone_s
@@ -328,7 +371,7 @@ class Scheduler:
         """Is a larger batch of another signature so near that it had better go first?"""
         if len(self._queues) == 1 or self._config.concurrency - self._in_flight > 1:
             return False
-        here, infer_s = len(queue.ready), self._aim.infer_s
+        here, infer_s = len(queue.ready), self._target.infer_s
         alone_s = infer_s[here]
         for other in self._queues.values():
             coming = bisect_right(other.late_at, now)
@@ -341,14 +384,14 @@ class Scheduler:
                 more //= 2
         return False
 
-    def _expected_s(self, queue: Queue, place: int, now: float) -> float:
-        """In how many seconds the lane at this place in the order of arrival should be ready."""
+    def _expected_s(self, queue: Queue, index: int, now: float) -> float:
+        """Seconds until the lane at this index in the order of arrival should be ready."""
         typical_s = queue.typical_s
-        return max(IMMINENT * typical_s, queue.late_at[place] - OVERDUE * typical_s - now)
+        return max(IMMINENT * typical_s, queue.late_at[index] - OVERDUE * typical_s - now)
 
     # -- Book-keeping ----------------------------------------------------------------------------
 
-    def _stop(self, lane: Lane, now: float, busy_s: float | None) -> None:
+    def _stop(self, lane: WaitingLane, now: float, busy_s: float | None) -> None:
         if lane.cohort is None:
             return
         self._expect_no_more(lane.queue, lane.cohort)
@@ -357,23 +400,23 @@ class Scheduler:
             self._learn(lane, busy_s, now)
         lane.cohort = None
 
-    def _learn(self, lane: Lane, busy_s: float, now: float) -> None:
-        """A chunk of this lane took so long."""
+    def _learn(self, lane: WaitingLane, busy_s: float, now: float) -> None:
+        """Learn from a chunk of this lane, which took `busy_s` seconds."""
         kind, cohort = lane.kind, lane.cohort
         if kind is None or cohort is None:
             return
         usual_s = kind.seconds.value
         if usual_s and now > cohort.started:
             load = (self._lane_seconds - cohort.lane_seconds) / (now - cohort.started)
-            self._aim.contention.observe(load, busy_s / usual_s)
+            self._target.contention.observe(load, busy_s / usual_s)
         kind.seconds.add(busy_s)
         lane.queue.seconds.add(busy_s)
 
-    def _move(self, lane: Lane, queue: Queue) -> None:
+    def _move(self, lane: WaitingLane, queue: Queue) -> None:
         """The lane's observations have another signature now (its next trial's suite)."""
-        for place, change in ((lane.queue, -1), (queue, 1)):
-            place.members += change
-            place.count(lane.kind, change)
+        for either, change in ((lane.queue, -1), (queue, 1)):
+            either.members += change
+            either.count(lane.kind, change)
         lane.queue = queue
 
     def _expect_no_more(self, queue: Queue, cohort: Cohort) -> None:
@@ -384,3 +427,250 @@ class Scheduler:
         self._lane_seconds += self._executing * (now - self._counted_at)
         self._counted_at = now
         self._executing += change
+
+
+class BatchTarget:
+    """Sets how many lanes a batch of each queue waits for, by the cycle model and what inferences
+    and chunks were seen to take. The model is asked again only when what it was told may have
+    moved."""
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        self._config = config
+        self._latency = Latency()
+        self._check_at = (0, -inf)
+        """From which batch on, and when, the model is asked again."""
+        self.infer_s: list[float] = [0.0]
+        """The latency of every size that lanes can make, as of the last check."""
+        self.contention = Contention(config.cores)
+        self.lockstep = Lockstep()
+
+    def seed_latency(self, points: Mapping[int, float]) -> None:
+        """What batches of some sizes cost at warm-up, in seconds."""
+        for size, seconds in points.items():
+            self._latency.seed(size, seconds)
+        self._check_at = (0, -inf)
+
+    def inferred(self, size: int, seconds: float) -> None:
+        """Learn what a batch cost."""
+        self._latency.observe(size, seconds)
+        if self.lockstep.step_s is not None:
+            self.lockstep.inferred(seconds - self.expected_s(size))
+
+    def expected_s(self, size: int) -> float:
+        """How long a batch of this size should take."""
+        return self.infer_s[min(size, len(self.infer_s) - 1)]
+
+    def update(
+        self,
+        queue: Queue,
+        queues: Iterable[Queue],
+        now: float,
+        *,
+        lanes: int,
+        batches: int,
+        has_executed: bool,
+    ) -> None:
+        """Bring the queue's target up to date. `lanes` are in all queues together, `batches` have
+        left, and `has_executed` says whether lanes ever executed a chunk."""
+        sizes = max(len(self.infer_s), min(self._config.max_batch, lanes) + 1)
+        batch, at = self._check_at
+        if (batches >= batch and now >= at) or sizes > len(self.infer_s):
+            # Whether rows stay together is seen early, and a run may be short.
+            is_early = self.lockstep.step_s is not None and batches < RECHECK
+            more = max(1, batches) if is_early else RECHECK
+            self._check_at = (batches + more, now + RECHECK_S)
+            self.infer_s = [0.0, *map(self._latency.predict, range(1, sizes))]
+            for each in queues:
+                each.members_at_target = -1
+        moved = abs(queue.members - queue.members_at_target)
+        if queue.members_at_target < 0 or moved > max(1, MOVED * queue.members_at_target):
+            queue.members_at_target = queue.members
+            if queue.seconds.value is None:
+                is_server = batches > self._config.concurrency and not has_executed
+                queue.target = self._first_target(queue, lanes, is_server=is_server)
+            else:
+                queue.target = self._target(queue, lanes, queue.seconds.value)
+
+    def _first_target(self, queue: Queue, lanes: int, *, is_server: bool) -> int:
+        """The target before anything is known. If lanes will execute, one cohort more than can be
+        inferred at once is the least that keeps all busy; a server's connections just go."""
+        queue.is_together = self._may_be_together(queue, lanes) and self.lockstep.pays_at_first(
+            queue.members, self._latency.predict
+        )
+        if queue.is_together:
+            return queue.members
+        cohorts = 1 if is_server else self._config.concurrency + 1
+        return min(self._config.max_batch, ceil(queue.members / cohorts))
+
+    def _target(self, queue: Queue, lanes: int, seconds: float) -> int:
+        config, is_short = self._config, seconds < SLICE_S
+        work = Work(
+            cores=config.cores,
+            execute_s=seconds if is_short else seconds / self.contention.slowdown,
+            concurrency=config.concurrency * queue.members / lanes,
+            contention=1.0 if is_short else self.contention.exponent,
+            max_batch=config.max_batch,
+            handling_s=config.handling_s,
+            handling_row_s=config.handling_row_s,
+        )
+        lanes_that_count = self._lanes_by_frequency(queue, seconds)
+        target = target_batch(lanes_that_count, work, self._latency.predict)
+        queue.spare_s = spare_s(target, lanes_that_count, work, self._latency.predict)
+        queue.is_together = self._may_be_together(queue, lanes) and self.lockstep.pays(
+            queue.members, target, work, self._latency.predict, are_together=queue.is_together
+        )
+        return queue.members if queue.is_together else target
+
+    def _may_be_together(self, queue: Queue, lanes: int) -> bool:
+        fits = 1 < queue.members <= self._config.max_batch
+        return fits and queue.members == lanes and self._config.concurrency == 1
+
+    def _lanes_by_frequency(self, queue: Queue, seconds: float) -> int:
+        """The number of lanes, each counted by how often it comes: one that records video comes
+        seldom."""
+        infer_s = self.infer_s[queue.target]
+        count = float(queue.members - sum(queue.kinds.values()))
+        for kind, lanes in queue.kinds.items():
+            usual_s = max(seconds, kind.seconds.value or seconds)
+            count += lanes * (seconds + infer_s) / (usual_s + infer_s)
+        return max(1, round(count))
+
+
+class Lockstep:
+    """Whether rows that share a step are inferred in one batch, or part.
+
+    Where an inference of all takes no longer than one of half, rows that stay in step lose only
+    what they wait for each other's ends; rows that part wait for the ends of each other's steps
+    instead (`hocket.workers.rows.stepping.Rhythm` weighs one against the other).
+    """
+
+    def __init__(self) -> None:
+        self.step_s: float | None = None
+        """Seconds of the step that all lanes share; 0 before the first, None without one."""
+        self._chunks = self._ends = 0
+        self._spread = RunningMedian(WINDOW)
+
+    def sent(self, chunks: int) -> None:
+        """Count `chunks` chunks that were sent."""
+        self._chunks += chunks
+
+    def ended(self) -> None:
+        """Count a chunk in which an episode ended."""
+        self._ends += 1
+
+    def inferred(self, off_s: float) -> None:
+        """Learn that an inference took `off_s` seconds more or less than was expected."""
+        self._spread.add(abs(off_s))
+
+    def pays_at_first(self, members: int, infer_s: LatencyOf) -> bool:
+        """Whether lanes begin in one batch, while nothing is known but what inferences cost. They
+        do where a batch of all takes no longer than one of half."""
+        if self.step_s is None:
+            return False
+        return infer_s(members) * NEAR_BEST <= infer_s(ceil(members / 2))
+
+    def pays(
+        self, members: int, target: int, work: Work, infer_s: LatencyOf, *, are_together: bool
+    ) -> bool:
+        """Whether one batch of all `members` lanes costs them less than batches of `target`."""
+        if not self.step_s:
+            return False
+        parted = ceil(members / max(2, round(members / target)))
+        rhythm = Rhythm(
+            execute_s=work.execute_s,
+            infer_s=infer_s(parted),
+            spread_s=self._spread.value or 0.0,
+            step_s=self.step_s,
+            ends=self._ends / max(1, self._chunks),
+        )
+        whole_s = cycle_s(members, members, work, infer_s)
+        gained_s = max(0.0, NEAR_BEST * whole_s - cycle_s(parted, members, work, infer_s))
+        return rhythm.keeps_together(are_together=are_together, gained_s=gained_s)
+
+
+class BatchPlan(NamedTuple):
+    """The lanes of one batch, oldest first, all of one queue."""
+
+    lanes: tuple[int, ...]
+    queue: Hashable
+
+
+class Queue:
+    """Ready lanes of one signature, oldest first, and those that will come back to it."""
+
+    def __init__(self, key: Hashable) -> None:
+        self.key = key
+        self.ready: dict[int, float] = {}
+        """Lane to the time since when it is ready. Dicts keep order, and removal is O(1)."""
+        self.late_at: list[float] = []
+        """When each executing lane is overdue, sorted."""
+        self.seconds = RunningMedian(QUEUE_WINDOW)
+        """How long chunks took, whatever their kind: those that come often count often."""
+        self.kinds: dict[Kind, int] = {}
+        """How many lanes had a last chunk of each kind."""
+        self.members = 0
+        """Lanes whose last observation was of this signature and that have not left."""
+        self.target = 1
+        self.members_at_target = -1
+        """For how many the target was computed; -1: it is to be computed again."""
+        self.spare_s = 0.0
+        """For how long a batch may be held back at nobody's cost."""
+        self.is_together = False
+        """All members go in one batch, as rows do that had better stay in step."""
+
+    @property
+    def oldest(self) -> float:
+        return next(iter(self.ready.values()))
+
+    @property
+    def typical_s(self) -> float:
+        return self.seconds.value or 0.0
+
+    def take(self, count: int) -> tuple[int, ...]:
+        """Take the first `count` lanes out of those that are ready."""
+        if count == len(self.ready):
+            lanes = tuple(self.ready)
+            self.ready.clear()
+            return lanes
+        lanes = tuple(islice(self.ready, count))
+        for lane in lanes:
+            del self.ready[lane]
+        return lanes
+
+    def count(self, kind: Kind | None, change: int) -> None:
+        if kind is not None:
+            self.kinds[kind] = self.kinds.get(kind, 0) + change
+
+
+class Kind:
+    """Chunks that should take about the same time."""
+
+    __slots__ = ("seconds",)
+
+    def __init__(self) -> None:
+        self.seconds = RunningMedian(KIND_WINDOW)
+
+
+class Cohort:
+    """Chunks that were sent at once to lanes of one queue."""
+
+    __slots__ = ("lane_seconds", "late_at", "started")
+
+    def __init__(self, started: float, lane_seconds: float, late_at: float | None) -> None:
+        self.started = started
+        self.lane_seconds = lane_seconds
+        """Seconds that all lanes together had executed by then."""
+        self.late_at = late_at
+        """When these lanes are overdue; None where nothing is known."""
+
+
+class WaitingLane:
+    """A lane as the scheduler knows it: its queue, and what it did last."""
+
+    __slots__ = ("cohort", "kind", "queue")
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+        self.kind: Kind | None = None
+        self.cohort: Cohort | None = None
+        """What its running chunk was sent with; None while it runs none."""

@@ -1,11 +1,13 @@
-"""The planned trials that wait for a lane."""
+"""Trials: those that wait for a lane, and the attempt that each lane makes at one."""
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from hocket.core.data import Trial
+from hocket.core.data import Episode, Outcome, Trial
+from hocket.core.wire import END_JUDGED, END_SUCCESS, END_TERMINATED, END_TRUNCATED
+from hocket.engine.chunk_rules import ChunkRule
 
 Task = tuple[str, str]
 """Suite and task: what a worker builds an env for."""
@@ -36,7 +38,7 @@ class TrialQueue:
             self._left += 1
 
     def give_back(self, trial: Trial) -> None:
-        """A trial whose attempt was lost: it is next in its task."""
+        """Plan a trial again whose attempt was lost: it is next in its task."""
         self._waiting[trial.suite, trial.task].appendleft(trial)
         self._left += 1
 
@@ -63,3 +65,69 @@ class TrialQueue:
             self._lanes_on[before] -= 1
         self._served_by[lane] = task
         self._lanes_on[task] += 1
+
+
+class LaneState:
+    """One lane's attempt, from its dispatch to its end. The engine alone changes it."""
+
+    __slots__ = (
+        "action_size",
+        "attempt",
+        "began",
+        "chunk",
+        "kind",
+        "noise",
+        "prompt",
+        "queue",
+        "ready_at",
+        "rule",
+        "session",
+        "source",
+        "steps",
+        "total",
+        "trial",
+    )
+
+    def __init__(
+        self, trial: Trial, attempt: int, rule: ChunkRule, kind: int, began: float
+    ) -> None:
+        self.trial = trial
+        self.attempt = attempt
+        self.rule = rule
+        self.kind = kind
+        """What the duration of its chunks depends on."""
+        self.began = began
+        self.session = f"{trial.id}@{attempt}"
+        """Names the attempt for policies that keep state for it."""
+        self.noise: Callable[[int], int] | None = None
+        """The noise seed of each chunk, once a policy asked for one."""
+        self.chunk = 0
+        """Index of the chunk that it waits for or executes."""
+        self.steps = 0
+        self.total = 0.0
+        """Sum of its rewards."""
+        self.prompt = ""
+        self.queue = -1
+        """Index of the signature of what it sees."""
+        self.action_size = 0
+        self.ready_at = 0.0
+        """When its last observation had come."""
+        self.source = ""
+        """Who made the chunk that it executes, where chunks may have to be recalled."""
+
+    def episode(self, end: int, now: float) -> Episode:
+        """The attempt as an episode that ended with the flags `end` of the wire."""
+        outcome = Outcome.FINISHED
+        if end & END_JUDGED:
+            outcome = Outcome.SUCCESS if end & END_SUCCESS else Outcome.FAILURE
+        return Episode(
+            trial=self.trial,
+            attempt=self.attempt,
+            outcome=outcome,
+            steps=self.steps,
+            total_reward=self.total,
+            terminated=bool(end & END_TERMINATED),
+            truncated=bool(end & END_TRUNCATED),
+            chunks=self.chunk,
+            seconds=now - self.began,
+        )

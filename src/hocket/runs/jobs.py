@@ -30,7 +30,7 @@ from hocket.results.scores import named_table
 from hocket.results.tables import ResultTable
 from hocket.runs.config import EvalConfig
 from hocket.runs.run import Run
-from hocket.workers.fleets import Fleets
+from hocket.workers.fleet import Fleets
 
 _NAME = re.compile(r"[\w.-]+")
 

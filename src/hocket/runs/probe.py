@@ -11,8 +11,9 @@ from hocket import errors
 from hocket.core.contracts.policy import Binds, Policy
 from hocket.core.contracts.runtime import Runtime, WorkerSpec
 from hocket.core.data import Chunk, EnvSpec, Row, Trial, noise_seed
-from hocket.engine.inference import Job, Seat, account
-from hocket.engine.model import Latency, Work, best_lanes
+from hocket.core.estimates import Latency
+from hocket.engine.inference import Job, PolicyThread, account
+from hocket.engine.model import Work, best_lanes
 from hocket.errors import EnvError, HocketError, PolicyError, WorkerFailed
 from hocket.workers import notices
 from hocket.workers.fleet import Fleet, FleetConfig
@@ -75,7 +76,7 @@ def probe(
         if isinstance(policy, Binds):
             policy.bind(spec)
         job = _job(fleet, trial, ready.prompts[0], spec)
-        chunk, latencies = _infer(Seat(policy, "probe"), job, policy.spec.max_batch)
+        chunk, latencies = _infer(PolicyThread(policy, "probe"), job, policy.spec.max_batch)
         actions = chunk.actions[: replan or policy.spec.replan or len(chunk.actions)]
         fleet.execute([0], [0], [0], [actions])
         executed = _wait(fleet, notices.LanesExecuted, timeout_s)
@@ -105,11 +106,11 @@ def _job(fleet: Fleet, trial: Trial, prompt: str, spec: EnvSpec) -> Job:
     )
 
 
-def _infer(seat: Seat, job: Job, max_batch: int) -> tuple[Chunk, dict[int, float]]:
+def _infer(thread: PolicyThread, job: Job, max_batch: int) -> tuple[Chunk, dict[int, float]]:
     """The policy's answer, and its times; what it raises comes as PolicyError."""
     try:
-        latencies = _time(seat, job, max_batch)
-        answer = seat.answer(job)
+        latencies = _time(thread, job, max_batch)
+        answer = thread.answer(job)
         if (chunk := answer.chunks[0]) is None:
             raise answer.errors[0] or PolicyError("The policy gave no answer.")
     except HocketError:
@@ -119,13 +120,13 @@ def _infer(seat: Seat, job: Job, max_batch: int) -> tuple[Chunk, dict[int, float
     return chunk, latencies
 
 
-def _time(seat: Seat, job: Job, max_batch: int) -> dict[int, float]:
+def _time(thread: PolicyThread, job: Job, max_batch: int) -> dict[int, float]:
     """Seconds by batch size, for as many sizes as a few seconds allow."""
     latencies: dict[int, float] = {}
     began = time.perf_counter()
     size = 1
     while size <= max_batch and time.perf_counter() - began < _LONGEST_TIMING_S:
-        latencies[size] = seat.time(job, size)
+        latencies[size] = thread.time(job, size)
         size *= 2
     return latencies
 

@@ -39,8 +39,7 @@ from hocket.runs.check import check_specs
 from hocket.runs.config import EvalConfig
 from hocket.runs.early_stop import Decider, paired_with, rounds_of, sequential_test
 from hocket.runs.video import InLineCost, film_wanted, orders_of, require_encoders, sinks_of
-from hocket.workers.fleet import FleetConfig
-from hocket.workers.fleets import Fleets
+from hocket.workers.fleet import FleetConfig, Fleets
 
 _DEFAULT_VIDEO = EvalConfig.__dataclass_fields__["video"].default
 
@@ -200,7 +199,7 @@ class Run:
                 config=EngineConfig(retries=config.retries, max_steps=config.max_steps),
                 readers=(tally, *readers),
                 fits=_refuse_misfits(policy) if check else lambda _: None,
-                record=orders if self._ledger is not None else lambda _, __: {},
+                record=orders if self._ledger is not None else None,
                 folder=None if self.folder is None else str(self.folder),
             )
             queue = TrialQueue(self.remaining)

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 
 from hocket.core.contracts.policy import Policy
 from hocket.core.data import Chunk, Observation, Row, Signature, signature
+from hocket.core.estimates import Latency
 from hocket.engine.inference import Answered, Inference, Job, WarmedUp
-from hocket.engine.model import Latency
 from hocket.engine.scheduler import Scheduler, SchedulerConfig
 from hocket.errors import ObservationError, PolicyError, PolicyUnavailableError
 from hocket.serve.metrics import Metrics

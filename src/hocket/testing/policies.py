@@ -12,7 +12,7 @@ import numpy as np
 
 from hocket.core.contracts.policy import Binds, Policy, Sessions
 from hocket.core.data import Array, Batch, EnvSpec, PolicySpec, Row, Trial, noise_seed
-from hocket.engine.answers import check_answer, finite_rows
+from hocket.engine.chunk_rules import check_answer, finite_rows
 from hocket.testing.findings import Finding, conclude, is_close, is_same, require, try_rule
 
 _ROWS = 3

@@ -1,39 +1,40 @@
-"""All workers, seen from the parent: the commands that the engine gives to lanes."""
+"""All workers, seen from the parent: what the engine tells lanes to do, and what they answer."""
 
 from __future__ import annotations
 
-import dataclasses
 import select
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
-from hocket import errors
 from hocket.core.contracts.runtime import Runtime, WorkerSpec
 from hocket.core.data import Array, Observation, Signature, TaskInfo, Trial, signature
 from hocket.core.wire import (
     Begin,
-    Describe,
-    Described,
     Discard,
     Execute,
-    Failed,
+    Executed,
     Message,
+    Ready,
+    Sealed,
 )
-from hocket.errors import EnvError, HocketError, WorkerFailed
+from hocket.errors import WorkerFailed
+from hocket.workers.inbox import Phase, WorkerSlot
 from hocket.workers.link import Gathers, Link, SelfDriven
-from hocket.workers.notices import Notice
+from hocket.workers.notices import LanesUp, Notice
 from hocket.workers.shm import STOP, word
-from hocket.workers.slots import Phase, Seat, Station
-from hocket.workers.supervisor import Crew, FleetConfig
+from hocket.workers.supervisor import WATCH_S, FleetConfig, Supervisor
 
-__all__ = ["Fleet", "FleetConfig"]
+__all__ = ["Fleet", "FleetConfig", "Fleets"]
 
 _ONE = (0,)
-"""The places of a worker with one lane."""
+"""The rows of a worker with one lane."""
+_GLANCE_S = 0.5e-3
+"""Seconds for which a worker in this thread works before anyone looks what others have to say.
+Chosen by hand, with no benchmark row: less costs looks, more keeps others waiting."""
 
 
 class Fleet:
@@ -44,12 +45,12 @@ class Fleet:
 
     def __init__(self, runtime: Runtime, spec: WorkerSpec, config: FleetConfig) -> None:
         self.config = config
-        self._runtime = runtime
-        self._spec = spec
-        self._crew = Crew(runtime, spec, config)
-        self._stations = self._crew.stations
+        self._supervisor = Supervisor(runtime, spec, config)
+        self._workers = self._supervisor.workers
+        self._inbox = self._supervisor.inbox
+        self._recycles = config.worker_memory is not None or config.recycle_after is not None
         self._width = spec.lanes
-        self._is_one = len(self._stations) == 1
+        self._is_one = len(self._workers) == 1
         """All lanes are in one worker."""
         self._looked_at: Link | None = None
         self._gathers: Gathers | None = None
@@ -67,30 +68,20 @@ class Fleet:
         A fleet that has served one engine may start for the next: workers that are up stay up, and
         are told again.
         """
-        for station in self._stations:
-            if station.link is None:
-                self._crew.start(station)
-            elif station.is_up:
-                self._crew.announce(station)
+        for worker in self._workers:
+            if worker.link is None:
+                self._supervisor.start(worker)
+            elif worker.is_up:
+                self._inbox.add(LanesUp(worker.lanes))
 
     @property
     def is_idle(self) -> bool:
         """Whether no lane has an attempt, so that another engine may start."""
-        return not any(station.is_busy for station in self._stations)
+        return not any(worker.is_busy for worker in self._workers)
 
     def describe(self, suite: str, timeout_s: float) -> list[TaskInfo]:
         """A suite's tasks, asked of a worker made for that. Blocks."""
-        link = self._runtime.start(dataclasses.replace(self._spec, sinks=()))
-        try:
-            link.send(Describe(suite))
-            for message in _answers(link, timeout_s):
-                if isinstance(message, Described):
-                    return [TaskInfo(**task) for task in message.tasks]
-                if isinstance(message, Failed):
-                    raise _error(suite, message)
-        finally:
-            link.kill()
-        raise WorkerFailed(f"The tasks of {suite!r} were not told within {timeout_s} s.")
+        return self._supervisor.describe(suite, timeout_s)
 
     def begin(
         self,
@@ -104,24 +95,24 @@ class Fleet:
     ) -> None:
         """Reset lanes for new attempts. Lanes whose worker is still starting may begin too."""
         now = time.monotonic()
-        for station, places, rows in self._by_station(lanes):
-            if station.link is None:
-                self._crew.start(station)
-            for place, row in zip(places, rows, strict=True):
-                seat, trial = station.seats[place], trials[row]
-                seat.phase = Phase.BEGINNING
-                seat.attempt, seat.chunk = attempts[row], -1
-                seat.trial = (trial.suite, trial.task)
-            station.since = now
+        for worker, rows, indices in self._by_worker(lanes):
+            if worker.link is None:
+                self._supervisor.start(worker)
+            for row, index in zip(rows, indices, strict=True):
+                slot, trial = worker.slots[row], trials[index]
+                slot.phase = Phase.BEGINNING
+                slot.attempt, slot.chunk = attempts[index], -1
+                slot.trial = (trial.suite, trial.task)
+            worker.since = now
             message = Begin(
-                places,
-                [attempts[row] for row in rows],
-                [trials[row] for row in rows],
-                [max_steps[row] or 0 for row in rows],
+                rows,
+                [attempts[index] for index in indices],
+                [trials[index] for index in indices],
+                [max_steps[index] or 0 for index in indices],
                 final_observation,
-                [record[row] for row in rows],
+                [record[index] for index in indices],
             )
-            self._crew.send(station, message)
+            self._send(worker, message)
 
     def execute(
         self,
@@ -136,12 +127,12 @@ class Fleet:
         if isinstance(actions, np.ndarray) and self._source() is not None:
             counts = [actions.shape[1]] * len(actions)
             whole = Execute(lanes, attempts, chunks, counts, actions, observe_at)
-            self._execute(self._stations[0], whole, now)
+            self._execute(self._workers[0], whole, now)
             return
         counts, data = _packed(actions)
         if self._is_one:
             message = Execute(lanes, attempts, chunks, counts, data, observe_at)
-            self._execute(self._stations[0], message, now)
+            self._execute(self._workers[0], message, now)
             return
         width = len(data) // sum(counts)
         ends = [width * steps for steps in accumulate(counts)]
@@ -151,52 +142,52 @@ class Fleet:
             ):
                 part = data[end - width * count : end]
                 message = Execute(_ONE, (attempt,), (chunk,), (count,), part, observe_at)
-                self._execute(self._stations[lane], message, now)
+                self._execute(self._workers[lane], message, now)
             return
-        for station, places, rows in self._by_station(lanes):
+        for worker, rows, indices in self._by_worker(lanes):
             message = Execute(
-                places,
-                [attempts[row] for row in rows],
-                [chunks[row] for row in rows],
-                [counts[row] for row in rows],
-                b"".join([data[ends[row] - width * counts[row] : ends[row]] for row in rows]),
+                rows,
+                [attempts[index] for index in indices],
+                [chunks[index] for index in indices],
+                [counts[index] for index in indices],
+                b"".join([data[ends[i] - width * counts[i] : ends[i]] for i in indices]),
                 observe_at,
             )
-            self._execute(station, message, now)
+            self._execute(worker, message, now)
 
-    def _execute(self, station: Station, message: Execute, now: float) -> None:
-        station.since = now
-        seats = station.seats
-        for place, chunk in zip(message.lanes, message.chunks, strict=True):
-            seat = seats[place]
-            seat.phase = Phase.EXECUTING
-            seat.chunk = chunk
-            if seat.is_worded:
-                self._word(station, place, 0)
-        self._crew.send(station, message)
+    def _execute(self, worker: WorkerSlot, message: Execute, now: float) -> None:
+        worker.since = now
+        slots = worker.slots
+        for row, chunk in zip(message.lanes, message.chunks, strict=True):
+            slot = slots[row]
+            slot.phase = Phase.EXECUTING
+            slot.chunk = chunk
+            if slot.has_word:
+                self._control(worker, row, 0)
+        self._send(worker, message)
 
     def recall(self, lane: int, attempt: int, chunk: int) -> None:
         """Stop after the current step (with a history: as soon as that is whole); the lane answers
-        with the steps that it made. Of no effect once the chunk has ended."""
-        station, place = self._stations[lane // self._width], lane % self._width
-        seat = station.seats[place]
-        if self._runs(seat, attempt, chunk):
-            self._word(station, place, word(chunk, STOP))
+        with the steps that it made. Without effect once the chunk has ended."""
+        worker, row = self._workers[lane // self._width], lane % self._width
+        slot = worker.slots[row]
+        if (slot.phase, slot.attempt, slot.chunk) == (Phase.EXECUTING, attempt, chunk):
+            self._control(worker, row, word(chunk, STOP))
 
     def discard(self, lanes: Sequence[int], attempts: Sequence[int]) -> None:
         """Forget attempts, and what was recorded of them; nothing more is told of them."""
-        for station, places, rows in self._by_station(lanes):
-            for place in places:
-                self._abandon(station, place)
-            self._crew.send(station, Discard(places, [attempts[row] for row in rows]))
+        for worker, rows, indices in self._by_worker(lanes):
+            for row in rows:
+                self._abandon(worker, row)
+            self._send(worker, Discard(rows, [attempts[index] for index in indices]))
 
     def wake(self) -> None:
         """Make a `poll` in progress return early. Any thread may call this."""
-        self._crew.ring()
+        self._supervisor.waker.wake()
 
     def arrays(self, lane: int) -> Observation:
         """The lane's last observation: views, valid until its next chunk or attempt is sent."""
-        link = self._stations[lane // self._width].link
+        link = self._workers[lane // self._width].link
         if link is None:
             raise WorkerFailed(f"Lane {lane} has no worker.")
         return link.arrays(lane % self._width)
@@ -207,12 +198,12 @@ class Fleet:
         return None if source is None else source.gather(lanes)
 
     def signature(self, lane: int) -> Signature:
-        """Of the lane's last observation."""
+        """Keys, shapes and dtypes of the lane's last observation."""
         source = self._source()
         return signature(self.arrays(lane)) if source is None else source.signature(lane)
 
     def expect(self, lanes: Sequence[int], seconds: float) -> None:
-        """Chunks for these lanes will probably come in so many seconds."""
+        """Tell the worker that chunks for these lanes will probably come in `seconds`."""
         if self._is_one and (driven := self._abilities()[1]) is not None:
             driven.expect(len(lanes), seconds)
 
@@ -223,7 +214,7 @@ class Fleet:
 
     @property
     def step_s(self) -> float | None:
-        """Seconds of a step that all lanes share; 0 before the first, None where they do not."""
+        """Seconds of the step that all lanes share; 0 before the first, None without one."""
         driven = self._abilities()[1] if self._is_one else None
         return None if driven is None else driven.step_s
 
@@ -232,8 +223,8 @@ class Fleet:
         return self._abilities()[0] if self._is_one else None
 
     def _abilities(self) -> tuple[Gathers | None, SelfDriven | None]:
-        """What the first worker can do beyond a Link's contract."""
-        link = self._stations[0].link
+        """The first worker, under each contract beyond Link that it keeps."""
+        link = self._workers[0].link
         if link is not self._looked_at:
             # Looked for once: to look for a Protocol's methods costs more than a small batch.
             self._looked_at = link
@@ -244,55 +235,171 @@ class Fleet:
 
     def live(self, lane: int) -> tuple[str, str] | None:
         """Suite and task that the lane's worker has built now."""
-        return self._stations[lane // self._width].seats[lane % self._width].live
+        return self._workers[lane // self._width].slots[lane % self._width].live
 
     def memory(self, lane: int) -> int | None:
         """Resident bytes of the lane's worker, where that can be read."""
-        link = self._stations[lane // self._width].link
+        link = self._workers[lane // self._width].link
         return None if link is None else link.memory()
 
     def poll(
         self, timeout_s: float, enough: int = 1, linger_s: float = 0.0, *, awaits_all: bool = False
     ) -> list[Notice]:
-        """What happened, waiting up to `timeout_s` for the first. Where that is a chunk that ended,
-        waits up to `linger_s` for `enough` of them; where all lanes are awaited, what ends early
-        may be told with the others. Watches over the workers too."""
-        return self._crew.hear(timeout_s, enough, linger_s, awaits_all=awaits_all)
+        """What happened, waiting up to `timeout_s` for the first. Where that is a chunk that ended
+        and left its episode going, waits up to `linger_s` for `enough` of them; where all lanes are
+        awaited, what ends early may be told with the others. Watches over the workers too."""
+        supervisor, inbox = self._supervisor, self._inbox
+        by_fd, inline, waker = supervisor.by_fd, supervisor.inline, supervisor.waker
+        now = time.monotonic()
+        deadline = now + timeout_s
+        is_woken = lingers = False
+        while True:
+            for worker, driven in tuple(inline.items()):
+                if driven is not None:
+                    seconds = deadline - now if supervisor.is_alone else _GLANCE_S
+                    driven.work(seconds, waker.is_woken, awaits_all=awaits_all)
+                self._read(worker, now)
+            rest_s = 0.0 if inbox and not lingers else self._rest_s()
+            now = time.monotonic()
+            events = supervisor.epoll.poll(min(max(0.0, deadline - now), rest_s))
+            now = time.monotonic()
+            for fd, mask in events:
+                if fd == waker.fd:
+                    waker.clear()
+                    is_woken = True
+                elif mask == select.EPOLLIN and fd in by_fd:
+                    self._read(by_fd[fd], now)
+                else:
+                    self._attend(fd, mask, now)
+            if now - supervisor.watched_at >= WATCH_S:
+                supervisor.watch(now)
+            if enough > 1 and not is_woken and 0 < inbox.chunks < enough:
+                if not lingers:
+                    lingers, deadline = True, min(deadline, now + linger_s)
+                if now < deadline:
+                    continue
+            if is_woken or inbox or now >= deadline:
+                return inbox.take()
+
+    def _rest_s(self) -> float:
+        """Seconds for which nobody needs to be looked after."""
+        rest_s = WATCH_S
+        for driven in self._supervisor.inline.values():
+            due_s = None if driven is None else driven.due_s()
+            if due_s is not None:
+                rest_s = min(rest_s, due_s)
+        return rest_s
+
+    def _attend(self, fd: int, mask: int, now: float) -> None:
+        """Do what any other event of epoll asks for: to send on, or to read from whoever leaves."""
+        worker = self._supervisor.by_fd.get(fd)
+        if worker is None:
+            self._supervisor.hear_retiring(fd)
+            return
+        if mask & select.EPOLLOUT and worker.link is not None and worker.link.flush():
+            self._supervisor.epoll.modify(fd, select.EPOLLIN)
+        if mask & ~select.EPOLLOUT:
+            self._read(worker, now)
+
+    def _read(self, worker: WorkerSlot, now: float) -> None:
+        link = worker.link
+        if link is None:
+            return
+        try:
+            messages = link.receive()
+        except WorkerFailed as exc:
+            self._supervisor.lose(worker, "WorkerCrashed", str(exc))
+            return
+        has_ended = False
+        for message in messages:
+            if isinstance(message, Executed):
+                has_ended |= self._inbox.executed(worker, message, now)
+            elif isinstance(message, Ready):
+                self._inbox.ready(worker, message)
+            elif isinstance(message, Sealed):
+                self._inbox.sealed(worker.lanes, worker.slots, message)
+            elif not self._supervisor.hear(worker, message, now):
+                return
+        if has_ended and self._recycles:
+            self._supervisor.recycle_if_due(worker)
 
     def close(self) -> None:
         """End all workers: in order for a second, then by force. Twice is safe."""
-        self._crew.close()
+        self._supervisor.close()
 
-    def _by_station(
+    def _by_worker(
         self, lanes: Sequence[int]
-    ) -> Iterator[tuple[Station, list[int], Sequence[int]]]:
-        """Each station with its lanes' places, and where these stand in `lanes`."""
+    ) -> Iterator[tuple[WorkerSlot, list[int], Sequence[int]]]:
+        """Each worker that has any of these lanes, with their rows in it, and the indices in
+        `lanes` of these."""
         if self._width == 1:
-            for row, lane in enumerate(lanes):
-                yield self._stations[lane], [0], (row,)
+            for index, lane in enumerate(lanes):
+                yield self._workers[lane], [0], (index,)
             return
         groups: dict[int, list[int]] = {}
-        for row, lane in enumerate(lanes):
-            groups.setdefault(lane // self._width, []).append(row)
-        for number, rows in groups.items():
-            yield self._stations[number], [lanes[row] % self._width for row in rows], rows
+        for index, lane in enumerate(lanes):
+            groups.setdefault(lane // self._width, []).append(index)
+        for number, indices in groups.items():
+            rows = [lanes[index] % self._width for index in indices]
+            yield self._workers[number], rows, indices
 
-    def _word(self, station: Station, place: int, value: int) -> None:
-        station.seats[place].is_worded = value != 0
-        if station.link is not None:
-            station.link.control(place, value)
+    def _send(self, worker: WorkerSlot, message: Message) -> None:
+        """Send to a worker; where there is none the attempts are lost here."""
+        link = worker.link
+        if link is None:
+            self._inbox.lost(worker.lanes, worker.slots, "WorkerStart", worker.trouble)
+        elif not link.send(message):
+            self._supervisor.epoll.modify(link.fileno() or 0, select.EPOLLIN | select.EPOLLOUT)
 
-    def _runs(self, seat: Seat, attempt: int, chunk: int) -> bool:
-        return (seat.phase, seat.attempt, seat.chunk) == (Phase.EXECUTING, attempt, chunk)
+    def _control(self, worker: WorkerSlot, row: int, value: int) -> None:
+        worker.slots[row].has_word = value != 0
+        if worker.link is not None:
+            worker.link.control(row, value)
 
-    def _abandon(self, station: Station, place: int) -> None:
-        """An answer that is still under way will be dropped when it comes."""
-        seat = station.seats[place]
-        if seat.phase is Phase.EXECUTING:
-            self._word(station, place, word(seat.chunk, STOP))
-        if seat.phase in (Phase.BEGINNING, Phase.EXECUTING):
-            seat.orphans += 1
-        seat.phase = Phase.IDLE
+    def _abandon(self, worker: WorkerSlot, row: int) -> None:
+        """Drop an answer that is still under way when it comes."""
+        slot = worker.slots[row]
+        if slot.phase is Phase.EXECUTING:
+            self._control(worker, row, word(slot.chunk, STOP))
+        if slot.phase in (Phase.BEGINNING, Phase.EXECUTING):
+            slot.orphans += 1
+        slot.phase = Phase.IDLE
+
+
+class Fleets:
+    """Lends a fleet to one run at a time, and keeps it for the next that needs the same workers.
+
+    Starting workers and building their envs can take minutes where a run takes seconds. A run that
+    needs others, or a fleet that was left in the middle of episodes, gets new ones.
+    """
+
+    def __init__(self) -> None:
+        self._kept: tuple[WorkerSpec, FleetConfig, Fleet] | None = None
+
+    def __enter__(self) -> Fleets:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def lend(
+        self, build_runtime: Callable[[], Runtime], spec: WorkerSpec, config: FleetConfig
+    ) -> Fleet:
+        """A fleet of such workers: the last one, if it can be."""
+        if self._kept is not None:
+            kept_spec, kept_config, fleet = self._kept
+            if (kept_spec, kept_config) == (spec, config) and fleet.is_idle:
+                return fleet
+        self.close()
+        fleet = Fleet(build_runtime(), spec, config)
+        self._kept = (spec, config, fleet)
+        return fleet
+
+    def close(self) -> None:
+        """End the workers. Twice is safe."""
+        if self._kept is not None:
+            self._kept[2].close()
+            self._kept = None
 
 
 def _packed(actions: Sequence[Array] | Array) -> tuple[list[int], bytes]:
@@ -302,22 +409,3 @@ def _packed(actions: Sequence[Array] | Array) -> tuple[list[int], bytes]:
     else:
         counts, flat = [len(chunk) for chunk in actions], np.concatenate(actions)
     return counts, np.ascontiguousarray(flat, "<f8").tobytes()
-
-
-def _error(suite: str, failed: Failed) -> HocketError:
-    """The worker's own error where it is one of hocket's, else its traceback as text."""
-    broken = EnvError(f"The tasks of {suite!r} cannot be listed.\n{failed.traceback}")
-    return errors.told(failed.kind, failed.message) or broken
-
-
-def _answers(link: Link, timeout_s: float) -> Iterator[Message]:
-    """What a single link says, until the time is over."""
-    deadline = time.monotonic() + timeout_s
-    fd = link.fileno()
-    poller = select.poll()
-    if fd is not None:
-        poller.register(fd, select.POLLIN)
-    while (left := deadline - time.monotonic()) > 0:
-        if fd is not None and not poller.poll(left * 1000):
-            return
-        yield from link.receive()

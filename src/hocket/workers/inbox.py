@@ -1,32 +1,177 @@
-"""Turns what workers say into notices, and keeps their seats' state in step with it."""
+"""What the parent knows of each worker's lanes, and the notices that workers' messages become."""
 
 from __future__ import annotations
+
+import enum
+import threading
+from collections import deque
+from contextlib import suppress
+from os import EFD_CLOEXEC, EFD_NONBLOCK, close, eventfd, eventfd_read, eventfd_write
 
 import numpy as np
 
 from hocket.core.data import Array, EnvSpec
 from hocket.core.wire import Executed, Failed, Ready, Sealed
+from hocket.workers.link import Link
 from hocket.workers.notices import LaneFailed, LaneSealed, LanesExecuted, LanesReady, Notice
 from hocket.workers.plain import env_spec_from_plain
-from hocket.workers.slots import Phase, Seat, Station
 
 
-class Logbook:
-    """The notices since the last `take`, with all executed chunks in one."""
+class Phase(enum.Enum):
+    """What a lane is doing."""
+
+    IDLE = enum.auto()
+    BEGINNING = enum.auto()
+    READY = enum.auto()
+    """It waits for a chunk."""
+    EXECUTING = enum.auto()
+
+
+class LaneSlot:
+    """One lane of a worker, as the parent knows it."""
+
+    __slots__ = (
+        "attempt",
+        "chunk",
+        "has_word",
+        "live",
+        "orphans",
+        "phase",
+        "sealing",
+        "trial",
+    )
+
+    def __init__(self) -> None:
+        self.phase = Phase.IDLE
+        self.attempt = -1
+        self.chunk = -1
+        self.trial: tuple[str, str] | None = None
+        """Suite and task of the running attempt."""
+        self.live: tuple[str, str] | None = None
+        """Suite and task that the worker has built."""
+        self.sealing: deque[int] = deque()
+        """Ended attempts whose recordings are not yet sealed; -1 for one that was discarded."""
+        self.orphans = 0
+        """Answers still to come for attempts that were discarded."""
+        self.has_word = False
+        """A control word is set for the running chunk."""
+
+
+class WorkerSlot:
+    """Holds one worker after another, which all serve the same lanes."""
+
+    def __init__(self, lanes: range) -> None:
+        self.lanes = lanes
+        """The fleet's ids of its lanes; the worker itself numbers them from 0, as rows."""
+        self.link: Link | None = None
+        self.slots = [LaneSlot() for _ in lanes]
+        """By row."""
+        self.is_up = False
+        self.failed_starts = 0
+        self.episodes = 0
+        """Episodes that ended in this worker."""
+        self.retry_at: float | None = None
+        """When to try again to start a worker."""
+        self.since = 0.0
+        """When the worker was last seen to make progress, or was asked for something."""
+        self.counted = -1
+        """Steps of all lanes at that time."""
+        self.trouble = ""
+        """Why the last start failed."""
+
+    def settle(self, link: Link | None, now: float) -> None:
+        """Hold a new worker, or none."""
+        self.link = link
+        self.slots = [LaneSlot() for _ in self.lanes]
+        self.is_up = False
+        self.episodes = 0
+        self.retry_at = None
+        self.since = now
+        self.counted = -1
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether any lane has an attempt."""
+        return any(slot.phase is not Phase.IDLE for slot in self.slots)
+
+    def waits_since(self, now: float) -> tuple[str, float]:
+        """What the parent awaits of the worker (`step`, `start` or nothing), and for how many
+        seconds it has."""
+        link = self.link
+        if link is None:
+            return "", 0.0
+        phases = {slot.phase for slot in self.slots}
+        if Phase.BEGINNING in phases or not self.is_up:
+            return "start", now - self.since
+        if Phase.EXECUTING in phases:
+            counted = sum(link.steps(row) for row in range(len(self.slots)))
+            if counted != self.counted:
+                self.counted = counted
+                self.since = now
+            return "step", now - self.since
+        if any(slot.sealing for slot in self.slots):
+            return "start", now - self.since
+        return "", 0.0
+
+
+class Waker:
+    """Wakes the thread that waits in epoll, or that looks up between two steps. Any thread may call
+    `wake`, also after `close`; one thread waits."""
+
+    def __init__(self) -> None:
+        self.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
+        """Readable from `wake` to `clear`."""
+        self._is_woken = False
+        self._is_closed = False
+        # `_is_woken` says what the file does, and a file that is closed is never touched: its
+        # number may be another's. A signal handler may call `wake` while its own thread has the
+        # lock.
+        self._lock = threading.RLock()
+
+    def wake(self) -> None:
+        """Wake the waiting thread; until `clear` it does not wait again."""
+        with self._lock:
+            if not self._is_closed:
+                self._is_woken = True
+                eventfd_write(self.fd, 1)
+
+    def is_woken(self) -> bool:
+        """Whether `wake` was called since the last `clear`, without a look at the file."""
+        return self._is_woken
+
+    def clear(self) -> None:
+        """Let the thread wait again."""
+        with self._lock:
+            if not self._is_closed:
+                with suppress(BlockingIOError):  # nobody called `wake`
+                    eventfd_read(self.fd)
+                # Last: with it first, a signal in between would leave a claim that nothing ends.
+                self._is_woken = False
+
+    def close(self) -> None:
+        """Let go of the file. Twice is safe."""
+        with self._lock:
+            if not self._is_closed:
+                self._is_closed = True
+                close(self.fd)
+
+
+class Inbox:
+    """Turns what workers say into notices, and brings their slots' state in step with it. It holds
+    the notices since the last `take`, with all executed chunks in one."""
 
     def __init__(self) -> None:
         self._notices: list[Notice] = []
         self._executed: LanesExecuted | None = None
         self._specs: dict[tuple[str, str], EnvSpec] = {}
-        """What workers told of each task. Each tells once, but every listener wants to know."""
+        """The EnvSpec of each task. A worker tells it once, but every listener wants to know."""
 
     def __bool__(self) -> bool:
         return self._executed is not None or bool(self._notices)
 
     @property
     def chunks(self) -> int:
-        """How many chunks have ended, where that and no episode's end is all that is noted; else
-        0."""
+        """How many chunks have ended; 0 where anything else is noted too, or an episode ended."""
         executed = self._executed
         if executed is None or self._notices or any(executed.ends):
             return 0
@@ -37,25 +182,20 @@ class Logbook:
         self._notices.append(notice)
 
     def take(self) -> list[Notice]:
-        """Chunks first: an ended attempt is told before it is sealed, or its worker replaced."""
+        """All notices, chunks first: an ended attempt is told before it is sealed, or its worker
+        replaced."""
         notices, self._notices = self._notices, []
         if self._executed is not None:
             notices.insert(0, self._executed)
             self._executed = None
         return notices
 
-    def executed(self, station: Station, message: Executed, now: float) -> bool:
-        """Chunks were run; true where an episode ended."""
-        if len(message.lanes) == 1 and not message.ends[0]:
-            seat = station.seats[message.lanes[0]]
-            if not seat.orphans:
-                seat.phase = Phase.READY
-                self._append(station, message)
-                return False
+    def executed(self, worker: WorkerSlot, message: Executed, now: float) -> bool:
+        """Note that chunks were run; true where an episode ended."""
         rewards, totals = _rewards(message)
-        first = station.lanes.start
+        first = worker.lanes.start
         told = LanesExecuted(
-            [first + place for place in message.lanes] if first else message.lanes,
+            [first + row for row in message.lanes] if first else message.lanes,
             message.attempts,
             message.chunks,
             message.steps,
@@ -65,7 +205,7 @@ class Logbook:
             message.busy_s,
             message.observe_s,
         )
-        is_awaited = self._settle(station, message, now)
+        is_awaited = self._settle(worker, message, now)
         if is_awaited is not None:
             told = told.where(is_awaited)
         out = self._executed
@@ -84,123 +224,100 @@ class Logbook:
             out.observe_s.extend(told.observe_s)
         return any(message.ends)
 
-    def _append(self, station: Station, message: Executed) -> None:
-        """The usual answer of a worker with one lane, at a fraction of the cost of any other."""
-        lanes, attempts, chunks, steps, packed, ends, busy_s, observe_s, _ = message
-        if station.lanes.start:
-            lanes = [station.lanes.start + lanes[0]]
-        rewards = np.frombuffer(packed)
-        total = _total(rewards.tolist())
-        out = self._executed
-        if out is None:
-            self._executed = LanesExecuted(
-                lanes, attempts, chunks, steps, [rewards], [total], ends, busy_s, observe_s
-            )
-            return
-        out.lanes.append(lanes[0])
-        out.attempts.append(attempts[0])
-        out.chunks.append(chunks[0])
-        out.steps.append(steps[0])
-        out.rewards.append(rewards)
-        out.totals.append(total)
-        out.ends.append(0)
-        out.busy_s.append(busy_s[0])
-        out.observe_s.append(observe_s[0])
-
-    def _settle(self, station: Station, message: Executed, now: float) -> list[bool] | None:
-        """Bring seats to what a message says; which of its rows anyone waits for, where it is not
-        all of them: attempts that were discarded are told of no more."""
-        seats = [station.seats[place] for place in message.lanes]
-        orphans = [seat for seat in seats if seat.orphans]
+    def _settle(self, worker: WorkerSlot, message: Executed, now: float) -> list[bool] | None:
+        """Bring the slots to what a message says. Where some of its rows are of attempts that were
+        discarded, which are told of no more, says of each row whether anyone waits for it."""
+        slots = [worker.slots[row] for row in message.lanes]
+        orphans = [slot for slot in slots if slot.orphans]
         if not orphans and not any(message.ends):
-            for seat in seats:
-                seat.phase = Phase.READY
+            for slot in slots:
+                slot.phase = Phase.READY
             return None
-        for seat, attempt, end in zip(seats, message.attempts, message.ends, strict=True):
+        for slot, attempt, end in zip(slots, message.attempts, message.ends, strict=True):
             if end:
-                station.episodes += 1
-                station.since = now
-                seat.sealing.append(-1 if seat.orphans else attempt)
-            if not seat.orphans:
-                seat.phase = Phase.IDLE if end else Phase.READY
-        is_awaited = [not seat.orphans for seat in seats]
-        for seat in orphans:
-            seat.orphans -= 1
+                worker.episodes += 1
+                worker.since = now
+                slot.sealing.append(-1 if slot.orphans else attempt)
+            if not slot.orphans:
+                slot.phase = Phase.IDLE if end else Phase.READY
+        is_awaited = [not slot.orphans for slot in slots]
+        for slot in orphans:
+            slot.orphans -= 1
         return is_awaited if orphans else None
 
-    def ready(self, station: Station, message: Ready) -> None:
-        """Lanes were reset."""
+    def ready(self, worker: WorkerSlot, message: Ready) -> None:
+        """Note that lanes were reset."""
         kept = []
-        task = station.seats[message.lanes[0]].trial
+        task = worker.slots[message.lanes[0]].trial
         assert task is not None  # it was begun
         if message.spec is not None:
             self._specs[task] = env_spec_from_plain(message.spec)
-        for row, place in enumerate(message.lanes):
-            seat = station.seats[place]
-            seat.live = seat.trial
-            if seat.orphans:
-                seat.orphans -= 1
+        for index, row in enumerate(message.lanes):
+            slot = worker.slots[row]
+            slot.live = slot.trial
+            if slot.orphans:
+                slot.orphans -= 1
             else:
-                seat.phase = Phase.READY
-                kept.append(row)
+                slot.phase = Phase.READY
+                kept.append(index)
         if kept:
             self._notices.append(
                 LanesReady(
-                    [station.lanes[message.lanes[row]] for row in kept],
-                    [message.attempts[row] for row in kept],
-                    [message.prompts[row] for row in kept],
+                    [worker.lanes[message.lanes[index]] for index in kept],
+                    [message.attempts[index] for index in kept],
+                    [message.prompts[index] for index in kept],
                     self._specs.get(task),
                     message.build_s,
                     message.reset_s,
                 )
             )
 
-    def sealed(self, lanes: range, seats: list[Seat], message: Sealed) -> None:
-        """Recordings of an ended attempt are durable."""
-        if seats[message.lane].sealing.popleft() >= 0:
+    def sealed(self, lanes: range, slots: list[LaneSlot], message: Sealed) -> None:
+        """Note that recordings of an ended attempt are durable."""
+        if slots[message.lane].sealing.popleft() >= 0:
             self._notices.append(LaneSealed(lanes[message.lane], message.attempt, message.files))
 
-    def unsealed(self, lanes: range, seats: list[Seat], message: Failed) -> None:
-        """Recordings of an ended attempt could not be sealed."""
-        if seats[message.lane].sealing.popleft() >= 0:
+    def unsealed(self, lanes: range, slots: list[LaneSlot], message: Failed) -> None:
+        """Note that recordings of an ended attempt could not be sealed."""
+        if slots[message.lane].sealing.popleft() >= 0:
             lane = lanes[message.lane]
             self._notices.append(LaneFailed(lane, *message[1:], gone=False, sealing=True))
 
-    def failed(self, station: Station, message: Failed, *, is_gone: bool) -> None:
-        """A running attempt was ended by an error."""
-        seat = station.seats[message.lane]
-        seat.live = None
-        if seat.orphans:
-            seat.orphans -= 1
+    def failed(self, worker: WorkerSlot, message: Failed, *, is_gone: bool) -> None:
+        """Note that an error ended a running attempt."""
+        slot = worker.slots[message.lane]
+        slot.live = None
+        if slot.orphans:
+            slot.orphans -= 1
         else:
-            seat.phase = Phase.IDLE
-            lane = station.lanes[message.lane]
+            slot.phase = Phase.IDLE
+            lane = worker.lanes[message.lane]
             self._notices.append(LaneFailed(lane, *message[1:], gone=is_gone))
 
-    def lost(self, lanes: range, seats: list[Seat], kind: str, message: str) -> bool:
-        """A worker is gone, with all that it had; true where that was a running attempt."""
+    def lost(self, lanes: range, slots: list[LaneSlot], kind: str, message: str) -> bool:
+        """Note that a worker is gone, with all that it had; true where it ran an attempt."""
         has_lost = False
-        for lane, seat in zip(lanes, seats, strict=True):
-            for attempt in seat.sealing:
+        for lane, slot in zip(lanes, slots, strict=True):
+            for attempt in slot.sealing:
                 if attempt >= 0:
                     self._notices.append(
                         LaneFailed(lane, attempt, kind, message, "", gone=False, sealing=True)
                     )
-            seat.sealing.clear()
-            if seat.phase is not Phase.IDLE:
-                seat.phase = Phase.IDLE
+            slot.sealing.clear()
+            if slot.phase is not Phase.IDLE:
+                slot.phase = Phase.IDLE
                 has_lost = True
-                self._notices.append(LaneFailed(lane, seat.attempt, kind, message, "", gone=True))
+                self._notices.append(LaneFailed(lane, slot.attempt, kind, message, "", gone=True))
         return has_lost
 
 
 def _rewards(message: Executed) -> tuple[list[Array], list[float]]:
-    """Each row's rewards, and their sums from the first to the last."""
+    """The rewards of each row, and their sums from the first step to the last."""
     steps, flat = message.steps, np.frombuffer(message.rewards)
     if len(steps) == 1:
         return [flat], [_total(flat.tolist())]
     count, rows, totals, at = steps[0], [], [], 0
-    even = next((place for place, other in enumerate(steps) if other != count), len(steps))
+    even = next((index for index, other in enumerate(steps) if other != count), len(steps))
     if count and even > 1:
         at = even * count
         block = flat[:at].reshape(even, count)
@@ -214,7 +331,7 @@ def _rewards(message: Executed) -> tuple[list[Array], list[float]]:
 
 
 def _total(rewards: list[float]) -> float:
-    """As `np.add.accumulate` adds, to the bit; Python's own `sum` rounds otherwise from 3.12 on."""
+    """Adds as `np.add.accumulate` does, to the bit; Python's `sum` does not from 3.12 on."""
     total = 0.0
     for reward in rewards:
         total += reward

@@ -30,7 +30,7 @@ class InlineConfig:
 
 
 class InlineRuntime:
-    """Has one worker at a time, since one process can hold one simulator."""
+    """Has one worker at a time: simulators cannot share a process."""
 
     Config = InlineConfig
 
@@ -39,7 +39,7 @@ class InlineRuntime:
         self._link: InlineLink | RowsLink | None = None
 
     def start(self, spec: WorkerSpec) -> Link:
-        """The one worker. Nothing of the env is built before its first message."""
+        """Make the one worker. Nothing of the env is built before its first message."""
         if spec.python is not None:
             raise UsageError("Another interpreter needs worker processes: use the local runtime.")
         if self._link is not None and self._link.is_alive:
@@ -71,12 +71,10 @@ class InlineLink:
         self.is_shared = True
 
     def send(self, message: Message) -> bool:
-        """Part of the Link contract."""
         self._inbox.append(message)
         return True
 
     def flush(self) -> bool:
-        """Part of the Link contract."""
         return True
 
     def receive(self) -> list[Message]:
@@ -94,32 +92,28 @@ class InlineLink:
         return done
 
     def fileno(self) -> None:
-        """Part of the Link contract."""
+        return None
 
     def steps(self, lane: int) -> int:
-        """Part of the Link contract."""
         return self._control.steps(lane)
 
     def control(self, lane: int, word: int) -> None:
-        """Part of the Link contract."""
         self._control.set_word(lane, word)
 
     def arrays(self, lane: int) -> Observation:
-        """Part of the Link contract."""
         del lane
         return self._views
 
     def memory(self) -> None:
-        """Not told: it is the engine's own."""
+        """None: the worker's memory is the engine's own."""
 
     def kill(self) -> None:
-        """Part of the Link contract."""
         if self.is_alive:
             self.is_alive = False
             self._host.close()
 
     def post(self, message: Message) -> None:
-        """What the Host answers."""
+        """Take what the Host answers."""
         if isinstance(message, Ready) and message.layout is not None:
             assert self._memory is not None
             layout = Layout.from_plain(message.layout, len(self._memory))
@@ -127,14 +121,14 @@ class InlineLink:
         self._outbox.append(message)
 
     def allocate(self, size: int) -> bytearray:
-        """Memory that the engine reads without a copy."""
+        """Give the Host memory that the engine reads without a copy."""
         self._memory = bytearray(size)
         return self._memory
 
 
 class RowsLink:
-    """A Link to a batched simulator: `work` makes steps of the rows that have an action, until
-    there is something to tell, or whoever infers meanwhile has something for the others."""
+    """A Link to a batched simulator: `work` takes steps of the rows that have an action, until
+    there is something to tell, or the policy has chunks for the others."""
 
     def __init__(self, spec: WorkerSpec) -> None:
         self._inbox: deque[Message] = deque()
@@ -145,7 +139,6 @@ class RowsLink:
         self.is_alive = True
 
     def send(self, message: Message) -> bool:
-        """Part of the Link contract."""
         self._inbox.append(message)
         if isinstance(message, Execute):
             # Its actions may be in memory that the policy uses again.
@@ -153,11 +146,9 @@ class RowsLink:
         return True
 
     def flush(self) -> bool:
-        """Part of the Link contract."""
         return True
 
     def work(self, seconds: float, is_called: Callable[[], bool], *, awaits_all: bool) -> None:
-        """Part of the SelfDriven contract."""
         self._take()
         self._has_stepped = False
         if self.is_alive and not self._outbox:
@@ -165,7 +156,6 @@ class RowsLink:
             self._has_stepped = self._host.work(seconds, is_called, awaits_all=awaits_all)
 
     def receive(self) -> list[Message]:
-        """Part of the Link contract."""
         self._take()
         done, self._outbox = self._outbox, []
         if not done and not self.is_alive:
@@ -173,10 +163,9 @@ class RowsLink:
         return done
 
     def fileno(self) -> None:
-        """Part of the Link contract."""
+        return None
 
     def due_s(self) -> float | None:
-        """Part of the SelfDriven contract."""
         if not self.is_alive:
             return None
         # Whoever has just made a step most likely makes another.
@@ -184,45 +173,37 @@ class RowsLink:
         return 0.0 if is_busy else self._host.due_s()
 
     def expect(self, lanes: int, seconds: float) -> None:
-        """Part of the SelfDriven contract."""
         self._host.rule.expect(lanes, time.perf_counter() + seconds)
 
     @property
     def step_s(self) -> float | None:
-        """Part of the SelfDriven contract."""
         return self._host.step_s
 
     def gather(self, lanes: Sequence[int]) -> Mapping[str, Array]:
-        """Part of the Gathers contract."""
         return self._host.gather(lanes)
 
     def signature(self, lane: int) -> Signature:
-        """Part of the Gathers contract."""
         return self._host.signature(lane)
 
     def steps(self, lane: int) -> int:
-        """Part of the Link contract."""
         return self._control.steps(lane)
 
     def control(self, lane: int, word: int) -> None:
-        """Part of the Link contract."""
         self._control.set_word(lane, word)
 
     def arrays(self, lane: int) -> Observation:
-        """Part of the Link contract."""
         return self._host.arrays(lane)
 
     def memory(self) -> None:
-        """Not told: it is the engine's own."""
+        """None: the worker's memory is the engine's own."""
 
     def kill(self) -> None:
-        """Part of the Link contract."""
         if self.is_alive:
             self.is_alive = False
             self._host.close()
 
     def _take(self) -> None:
-        """Do what was sent."""
+        """Do all that was sent."""
         while self._inbox and self.is_alive:
             message = self._inbox.popleft()
             if isinstance(message, Close):

@@ -13,7 +13,7 @@ class Link(Protocol):
     """The parent's end of the stream to one worker. Nothing here blocks."""
 
     def send(self, message: Message) -> bool:
-        """True when all of it left; what did not fit goes with later calls of `flush`."""
+        """Send a message; true when all of it left. What did not fit goes with calls of `flush`."""
         ...
 
     def flush(self) -> bool:
@@ -21,15 +21,17 @@ class Link(Protocol):
         ...
 
     def receive(self) -> list[Message]:
-        """What has come, in order. Raises WorkerFailed once the worker is gone and all is read."""
+        """All messages that have come, in order. Raises WorkerFailed once the worker is gone and
+        all of them are read."""
         ...
 
     def fileno(self) -> int | None:
-        """What to wait on; None means that `receive` itself does the work (inline)."""
+        """The file to wait on; None where `receive` itself does the work (inline)."""
         ...
 
     def steps(self, lane: int) -> int:
-        """Control steps executed in the lane since the worker started: moves while it is alive."""
+        """Control steps executed in the lane since the worker started; a worker that executes and
+        whose count stands still hangs."""
         ...
 
     def control(self, lane: int, word: int) -> None:
@@ -51,41 +53,47 @@ class Link(Protocol):
 
 @runtime_checkable
 class LastWords(Protocol):
-    """A link that can make a worker that hangs say where."""
+    """A link that can make a hanging worker say where it hangs."""
 
-    def last_words(self) -> str: ...
+    def last_words(self) -> str:
+        """The end of the worker's log, with the stacks of its threads; blocks for moments."""
+        ...
 
 
 @runtime_checkable
 class SelfDriven(Protocol):
-    """A link without a file descriptor whose worker has work of its own to do."""
+    """A link without a file to wait on, whose worker takes steps in the parent's thread."""
 
     def work(self, seconds: float, is_called: Callable[[], bool], *, awaits_all: bool) -> None:
-        """Do it, until there is something to receive (of all lanes that execute, where all are
-        awaited), `is_called`, or so many seconds are over; however few, a step may be made."""
+        """Take steps until there is something to receive, until `is_called` returns true, or for
+        `seconds`. With `awaits_all` there is something to receive once all lanes that execute
+        have something to say. However few the seconds, one step may be taken."""
         ...
 
     def due_s(self) -> float | None:
-        """In how many seconds there is some; None: not before something is sent."""
+        """Seconds until `work` has something to do; None until a message is sent."""
         ...
 
     def expect(self, lanes: int, seconds: float) -> None:
-        """Chunks for so many lanes will probably be sent in so many seconds."""
+        """Tell the worker that chunks for `lanes` lanes will probably be sent in `seconds`."""
         ...
 
     @property
     def step_s(self) -> float | None:
-        """Seconds of a step that costs the same for any number of lanes; 0 before the first,
-        None where each lane costs its own."""
+        """Seconds of one step, which costs the same for any number of lanes; 0 before the first
+        step, None where each lane has a cost of its own."""
         ...
 
 
 @runtime_checkable
 class Gathers(Protocol):
-    """A link that gives the observations of many lanes at once, where they live."""
+    """A link that gives the observations of many lanes at once, on the device where they are."""
 
     def gather(self, lanes: Sequence[int]) -> Mapping[str, Array]:
-        """Stacked `[k, ...]`, and nobody else's: they stay as they are."""
+        """The observations of these lanes, stacked `[k, ...]`. The caller owns the arrays: later
+        steps do not change them."""
         ...
 
-    def signature(self, lane: int) -> Signature: ...
+    def signature(self, lane: int) -> Signature:
+        """Keys, shapes and dtypes of the lane's observation, without a copy of it."""
+        ...

@@ -36,9 +36,13 @@ _THREADS = (
     "VECLIB_MAXIMUM_THREADS",
     "NUMEXPR_NUM_THREADS",
 )
+# Chosen by hand, with no benchmark row.
 _REQUEST_TIMEOUT_S = 60.0
+"""Seconds for a zygote to take a request: it is busy only while it imports what it preloads."""
 _END_TIMEOUT_S = 4.0
+"""Seconds for a zygote and its workers to end by themselves; all must be gone within 5."""
 _FILES = 16384
+"""Open files that are enough for four thousand workers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,15 +57,15 @@ class LocalRuntime:
 
     def __init__(self, argument: str = "", config: LocalConfig | None = None) -> None:
         del argument, config
-        self._nurseries: dict[str | None, Nursery] = {}
+        self._zygotes: dict[str | None, ZygoteProcess] = {}
         self._free: list[int] = []
         self._next_index = 0
         self._next_id = 0
 
     def start(self, spec: WorkerSpec) -> Link:
-        """Ask for a worker; it comes up by itself, and says Hello."""
+        """Ask for a worker; it comes up by itself, and sends Hello."""
         _allow_files()
-        nursery = self._nursery(spec)
+        zygote = self._zygote(spec)
         ours, theirs = socket.socketpair()
         size = Control.size(spec.lanes)
         page, log = create_file("hocket-control", size), create_file("hocket-log", 0)
@@ -75,17 +79,17 @@ class LocalRuntime:
         def end() -> None:
             heapq.heappush(self._free, index)
             if control.exit_status is None:
-                nursery.request(KILL, ident)
+                zygote.request(KILL, ident)
 
         def speak() -> None:
-            nursery.request(SPEAK, ident)
+            zygote.request(SPEAK, ident)
 
-        link = ProcessLink(ours, control, log, spec.lanes, end, speak, nursery.explain)
+        link = ProcessLink(ours, control, log, spec.lanes, end, speak, zygote.explain)
         try:
-            nursery.fork(ident, index, (theirs.fileno(), page, log))
+            zygote.fork(ident, index, (theirs.fileno(), page, log))
         except OSError as exc:
             link.kill()
-            raise WorkerFailed(nursery.explain()) from exc
+            raise WorkerFailed(zygote.explain()) from exc
         finally:
             theirs.close()
             os.close(page)
@@ -94,24 +98,24 @@ class LocalRuntime:
 
     def close(self) -> None:
         """End every worker and zygote. The runtime can be used again."""
-        while self._nurseries:
-            self._nurseries.popitem()[1].close()
+        while self._zygotes:
+            self._zygotes.popitem()[1].close()
         self._free.clear()
         self._next_index = 0
 
-    def _nursery(self, spec: WorkerSpec) -> Nursery:
-        found = self._nurseries.get(spec.python)
+    def _zygote(self, spec: WorkerSpec) -> ZygoteProcess:
+        found = self._zygotes.get(spec.python)
         if found is not None and not found.is_alive:
             found.close()
             found = None
         if found is None:
-            found = Nursery(spec.python, [ref.name for ref in spec.suites.values()])
-            self._nurseries[spec.python] = found
+            found = ZygoteProcess(spec.python, [ref.name for ref in spec.suites.values()])
+            self._zygotes[spec.python] = found
         return found
 
 
-class Nursery:
-    """A running zygote, seen from the parent."""
+class ZygoteProcess:
+    """The process that forks workers of one interpreter, seen from the parent."""
 
     def __init__(self, python: str | None, suites: Sequence[str]) -> None:
         self._name = python or sys.executable
@@ -149,7 +153,7 @@ class Nursery:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can still fork."""
+        """Whether the process can still fork."""
         return self._process.poll() is None
 
     def fork(self, ident: int, index: int, fds: tuple[int, int, int]) -> None:
@@ -157,12 +161,12 @@ class Nursery:
         socket.send_fds(self._requests, [REQUEST.pack(FORK, ident, index)], fds)
 
     def request(self, kind: bytes, ident: int) -> None:
-        """Ask for something to be done to a worker; without a zygote it is dead already."""
+        """Ask for something to be done to a worker; where the zygote is gone, so is the worker."""
         with contextlib.suppress(OSError):
             self._requests.send(REQUEST.pack(kind, ident, 0))
 
     def explain(self) -> str:
-        """Why workers end without a report of their own: because this did."""
+        """Say why workers ended that left no exit status: because this process ended."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(1.0)
         code = self._process.returncode
@@ -177,7 +181,7 @@ class Nursery:
         return os.pread(self._log, 4096, max(0, size - 4096)).decode("utf-8", "replace").strip()
 
     def close(self) -> None:
-        """End it, and with it its workers."""
+        """End the process, and with it its workers."""
         self._requests.close()
         try:
             self._process.wait(_END_TIMEOUT_S)
@@ -190,7 +194,7 @@ class Nursery:
 
 
 def _allow_files() -> None:
-    """Each worker takes four descriptors here, and the usual soft limit is 1024."""
+    """Raise the soft limit of open files: a worker takes four here, and the usual limit is 1024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -198,7 +202,8 @@ def _allow_files() -> None:
 
 
 def _environment(*, is_foreign: bool) -> dict[str, str]:
-    """The parent's, with one thread for each worker and nothing that differs between runs."""
+    """The parent's environment, with one thread for each worker and nothing that differs between
+    runs."""
     environment = dict(os.environ)
     environment.update(dict.fromkeys(_THREADS, "1"))
     environment.setdefault("PYTHONHASHSEED", "0")

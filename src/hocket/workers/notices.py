@@ -1,4 +1,4 @@
-"""What `Fleet.poll` tells. Lanes are the fleet's own numbers; lists run in parallel."""
+"""What `Fleet.poll` returns. Lanes are ids of the fleet; lists run in parallel."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class LanesReady(NamedTuple):
     attempts: Sequence[int]
     prompts: Sequence[str]
     spec: EnvSpec | None
-    """What the env is."""
+    """What workers told of the env."""
     build_s: float
     reset_s: float
 
@@ -36,7 +36,7 @@ class LanesExecuted(NamedTuple):
     chunks: list[int]
     steps: list[int]
     rewards: list[Array]
-    """Of each step, float64 `[steps]`."""
+    """One for each step, float64 `[steps]`."""
     totals: list[float]
     """The sums of these, from the first step to the last: the same to the bit in any batch."""
     ends: list[int]
@@ -45,7 +45,7 @@ class LanesExecuted(NamedTuple):
     observe_s: list[float]
 
     def where(self, is_kept: Sequence[bool]) -> LanesExecuted:
-        """Of some lanes alone."""
+        """The same for the lanes of which `is_kept` is true."""
         columns: Sequence[list[Any]] = self
         return LanesExecuted(*[list(compress(column, is_kept)) for column in columns])
 
@@ -88,7 +88,7 @@ class LaneFailed(NamedTuple):
 
 
 class LanesRecycled(NamedTuple):
-    """A worker between two episodes is being replaced, at no loss: LanesUp follows."""
+    """A worker between two episodes is being replaced, and nothing is lost: LanesUp follows."""
 
     lanes: Sequence[int]
     reason: str

@@ -16,19 +16,25 @@ from hocket.errors import WorkerFailed
 from hocket.workers.layout import Layout
 from hocket.workers.shm import Control, map_block
 
+# Chosen by hand, with no benchmark row.
 _READ = 1 << 12
+"""Bytes for one read: an answer without arrays is far shorter."""
 _READ_INLINE = 1 << 20
+"""Bytes for one read where observations come over the stream too."""
 _TAIL = 4096
+"""Bytes of a worker's log that an error quotes."""
 _SPEAK_S = 0.3
+"""Seconds for a hanging worker to write its stacks, which a signal handler does at once."""
 _LOG_LIMIT = 1 << 20
+"""Bytes of a worker's log, which is in memory, beyond which it is cut to its tail."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class ProcessLink:
     """A Link over a socket, a control page and a log that the worker process shares.
 
-    `end` is called once, by `kill`: it ends the process if it lives. `speak` makes it write where
-    it is into its log. `explain` says why it ended where it left no exit status.
+    `end` is called once, by `kill`, and ends the process if it lives. `speak` makes the process
+    write its stacks into its log. `explain` says why it ended where it left no exit status.
     """
 
     def __init__(
@@ -60,7 +66,6 @@ class ProcessLink:
         self._is_closed = False
 
     def send(self, message: Message) -> bool:
-        """Part of the Link contract."""
         kind = type(message)
         if kind is Begin:
             self._expects_fd = True
@@ -83,7 +88,6 @@ class ProcessLink:
         return False
 
     def flush(self) -> bool:
-        """Part of the Link contract."""
         try:
             while self._out:
                 del self._out[: self._stream.send(self._out)]
@@ -94,7 +98,6 @@ class ProcessLink:
         return True
 
     def receive(self) -> list[Message]:
-        """Part of the Link contract."""
         data = self._read()
         if data is None:
             return []
@@ -111,23 +114,18 @@ class ProcessLink:
         return messages
 
     def fileno(self) -> int:
-        """Part of the Link contract."""
         return self._stream.fileno()
 
     def steps(self, lane: int) -> int:
-        """Part of the Link contract."""
         return self._control.steps(lane)
 
     def control(self, lane: int, word: int) -> None:
-        """Part of the Link contract."""
         self._control.set_word(lane, word)
 
     def arrays(self, lane: int) -> Observation:
-        """Part of the Link contract."""
         return self._views[lane]
 
     def memory(self) -> int | None:
-        """Part of the Link contract."""
         self._trim_log()
         try:
             with open(f"/proc/{self._control.pid}/statm", "rb") as file:
@@ -136,7 +134,6 @@ class ProcessLink:
             return None
 
     def kill(self) -> None:
-        """Part of the Link contract."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -148,7 +145,7 @@ class ProcessLink:
             os.close(self._fds.popleft())
 
     def last_words(self) -> str:
-        """Where the worker's threads are, as it writes that into its log within moments."""
+        """The end of the worker's log, once it has written the stacks of its threads there."""
         size = os.fstat(self._log).st_size
         self._speak()
         deadline = time.monotonic() + _SPEAK_S
@@ -158,7 +155,7 @@ class ProcessLink:
         return self._tail()
 
     def _read(self) -> bytes | None:
-        """None where nothing has come, empty at the end of the stream."""
+        """The bytes that have come: None for none yet, empty at the end of the stream."""
         try:
             size = _READ if self._inline is None else _READ_INLINE
             if not self._expects_fd:
@@ -172,7 +169,7 @@ class ProcessLink:
         return data
 
     def _adopt(self, ready: Ready) -> None:
-        """Learn where the arrays lie, from the first Ready and wherever that changes."""
+        """Learn where the arrays lie, from the first Ready and from each that moves them."""
         if ready.layout is not None:
             memory: Any
             if ready.arrays is not None:
@@ -193,7 +190,7 @@ class ProcessLink:
             self._inline[:] = arrays
 
     def _epitaph(self) -> str:
-        """How the worker ended, and its last words."""
+        """How the worker ended, and the end of its log."""
         status = self._control.exit_status
         who = f"The worker (pid {self._control.pid})"
         if status is None:
@@ -211,7 +208,7 @@ class ProcessLink:
         return (self._old_tail + data)[-_TAIL:].decode("utf-8", "replace").strip()
 
     def _trim_log(self) -> None:
-        """Keep a chatty env from filling memory; its last words stay."""
+        """Keep a chatty env's log from filling memory; its end stays."""
         size = os.fstat(self._log).st_size
         if size > _LOG_LIMIT:
             self._old_tail = os.pread(self._log, _TAIL, size - _TAIL)

@@ -9,7 +9,7 @@ import torch
 
 from hocket.adapters.policies.torch import TorchPolicy
 from hocket.core.data import Array, Batch, Row, Trial
-from hocket.engine.inference import Job, Seat
+from hocket.engine.inference import Job, PolicyThread
 
 
 class Echo(torch.nn.Module):
@@ -63,7 +63,7 @@ def job(stacked: Any, rows: int) -> Job:
 def test_a_torch_policy_is_given_the_very_tensor() -> None:
     module = Echo()
     seen = torch.arange(12, dtype=torch.float32).reshape(4, 3)
-    answer = Seat(TorchPolicy(module, chunk_length=2), "torch").answer(job(seen, 4))
+    answer = PolicyThread(TorchPolicy(module, chunk_length=2), "torch").answer(job(seen, 4))
     assert module.given[0].data_ptr() == seen.data_ptr()
     chunk = answer.chunks[2]
     assert chunk is not None
@@ -72,14 +72,14 @@ def test_a_torch_policy_is_given_the_very_tensor() -> None:
 
 def test_another_policy_is_given_numpys_arrays() -> None:
     policy = NumpyPolicy()
-    answer = Seat(policy, "numpy").answer(job(torch.ones(2, 3), 2))
+    answer = PolicyThread(policy, "numpy").answer(job(torch.ones(2, 3), 2))
     assert isinstance(policy.given[0], np.ndarray)
     assert answer.errors == [None, None]
 
 
 def test_stacked_rows_are_halved_and_padded_like_others() -> None:
     policy = NumpyPolicy()
-    seat = Seat(policy, "numpy")
+    seat = PolicyThread(policy, "numpy")
     stacked = np.arange(9, dtype=np.float32).reshape(3, 3)
 
     answer = seat.answer(job(stacked, 3)._replace(pad_to=5))

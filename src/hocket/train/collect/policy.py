@@ -19,7 +19,7 @@ import torch
 
 from hocket.core.contracts.policy import Binds, Policy
 from hocket.core.data import Actions, Array, ArraySpec, Batch, EnvSpec, PolicySpec, Row, Trial
-from hocket.engine.answers import check_answer
+from hocket.engine.chunk_rules import check_answer
 from hocket.errors import SpecMismatchError
 from hocket.train.learner.staging import Staging
 from hocket.train.learner.weights import WeightBlock

@@ -32,7 +32,7 @@ from collections import deque
 from dataclasses import dataclass
 from math import ceil
 
-from hocket.core.median import RunningMedian
+from hocket.core.estimates import RunningMedian
 
 WINDOW = 31
 OVERDUE = 0.5

@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from hocket.engine import heap
+from hocket.engine.loop import MANY, gc_frozen
 
 
 class Node:
@@ -18,31 +18,31 @@ class Node:
 
 
 def test_what_was_there_is_left_alone_until_the_end() -> None:
-    with heap.settled(heap.MANY):
+    with gc_frozen(MANY):
         assert gc.get_freeze_count() > 0
     assert gc.get_freeze_count() == 0
 
 
 def test_garbage_from_before_is_not_kept() -> None:
     seen = weakref.ref(Node())
-    with heap.settled(heap.MANY):
+    with gc_frozen(MANY):
         assert seen() is None
 
 
 def test_garbage_of_the_run_is_collected_as_always() -> None:
-    with heap.settled(heap.MANY):
+    with gc_frozen(MANY):
         seen = weakref.ref(Node())
         gc.collect()
         assert seen() is None
 
 
 def test_few_lanes_change_nothing() -> None:
-    with heap.settled(heap.MANY - 1):
+    with gc_frozen(MANY - 1):
         assert gc.get_freeze_count() == 0
 
 
 def test_an_error_gives_it_back_too() -> None:
-    with pytest.raises(ValueError, match="end"), heap.settled(heap.MANY):
+    with pytest.raises(ValueError, match="end"), gc_frozen(MANY):
         raise ValueError("end")
     assert gc.get_freeze_count() == 0
 
@@ -51,7 +51,7 @@ def test_what_others_froze_stays_frozen() -> None:
     gc.freeze()
     try:
         count = gc.get_freeze_count()
-        with heap.settled(heap.MANY):
+        with gc_frozen(MANY):
             pass
         assert gc.get_freeze_count() == count
     finally:
