@@ -51,7 +51,7 @@ def sinks_of(config: EvalConfig) -> tuple[Ref, ...]:
     keeps_numbers, films = config.record != "none", Wish.parse(config.video).kind != "none"
     sinks = []
     if keeps_numbers:
-        sinks.append(Ref(name="steps", config={"snapshots": False}))
+        sinks.append(Ref(name="steps"))
     if keeps_numbers or films:
         sinks.append(Ref(name="states", config={"only_filmed": not keeps_numbers}))
     if films:
