@@ -31,9 +31,8 @@ import numpy as np
 from scipy.stats import binom
 
 from hocket.core.data import Array
-from hocket.results import stats
-from hocket.results.compare import paired
-from hocket.results.compare.sequential import PairedSequentialTest
+from hocket.results import paired, stats
+from hocket.results.sequential import PairedSequentialTest
 
 LEVEL, BOUND, ALPHA, HORIZON = 0.95, 0.935, 0.05, 500
 

@@ -87,8 +87,8 @@ def test_a_level_that_is_no_probability_is_refused() -> None:
 
 def test_importing_the_statistics_imports_no_scipy() -> None:
     code = (
-        "import sys, hocket.results.stats, hocket.results.compare.paired;"
-        "import hocket.results.compare.sequential, hocket.results.report;"
+        "import sys, hocket.results.stats, hocket.results.paired;"
+        "import hocket.results.sequential, hocket.results.report;"
         "hocket.results.stats.rate(3, 5);"
         "sys.exit(any(name.split('.')[0] in ('scipy', 'rich', 'torch') for name in sys.modules))"
     )

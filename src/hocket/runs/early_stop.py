@@ -14,7 +14,7 @@ from typing import Literal
 from hocket.core.data import Episode, Outcome, Trial
 from hocket.core.events import AttemptsBegan, EpisodesSealed, Event
 from hocket.errors import UsageError
-from hocket.results.compare.sequential import Look, PairedSequentialTest, StepSequentialTest
+from hocket.results.sequential import Look, PairedSequentialTest, StepSequentialTest
 
 Plan = Callable[[Sequence[Trial]], None]
 """Plans more trials: they are kept with the run, and handed to lanes."""

@@ -16,7 +16,7 @@ from hocket.core.plugins import did_you_mean
 from hocket.errors import RunFolderError, UnknownNameError, UsageError
 from hocket.records.folder import RunFolder
 from hocket.records.ledger import LedgerView
-from hocket.results.page.recorded import RecordedRun, open_recorded
+from hocket.results.recorded import RecordedRun, open_recorded
 
 _TRIES = 10
 _BATCH = 16 * 1024
