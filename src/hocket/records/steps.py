@@ -23,7 +23,7 @@ from hocket.core.contracts.recorder import AttemptStart, SinkNeeds, StepRecord
 from hocket.core.data import Array, Episode, Outcome, Trial
 from hocket.core.events import Event
 from hocket.errors import ObservationError, RunFolderError
-from hocket.records.folder import ROWS, Place, disk_error, temporary
+from hocket.records.folder import ROWS, FolderLike, disk_error, temporary
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,7 +36,7 @@ _NOT_SAID = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepsConfig:
-    """What is kept of each step."""
+    """Which of the observations is kept at each step."""
 
     state_key: str = "observation/state"
     """The observation that goes into the column `state`, at the steps where one was taken."""
@@ -153,8 +153,8 @@ def _same_size(name: str, arrays: Sequence[Array]) -> Array | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """An ended episode's file; None where it has none, as after an ERROR."""
+class EpisodeSteps:
+    """The steps of an ended episode, as a file; None where it has none, as after an ERROR."""
 
     trial: str
     attempt: int
@@ -163,7 +163,7 @@ class Taken:
 
 @dataclass(slots=True)
 class StepRows:
-    """Writes the steps of the episodes that count: a ledger's RowRecorder."""
+    """A RowRecorder that writes the steps of the episodes that count."""
 
     folder: Path
     """The run folder."""
@@ -171,13 +171,13 @@ class StepRows:
     consumes: str | None = field(default=FILE, init=False)
 
     def on(self, event: Event) -> None:
-        """Steps come as files, not as events."""
+        """Ignore the event: steps come as files."""
 
-    def take(self, episode: Episode) -> Taken:
+    def take(self, episode: Episode) -> EpisodeSteps:
         files = [file for file in episode.files if file.rpartition("/")[2] == FILE]
-        return Taken(episode.trial.id, episode.attempt, files[0] if files else None)
+        return EpisodeSteps(episode.trial.id, episode.attempt, files[0] if files else None)
 
-    def write(self, path: Path, taken: Sequence[Taken]) -> int:
+    def write(self, path: Path, taken: Sequence[EpisodeSteps]) -> int:
         import pyarrow as pa
 
         from hocket.records.parquet import write_segment
@@ -196,7 +196,7 @@ class StepRows:
 
 
 def schema() -> pa.Schema:
-    """Columns of the table `steps`. Step 0 is the reset: no action, chunk -1, reward 0."""
+    """The columns of the table `steps`. Step 0 is the reset: no action, chunk -1, reward 0."""
     import pyarrow as pa
 
     return pa.schema(
@@ -216,11 +216,11 @@ def schema() -> pa.Schema:
     )
 
 
-def load_steps(place: Place, trials: Collection[Trial] | None = None) -> pa.Table:
+def load_steps(folder: FolderLike, trials: Collection[Trial] | None = None) -> pa.Table:
     """The steps of all episodes that count, or of these trials alone."""
-    from hocket.records.parquet import load
+    from hocket.records.parquet import load_table
 
-    return load(place, "steps", schema(), trials)
+    return load_table(folder, "steps", schema(), trials)
 
 
 def _read(path: Path) -> Array:
@@ -232,7 +232,7 @@ def _read(path: Path) -> Array:
     return rows
 
 
-def _to_arrow(taken: Taken, rows: Array) -> pa.Table:
+def _to_arrow(taken: EpisodeSteps, rows: Array) -> pa.Table:
     import pyarrow as pa
 
     has_action = rows["step"] > 0

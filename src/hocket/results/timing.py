@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from hocket.core.data import Array
 from hocket.errors import RunFolderError
-from hocket.records.folder import Place
+from hocket.records.folder import FolderLike
 from hocket.records.ledger import LedgerView
 
 SHARES = ("stepping", "observing", "waiting", "inferring", "handing over", "resetting", "done")
@@ -117,24 +117,24 @@ class Timing:
         return {name: seconds / total for name, seconds in self.lane_s.items()}
 
 
-def load_timing(place: Place) -> Timing | None:
+def load_timing(folder: FolderLike) -> Timing | None:
     """The timing of a run folder; None where no chunk is recorded."""
     for _ in range(_TRIES):
         try:
-            return _timing(place)
+            return _timing(folder)
         except FileNotFoundError:
             continue  # a segment was merged into another since the ledger was read
-    raise RunFolderError(f"The tables of {str(place)!r} lack a segment that its ledger names.")
+    raise RunFolderError(f"The tables of {str(folder)!r} lack a segment that its ledger names.")
 
 
-def _timing(place: Place) -> Timing | None:
-    spans = _spans(place)
+def _timing(folder: FolderLike) -> Timing | None:
+    spans = _spans(folder)
     if not spans:
         return None
     offsets = dict(zip(spans, np.cumsum([0.0, *(b - a for a, b in spans.values())]), strict=False))
     lanes: dict[tuple[int, int], _LaneTime] = {}
     pace, batches, chunks, steps = Pace(), _Batches(), 0, 0
-    for part in _parts(place):
+    for part in _parts(folder):
         done = {name: column[np.isfinite(part["executed"])] for name, column in part.items()}
         chunks += len(done["leg"])
         steps += int(done["steps"].sum())
@@ -156,13 +156,13 @@ def _timing(place: Place) -> Timing | None:
         infer_s=infer_s,
         batch_sizes=sizes,
         pace=pace,
-        window=_window(place, spans, lanes, chunks, wall_s),
+        window=_window(folder, spans, lanes, chunks, wall_s),
     )
 
 
-def _parts(place: Place) -> Iterator[dict[str, Array]]:
+def _parts(folder: FolderLike) -> Iterator[dict[str, Array]]:
     """The columns of each segment, delivered chunks only; NaN where one was not executed."""
-    with LedgerView.open(place) as ledger:
+    with LedgerView.open(folder) as ledger:
         for segment in ledger.segments("chunks"):
             table = pq.read_table(
                 ledger.folder.root / segment.name, columns=_COLUMNS, partitioning=None
@@ -176,10 +176,10 @@ def _numbers(column: Any) -> Array:
     return np.asarray(filled.to_numpy())
 
 
-def _spans(place: Place) -> dict[int, tuple[float, float]]:
+def _spans(folder: FolderLike) -> dict[int, tuple[float, float]]:
     """First request and last execution of each leg, legs in order."""
     spans: dict[int, tuple[float, float]] = {}
-    for part in _parts(place):
+    for part in _parts(folder):
         for leg in np.unique(part["leg"]):
             mine = part["leg"] == leg
             ends = np.fmax(part["executed"][mine], part["inferred"][mine])
@@ -242,7 +242,7 @@ class _Batches:
 
 
 def _window(
-    place: Place,
+    folder: FolderLike,
     spans: dict[int, tuple[float, float]],
     lanes: dict[tuple[int, int], _LaneTime],
     chunks: int,
@@ -263,7 +263,7 @@ def _window(
         begin, end = middle - length / 2, middle + length / 2
     inside = [("leg", "=", leg), ("lane", "<", shown), ("requested", "<", end)]
     inside += [("executed", ">", begin)]
-    with LedgerView.open(place) as ledger:
+    with LedgerView.open(folder) as ledger:
         parts = [
             pq.read_table(
                 ledger.folder.root / segment.name,

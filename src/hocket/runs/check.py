@@ -31,7 +31,7 @@ from hocket.core.data import (
 )
 from hocket.core.plugins import did_you_mean
 from hocket.errors import EnvError, PolicyError, UnknownNameError, WorkerFailed
-from hocket.records.video.contact_sheet import contact_sheet, is_picture, write_png
+from hocket.records.video.pictures import contact_sheet, is_picture, write_png
 from hocket.runs.probe import Probe, probe
 
 if TYPE_CHECKING:

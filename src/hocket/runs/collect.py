@@ -22,10 +22,8 @@ from hocket.errors import ConfigError, HocketError, UsageError
 from hocket.records.folder import RunFolder
 from hocket.runs.assembly import build_policy
 from hocket.runs.config import EvalConfig
-from hocket.runs.export.chosen import Choice
-from hocket.runs.export.exporting import FORMATS, ExportConfig, export_run
+from hocket.runs.export import FORMATS, Choice, ExportConfig, Silent, Watcher, export_run
 from hocket.runs.export.target import refuse_existing
-from hocket.runs.export.watching import Silent, Watcher
 from hocket.runs.run import Run
 
 RUN = "run"

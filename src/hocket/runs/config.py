@@ -11,7 +11,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from hocket.core import plugins
 from hocket.engine.chunk_rules import make_rule
 from hocket.errors import ConfigError
-from hocket.records.video.selection import Wish
+from hocket.records.video.selection import VideoSelection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ class EvalConfig:
             raise ConfigError(f"sequential is {self.sequential!r}; it is 'paired' or 'step'.")
         if not 0 < self.alpha < 1:
             raise ConfigError(f"alpha is {self.alpha}; it must lie between 0 and 1.")
-        Wish.parse(self.video)
+        VideoSelection.parse(self.video)
         make_rule(self.replan, self.ensemble)
 
     def to_plain(self) -> dict[str, Any]:

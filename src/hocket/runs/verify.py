@@ -14,7 +14,7 @@ from hocket.core.contracts.policy import Policy
 from hocket.core.data import Actions, Array, Batch, Episode, Outcome, PolicySpec, Trial
 from hocket.core.plugins import did_you_mean
 from hocket.errors import EnvError, PolicyError, RunFolderError, UnknownNameError
-from hocket.records.folder import Place, RunFolder
+from hocket.records.folder import FolderLike, RunFolder
 from hocket.records.ledger import Ledger, LedgerView
 from hocket.records.states import FILE, load_states
 from hocket.records.steps import load_steps
@@ -80,9 +80,9 @@ class Recorded:
         return self.rows[step]["state" if key == STATE else key]
 
 
-def verify(place: Place, trial_name: str, *, with_policy: bool = False) -> Verdict:
+def verify(path: FolderLike, trial_name: str, *, with_policy: bool = False) -> Verdict:
     """Run a trial again in this process, with its recorded actions or with its policy."""
-    folder = RunFolder.at(place)
+    folder = RunFolder.at(path)
     with LedgerView.open(folder) as ledger:
         trial = find_trial(ledger.trials(), trial_name)
         config = EvalConfig.from_plain(ledger.meta()["config"])

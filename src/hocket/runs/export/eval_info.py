@@ -12,20 +12,17 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from hocket.core.data import Episode, Outcome
+from hocket.records.parquet import read_table
 from hocket.results.report import FILE_NAME, Report
-from hocket.runs.export.chosen import ChosenRun, read_table
+from hocket.runs.export import ChosenRun, ExportConfig, Watcher
 from hocket.runs.export.target import new_file
-from hocket.runs.export.watching import Watcher
-
-if TYPE_CHECKING:
-    from hocket.runs.export.exporting import ExportConfig
 
 
 @dataclass(slots=True)

@@ -13,21 +13,18 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from hocket import __version__
 from hocket.core.data import Array
 from hocket.errors import MissingExtraError, RunFolderError
-from hocket.runs.export.chosen import ChosenRun
-from hocket.runs.export.demonstrations import Demonstration, Demonstrations, camera_name
-from hocket.runs.export.pictures import pictures, size_of
+from hocket.records.video.encoder import read_pictures, size_of
+from hocket.records.video.sink import camera_name
+from hocket.runs.export import ChosenRun, ExportConfig, Watcher
+from hocket.runs.export.demonstrations import Demonstration, Demonstrations
 from hocket.runs.export.target import new_file, scratch_folder
-from hocket.runs.export.watching import Watcher
-
-if TYPE_CHECKING:
-    from hocket.runs.export.exporting import ExportConfig
 
 _SLAB = 32
 """Pictures written at a time."""
@@ -93,7 +90,7 @@ def _write_pictures(
         span.start: group[side].create_dataset(name, shape, np.uint8, chunks=chunks)
         for side, span in sides.items()
     }
-    for begin, slab in _slabs(pictures(video, length + 1)):
+    for begin, slab in _slabs(read_pictures(video, length + 1)):
         for offset, target in targets.items():
             # Picture i of the video is row i - offset.
             first, last = max(begin, offset), min(begin + len(slab), length + offset)

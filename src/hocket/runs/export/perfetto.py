@@ -15,17 +15,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 import numpy as np
 
 from hocket.core.data import Array, Episode
-from hocket.runs.export.chosen import ChosenRun, read_table
+from hocket.records.parquet import read_table
+from hocket.runs.export import ChosenRun, ExportConfig, Watcher
 from hocket.runs.export.target import new_file
-from hocket.runs.export.watching import Watcher
-
-if TYPE_CHECKING:
-    from hocket.runs.export.exporting import ExportConfig
 
 _COLUMNS = (
     "trial",

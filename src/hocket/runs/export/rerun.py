@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from hocket.core.data import Array
 from hocket.errors import MissingExtraError, RunFolderError
-from hocket.runs.export.chosen import ChosenRun
-from hocket.runs.export.demonstrations import Demonstration, Demonstrations, camera_name
-from hocket.runs.export.pictures import pictures
+from hocket.records.video.encoder import read_pictures
+from hocket.records.video.sink import camera_name
+from hocket.runs.export import ChosenRun, ExportConfig, Watcher
+from hocket.runs.export.demonstrations import Demonstration, Demonstrations
 from hocket.runs.export.target import new_file, scratch_folder
-from hocket.runs.export.watching import Watcher
-
-if TYPE_CHECKING:
-    from hocket.runs.export.exporting import ExportConfig
 
 _JPEG = 92
 _GAP_S = 0.5
@@ -65,7 +62,7 @@ class _Tape:
             matrix = rows.reshape(len(rows), -1)
             self._vectors(f"observation/{camera_name(key)}", matrix, np.arange(len(rows)))
         for name, video in demo.cameras.items():
-            for place, picture in enumerate(pictures(video, demo.length + 1)):
+            for place, picture in enumerate(read_pictures(video, demo.length + 1)):
                 self._at(place)
                 image = self._rerun.Image(picture).compress(jpeg_quality=_JPEG)
                 self._stream.log(f"camera/{name}", image)
