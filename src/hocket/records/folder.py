@@ -35,7 +35,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """Where everything of one run lies."""
+    """The folder of one run, which knows where everything in it lies."""
 
     root: Path
 

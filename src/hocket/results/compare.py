@@ -50,7 +50,7 @@ class Side:
     versions: Mapping[str, str]
     exactness: Exactness
     trials: tuple[Trial, ...]
-    """In planned order."""
+    """All that were planned, in planned order."""
     episodes: Mapping[Trial, Episode]
     """The trials that ended, errors included."""
 

@@ -1,4 +1,4 @@
-"""In what two runs differ, in words: plans, the settings that make a trial, versions."""
+"""Says in words what two runs differ in: plans, the settings that make a trial, versions."""
 
 from __future__ import annotations
 

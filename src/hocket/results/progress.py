@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 REDRAWS_PER_S = 4
 PLAIN_EVERY_S = 10.0
+"""Seconds between two lines where there is no terminal to redraw."""
 ERRORS_SHOWN = 3
 
 
@@ -193,12 +194,12 @@ def lines(tally: Tally) -> list[str]:
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 error`, `2 errors`."""
+    """A count with its noun, such as `1 error` or `2 errors`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def clock(seconds: float | None) -> str:
-    """`1:02:03`, `2:03`; a dash where unknown."""
+    """A time span as text, such as `1:02:03` or `2:03`; a dash where it is unknown."""
     if seconds is None:
         return "-"
     minutes, rest = divmod(round(seconds), 60)

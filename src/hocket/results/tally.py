@@ -77,7 +77,7 @@ class Tally:
         self.lanes_up = 0
         """Lanes whose worker is up."""
         self.outcomes: Counter[Outcome] = Counter()
-        """Of all trials that have ended, those of earlier parts of the run included."""
+        """Counts the trials that have ended, those of earlier parts of the run included."""
         self.carried = 0
         """Episodes that an earlier part of the run ended: done, but they say nothing of speed."""
         self.failed_attempts = 0

@@ -1,4 +1,4 @@
-"""Where a run's time went, from its table of chunks: a segment in memory at a time.
+"""Where a run's time went, read from its table of chunks with a segment in memory at a time.
 
 A chunk's life: its observation has come (`requested`), its batch leaves for the policy
 (`batched`), comes back (`inferred`), and the lane has run it (`executed`, of which `busy_s` was
@@ -47,7 +47,7 @@ _WINDOW_LANES = 24
 
 @dataclass(slots=True)
 class Pace:
-    """Steps over time. Bins grow with the run, so that memory does not."""
+    """Steps over time. Bins get longer with the run, so that memory does not grow."""
 
     bin_s: float = _FINEST_S
     steps: Array = field(default_factory=lambda: np.zeros(1))
@@ -63,7 +63,7 @@ class Pace:
         self.steps[: len(counted)] += counted
 
     def per_second(self, bins: int) -> tuple[float, Array]:
-        """Width of a bin in seconds, and steps per second in each of at most `bins`."""
+        """A bin's width in seconds, and the steps per second in each of at most `bins` bins."""
         merged = max(1, -(-len(self.steps) // bins))
         padded = np.pad(self.steps, (0, -len(self.steps) % merged))
         width = merged * self.bin_s
@@ -72,7 +72,7 @@ class Pace:
 
 @dataclass(slots=True)
 class _LaneTime:
-    """What is known of one lane in one leg."""
+    """How one lane spent its time in one leg, in seconds by the first five of SHARES."""
 
     spent: Array = field(default_factory=lambda: np.zeros(5))
     last: float = 0.0
@@ -80,12 +80,12 @@ class _LaneTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Window:
-    """A part of the run, chunk by chunk; times as in the table, of one leg."""
+    """A part of one leg, chunk by chunk; times are those of the table."""
 
     begin: float
     end: float
     lanes: int
-    """Shown: the first so many."""
+    """How many lanes are shown, from the first on."""
     chunks: pa.Table
     whole: bool
     """Whether this is all of the leg, with all its lanes."""
@@ -101,11 +101,11 @@ class Timing:
     batches: int
     steps: int
     lane_s: dict[str, float]
-    """Seconds of all lanes together, by SHARES."""
+    """The seconds of all lanes together, by SHARES."""
     policy_s: float
-    """Seconds of inferring; several at once count each."""
+    """The seconds of inferring; batches inferred at once count each."""
     infer_s: Array
-    """Of each batch."""
+    """The seconds that each batch took to infer."""
     batch_sizes: Array
     pace: Pace
     window: Window | None
@@ -177,7 +177,7 @@ def _numbers(column: Any) -> Array:
 
 
 def _spans(folder: FolderLike) -> dict[int, tuple[float, float]]:
-    """First request and last execution of each leg, legs in order."""
+    """The first request and the last execution of each leg, legs in order."""
     spans: dict[int, tuple[float, float]] = {}
     for part in _parts(folder):
         for leg in np.unique(part["leg"]):
@@ -221,7 +221,7 @@ def _lane_seconds(
 
 
 class _Batches:
-    """Each batch once, though its rows may lie in several segments."""
+    """Keeps each batch once, though its rows may lie in several segments."""
 
     def __init__(self) -> None:
         self._keys: list[Array] = []
@@ -236,7 +236,7 @@ class _Batches:
         self._sizes.append(part["batch_size"][first])
 
     def distinct(self) -> tuple[Array, Array]:
-        """Seconds and size of each."""
+        """The seconds and the size of each batch."""
         _, first = np.unique(np.concatenate(self._keys), return_index=True)
         return np.concatenate(self._seconds)[first], np.concatenate(self._sizes)[first]
 

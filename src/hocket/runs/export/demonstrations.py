@@ -57,7 +57,7 @@ class Demonstration:
     success: Array | None
     """bool `[N]`; None where the env did not say at every step."""
     observations: Mapping[str, Array]
-    """By key, `[N + 1, ...]`; no pictures."""
+    """Arrays `[N + 1, ...]` by key, without pictures."""
     states: Array | None
     """The simulator's states, float64 `[N + 1, S]`."""
     cameras: Mapping[str, Path]

@@ -27,7 +27,7 @@ from hocket.runs.export.demonstrations import Demonstration, Demonstrations
 from hocket.runs.export.target import new_file, scratch_folder
 
 _SLAB = 32
-"""Pictures written at a time."""
+"""How many pictures are written at a time."""
 _GYM = 2
 """What robomimic calls the kind of env that is a gym's."""
 
@@ -106,7 +106,7 @@ def _slabs(frames: Iterator[Array]) -> Iterator[tuple[int, Array]]:
 
 
 class _Masks:
-    """Names of episodes: by outcome, by task, and to train on or to validate with."""
+    """Lists of episodes: by outcome, by task, and to train on or to validate with."""
 
     def __init__(self, valid: float) -> None:
         self._valid = valid
@@ -115,10 +115,10 @@ class _Masks:
 
     def add(self, name: str, demo: Demonstration) -> None:
         trial = demo.episode.trial
-        place = self._seen[trial.task]
+        index = self._seen[trial.task]
         self._seen[trial.task] += 1
         # Spread evenly over a task's episodes, with nothing random about it.
-        is_valid = int((place + 1) * self._valid + 0.5) > int(place * self._valid + 0.5)
+        is_valid = int((index + 1) * self._valid + 0.5) > int(index * self._valid + 0.5)
         split = "valid" if is_valid else "train"
         for mask in (split, demo.episode.outcome.value, f"task_{_name(trial.task)}"):
             self.members.setdefault(mask, []).append(name)
