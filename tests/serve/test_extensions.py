@@ -360,8 +360,8 @@ def test_arrays_travel_where_memory_cannot_be_shared(
 
 def test_only_sealed_memory_of_ours_is_mapped(tmp_path: Any) -> None:
     reader = SharedReader(1 << 20)
-    placed = SharedArrays().place({"x": np.arange(4.0)})
-    good = placed.description
+    written = SharedArrays().write({"x": np.arange(4.0)})
+    good = written.description
     assert reader.read(good)["x"].tolist() == [0, 1, 2, 3]
     file = tmp_path / "secret"
     file.write_bytes(b"s" * 4096)
@@ -388,4 +388,4 @@ def test_only_sealed_memory_of_ours_is_mapped(tmp_path: Any) -> None:
                 reader.read(description)
     for number in (unsealed, stranger):
         os.close(number)
-    placed.abandon()
+    written.abandon()

@@ -7,6 +7,7 @@ import gc
 import os
 import socket
 import threading
+import time
 from typing import Any
 
 import msgpack
@@ -125,9 +126,11 @@ def test_bytes_that_are_no_websocket_harm_nobody(server: Running) -> None:
     assert_serves(server)
 
 
+@pytest.mark.timeout(600)  # on a busy machine; the test measures no time
 def test_a_thousand_connections_leak_nothing(server: Running) -> None:
     async def come_and_go(number: int) -> None:
-        client = await connect_soon(f"ws://{server.address}", compression=None)
+        uri = f"ws://{server.address}"
+        client = await connect_soon(uri, compression=None, open_timeout=WAIT_S)
         await client.recv()
         if number % 3:
             await client.send(pack(GOOD))
@@ -142,10 +145,10 @@ def test_a_thousand_connections_leak_nothing(server: Running) -> None:
         for start in range(0, count, 50):
             await asyncio.gather(*(come_and_go(start + i) for i in range(50)))
 
-    asyncio.run(asyncio.wait_for(crowd(100), 60))
+    asyncio.run(crowd(100))
     wait_until_empty(server)
     before = footprint(server)
-    asyncio.run(asyncio.wait_for(crowd(1000), 90))
+    asyncio.run(crowd(1000))
     wait_until_empty(server)
     after = footprint(server)
     for what, count in before.items():
@@ -154,7 +157,8 @@ def test_a_thousand_connections_leak_nothing(server: Running) -> None:
 
 
 def wait_until_empty(server: Running) -> None:
-    for _ in range(2000):
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
         if server.metrics.connections == 0:
             return
         threading.Event().wait(0.005)
@@ -171,7 +175,7 @@ def footprint(server: Running) -> dict[str, int]:
         "threads": threading.active_count(),
         "tasks": asyncio.run_coroutine_threadsafe(tasks(), server.loop).result(WAIT_S),
     }
-    kinds = ("Lane", "Caller", "ServerConnection", "_Waiting")
+    kinds = ("_Pace", "Caller", "ServerConnection", "_Waiting")
     for kind in kinds:
         counts[kind] = sum(type(found).__name__ == kind for found in gc.get_objects())
     return counts

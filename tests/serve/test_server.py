@@ -19,6 +19,7 @@ from hocket.adapters.policies.openpi.msgpack_numpy import pack, unpack
 from hocket.core import plugins
 from hocket.core.data import Actions, ArraySpec, Batch, PolicySpec, Row
 from hocket.serve.access import Keys
+from hocket.serve.metrics import Metrics
 from support.running_server import WAIT_S, Running, ServePolicy
 
 
@@ -373,6 +374,12 @@ def test_metrics_count_what_happened(serve_policy: ServePolicy) -> None:
     assert "hocket_connections 1\n" in text
     for line in text.splitlines():
         assert line.startswith("# ") or float(line.rpartition(" ")[2]) >= 0
+
+
+def test_labels_of_metrics_are_escaped() -> None:
+    metrics = Metrics()
+    metrics.errors['a "quoted\\" kind\n'] += 1
+    assert r'hocket_errors_total{kind="a \"quoted\\\" kind\n"} 1' in metrics.text().splitlines()
 
 
 class Counting(Echo):

@@ -13,7 +13,7 @@ from hocket.serve.backend import Backend
 from hocket.serve.metrics import Metrics
 from hocket.serve.server import Listening, PolicyServer, serving
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 @dataclass

@@ -1,0 +1,1 @@
+"""Simulators and models, found by name; nothing in the engine imports one."""

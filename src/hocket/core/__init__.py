@@ -1,0 +1,1 @@
+"""The values, messages, contracts and names that every other folder stands on."""

@@ -58,9 +58,9 @@ BUILTIN: Mapping[Kind, Mapping[str, Builtin]] = {
     },
     "policies": {
         "reference": Builtin("hocket.adapters.policies.reference:Reference"),
-        "reference-mjx": Builtin("hocket.adapters.policies.mjx_reference:MjxReference"),
+        "reference-mjx": Builtin("hocket.adapters.policies.reference_mjx:MjxReference"),
         "metaworld-expert": Builtin(
-            "hocket.adapters.policies.expert:MetaWorldExpert", "metaworld", ("metaworld",)
+            "hocket.adapters.policies.reference:MetaWorldExpert", "metaworld", ("metaworld",)
         ),
         "torch": Builtin("hocket.adapters.policies.torch:load", "torch", ("torch",)),
         "lerobot": Builtin(

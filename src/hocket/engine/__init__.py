@@ -1,0 +1,1 @@
+"""The one loop that joins fleet, scheduler, policy and readers."""

@@ -1,0 +1,1 @@
+"""What survives of a run: its folder, ledger, steps, states and videos."""

@@ -1,0 +1,1 @@
+"""What a run means: reports, intervals, comparisons, and pages that show them."""

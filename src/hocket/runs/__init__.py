@@ -1,0 +1,1 @@
+"""What a user asks for, put together: evaluate, collect, check, verify, export."""

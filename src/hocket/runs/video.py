@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hocket.core import machine, plugins
-from hocket.core.contracts.runtime import Runtime, WorkerSpec
 from hocket.core.data import Episode, Outcome, Ref, Trial
 from hocket.core.events import ChunksExecuted, EpisodeFilmed, Event, Noted, SpecLearned
 from hocket.records.folder import TEMPORARY, RunFolder
@@ -21,7 +20,7 @@ from hocket.records.video.selection import (
     rerender_record,
 )
 from hocket.records.video.sink import file_name, videos_in
-from hocket.runs.assembly import suites_of
+from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
 
 
@@ -125,10 +124,9 @@ def rerender_episodes(
     own envs. What the sinks seal lies in `folder`. `workers` None takes one for each core."""
     if not jobs:
         return []
-    spec = WorkerSpec(
-        suites=suites_of(run), sinks=tuple(sinks), folder=str(folder.root), python=run.env_python
-    )
-    runtime: Runtime = plugins.build("runtimes", "local")
+    assembly = Assembly(run)
+    spec = replace(assembly.worker(), sinks=tuple(sinks), folder=str(folder.root))
+    runtime = assembly.runtime(apart=True)
     config = VideoWorkersConfig(
         workers=workers or machine.cores(), frame_timeout_s=run.step_timeout_s
     )
@@ -144,7 +142,7 @@ def render_wanted(
 ) -> None:
     """Render what a run's configuration asks for and is not there yet. What cannot be rendered is
     told; a run is no worse for it. Simulators that only have rows get no video."""
-    if any(_has_rows_alone(ref.name) for ref in suites_of(run).values()):
+    if any(_has_rows_alone(name) for name in run.env):
         return
     wanted: list[tuple[RenderConfig, list[Episode]]] = [
         (

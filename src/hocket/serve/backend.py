@@ -37,12 +37,14 @@ from hocket.core.data import (
     Trial,
 )
 from hocket.errors import HocketError, ObservationError, WireError
-from hocket.serve.batching import Batcher, Lane, Overloaded, Served
+from hocket.serve.batching import Batcher, Overloaded, Served
 from hocket.serve.metrics import Metrics
 from hocket.workers.plain import env_spec_from_plain
 
 MAX_SHARED_BYTES = 1 << 32
+"""The largest shared memory file that is mapped."""
 SESSION_IDLE_S = 3600.0
+"""Seconds without a row after which a session is ended. Chosen by hand; no benchmark row."""
 _LOG = logging.getLogger("hocket.serve")
 STOCK_SUITE = "openpi"
 """Suite of the trials that rows of stock clients stand for."""
@@ -53,7 +55,7 @@ class Caller:
     """One connection, as a backend knows it."""
 
     name: str
-    lanes: list[Lane] = field(default_factory=list)
+    lanes: list[int] = field(default_factory=list)
     asked: int = 0
     sessions: set[str] = field(default_factory=set)
     sent_at: float | None = None
@@ -82,11 +84,11 @@ class PolicyOptions:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """Sent to clients first, beside hocket's own key."""
     prompt: str = ""
-    """For requests without one."""
+    """The prompt of requests that bring none."""
     action_size: int | None = None
     """For policies that adapt to an env: numbers a step, from -1 to 1."""
     seed: int = 0
-    """Of the noise for requests that bring no seed."""
+    """Seeds the noise for requests that bring no seed of their own."""
     max_queue: int = 1024
     warm_up: bool = True
 
@@ -247,8 +249,8 @@ class PolicyBackend:
         }
 
     def _touch(self, rows: list[Row]) -> None:
-        """Keep the sessions of these rows, and end those whose client was not heard of for long:
-        it died without a word, and nobody else would."""
+        """Keep the sessions of these rows, and end those whose client has sent nothing for long:
+        a client that died cannot end them itself."""
         now = time.monotonic()
         for row in rows:
             self._sessions.pop(row.session, None)
@@ -279,7 +281,7 @@ class PolicyBackend:
         return await asyncio.gather(*self._batcher.submit(lanes, rows, views))
 
     async def _warm_up(self, row: Row, view: Observation) -> None:
-        """With the first request, where the policy does not say what it reads."""
+        """Warm up with the first request, where the policy does not say what it reads."""
         if self._is_warm:
             return
         try:

@@ -1,7 +1,14 @@
 """Batches rows from all connections, by the engine's own scheduler.
 
 A connection's row is a lane, of which the scheduler knows only that it is ready: it awaits nobody.
-Clients that come straight back are the one exception; see `closed_loop.py`.
+Clients that come straight back are the one exception.
+
+A client that sends its next request as soon as it has a reply drives a closed loop. Many of them
+fall into two alternating halves, each queued while the other is inferred, and stay so for good:
+every request then lasts L(n) + L(m), where together it would last L(n + m). A short wait right
+after a batch brings the halves together. It is bounded by how long these clients take to come back,
+and ends where waiting would cost more than a second batch; clients that think longer, as robots do,
+are never waited for.
 """
 
 from __future__ import annotations
@@ -16,15 +23,21 @@ from dataclasses import dataclass
 from hocket.core.contracts.policy import Policy
 from hocket.core.data import Chunk, Observation, Row, Signature, signature
 from hocket.engine.inference import Answered, Inference, Job, WarmedUp
+from hocket.engine.model import Latency
 from hocket.engine.scheduler import Scheduler, SchedulerConfig
 from hocket.errors import ObservationError, PolicyError, PolicyUnavailableError
-from hocket.serve.closed_loop import ClosedLoop
 from hocket.serve.metrics import Metrics
 
 MAX_SIGNATURES = 32
 """Each kind of observation holds buffers for good, so a server takes only so many."""
 NO_CONTENTION = 1 << 20
-"""Clients bring their own cores."""
+"""Cores that the scheduler is told of: clients bring their own."""
+SHORT = 0.25
+"""A client that comes back within this share of a batch's time is worth a wait. Chosen by hand; no
+benchmark row."""
+LATE = 3.0
+"""A client is waited for at most this many times as long as it took last time: one that misses its
+batch waits for a whole one more. Chosen by hand; no benchmark row."""
 
 
 class Overloaded(PolicyError):
@@ -48,16 +61,54 @@ class _Waiting:
     future: asyncio.Future[Served]
 
 
-class Lane:
-    """One place in a connection, where one row at a time waits."""
+class ClosedLoop:
+    """Knows who is about to come back. Time is an argument."""
 
-    __slots__ = ("answered_at", "number", "think_s")
+    def __init__(self, max_batch: int) -> None:
+        self._max_batch = max_batch
+        self._latency = Latency()
+        self._due: dict[int, float] = {}
+        """Lanes that should come back, and when each is given up."""
 
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.answered_at: float | None = None
-        self.think_s: float | None = None
-        """From its last answer to its next row."""
+    def learn(self, latencies: dict[int, float]) -> None:
+        """Note what batches of some sizes cost at warm-up, in seconds by size."""
+        for size, seconds in latencies.items():
+            self._latency.observe(size, seconds)
+
+    def inferred(self, size: int, seconds: float) -> None:
+        """Note what a batch cost."""
+        self._latency.observe(size, seconds)
+
+    def answered(self, lane: int, think_s: float | None, infer_s: float, now: float) -> None:
+        """A lane got its answer; last time it took `think_s` to come back."""
+        if think_s is not None and think_s <= SHORT * infer_s:
+            self._due[lane] = now + LATE * think_s
+
+    def came(self, lane: int) -> None:
+        """A lane came back, or is gone."""
+        self._due.pop(lane, None)
+
+    def hold_until(self, ready: int, now: float) -> float | None:
+        """The time until which a batch of the `ready` rows should wait; None means not at all."""
+        if not self._due or not ready:
+            return None
+        self._due = {lane: due for lane, due in self._due.items() if due > now}
+        coming = min(len(self._due), self._max_batch - ready)
+        if coming <= 0:
+            return None
+        until = max(self._due.values())
+        predict = self._latency.predict
+        together_s = until - now + predict(ready + coming)
+        return until if together_s < predict(ready) + predict(coming) else None
+
+
+@dataclass(slots=True, eq=False)
+class _Pace:
+    """How fast the client behind a lane comes back."""
+
+    answered_at: float | None = None
+    think_s: float | None = None
+    """From its last answer to its next row."""
 
 
 class Batcher:
@@ -87,10 +138,11 @@ class Batcher:
         self._max_batch = spec.max_batch
         self._waiting: dict[int, _Waiting] = {}
         """Rows that wait or are being inferred, by lane."""
-        self._lanes: dict[int, Lane] = {}
+        self._paces: dict[int, _Pace] = {}
+        """One for every open lane."""
         self._jobs: dict[int, tuple[int, ...]] = {}
         """Lanes of the batches that are being inferred."""
-        self._lane_numbers = itertools.count()
+        self._lane_ids = itertools.count()
         self._job_numbers = itertools.count()
         self._signatures: set[Signature] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -128,25 +180,25 @@ class Batcher:
         finally:
             self._warming = None
 
-    def open_lane(self) -> Lane:
-        """A new place."""
-        lane = Lane(next(self._lane_numbers))
-        self._lanes[lane.number] = lane
+    def open_lane(self) -> int:
+        """A new lane, on which one row at a time may wait."""
+        lane = next(self._lane_ids)
+        self._paces[lane] = _Pace()
         return lane
 
-    def close_lane(self, lane: Lane) -> None:
+    def close_lane(self, lane: int) -> None:
         """Its client is gone: a row that waits is dropped, one in a batch is computed in vain."""
-        self._lanes.pop(lane.number, None)
-        waiting = self._waiting.pop(lane.number, None)
+        self._paces.pop(lane, None)
+        waiting = self._waiting.pop(lane, None)
         if waiting is not None:
             waiting.future.cancel()
-        self._scheduler.leave(lane.number)
+        self._scheduler.leave(lane)
         if self._closed_loop is not None:
-            self._closed_loop.came(lane.number)
+            self._closed_loop.came(lane)
         self._count()
 
     def submit(
-        self, lanes: Sequence[Lane], rows: Sequence[Row], views: Sequence[Observation]
+        self, lanes: Sequence[int], rows: Sequence[Row], views: Sequence[Observation]
     ) -> list[asyncio.Future[Served]]:
         """The future answers to rows of one kind; all are taken, or Overloaded is raised."""
         assert self._loop is not None
@@ -160,14 +212,15 @@ class Batcher:
         now = time.perf_counter()
         futures = []
         for lane, row, view in zip(lanes, rows, views, strict=True):
-            if lane.answered_at is not None:
-                lane.think_s = now - lane.answered_at
+            pace = self._paces.get(lane)
+            if pace is not None and pace.answered_at is not None:
+                pace.think_s = now - pace.answered_at
             future: asyncio.Future[Served] = self._loop.create_future()
             futures.append(future)
-            self._waiting[lane.number] = _Waiting(row, view, future)
-            self._scheduler.ready(lane.number, kind, now, None)
+            self._waiting[lane] = _Waiting(row, view, future)
+            self._scheduler.ready(lane, kind, now, None)
             if self._closed_loop is not None:
-                self._closed_loop.came(lane.number)
+                self._closed_loop.came(lane)
         self._count()
         self._pump_soon()
         return futures
@@ -252,15 +305,15 @@ class Batcher:
         self._metrics.inferred(len(lanes), seconds)
         if self._closed_loop is not None:
             self._closed_loop.inferred(len(lanes), seconds)
-        for i, number in enumerate(lanes):
-            lane = self._lanes.get(number)
-            waiting = self._waiting.pop(number, None)
-            if lane is None or waiting is None:
+        for i, lane in enumerate(lanes):
+            pace = self._paces.get(lane)
+            waiting = self._waiting.pop(lane, None)
+            if pace is None or waiting is None:
                 continue
-            lane.answered_at = now
-            self._scheduler.leave(number)
+            pace.answered_at = now
+            self._scheduler.leave(lane)
             if self._closed_loop is not None:
-                self._closed_loop.answered(number, lane.think_s, seconds, now)
+                self._closed_loop.answered(lane, pace.think_s, seconds, now)
             if not waiting.future.done():
                 waiting.future.set_result(
                     Served(

@@ -82,15 +82,13 @@ class Gateway:
             return replies[0].frames[0]
         if not self._is_stateful:
             return (await self._servers.ask([frame])).frames[0]
+        if extension.get("op") == "reset":
+            return (await self._servers.end(str(extension.get("session")), frame)).frames[0]
         sessions = _sessions(extension)
         for session, is_first in sessions.items():
             if is_first:
                 await self._servers.begin(session)
-        reply = await self._servers.ask([frame], list(sessions))
-        if extension.get("op") == "reset":
-            for session in sessions:
-                self._servers.end(session)
-        return reply.frames[0]
+        return (await self._servers.ask([frame], list(sessions))).frames[0]
 
     def _forget(self, task: asyncio.Future[Any]) -> None:
         self._tasks.discard(task)
@@ -100,8 +98,6 @@ class Gateway:
 
 def _sessions(extension: Mapping[str, Any]) -> dict[str, bool]:
     """The sessions that an extended request is about, and whether each begins with it."""
-    if extension.get("op") == "reset":
-        return {str(extension.get("session")): False}
     try:
         return {str(row[5]): row[2] == 0 for row in extension["rows"]}
     except (KeyError, TypeError, IndexError) as exc:

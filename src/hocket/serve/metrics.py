@@ -31,34 +31,21 @@ class Metrics:
         self.concurrency = 1
 
     def answered(self, rows: int, seconds: float) -> None:
-        """One request was answered so long after it came."""
+        """Count a request that was answered, `seconds` after it came."""
         self.requests += 1
         self.rows += rows
         self.latency_sum_s += seconds
         self._latencies.append(seconds)
 
     def inferred(self, size: int, seconds: float) -> None:
-        """One batch was inferred."""
+        """Count a batch that was inferred."""
         self._batches[size] += 1
         self.busy_s += seconds
-
-    def quantile(self, share: float) -> float | None:
-        """A quantile of the latest latencies; None before the first request."""
-        if not self._latencies:
-            return None
-        ordered = sorted(self._latencies)
-        return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
     @property
     def batches(self) -> int:
         """Batches so far."""
         return sum(self._batches.values())
-
-    @property
-    def mean_batch(self) -> float | None:
-        """Rows per batch; None before the first."""
-        count = self.batches
-        return sum(size * n for size, n in self._batches.items()) / count if count else None
 
     def text(self) -> str:
         """All of it, in Prometheus' text format."""
@@ -71,7 +58,7 @@ class Metrics:
         yield "# HELP hocket_errors_total Requests that ended in an error, by kind."
         yield "# TYPE hocket_errors_total counter"
         for kind, count in sorted(self.errors.items()):
-            yield f'hocket_errors_total{{kind="{kind}"}} {count}'
+            yield f'hocket_errors_total{{kind="{_escaped(kind)}"}} {count}'
         yield from _one("connections", "gauge", "Open connections.", self.connections)
         yield from _one(
             "connections_total", "counter", "Connections ever opened.", self.connections_total
@@ -83,10 +70,10 @@ class Metrics:
         yield from self._batch_lines()
         yield "# HELP hocket_request_seconds From request to reply, over the latest requests."
         yield "# TYPE hocket_request_seconds summary"
-        for share in QUANTILES:
-            value = self.quantile(share)
-            if value is not None:
-                yield f'hocket_request_seconds{{quantile="{share}"}} {value:.6f}'
+        ordered = sorted(self._latencies)
+        for share in QUANTILES if ordered else ():
+            value = ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+            yield f'hocket_request_seconds{{quantile="{share}"}} {value:.6f}'
         yield f"hocket_request_seconds_sum {self.latency_sum_s:.6f}"
         yield f"hocket_request_seconds_count {self.requests}"
 
@@ -99,6 +86,11 @@ class Metrics:
         yield f'hocket_batch_size_bucket{{le="+Inf"}} {self.batches}'
         yield f"hocket_batch_size_sum {sum(size * n for size, n in self._batches.items())}"
         yield f"hocket_batch_size_count {self.batches}"
+
+
+def _escaped(text: str) -> str:
+    """Text as it may stand between the quotes of a label."""
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
 def _one(name: str, kind: str, text: str, value: float) -> Iterator[str]:

@@ -38,7 +38,8 @@ from hocket.serve.metrics import Metrics
 
 PING_INTERVAL_S = 20.0
 PING_TIMEOUT_S = 120.0
-"""A client that simulates with its interpreter locked may answer late; one that is gone is gone."""
+"""Seconds after which a client that answered no ping is given up. A client that simulates with its
+interpreter locked may answer late. Chosen by hand; no benchmark row."""
 GOING_AWAY = 1001
 _LOG = logging.getLogger("hocket.serve")
 _LOG_OF_FRAMES = logging.getLogger("hocket.serve.frames")
@@ -51,7 +52,7 @@ class Listening:
 
     host: str = "127.0.0.1"
     port: int = 8000
-    """0 takes any free one."""
+    """0 takes any free port."""
     unix_path: str | None = None
     """A local socket instead of host and port."""
     keys: Keys = NO_KEYS
@@ -59,7 +60,7 @@ class Listening:
     max_message_bytes: int = 64 << 20
     max_connections: int = 1024
     drain_s: float = 30.0
-    """For requests under way when the server is told to end."""
+    """Seconds for requests under way when the server is told to end."""
 
 
 class PolicyServer:
@@ -86,11 +87,11 @@ class PolicyServer:
     async def start(self) -> None:
         """Get the backend ready, then listen."""
         self._metadata = pack(await self._backend.start())
-        place, settings = self._listening, self._settings()
-        if place.unix_path is not None:
-            self._server = await unix_serve(self._serve, place.unix_path, **settings)
+        listening, settings = self._listening, self._settings()
+        if listening.unix_path is not None:
+            self._server = await unix_serve(self._serve, listening.unix_path, **settings)
         else:
-            self._server = await serve(self._serve, place.host, place.port, **settings)
+            self._server = await serve(self._serve, listening.host, listening.port, **settings)
 
     async def drain(self) -> None:
         """Take nothing new, answer what is under way, close."""
@@ -109,11 +110,10 @@ class PolicyServer:
         await self._backend.close()
 
     def _settings(self) -> dict[str, Any]:
-        place = self._listening
         return {
-            "ssl": place.tls,
+            "ssl": self._listening.tls,
             "compression": None,
-            "max_size": place.max_message_bytes,
+            "max_size": self._listening.max_message_bytes,
             "max_queue": 8,
             "process_request": self._check,
             # Browsers name an origin; a page must not reach a server on its reader's machine.

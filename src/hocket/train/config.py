@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
-from hocket.core.plugins import did_you_mean
 from hocket.errors import ConfigError
+from hocket.runs.subject import Subject
 
 _AT_LEAST = {
     "steps": 1,
@@ -29,11 +27,11 @@ _SHARES = ("gamma", "lam", "clip", "clip_high")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainConfig:
+class TrainConfig(Subject):
     """A training run. Flags have the same names and say what each means."""
 
-    env: tuple[str, ...]
-    policy: str
+    noun: ClassVar[str] = "Training"
+
     algo: Literal["ppo", "grpo"] = "ppo"
     mode: Literal["sync", "async"] = "sync"
     steps: int = 200_000
@@ -85,12 +83,9 @@ class TrainConfig:
     threads: int = 1
     retries: int = 2
     step_timeout_s: float = 60.0
-    env_python: str | None = None
-    policy_python: str | None = None
-    env_config: Mapping[str, Any] = field(default_factory=dict)
-    policy_config: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        Subject.__post_init__(self)
         for name, low in _AT_LEAST.items():
             if getattr(self, name) < low:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least {low}.")
@@ -105,8 +100,11 @@ class TrainConfig:
                 "A network in training runs in this interpreter. --policy-python is for "
                 "--residual, which trains a correction and leaves the policy where it is."
             )
-        if not self.env:
-            raise ConfigError("No env is named. Give one, as in --env metaworld:push-v3.")
+        if self.policy_devices:
+            raise ConfigError(
+                "policy_devices are for evaluation; a network in training has device and "
+                "collect_device."
+            )
         if self.mode == "async" and self.max_staleness < 1:
             raise ConfigError(
                 "max_staleness is 0: collection would wait for every update. Use --mode sync, or "
@@ -136,27 +134,3 @@ class TrainConfig:
         if self.correction is not None:
             return self.correction
         return "decoupled" if self.mode == "async" else "none"
-
-    def to_plain(self) -> dict[str, Any]:
-        """As values that YAML and JSON know."""
-        plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        for name in ("env_config", "policy_config"):
-            plain[name] = {
-                key: list(value) if isinstance(value, tuple) else value
-                for key, value in plain[name].items()
-            }
-        return {**plain, "env": list(self.env)}
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> TrainConfig:
-        """From plain values; unknown keys are errors."""
-        known = [f.name for f in dataclasses.fields(cls)]
-        for key in plain:
-            if key not in known:
-                raise ConfigError(f"Training has no setting {key!r}.{did_you_mean(key, known)}")
-        env = plain.get("env", ())
-        names = env.split(",") if isinstance(env, str) else env
-        try:
-            return cls(**{**plain, "env": tuple(name for name in names if name)})
-        except TypeError as exc:
-            raise ConfigError(f"The configuration is wrong: {exc}") from exc

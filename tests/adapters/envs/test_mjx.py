@@ -137,7 +137,7 @@ def test_the_reference_succeeds_and_trials_are_the_same_one_by_one() -> None:
 
 
 def test_the_reference_answers_a_row_the_same_in_any_batch(sim: ThreadedRows) -> None:
-    from hocket.adapters.policies.mjx_reference import push, reach
+    from hocket.adapters.policies.reference_mjx import push, reach
 
     state = sim.observe(EVERYONE)[KEY].astype(np.float64)
     plan = reach if state.shape[1] == 12 else push

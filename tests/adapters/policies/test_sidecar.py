@@ -181,9 +181,11 @@ def bare_python(tmp_path_factory: pytest.TempPathFactory) -> str:
         if (packages / name).exists():
             (site / name).symlink_to(packages / name)
     python = str(folder / "bin" / "python")
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     for absent in ("hocket", "msgpack", "websockets", "yaml", "gymnasium"):
+        code = f"import {absent}"
         done = subprocess.run(
-            [python, "-c", f"import {absent}"], capture_output=True, check=False, timeout=60
+            [python, "-c", code], capture_output=True, check=False, timeout=60, env=clean
         )
         assert done.returncode, f"{absent} should not be there"
     return python

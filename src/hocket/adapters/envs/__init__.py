@@ -1,0 +1,1 @@
+"""Suites of envs: gymnasium, MetaWorld, LIBERO, and batched simulators."""

@@ -18,13 +18,13 @@ operations of its `step` and `reset` in their order, not in Isaac Sim itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from hocket.adapters.envs.row_tensors import RowTensors, flatten_tensors, pick
+from hocket.adapters.envs.row_tensors import RowTensors, SeenRows, host, pick
 from hocket.core import plugins
 from hocket.core.contracts.batched import RowSteps
 from hocket.core.data import Array, TaskInfo
@@ -67,13 +67,12 @@ class IsaacLab:
         self._is_made = False
 
     def tasks(self) -> Sequence[TaskInfo]:
-        """The one."""
         return (
             TaskInfo(name=self._name, prompt=self._config.prompt, max_steps=self._config.max_steps),
         )
 
     def make_rows(self, task: str, rows: int) -> IsaacRows:
-        """The env, once: Isaac Sim holds one stage in a process."""
+        """Make the env, once: Isaac Sim holds one stage in a process."""
         if self._is_made:
             raise EnvError(
                 "Isaac Sim cannot be built a second time in this process. Start the run again: "
@@ -103,24 +102,23 @@ class IsaacRows:
         self._tensors = RowTensors(
             managers, self.rows, skip=[self._env, self._env.scene, self._env.sim]
         )
-        self._seen: dict[str, Any] = {}
+        self._seen = SeenRows()
         self.notes = (
             "Isaac Lab's scene state is restored around each step; its solver's memory of contacts "
             "is not part of it.",
         )
 
     def reset(self, rows: Array, tasks: Sequence[str], seeds: Sequence[int]) -> None:
-        """Part of the BatchedEnv contract. One by one: a seed holds for the whole process."""
+        """Reset the rows one by one: a seed holds for the whole process."""
         del tasks
         others = self._suspended(self._all_but(rows))
         with others:
             for row, seed in zip(rows.tolist(), seeds, strict=True):
                 ids = self._ids([row])
                 seen, _ = self._env.reset(seed=int(seed), env_ids=ids)
-                self._see(seen, ids)
+                self._seen.update(seen, ids)
 
     def step(self, actions: Array, active: Array) -> RowSteps:
-        """Part of the BatchedEnv contract."""
         torch, env = self._torch, self._env
         moving = self._ids(np.flatnonzero(active))
         given = np.array(actions, np.float32)
@@ -134,34 +132,32 @@ class IsaacRows:
             seen, rewards, terminated, truncated, _ = env.step(
                 torch.as_tensor(given, device=env.device)
             )
-            self._see(seen, moving)
+            self._seen.update(seen, moving)
             success = None
             if self._success is not None:
-                success = _host(env.termination_manager.get_term(self._success)).astype(np.bool_)
+                success = host(env.termination_manager.get_term(self._success)).astype(np.bool_)
             return RowSteps(
-                _host(rewards).astype(np.float64),
-                _host(terminated).astype(np.bool_),
-                _host(truncated).astype(np.bool_),
+                host(rewards).astype(np.float64),
+                host(terminated).astype(np.bool_),
+                host(truncated).astype(np.bool_),
                 success,
             )
 
     def observe(self, rows: Array) -> Mapping[str, Array]:
-        """Part of the BatchedEnv contract: what each row saw when it moved last."""
-        ids = self._ids(rows)
-        return {key: tensor[ids] for key, tensor in self._seen.items()}
+        """What each row saw when it moved last."""
+        return self._seen.pick(self._ids(rows))
 
     def close(self) -> None:
-        """Close the env."""
         self._env.close()
 
     # -- Keeping rows still --------------------------------------------------------------------
 
     def _suspended(self, rows: Array) -> AbstractContextManager[None]:
-        return self._restoring(self._ids(rows)) if len(rows) else _nothing()
+        return self._restoring(self._ids(rows)) if len(rows) else nullcontext()
 
     @contextmanager
     def _restoring(self, ids: Any) -> Any:
-        """Whatever happens inside, these rows are afterwards where they were."""
+        """Put these rows back where they were, whatever happens inside."""
         env = self._env
         scene = pick(env.scene.get_state(is_relative=False), ids)
         tensors = self._tensors.take(ids)
@@ -177,7 +173,7 @@ class IsaacRows:
 
     @contextmanager
     def _without_resets(self) -> Any:
-        """The env is told that nobody is done; who is, is read off its termination manager."""
+        """Tell the env that no row is done; which are is read from its termination manager."""
         manager = self._env.termination_manager
         compute = manager.compute
 
@@ -192,7 +188,7 @@ class IsaacRows:
 
     @contextmanager
     def _recording_only(self, ids: Any) -> Any:
-        """What the recorder adds for all rows, it adds for these."""
+        """Keep the env's recorder to these rows, where it would add to all."""
         manager = getattr(self._env, "recorder_manager", None)
         if manager is None or not len(manager.active_terms):
             yield
@@ -218,19 +214,6 @@ class IsaacRows:
     def _ids(self, rows: Any) -> Any:
         return self._torch.as_tensor(np.asarray(rows, np.int64), device=self._env.device)
 
-    def _see(self, seen: Mapping[str, Any], ids: Any) -> None:
-        """Keep what these rows see; what the env says of the others is of no row's time."""
-        for key, tensor in flatten_tensors(seen, "observation").items():
-            if key not in self._seen:
-                self._seen[key] = tensor.clone()
-            else:
-                self._seen[key][ids] = tensor[ids]
-
-
-@contextmanager
-def _nothing() -> Any:
-    yield
-
 
 def _single(env: Any) -> Any:
     """The action space of one row; Isaac Lab's is often unbounded."""
@@ -238,8 +221,3 @@ def _single(env: Any) -> Any:
     if space is None:
         raise EnvError(f"{type(env).__name__} has no single_action_space: is it a vector env?")
     return space
-
-
-def _host(tensor: Any) -> Array:
-    array: Array = tensor.detach().cpu().numpy()
-    return array

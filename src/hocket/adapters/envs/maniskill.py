@@ -21,24 +21,23 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hocket.adapters.envs.row_tensors import RowTensors, flatten_tensors, pick, place
+from hocket.adapters.envs.row_tensors import RowTensors, SeenRows, host, pick, put
+from hocket.adapters.envs.vector import VectorConfig
 from hocket.core.contracts.batched import RowSteps
-from hocket.core.data import Array, SuccessRule, TaskInfo
+from hocket.core.data import Array, TaskInfo
 from hocket.errors import ConfigError, MissingExtraError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ManiSkillConfig:
+class ManiSkillConfig(VectorConfig):
     """How the env is made."""
 
     obs_mode: str = "state"
     control_mode: str | None = None
     """None takes the robot's default."""
     sim_backend: str = "auto"
-    prompt: str = ""
     max_steps: int = 100
     """ManiSkill's own limits are in a wrapper that knows one clock for all rows."""
-    success_rule: SuccessRule = "first"
 
 
 class ManiSkill:
@@ -53,16 +52,7 @@ class ManiSkill:
         self._config = config
 
     def tasks(self) -> Sequence[TaskInfo]:
-        """The one."""
-        config = self._config
-        return (
-            TaskInfo(
-                name=self._name,
-                prompt=config.prompt,
-                max_steps=config.max_steps,
-                success_rule=config.success_rule,
-            ),
-        )
+        return (self._config.task(self._name),)
 
     def make_rows(self, task: str, rows: int) -> ManiSkillRows:
         """The env that ManiSkill registers under the name, without its wrappers."""
@@ -98,14 +88,14 @@ class ManiSkillRows:
         self.tasks = (task,)
         self.action_space = env.single_action_space
         self._takes_rows = "env_idx" in inspect.signature(env.set_state_dict).parameters
-        self._seen: dict[str, Any] = {}
+        self._seen = SeenRows()
         self.notes = (
             "ManiSkill's state dict is restored around each step; its solver's memory of contacts "
             "is not part of it.",
         )
 
     def reset(self, rows: Array, tasks: Sequence[str], seeds: Sequence[int]) -> None:
-        """Part of the BatchedEnv contract. One by one, each keyed by its own seed."""
+        """Reset the rows one by one, each keyed by its own seed."""
         del tasks
         for row, seed in zip(rows.tolist(), seeds, strict=True):
             ids = self._ids([row])
@@ -118,10 +108,9 @@ class ManiSkillRows:
                 self._lead_with(lead)
             if taken is not None:
                 self._give_back(others, taken)
-            self._see(seen, ids)
+            self._seen.update(seen, ids)
 
     def step(self, actions: Array, active: Array) -> RowSteps:
-        """Part of the BatchedEnv contract."""
         env = self._env
         held = self._ids(np.flatnonzero(~active))
         given = np.array(actions, np.float32)
@@ -135,27 +124,25 @@ class ManiSkillRows:
         finally:
             if taken is not None:
                 self._give_back(held, taken)
-        self._see(seen, self._ids(np.flatnonzero(active)))
+        self._seen.update(seen, self._ids(np.flatnonzero(active)))
         success = info.get("success")
         failed = info.get("fail")
-        ended = _host(terminated).astype(np.bool_) if success is None else None
+        ended = host(terminated).astype(np.bool_) if success is None else None
         if ended is None:
             # Success ends an episode where the task's rule says so, and hocket follows the rule.
-            ended = np.zeros(self.rows, np.bool_) if failed is None else _host(failed) != 0
+            ended = np.zeros(self.rows, np.bool_) if failed is None else host(failed) != 0
         return RowSteps(
-            _host(rewards).astype(np.float64),
+            host(rewards).astype(np.float64),
             ended,
             np.zeros(self.rows, np.bool_),
-            None if success is None else _host(success) != 0,
+            None if success is None else host(success) != 0,
         )
 
     def observe(self, rows: Array) -> Mapping[str, Array]:
-        """Part of the BatchedEnv contract: what each row saw when it moved last."""
-        ids = self._ids(rows)
-        return {key: tensor[ids] for key, tensor in self._seen.items()}
+        """What each row saw when it moved last."""
+        return self._seen.pick(self._ids(rows))
 
     def close(self) -> None:
-        """Close the env."""
         self._env.close()
 
     # -- Keeping rows still --------------------------------------------------------------------
@@ -175,12 +162,12 @@ class ManiSkillRows:
         if self._takes_rows:
             env.set_state_dict(state, ids)
         else:
-            env.set_state_dict(place(env.get_state_dict(), ids, state))
+            env.set_state_dict(put(env.get_state_dict(), ids, state))
         env._elapsed_steps[ids] = clocks
         controllers.give_back(ids, tensors)
 
     def _lead_with(self, seed: Any) -> Any:
-        """Row 0's seed, which torch's generator is seeded with at a reset; gives back the old."""
+        """Set row 0's seed, which torch's generator is seeded with at a reset; return the old."""
         seeds = getattr(self._env, "_episode_seed", None)
         if seeds is None or not hasattr(seeds, "__len__") or not len(seeds):
             return seed
@@ -190,16 +177,3 @@ class ManiSkillRows:
 
     def _ids(self, rows: Any) -> Any:
         return self._torch.as_tensor(np.asarray(rows, np.int64), device=self._env.device)
-
-    def _see(self, seen: Any, ids: Any) -> None:
-        tree = seen if isinstance(seen, Mapping) else {"state": seen}
-        for key, tensor in flatten_tensors(tree, "observation").items():
-            if key not in self._seen:
-                self._seen[key] = tensor.clone()
-            else:
-                self._seen[key][ids] = tensor[ids]
-
-
-def _host(tensor: Any) -> Array:
-    array: Array = tensor.detach().cpu().numpy()
-    return array

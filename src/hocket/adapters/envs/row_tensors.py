@@ -1,4 +1,4 @@
-"""Everything that objects keep for each row, found by its shape: taken, and given back.
+"""Tensors with one entry for each row of a simulator: found by their shape, copied, and put back.
 
 A simulator's managers and controllers keep clocks, targets, sums and buffers, as tensors with one
 entry for each row. Which ones they have depends on the user's own terms, so they are not listed by
@@ -10,12 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from hocket.core.data import Array
+
 _DEEPEST = 6
+"""Levels of attributes, lists and dicts that are looked into; managers keep their tensors two or
+three levels down. Chosen by hand; no benchmark row."""
 _PLAIN = (str, bytes, int, float, bool, type(None))
 
 
 class RowTensors:
-    """The row tensors that can be reached from some objects. `skip` are not looked into."""
+    """The row tensors that can be reached from `owners`, but not through objects in `skip`."""
 
     def __init__(self, owners: Iterable[Any], rows: int, *, skip: Iterable[Any] = ()) -> None:
         self._owners = tuple(owners)
@@ -23,7 +27,7 @@ class RowTensors:
         self._skip = {id(thing) for thing in skip}
 
     def take(self, rows: Any) -> list[tuple[Any, Any]]:
-        """Each tensor with a copy of these rows of it."""
+        """Each tensor, with a copy of its entries for these rows."""
         return [(tensor, tensor[rows].clone()) for tensor in self._find()]
 
     def give_back(self, rows: Any, taken: list[tuple[Any, Any]]) -> None:
@@ -54,13 +58,37 @@ class RowTensors:
             yield from self._walk(part, seen, depth + 1)
 
 
-def flatten_tensors(tree: Any, prefix: str) -> dict[str, Any]:
+class SeenRows:
+    """What each row saw when it moved last, by observation key; true once any row was seen."""
+
+    def __init__(self) -> None:
+        self._tensors: dict[str, Any] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._tensors)
+
+    def update(self, seen: Any, rows: Any) -> None:
+        """Keep what these rows see; what a simulator says of the others belongs to no step of
+        theirs."""
+        tree = seen if isinstance(seen, Mapping) else {"state": seen}
+        for key, tensor in _flatten(tree, "observation").items():
+            if key not in self._tensors:
+                self._tensors[key] = tensor.clone()
+            else:
+                self._tensors[key][rows] = tensor[rows]
+
+    def pick(self, rows: Any) -> dict[str, Any]:
+        """Copies of what these rows saw."""
+        return {key: tensor[rows] for key, tensor in self._tensors.items()}
+
+
+def _flatten(tree: Any, prefix: str) -> dict[str, Any]:
     """Nested dicts of tensors under slash keys."""
     if not isinstance(tree, Mapping):
         return {prefix: tree}
     flat: dict[str, Any] = {}
     for key, value in tree.items():
-        flat.update(flatten_tensors(value, f"{prefix}/{key}"))
+        flat.update(_flatten(value, f"{prefix}/{key}"))
     return flat
 
 
@@ -71,10 +99,16 @@ def pick(tree: Any, rows: Any) -> Any:
     return tree[rows].clone()
 
 
-def place(tree: Any, rows: Any, values: Any) -> Any:
-    """The tree with these rows replaced, in copies."""
+def put(tree: Any, rows: Any, values: Any) -> Any:
+    """A copy of the tree with these rows replaced."""
     if isinstance(tree, Mapping):
-        return {key: place(value, rows, values[key]) for key, value in tree.items()}
+        return {key: put(value, rows, values[key]) for key, value in tree.items()}
     copy = tree.clone()
     copy[rows] = values
     return copy
+
+
+def host(tensor: Any) -> Array:
+    """The tensor as an array in the host's memory."""
+    array: Array = tensor.detach().cpu().numpy()
+    return array

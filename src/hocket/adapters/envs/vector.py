@@ -28,11 +28,20 @@ _SUCCESS_KEYS = ("success", "is_success")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VectorConfig:
-    """What a vector env does not say."""
+    """What a vector env does not say of its task."""
 
     prompt: str = ""
     max_steps: int | None = None
     success_rule: SuccessRule = "first"
+
+    def task(self, name: str) -> TaskInfo:
+        """The one task of a suite with these settings."""
+        return TaskInfo(
+            name=name,
+            prompt=self.prompt,
+            max_steps=self.max_steps,
+            success_rule=self.success_rule,
+        )
 
 
 class Vector:
@@ -50,19 +59,9 @@ class Vector:
         self._config = config
 
     def tasks(self) -> Sequence[TaskInfo]:
-        """The one."""
-        config = self._config
-        return (
-            TaskInfo(
-                name=self._name,
-                prompt=config.prompt,
-                max_steps=config.max_steps,
-                success_rule=config.success_rule,
-            ),
-        )
+        return (self._config.task(self._name),)
 
     def make_rows(self, task: str, rows: int) -> VectorRows:
-        """The factory's env."""
         make: Callable[[int], Any] = plugins.find("envs", self._name).build
         return VectorRows(make(rows), task)
 
@@ -79,7 +78,6 @@ class VectorRows:
         self._seen: dict[str, Array] = {}
 
     def reset(self, rows: Array, tasks: Sequence[str], seeds: Sequence[int]) -> None:
-        """Part of the BatchedEnv contract."""
         del tasks
         mask = np.zeros(self.rows, np.bool_)
         mask[rows] = True
@@ -93,7 +91,6 @@ class VectorRows:
         self._see(seen, mask)
 
     def step(self, actions: Array, active: Array) -> RowSteps:
-        """Part of the BatchedEnv contract."""
         seen, rewards, terminated, truncated, info = self._env.step(actions, active)
         self._see(seen, active)
         success = next((info[key] for key in _SUCCESS_KEYS if key in info), None)
@@ -105,11 +102,9 @@ class VectorRows:
         )
 
     def observe(self, rows: Array) -> dict[str, Array]:
-        """Part of the BatchedEnv contract."""
         return {key: array[rows] for key, array in self._seen.items()}
 
     def close(self) -> None:
-        """Close the env."""
         self._env.close()
 
     def _see(self, seen: Any, mask: Array) -> None:

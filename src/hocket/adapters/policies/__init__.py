@@ -1,0 +1,1 @@
+"""Policies: bundled ones, torch modules, LeRobot checkpoints, and those over the wire."""

@@ -34,6 +34,7 @@ from hocket.errors import (
 DEFAULT_PORT = 5555
 TOKEN_VARIABLE = "HOCKET_API_KEY"
 PING_S = 2.0
+"""Seconds for one ping while the server comes up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +49,9 @@ class Gr00tConfig:
     """Parts of the server's action, in the order in which they make the env's; empty takes the
     server's own order."""
     timeout_s: float = 60.0
+    """Seconds for one request."""
     ready_timeout_s: float = 240.0
-    """For the server to come up, and for its first answer."""
+    """Seconds for the server to come up, and for its first answer."""
     retries: int = 2
     """Times that a question is asked again after a timeout."""
     api_token_file: str = ""

@@ -29,8 +29,9 @@ from hocket.core.data import Actions, Batch, EnvSpec, PolicySpec, Row
 from hocket.errors import ConfigError, PolicyUnavailableError
 
 LOCAL_OUTAGE_S = 3.0
-"""A local socket that nobody answers for so long has lost its process."""
+"""Seconds after which a local socket that nobody answers has lost its process."""
 MAX_RESTARTS = 3
+"""A policy that dies more often than this would die for ever."""
 _LENT = ("msgpack", "websockets")
 _START = """\
 import sys
@@ -50,9 +51,9 @@ class SidecarConfig:
     config: Mapping[str, Any] = field(default_factory=dict)
     """The policy's own settings."""
     ready_timeout_s: float = 600.0
-    """For the policy to load."""
+    """Seconds for the policy to load."""
     timeout_s: float = 600.0
-    """For one inference; the first may compile."""
+    """Seconds for one inference; the first may compile."""
 
 
 class Sidecar:
@@ -73,28 +74,27 @@ class Sidecar:
 
     @property
     def spec(self) -> PolicySpec:
-        """The policy's own; loads it the first time."""
+        """What the policy says of itself. The first call loads it."""
         return self._living().client.spec
 
     def bind(self, spec: EnvSpec) -> None:
-        """Tell the policy, and whoever takes its place later."""
+        """Tell the policy, and every process that is started for it later."""
         self._living().client.bind(spec)
         self._bound.append(spec)
 
     def infer(self, batch: Batch) -> Actions:
-        """The policy's answer."""
+        """Ask the policy; an error tells what its process said last."""
         child = self._living()
         try:
             return child.client.infer(batch)
         except PolicyUnavailableError as exc:
-            raise PolicyUnavailableError(f"{exc}\n{child.obituary()}") from exc
+            raise PolicyUnavailableError(f"{exc}\n{child.status()}") from exc
 
     def begin_session(self, row: Row) -> None:
-        """An attempt begins."""
         self._living().client.begin_session(row)
 
     def end_session(self, session: str) -> None:
-        """An attempt is over."""
+        """Tell the policy, unless its process is gone and the session with it."""
         child = self._child
         if child is not None and child.is_alive:
             child.client.end_session(session)
@@ -111,7 +111,7 @@ class Sidecar:
             if self._child is not None and self._child.is_alive:
                 return self._child
             if self._child is not None:
-                last = self._child.obituary()
+                last = self._child.status()
                 self._child.close()
                 self._child = None
                 if self._starts > MAX_RESTARTS:
@@ -133,7 +133,7 @@ class _Child:
         self._folder = tempfile.TemporaryDirectory(prefix="hocket-sidecar-")
         folder = Path(self._folder.name)
         self._log = folder / "log"
-        place = folder / "socket"
+        socket = folder / "socket"
         hocket, lent = folder / "hocket-path", folder / "lent-path"
         _lend(hocket, ("hocket",))
         _lend(lent, _LENT)
@@ -151,13 +151,13 @@ class _Child:
                 self._folder.cleanup()
                 raise ConfigError(f"{config.python!r} cannot be run: {exc}") from exc
         try:
-            self._order({"policy": name, "config": dict(config.config), "socket": str(place)})
+            self._order({"policy": name, "config": dict(config.config), "socket": str(socket)})
             self._wait_until_ready(config.ready_timeout_s)
         except BaseException:
             self.close()
             raise
         self.client = OpenPI(
-            f"unix:{place}",
+            f"unix:{socket}",
             OpenPIConfig(timeout_s=config.timeout_s, ready_timeout_s=LOCAL_OUTAGE_S),
         )
 
@@ -165,8 +165,8 @@ class _Child:
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
-    def obituary(self) -> str:
-        """How the process fares, and the last that it said."""
+    def status(self) -> str:
+        """Whether the process lives or how it ended, and the end of what it printed."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(1.0)
         code = self._process.returncode
@@ -200,11 +200,11 @@ class _Child:
         ready, _, _ = select.select([self._process.stdout], [], [], deadline - time.monotonic())
         if not ready:
             raise PolicyUnavailableError(
-                f"{self._name} was not loaded within {timeout_s:.0f} s. {self.obituary()}"
+                f"{self._name} was not loaded within {timeout_s:.0f} s. {self.status()}"
             )
         said = self._process.stdout.readline().strip()
         if not said:
-            raise PolicyUnavailableError(f"{self._name} could not be loaded. {self.obituary()}")
+            raise PolicyUnavailableError(f"{self._name} could not be loaded. {self.status()}")
         if said.startswith('"'):  # in place of being ready: a sentence, as JSON
             raise ConfigError(json.loads(said))
 

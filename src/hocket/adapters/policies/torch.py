@@ -14,6 +14,7 @@ import copy
 import dataclasses
 import inspect
 import json
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,17 +24,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hocket.adapters.policies.devices import (
+    Graphs,
     HostBuffer,
     find_device,
     find_dtype,
     on_device,
     own_dtype,
 )
-from hocket.adapters.policies.graphs import Graphs
-from hocket.adapters.policies.safetensors import read_safetensors
 from hocket.core import plugins
-from hocket.core.data import Actions, Array, ArraySpec, Batch, PolicySpec
-from hocket.errors import ChunkShapeError, ConfigError, PolicyError
+from hocket.core.data import Actions, ArraySpec, Batch, PolicySpec
+from hocket.errors import ChunkShapeError, ConfigError, MissingExtraError
 
 if TYPE_CHECKING:
     import torch
@@ -89,20 +89,14 @@ class TorchPolicy:
                 raise ConfigError("graphs=True needs device='cuda' and fixed_shapes.")
             self._call = Graphs(self._module)
         self._takes_seeds = "noise_seeds" in inspect.signature(self._module.forward).parameters
-        self._version = 0
         self._buffers: dict[str, HostBuffer] = {}
-        # Invariant: a forward sees parameters of one version only, and inputs of one batch only.
+        # Invariant: the buffers hold the inputs of one batch only, until its forward is done.
         self._lock = threading.Lock()
 
     @property
     def device(self) -> str:
         """Where the module is."""
         return str(self._device)
-
-    @property
-    def version(self) -> int:
-        """Of the weights, as given to `load_weights`."""
-        return self._version
 
     def infer(self, batch: Batch) -> Actions:
         import torch
@@ -121,33 +115,7 @@ class TorchPolicy:
             self._check(answer, size)
             # A copy: what a module returns may be its own buffer, or its input.
             values = np.array(answer[: batch.size].float().cpu().numpy())
-            return Actions(values, version=self._version)
-
-    def load_weights(self, parameters: Mapping[str, Array], version: int) -> None:
-        """Take these parameters, all of the module's, or change nothing. Buffers may be left
-        out."""
-        import torch
-
-        own = self._module.state_dict(keep_vars=True)
-        needed = {name for name, _ in self._module.named_parameters()}
-        wrong = sorted(set(parameters) - set(own)) or sorted(needed - set(parameters))
-        if wrong:
-            verb = "unknown to" if wrong[0] in parameters else "missing for"
-            raise PolicyError(
-                f"Weights {verb} the module: {', '.join(wrong[:3])} ({len(wrong)} in all). Give "
-                f"each of its {len(needed)} parameters under its own name."
-            )
-        given = {name: torch.tensor(np.asarray(value)) for name, value in parameters.items()}
-        for name, value in given.items():
-            if value.shape != own[name].shape:
-                raise PolicyError(
-                    f"Weights {name!r} have shape {tuple(value.shape)}; the module has "
-                    f"{tuple(own[name].shape)}."
-                )
-        with self._lock, torch.no_grad(), on_device(self._device):
-            for name, value in given.items():
-                own[name].copy_(value)
-            self._version = version
+            return Actions(values)
 
     def replicas(self, devices: Sequence[str]) -> Sequence[TorchPolicy]:
         """One policy for each device: this one where it stands already, copies elsewhere."""
@@ -173,7 +141,7 @@ class TorchPolicy:
             fixed_shapes=self._sizes,
             graphs=isinstance(self._call, Graphs),
         )
-        twin._float, twin._version = self._float, self._version
+        twin._float = self._float
         return twin
 
     def _padded(self, size: int) -> int:
@@ -332,7 +300,7 @@ def _load_file(module: torch.nn.Module, name: str) -> None:
             f"code when they are read. Convert once, where you trust the file: "
             f"safetensors.torch.save_file(torch.load(...), 'weights.safetensors')."
         )
-    given = read_safetensors(path)
+    given = _read_file(path)
     try:
         result = module.load_state_dict(given, strict=False)
     except RuntimeError as exc:
@@ -347,3 +315,22 @@ def _load_file(module: torch.nn.Module, name: str) -> None:
             f"Weights {name!r} do not fit the module: the file {', '.join(wrong[:4])} "
             f"({len(wrong)} in all)."
         )
+
+
+def _read_file(path: Path) -> dict[str, torch.Tensor]:
+    """Every tensor of a .safetensors file by name, mapped from the disk and not copied."""
+    try:
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+    except ImportError as exc:
+        raise MissingExtraError(
+            f"Weights {str(path)!r} need the package 'safetensors', which is not installed. Run: "
+            f"{sys.executable} -m pip install 'hocket[torch]'"
+        ) from exc
+    try:
+        tensors: dict[str, torch.Tensor] = load_file(path)
+    except OSError as exc:
+        raise ConfigError(f"Weights {str(path)!r} cannot be read: {exc}") from exc
+    except SafetensorError as exc:
+        raise ConfigError(f"{str(path)!r} is no sound .safetensors file: {exc}") from exc
+    return tensors

@@ -1,0 +1,1 @@
+"""Pictures of episodes: recorded while they run, or rendered again from states."""

@@ -1,0 +1,1 @@
+"""PPO and GRPO on chunks."""

@@ -1,0 +1,1 @@
+"""What can be trained, and how it is named, built and loaded."""

@@ -1,0 +1,1 @@
+"""How MuJoCo renders without a screen."""

@@ -38,7 +38,7 @@ class LiberoData:
     init_states: Path
     """A folder of `suite/task.pruned_init`, or an .npz file."""
     origin: str
-    """What said so, for messages."""
+    """The variable or file that named these paths, for messages."""
 
     def bddl_file(self, suite: str, task: str) -> Path:
         """The description of a task."""

@@ -33,8 +33,8 @@ class LiberoEnv(gymnasium.Env[dict[str, Any], Array]):
     """A task whose start depends on the seed alone: start state `seed` of the task, counted round.
 
     States, images and rewards equal those of LIBERO's own env to the bit; it is stepped here
-    because LIBERO renders at every step. Has the abilities DeferredObservation, Snapshot and
-    SelectsCameras. Success is `info["success"]` and ends the episode.
+    because LIBERO renders at every step. It steps without observing, takes snapshots and renders
+    only the cameras in use. Success is `info["success"]` and ends the episode.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012
@@ -84,7 +84,7 @@ class LiberoEnv(gymnasium.Env[dict[str, Any], Array]):
         self._drop_renderer()
         self._libero.close()
 
-    # -- DeferredObservation ---------------------------------------------------------------------
+    # -- Observing apart from stepping -----------------------------------------------------------
 
     def advance(self, action: Array) -> tuple[float, bool, bool, dict[str, Any]]:
         if self._seen is None:
@@ -104,7 +104,7 @@ class LiberoEnv(gymnasium.Env[dict[str, Any], Array]):
     def observe(self) -> dict[str, Array]:
         return self._look(self._in_use)
 
-    # -- SelectsCameras --------------------------------------------------------------------------
+    # -- Choosing cameras ------------------------------------------------------------------------
 
     @property
     def camera_keys(self) -> tuple[str, ...]:
@@ -119,7 +119,7 @@ class LiberoEnv(gymnasium.Env[dict[str, Any], Array]):
         self._in_use = tuple(key for key in CAMERA_KEYS if key in keys)
         self._describe()
 
-    # -- Snapshot --------------------------------------------------------------------------------
+    # -- Snapshots -------------------------------------------------------------------------------
 
     def get_state(self) -> Array:
         """What robosuite remembers, what was seen last, and MuJoCo's state of integration. It may
@@ -167,7 +167,7 @@ class LiberoEnv(gymnasium.Env[dict[str, Any], Array]):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Complete once the first image was rendered."""
+        """What the user should know; complete once the first image was rendered."""
         if not self._in_use:
             return ()
         notes = []
@@ -198,7 +198,7 @@ class LiberoEnv(gymnasium.Env[dict[str, Any], Array]):
         return self._libero.robots[0]
 
     def _lay_out(self) -> None:
-        """Place fixtures, and forget all that earlier episodes left behind."""
+        """Lay out the fixtures, and forget all that earlier episodes left behind."""
         np.random.seed(self._config.scene_seed)
         for _ in range(_MOST_LAYOUTS):
             try:

@@ -34,7 +34,7 @@ _MODEL_FIELDS = ("body_pos", "body_quat", "site_pos", "site_quat")
 class MetaWorldEnv(gymnasium.Env[dict[str, Any], Array]):
     """A task whose start depends on the seed alone, not on what the object did before.
 
-    Has the abilities DeferredObservation, Snapshot and SelectsCameras. Success is
+    It steps without observing, takes snapshots and renders only the cameras in use. Success is
     `info["success"]`; as in MetaWorld itself, it does not end the episode.
     """
 
@@ -86,7 +86,7 @@ class MetaWorldEnv(gymnasium.Env[dict[str, Any], Array]):
             self._renderer = None
         self._sim.close()
 
-    # -- DeferredObservation ---------------------------------------------------------------------
+    # -- Observing apart from stepping -----------------------------------------------------------
 
     def advance(self, action: Array) -> tuple[float, bool, bool, dict[str, Any]]:
         if self._start is None:
@@ -101,7 +101,7 @@ class MetaWorldEnv(gymnasium.Env[dict[str, Any], Array]):
         images = {key: self._image(self._keys[key]) for key in self._in_use}
         return {STATE_KEY: self._state.copy(), **images}
 
-    # -- SelectsCameras --------------------------------------------------------------------------
+    # -- Choosing cameras ------------------------------------------------------------------------
 
     @property
     def camera_keys(self) -> tuple[str, ...]:
@@ -117,7 +117,7 @@ class MetaWorldEnv(gymnasium.Env[dict[str, Any], Array]):
         self._in_use = tuple(key for key in self._keys if key in keys)
         self._describe()
 
-    # -- Snapshot --------------------------------------------------------------------------------
+    # -- Snapshots -------------------------------------------------------------------------------
 
     def get_state(self) -> Array:
         """How the scene was laid out, what MetaWorld remembers of the last step, and MuJoCo's
@@ -155,7 +155,7 @@ class MetaWorldEnv(gymnasium.Env[dict[str, Any], Array]):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Complete once the first image was rendered."""
+        """What the user should know; complete once the first image was rendered."""
         if not self._in_use:
             return ()
         fast = (

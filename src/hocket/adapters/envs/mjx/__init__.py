@@ -1,0 +1,1 @@
+"""Small manipulation tasks, thousands of rows at once, in MJX or in MuJoCo itself."""

@@ -41,7 +41,7 @@ class JaxRows:
         device = jax.devices()[0]
         self._is_on_host = device.platform == "cpu"
         self._step = _compiled(task, model, on_host=self._is_on_host)
-        self._place = jax.jit(lambda mask, new, old: jnp.where(mask[:, None], new, old))
+        self._choose = jax.jit(lambda mask, new, old: jnp.where(mask[:, None], new, old))
         self._observe = jax.jit(
             lambda state, goal: task.rules.observe(
                 jnp, state[:, : model.nq], state[:, model.nq :], goal
@@ -60,7 +60,6 @@ class JaxRows:
         )
 
     def reset(self, rows: Array, tasks: Sequence[str], seeds: Sequence[int]) -> None:
-        """Part of the BatchedEnv contract."""
         del tasks
         qpos, goals = self._task.rules.start(np.asarray(seeds, np.int64))
         states = np.zeros((len(rows), self._state.shape[1]))
@@ -68,7 +67,6 @@ class JaxRows:
         self._put(rows, states, goals)
 
     def step(self, actions: Array, active: Array) -> RowSteps:
-        """Part of the BatchedEnv contract."""
         self._state, self._seen, apart = self._step(
             self._state, self._goal, np.asarray(actions, np.float32), active
         )
@@ -77,8 +75,8 @@ class JaxRows:
         return RowSteps(-distance, none, none, distance < self._task.near)
 
     def observe(self, rows: Array) -> dict[str, Array]:
-        """Part of the BatchedEnv contract. On a GPU, torch's tensors where torch is there: the
-        rows are gathered by torch, where the policy runs, and JAX compiles nothing for it."""
+        """On a GPU these are torch's tensors where torch is loaded: torch gathers the rows there,
+        where the policy runs, and JAX compiles nothing for it."""
         if self._seen is None:
             self._seen = self._observe(self._state, self._goal)
         torch = None if self._is_on_host else sys.modules.get("torch")
@@ -91,12 +89,10 @@ class JaxRows:
         return {KEY: picked}
 
     def get_rows(self, rows: Array) -> Array:
-        """Part of the RowSnapshots contract."""
         states, goals = np.asarray(self._state)[rows], np.asarray(self._goal)[rows]
         return np.concatenate([states, goals], axis=1)
 
     def set_rows(self, rows: Array, states: Array) -> None:
-        """Part of the RowSnapshots contract."""
         self._put(rows, states[:, :-3], states[:, -3:])
 
     def close(self) -> None:
@@ -109,8 +105,8 @@ class JaxRows:
         wide = np.zeros((self.rows, states.shape[1]), np.float32)
         far = np.zeros((self.rows, 3), np.float32)
         wide[rows], far[rows] = states, goals
-        self._state = self._place(mask, wide, self._state)
-        self._goal = self._place(mask, far, self._goal)
+        self._state = self._choose(mask, wide, self._state)
+        self._goal = self._choose(mask, far, self._goal)
         self._seen = None
 
 

@@ -29,7 +29,7 @@ class MjxConfig:
     """`jax`: MJX, in 32-bit floats, compiled for the number of rows when it starts. `c`: MuJoCo's
     own threads, in 64-bit floats. Results of the two differ in the last digits."""
     threads: int = 0
-    """Of the backend `c`; 0 takes one for each core."""
+    """Threads of the backend `c`; 0 takes one for each core."""
 
 
 class Mjx:
@@ -47,11 +47,10 @@ class Mjx:
         self._config = config
 
     def tasks(self) -> Sequence[TaskInfo]:
-        """Those that the name means."""
         return tuple(TASKS[name].info for name in self._names)
 
     def make_rows(self, task: str, rows: int) -> BatchedEnv:
-        """A simulator of one task: each has a model of its own."""
+        """A simulator of one task: each task has a model of its own."""
         made: Any
         if self._config.backend == "c":
             from hocket.adapters.envs.mjx.threads import ThreadedRows
@@ -66,11 +65,11 @@ class Mjx:
 
     @staticmethod
     def prepare_worker(index: int) -> None:
-        """Called first in each worker that films: they take turns over the EGL devices."""
+        """Called first in each worker that renders: workers take turns over the EGL devices."""
         backends.set_worker(index)
 
     def make(self, task: str) -> MjxView:
-        """One row to look at, for films of what rows did."""
+        """One row to look at, for videos of what rows did."""
         from hocket.adapters.envs.mjx.view import MjxView
 
         return MjxView(TASKS[task])

@@ -29,11 +29,11 @@ class Rules(Protocol):
         ...
 
     def observe(self, xp: Any, qpos: Any, qvel: Any, goal: Any) -> Any:
-        """What is seen: `[N, S]`, 32-bit floats."""
+        """What each row sees: `[N, S]`, 32-bit floats."""
         ...
 
     def distance(self, xp: Any, qpos: Any, goal: Any) -> Any:
-        """From the goal, in metres: `[N]`."""
+        """Metres between each row and its goal: `[N]`."""
         ...
 
 
@@ -50,7 +50,7 @@ class MjxTask:
     """Success is to be closer to the goal than this, in metres."""
     substeps: int = 2
     eye: tuple[float, float, float] = (0.9, -0.8, 0.9)
-    """Where films are seen from, in metres."""
+    """Where the camera of videos stands, in metres."""
 
     def xml(self) -> str:
         """The model, as MJCF."""

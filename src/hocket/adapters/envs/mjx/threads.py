@@ -45,7 +45,6 @@ class ThreadedRows:
         self.notes = (f"Simulated by MuJoCo {mujoco.__version__} in {count} threads.",)
 
     def reset(self, rows: Array, tasks: Sequence[str], seeds: Sequence[int]) -> None:
-        """Part of the BatchedEnv contract."""
         del tasks
         qpos, goals = self._task.rules.start(np.asarray(seeds, np.int64))
         self._states[rows] = 0.0
@@ -53,7 +52,6 @@ class ThreadedRows:
         self._goals[rows] = goals
 
     def step(self, actions: Array, active: Array) -> RowSteps:
-        """Part of the BatchedEnv contract."""
         moving = np.flatnonzero(active)
         control = np.clip(actions[moving], -1.0, 1.0).astype(np.float64) * self._task.speed
         control = np.repeat(control[:, None], self._task.substeps, axis=1)
@@ -68,16 +66,13 @@ class ThreadedRows:
         return RowSteps(-apart, none, none, apart < self._task.near)
 
     def observe(self, rows: Array) -> dict[str, Array]:
-        """Part of the BatchedEnv contract."""
         qpos, qvel = self._split(rows)
         return {KEY: self._task.rules.observe(np, qpos, qvel, self._goals[rows])}
 
     def get_rows(self, rows: Array) -> Array:
-        """Part of the RowSnapshots contract."""
         return np.concatenate([self._states[rows, 1:], self._goals[rows]], axis=1)
 
     def set_rows(self, rows: Array, states: Array) -> None:
-        """Part of the RowSnapshots contract."""
         self._states[rows, 1:], self._goals[rows] = states[:, :-3], states[:, -3:]
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """One row of these tasks to look at: takes the states that a run kept, and shows them.
 
-A run with rows is camera-free. Its episodes are filmed afterwards, here, from states of their own
-steps; MuJoCo only places the bodies, and simulates nothing.
+A run with rows is camera-free. Its episodes are rendered afterwards, here, from states of their own
+steps; MuJoCo only derives the poses of bodies, and simulates nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FLOOR = (0.32, 0.36, 0.42, 1.0)
 
 
 class MjxView(gymnasium.Env[Any, Array]):
-    """Has the abilities `snapshot` and `cameras`. A state is a row's: positions, speeds, goal."""
+    """An env that is set to states and rendered. A state is a row's: positions, speeds, goal."""
 
     def __init__(self, task: MjxTask) -> None:
         self._task = task
@@ -44,41 +44,36 @@ class MjxView(gymnasium.Env[Any, Array]):
 
     @property
     def camera_keys(self) -> tuple[str, ...]:
-        """Part of the cameras ability."""
         return (IMAGE_KEY,)
 
     def use_cameras(self, keys: tuple[str, ...]) -> None:
-        """Part of the cameras ability."""
         self._in_use = keys
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Array], dict[str, Any]]:
-        """Where a row begins with this seed."""
+        """Show where a row begins with this seed."""
         del options
         qpos, goals = self._task.rules.start(np.array([seed or 0]))
-        self._place(qpos[0], np.zeros(self._model.nv), goals[0])
+        self._show(qpos[0], np.zeros(self._model.nv), goals[0])
         return self._look(), {}
 
     def step(self, action: Array) -> tuple[dict[str, Array], float, bool, bool, dict[str, Any]]:
-        """Refused: rows are simulated together."""
+        """Raise EnvError: rows are simulated together."""
         raise EnvError("This env shows what rows did. It is simulated as rows, many at once.")
 
     def get_state(self) -> Array:
-        """Part of the snapshot ability."""
         return np.concatenate([self._data.qpos, self._data.qvel, self._goal])
 
     def set_state(self, state: Array) -> None:
-        """Part of the snapshot ability."""
         at = self._model.nq
-        self._place(state[:at], state[at:-3], state[-3:])
+        self._show(state[:at], state[at:-3], state[-3:])
 
     def observe(self) -> dict[str, Array]:
-        """Part of the ability to defer observations."""
         return self._look()
 
     def advance(self, action: Array) -> tuple[float, bool, bool, dict[str, Any]]:
-        """Refused, as `step` is."""
+        """Raise EnvError, as `step` does."""
         _, reward, terminated, truncated, info = self.step(action)
         return reward, terminated, truncated, info
 
@@ -88,7 +83,7 @@ class MjxView(gymnasium.Env[Any, Array]):
             self._renderer.close()
             self._renderer = None
 
-    def _place(self, qpos: Array, qvel: Array, goal: Array) -> None:
+    def _show(self, qpos: Array, qvel: Array, goal: Array) -> None:
         self._data.qpos[:], self._data.qvel[:], self._goal[:] = qpos, qvel, goal
         self._data.mocap_pos[0] = goal
         mujoco.mj_kinematics(self._model, self._data)

@@ -22,7 +22,7 @@ _PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
 _SILENT = ("pi0", "pi05", "pi0_fast")
 _LONGEST = 600
-"""Characters of torch's account of what does not fit."""
+"""Characters of torch's message that are shown."""
 
 REFUSED = {
     "reward_classifier": "it is a reward model and answers with no actions",

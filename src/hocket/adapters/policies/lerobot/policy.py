@@ -5,7 +5,7 @@
 
 Rows that need a chunk go through the policy's own preprocessor, one `predict_action_chunk`, and its
 own postprocessor, whole chunks at once. What LeRobot's policies keep for a whole batch (queues of
-observations, noise, and what `lerobot_sessions` has) is kept here for each lane. LeRobot and torch
+observations, noise, and what `sessions.py` has) is kept here for each lane. LeRobot and torch
 are imported when the first policy is built, and not by importing this file.
 """
 
@@ -88,7 +88,7 @@ class LeRobot:
         seeds = [row.noise_seed for row in rows]
         with self._lock, torch.inference_mode(), KeyedNoise(seeds, self._device):
             inputs = self._loaded.preprocess(self._observation(batch, rows))
-            inputs.pop(ACTION, None)  # an empty place for what training has
+            inputs.pop(ACTION, None)  # empty: only training has actions here
             chunk = self._combine(self._predict(inputs, rows), batch.rows)
             values = self._loaded.postprocess(chunk)
             return Actions(np.array(values.float().cpu().numpy()))
@@ -97,7 +97,8 @@ class LeRobot:
         """Nothing is held that must be given back."""
 
     def _observation(self, batch: Batch, rows: list[Row]) -> dict[str, Any]:
-        """Under LeRobot's keys; the steps of a history stand one after another as rows."""
+        """The batch under LeRobot's keys; the steps of a history stand one after another as
+        rows."""
         import torch
 
         found: dict[str, Any] = {}
@@ -138,12 +139,12 @@ class LeRobot:
             steps = value.reshape(size, self.spec.history, *value.shape[1:])
             if key in policy._queues:
                 policy._queues[key] = deque(steps.unbind(1), maxlen=self.spec.history)
-            else:  # of the last step alone, as what is said
+            else:  # the policy reads the last step alone, as it does with the prompt
                 inputs[key] = steps[:, -1]
         return inputs
 
     def _combine(self, chunk: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
-        """What is made of the chunks before they lose their normalization."""
+        """Chunks to chunks, while they are still normalized; here they stay as they are."""
         del rows
         return chunk
 

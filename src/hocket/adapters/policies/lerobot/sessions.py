@@ -21,7 +21,7 @@ _SEEDS = 2**63 - 1
 
 
 class LeRobotSessions(LeRobot):
-    """Has the ability Sessions: what an attempt left behind is forgotten before the next."""
+    """Keeps state for each attempt, and forgets it when the attempt ends or begins again."""
 
     def __init__(self, folder: Path, settings: LeRobotConfig) -> None:
         super().__init__(folder, settings)

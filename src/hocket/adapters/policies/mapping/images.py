@@ -3,6 +3,8 @@
 Pillow works in two passes, along rows and along columns, with weights of 22 fractional bits and a
 rounding to 8 bits after each; when it shrinks, the filter widens, so that nothing aliases. This is
 the same to the bit, rows first; Pillows that run the columns first differ by at most one level.
+It stays beside Pillow because clients of policy servers need no Pillow, and because the tests hold
+it to Pillow's two passes bit by bit.
 """
 
 from __future__ import annotations
@@ -49,13 +51,13 @@ def as_uint8(images: Array) -> Array:
 def _along(images: Array, size: int, axis: int) -> Array:
     if images.shape[axis] == size:
         return images
-    places, weights = _filter(images.shape[axis], size)
+    sources, weights = _filter(images.shape[axis], size)
     shape = [1] * images.ndim
     shape[axis] = size
     total: Array = np.full((), _HALF, np.int32)
-    for tap in range(places.shape[1]):
+    for tap in range(sources.shape[1]):
         weight = weights[:, tap].reshape(shape)
-        total = total + np.take(images, places[:, tap], axis=axis) * weight
+        total = total + np.take(images, sources[:, tap], axis=axis) * weight
     scaled: Array = (total >> _BITS).astype(np.uint8)
     return scaled
 
@@ -66,7 +68,7 @@ def _filter(old: int, new: int) -> tuple[Array, Array]:
     scale = old / new
     stretch = max(scale, 1.0)
     taps = math.ceil(stretch) * 2 + 1
-    places = np.zeros((new, taps), np.intp)
+    sources = np.zeros((new, taps), np.intp)
     weights = np.zeros((new, taps), np.int32)
     for pixel in range(new):
         centre = (pixel + 0.5) * scale
@@ -75,7 +77,7 @@ def _filter(old: int, new: int) -> tuple[Array, Array]:
         raw = [max(0.0, 1.0 - abs((at - centre + 0.5) / stretch)) for at in range(first, last)]
         whole = sum(raw)
         for tap, weight in enumerate(raw):
-            places[pixel, tap] = first + tap
+            sources[pixel, tap] = first + tap
             weights[pixel, tap] = int(0.5 + weight / whole * (1 << _BITS))
     used = int((weights != 0).any(axis=0).nonzero()[0][-1]) + 1
-    return places[:, :used], weights[:, :used]
+    return sources[:, :used], weights[:, :used]

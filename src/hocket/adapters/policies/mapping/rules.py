@@ -22,18 +22,18 @@ class Field:
     sources: tuple[str, ...]
     """Keys of the observation; several are flattened and joined end to end."""
     slice: tuple[int, int] | None = None
-    """Of the last axis."""
+    """Start and stop on the last axis."""
     rotate: int = 0
     """Degrees, counter-clockwise: 0, 90, 180 or 270."""
     resize: tuple[int, int] | None = None
     """Height and width; scaled to fit, centred on black. Makes the image uint8."""
     range: tuple[tuple[float, float], tuple[float, float]] | None = None
-    """From one range to another, linearly."""
+    """Two ranges: values go from the first to the second, linearly."""
     dtype: str | None = None
     layout: str = "hwc"
     """`hwc`, or `chw` for servers that want channels first."""
     size: int | None = None
-    """Numbers that it must have in all."""
+    """Numbers that the value must have in all."""
 
     @property
     def is_image(self) -> bool:
@@ -71,7 +71,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gripper:
-    """The gripper's place in an action, and how the server's numbers become the env's."""
+    """Which column of an action is the gripper, and how the server's numbers become the env's."""
 
     index: int = -1
     threshold: float | None = None
@@ -96,7 +96,7 @@ class ActionRule:
     """How a server's actions become the env's."""
 
     slice: tuple[int, int] | None = None
-    """Of the columns."""
+    """Start and stop among the columns."""
     gripper: Gripper | None = None
     clip: tuple[float, float] | None = None
 
@@ -139,26 +139,25 @@ class RuleMapping:
 
     @property
     def cameras(self) -> tuple[str, ...]:
-        """Those that are images."""
+        """The env's keys that are images."""
         fields = [field for field in self.fields.values() if field.is_image]
         return tuple(dict.fromkeys(s for field in fields for s in field.sources))
 
     @property
     def action_size(self) -> int | None:
-        """Numbers a step, where the rules say."""
+        """Numbers in an action, where the rules say; else None."""
         return None if self.answer.slice is None else self.answer.slice[1] - self.answer.slice[0]
 
     def request(self, observation: Observation, prompt: str) -> dict[str, Any]:
         """What the server is asked, from one env's observation."""
         found: dict[str, Any] = {}
         for key, field in self.fields.items():
-            place = found
             head, _, tail = key.partition("/")
+            value = field.make(key, observation, self.name)
             if tail and head in self.nested:
-                place, key_there = found.setdefault(head, {}), tail
+                found.setdefault(head, {})[tail] = value
             else:
-                key_there = key
-            place[key_there] = field.make(key, observation, self.name)
+                found[key] = value
         if self.prompt is not None:
             found[self.prompt] = prompt
         return found

@@ -1,0 +1,1 @@
+"""OpenPI's protocol, from the side that asks."""

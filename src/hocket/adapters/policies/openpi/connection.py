@@ -14,7 +14,7 @@ import socket
 import ssl
 import sys
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from websockets.asyncio.client import ClientConnection, connect, unix_connect
@@ -32,14 +32,20 @@ from hocket.errors import (
 
 DEFAULT_PORT = 8000
 API_KEY_VARIABLE = "HOCKET_API_KEY"
+OPEN_TIMEOUT_S = 10.0
+"""Seconds for a connection and its metadata. Chosen by hand; no benchmark row."""
 PING_INTERVAL_S = 20.0
+"""The default of websockets."""
+MAX_REPLY_BYTES = 256 << 20
 FRAGMENT = 1 << 20
-"""Longer frames go in pieces: an event loop's write buffer is slow with many megabytes at once."""
+"""Bytes. Longer frames go in pieces: an event loop's write buffer is slow with many megabytes at
+once."""
 REFUSED_STATUSES = (401, 403, 404)
+"""HTTP statuses that asking again cannot change."""
 
 Answer = TypeVar("Answer")
 Read = Callable[[bytes], Answer]
-"""What a reply says; raises where it is none, and the connection then ends."""
+"""Reads a reply. It raises where the frame is no reply, and the connection then ends."""
 
 
 class Unreachable(PolicyUnavailableError):
@@ -60,41 +66,35 @@ class Repeated(Dropped):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Where a server listens."""
+    """Where a server listens, and the key and certificate that connections to it need."""
 
     name: str
     uri: str
     socket_path: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dialing:
-    """How connections are made."""
-
-    api_key: str | None = None
+    api_key: str | None = field(default=None, repr=False)
     tls: ssl.SSLContext | None = None
-    open_timeout_s: float = 10.0
-    max_reply_bytes: int = 256 << 20
 
 
-def parse_endpoints(argument: str) -> tuple[Endpoint, ...]:
+def parse_endpoints(
+    argument: str, api_key: str | None = None, tls: ssl.SSLContext | None = None
+) -> tuple[Endpoint, ...]:
     """`host:8000`, `wss://host/path`, `unix:/run/x.sock`, or several with commas between."""
     parts = [part.strip() for part in argument.split(",")]
     if not all(parts):
         raise ConfigError(
             "openpi:// needs the address of a server: openpi://host:8000, or several with commas."
         )
-    return tuple(_parse_endpoint(part) for part in parts)
+    return tuple(replace(_parse_endpoint(part), api_key=api_key, tls=tls) for part in parts)
 
 
 def _parse_endpoint(text: str) -> Endpoint:
-    place = text.removeprefix("openpi://").removeprefix("openpi:")
-    if place.startswith("unix:"):
-        path = place.removeprefix("unix:")
-        return Endpoint(name=place, uri="ws://localhost/", socket_path=path)
-    if place.startswith(("ws://", "wss://")):
-        return Endpoint(name=place, uri=place)
-    match = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]+)(?::(\d{1,5}))?/?", place)
+    address = text.removeprefix("openpi://").removeprefix("openpi:")
+    if address.startswith("unix:"):
+        path = address.removeprefix("unix:")
+        return Endpoint(name=address, uri="ws://localhost/", socket_path=path)
+    if address.startswith(("ws://", "wss://")):
+        return Endpoint(name=address, uri=address)
+    match = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]+)(?::(\d{1,5}))?/?", address)
     if match is None:
         raise ConfigError(f"{text!r} is no address of a server. Write openpi://host:8000.")
     host, port = match[1], int(match[2] or DEFAULT_PORT)
@@ -115,12 +115,12 @@ class Connection:
         self._reader = asyncio.get_running_loop().create_task(self._read())
 
     @classmethod
-    async def open(cls, endpoint: Endpoint, dialing: Dialing, number: int) -> Connection:
+    async def open(cls, endpoint: Endpoint, number: int) -> Connection:
         """Connect and read the metadata; Unreachable where that fails or takes too long."""
         opened: ClientConnection | None = None
         try:
-            async with _within(dialing.open_timeout_s):
-                opened = await _dial(endpoint, dialing)
+            async with _within(OPEN_TIMEOUT_S):
+                opened = await _dial(endpoint)
                 metadata = await opened.recv()
                 if isinstance(metadata, str):
                     raise WireError(f"its first frame is text: {metadata[:200]!r}")
@@ -145,9 +145,9 @@ class Connection:
     async def ask(
         self, frame: bytes, timeout_s: float, read: Read[Answer], *, trusts_repeats: bool
     ) -> Answer:
-        """One request, and what `read` makes of its reply. Whatever goes wrong ends the connection:
-        so does a reply that `read` raises for, and one like the reply before, unless repeats are to
-        be trusted."""
+        """Send one request, and return what `read` makes of its reply. Whatever goes wrong ends the
+        connection: so does a reply that `read` raises for, and one equal to the reply before it
+        unless `trusts_repeats`."""
         self._expected = asyncio.get_running_loop().create_future()
         try:
             async with _within(timeout_s):
@@ -221,23 +221,23 @@ def _fragments(frame: bytes) -> list[memoryview]:
     return [view[start : start + FRAGMENT] for start in range(0, len(view), FRAGMENT)]
 
 
-async def _dial(endpoint: Endpoint, dialing: Dialing) -> ClientConnection:
-    headers = {"Authorization": f"Api-Key {dialing.api_key}"} if dialing.api_key else None
+async def _dial(endpoint: Endpoint) -> ClientConnection:
+    headers = {"Authorization": f"Api-Key {endpoint.api_key}"} if endpoint.api_key else None
     settings: dict[str, Any] = {
         "compression": None,
-        "max_size": dialing.max_reply_bytes,
+        "max_size": MAX_REPLY_BYTES,
         "additional_headers": headers,
         # Pings keep the way open, and none is ever waited for: a stock server that infers for a
         # minute cannot answer them. The kernel's own keep-alive finds peers that are gone.
         "ping_interval": PING_INTERVAL_S,
         "ping_timeout": None,
-        "open_timeout": dialing.open_timeout_s,
+        "open_timeout": OPEN_TIMEOUT_S,
         "close_timeout": 1.0,
     }
     if endpoint.socket_path is not None:
         return await unix_connect(endpoint.socket_path, endpoint.uri, **settings)
     if endpoint.uri.startswith("wss:"):
-        settings["ssl"] = dialing.tls or ssl.create_default_context()
+        settings["ssl"] = endpoint.tls or ssl.create_default_context()
     opened = await connect(endpoint.uri, proxy=None, **settings)
     _keep_alive(opened.transport.get_extra_info("socket"))
     return opened

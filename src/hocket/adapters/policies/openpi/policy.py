@@ -7,26 +7,26 @@ seeds and sessions. Several addresses with commas between are replicas of one po
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import ssl
 import threading
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from hocket.adapters.policies.mapping import Embodiment, Identity, check_env, open_mapping
 from hocket.adapters.policies.openpi.connection import (
     API_KEY_VARIABLE,
-    Dialing,
     Endpoint,
     parse_endpoints,
 )
-from hocket.adapters.policies.openpi.loop_thread import LoopThread
 from hocket.adapters.policies.openpi.msgpack_numpy import pack
 from hocket.adapters.policies.openpi.protocol import (
     Announcement,
@@ -40,13 +40,7 @@ from hocket.adapters.policies.openpi.protocol import (
     read_observation,
     reset_request,
 )
-from hocket.adapters.policies.openpi.replica import (
-    STOCK_CONNECTIONS,
-    Patience,
-    Replica,
-    Reply,
-)
-from hocket.adapters.policies.openpi.servers import Servers
+from hocket.adapters.policies.openpi.servers import STOCK_CONNECTIONS, Reply, Servers
 from hocket.adapters.policies.openpi.shared import (
     WORTH_BYTES,
     SharedArrays,
@@ -54,7 +48,12 @@ from hocket.adapters.policies.openpi.shared import (
     this_machine,
 )
 from hocket.core.data import Actions, Array, Batch, EnvSpec, Observation, PolicySpec, Row
-from hocket.errors import ChunkShapeError, ConfigError
+from hocket.errors import ChunkShapeError, ConfigError, PolicyUnavailableError
+
+CLOSE_S = 2.0
+"""Seconds in which connections are closed politely; what is left then is dropped."""
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +64,11 @@ class OpenPIConfig:
     """droid, libero, aloha, metaworld, a .yaml file, or package.module:Class; empty sends the
     env's own keys."""
     connections: int = 0
-    """To each server; 0 means 2 for a stock server, more where it announces that."""
+    """Connections to each server; 0 means 2 for a stock server, more where it announces that."""
     timeout_s: float = 60.0
-    """For one request; each request ahead of it on the same server adds as much."""
+    """Seconds for one request; each request ahead of it on the same server adds as much."""
     ready_timeout_s: float = 240.0
-    """For a server to come up, or back, and for its first answer."""
+    """Seconds for a server to come up, or back, and for its first answer."""
     retries: int = 3
     """Times that a question is asked again after a drop."""
     api_key_file: str = ""
@@ -92,15 +91,14 @@ class OpenPIConfig:
 
 
 class OpenPI:
-    """A remote policy. Stateless unless its server says otherwise."""
+    """A remote policy, which keeps no state unless its server announces that it does."""
 
     Config = OpenPIConfig
 
     def __init__(self, argument: str, config: OpenPIConfig | None = None) -> None:
         self._config = config or OpenPIConfig()
-        self._endpoints = parse_endpoints(argument)
+        self._endpoints = _endpoints(argument, self._config)
         self._mapping: Embodiment = open_mapping(self._config.mapping)
-        self._dialing = _dialing(self._config)
         self._numbers = itertools.count(1)
         self._shared: SharedArrays | None = None
         # Guards what is below, and the shared memory: threads that ask for the first time at once
@@ -126,7 +124,7 @@ class OpenPI:
             request = bind_request(number, spec)
             read = partial(read_extended, number=number)
             work = client.servers.tell_all(bind_key(request), pack(request), read)
-            for reply in client.thread.run(work):
+            for reply in client.run(work):
                 check_extended(reply.answers[0], reply.source)
 
     def infer(self, batch: Batch) -> Actions:
@@ -140,17 +138,17 @@ class OpenPI:
         """Tell a server that keeps state of an attempt; others have nothing to know."""
         client = self._connect()
         if self._announcement is not None and self._announcement.is_stateful:
-            client.thread.run(client.servers.begin(row.session))
+            client.run(client.servers.begin(row.session))
 
     def end_session(self, session: str) -> None:
-        """The attempt is over."""
+        """Tell a server that keeps state that an attempt is over."""
         client = self._connect()
         if self._announcement is not None and self._announcement.is_stateful:
             number = next(self._numbers)
-            try:
-                self._tell(client, number, reset_request(number, session), session)
-            finally:
-                client.thread.call(client.servers.end, session)
+            read = partial(read_extended, number=number)
+            frame = pack(reset_request(number, session))
+            reply = client.run(client.servers.end(session, frame, read))
+            check_extended(reply.answers[0], reply.source)
 
     @property
     def reconnects(self) -> int:
@@ -183,17 +181,15 @@ class OpenPI:
 
     def servers(self) -> Servers:
         """The same servers for another event loop: what a gateway forwards single rows to."""
-        return _servers(self._endpoints, self._dialing, self._config, is_row_wise=True)
+        return Servers(self._endpoints, self._config, is_row_wise=True)
 
     def _connect(self) -> _Client:
         with self._lock:
             if self._client is None:
-                self._client = _Client(
-                    _servers(self._endpoints, self._dialing, self._config, is_row_wise=False)
-                )
+                self._client = _Client(Servers(self._endpoints, self._config, is_row_wise=False))
             client = self._client
             if self._spec is None:
-                connection = client.thread.run(client.servers.connect())
+                connection = client.run(client.servers.connect())
                 self._announcement = found = connection.announcement
                 if found is not None and found.machine and found.machine == this_machine():
                     self._shared = SharedArrays()
@@ -233,7 +229,7 @@ class OpenPI:
     def _infer_stock(self, client: _Client, batch: Batch) -> Actions:
         frames = [pack(self._request(batch, i)) for i in range(len(batch.rows))]
         read = partial(read_chunk, reply_key=self._config.reply_key)
-        reply = client.thread.run(client.servers.ask(frames, read=read))
+        reply = client.run(client.servers.ask(frames, read=read))
         chunks = [self._mapping.actions(chunk) for chunk in reply.answers]
         return Actions(_stack(chunks, batch.pad, reply.source), source=reply.source)
 
@@ -270,23 +266,18 @@ class OpenPI:
         read = partial(read_extended, number=number)
         if shared is None or sum(value.nbytes for value in arrays.values()) < WORTH_BYTES:
             frame = pack(batch_request(number, batch))
-            return client.thread.run(client.servers.ask([frame], sessions, read))
+            return client.run(client.servers.ask([frame], sessions, read))
         with self._lock:
-            placed = shared.place(arrays)
-        frame = pack(batch_request(number, batch, placed.description))
+            written = shared.write(arrays)
+        frame = pack(batch_request(number, batch, written.description))
         try:
-            reply = client.thread.run(client.servers.ask([frame], sessions, read))
+            reply = client.run(client.servers.ask([frame], sessions, read))
         except BaseException:
-            placed.abandon()
+            written.abandon()
             raise
         with self._lock:
-            shared.release(placed)
+            shared.release(written)
         return reply
-
-    def _tell(self, client: _Client, number: int, request: dict[str, Any], session: str) -> None:
-        read = partial(read_extended, number=number)
-        reply = client.thread.run(client.servers.ask([pack(request)], [session], read))
-        check_extended(reply.answers[0], reply.source)
 
     def _request(self, batch: Batch, row: int) -> dict[str, Any]:
         observation = {key: value[row] for key, value in batch.arrays.items()}
@@ -304,34 +295,53 @@ class OpenPI:
 
 
 class _Client:
-    """The event loop of a policy's own, and the servers that live on it."""
+    """The servers, on an event loop with a thread of its own, for callers on other threads."""
 
     def __init__(self, servers: Servers) -> None:
-        self.thread = LoopThread("hocket-openpi")
         self.servers = servers
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="hocket-openpi", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """The coroutine's result. An interrupted caller cancels it."""
+        if self._loop.is_closed() or not self._thread.is_alive():
+            work.close()
+            raise PolicyUnavailableError("The policy was closed.")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except CancelledError:
+            raise PolicyUnavailableError("The policy was closed while it was asked.") from None
+        except BaseException:
+            future.cancel()
+            raise
 
     def close(self) -> None:
-        self.thread.close(self.servers.close())
+        """Cancel what runs, close the connections, and end the thread."""
+        asyncio.run_coroutine_threadsafe(self._finish(), self._loop)
+        self._thread.join(CLOSE_S + 1.0)
+
+    async def _finish(self) -> None:
+        mine = asyncio.current_task()
+        others = [task for task in asyncio.all_tasks() if task is not mine]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        try:
+            await asyncio.wait_for(self.servers.close(), CLOSE_S)
+        finally:
+            asyncio.get_running_loop().stop()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.close()
 
 
-def _servers(
-    endpoints: Sequence[Endpoint], dialing: Dialing, config: OpenPIConfig, *, is_row_wise: bool
-) -> Servers:
-    patience = Patience(
-        timeout_s=config.timeout_s,
-        ready_timeout_s=config.ready_timeout_s,
-        retries=config.retries,
-    )
-    return Servers(
-        [
-            Replica(endpoint, dialing, patience, config.connections, is_row_wise=is_row_wise)
-            for endpoint in endpoints
-        ],
-        patience,
-    )
-
-
-def _dialing(config: OpenPIConfig) -> Dialing:
+def _endpoints(argument: str, config: OpenPIConfig) -> tuple[Endpoint, ...]:
     key = os.environ.get(API_KEY_VARIABLE)
     if config.api_key_file:
         try:
@@ -341,7 +351,7 @@ def _dialing(config: OpenPIConfig) -> Dialing:
                 f"The key file {config.api_key_file!r} cannot be read: {exc}"
             ) from exc
     tls = ssl.create_default_context(cafile=config.ca_file) if config.ca_file else None
-    return Dialing(api_key=key or None, tls=tls)
+    return parse_endpoints(argument, key or None, tls)
 
 
 def _stack(chunks: list[Array], pad: int, source: str) -> Array:

@@ -52,7 +52,7 @@ class Announcement:
 
     spec: PolicySpec
     instance: str
-    """New with every start of the server: sessions live as long as it."""
+    """New with every start of the server: no session outlives it."""
     is_stateful: bool
     machine: str | None = None
     """Where it runs, and for whom: memory is shared with clients who are there too."""
@@ -126,7 +126,7 @@ def batch_request(
 
 
 def batch_arrays(batch: Batch) -> dict[str, Array]:
-    """The arrays of a batch; padding stays at home."""
+    """The arrays of a batch without its padding, which is never sent."""
     return {key: value[: len(batch.rows)] for key, value in batch.arrays.items()}
 
 
@@ -136,7 +136,7 @@ def bind_request(number: int, spec: EnvSpec) -> dict[str, Any]:
 
 
 def bind_key(request: Mapping[str, Any]) -> bytes:
-    """The same for all requests that tell of the same env."""
+    """A key that is equal for all requests about the same env."""
     return pack(request[EXTENSION].get("env"))
 
 
@@ -268,20 +268,20 @@ def read_extended(frame: bytes, number: int) -> Mapping[str, Any]:
 
 
 def check_extended(reply: Mapping[str, Any], source: str) -> Mapping[str, Any]:
-    """What an extended reply says of itself; errors that it tells are raised."""
+    """The head of an extended reply; an error that it carries is raised."""
     found: Mapping[str, Any] = reply[EXTENSION]
     error = found.get("error")
     if error is not None:
-        kind = _TOLD.get(str(found.get("kind")), PolicyError)
+        kind = _KINDS.get(str(found.get("kind")), PolicyError)
         raise kind(f"{source}: {error}")
     return found
 
 
-_TOLD: Mapping[str, type[HocketError]] = {
+_KINDS: Mapping[str, type[HocketError]] = {
     "SessionLostError": SessionLostError,
     "SharedArraysError": SharedArraysError,
 }
-"""Errors that a client treats in their own ways."""
+"""Errors of a server that a client treats in their own ways; any other is a PolicyError."""
 
 
 def source_names(found: Sequence[Any]) -> str | None:

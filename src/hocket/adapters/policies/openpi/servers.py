@@ -1,65 +1,95 @@
-"""Several OpenPI servers behind one question.
+"""OpenPI servers as their client sees them: a few connections to each, one question for all.
 
-Everything here runs on one event loop and needs no lock. After a drop all frames of a question are
-asked again, perhaps elsewhere, so no answer ever mixes what came before the drop with what came
-after.
+A question is a list of frames that one connection answers from first to last. After a drop all of
+its frames are asked again, perhaps of another server, so no answer ever mixes what came before the
+drop with what came after. Everything here runs on one event loop and needs no lock.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from hocket.adapters.policies.openpi.connection import Connection, Dropped, Read, Unreachable
-from hocket.adapters.policies.openpi.replica import Patience, Replica, Reply
+from hocket.adapters.policies.openpi.connection import (
+    Connection,
+    Dropped,
+    Endpoint,
+    Read,
+    Repeated,
+    Unreachable,
+)
+from hocket.adapters.policies.openpi.protocol import Announcement
 from hocket.errors import PolicyUnavailableError, SessionLostError
+
+if TYPE_CHECKING:
+    from hocket.adapters.policies.openpi.policy import OpenPIConfig
+
+STOCK_CONNECTIONS = 2
+"""A stock server works on one request at a time: one more is on its way meanwhile."""
+FIRST_BACKOFF_S = 0.1
+LONGEST_BACKOFF_S = 5.0
+"""Waits after failures double from the first to the longest, so that a server that comes back is
+found soon and one that is down is not flooded. Chosen by hand; no benchmark row."""
+MAX_GREETINGS = 256
+"""Envs that a new connection is told of: a gateway's clients may name new ones without end."""
+BELIEVED_REPEATS = 3
+"""A server that gave the same answer this often when it was asked again is believed to mean it."""
 
 Answer = TypeVar("Answer")
 
 
-@dataclass(slots=True)
-class Pin:
-    """Where an attempt's state lives."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """The answers to a question's frames, all from one connection."""
 
-    replica: Replica
-    generation: str
+    answers: list[Any]
+    """What was read from each reply."""
+    frames: list[bytes]
+    source: str
 
 
-@dataclass(slots=True)
 class Servers:
     """All servers that may answer. Stateless questions go to the least loaded one that is up, and
-    move on when it fails; sessions stay where they began."""
+    move on when it fails; sessions stay where they began.
 
-    replicas: Sequence[Replica]
-    patience: Patience
-    _pins: dict[str, Pin] = field(default_factory=dict)
+    With `is_row_wise` each question is a single row, and a server that batches is sent a whole
+    batch of questions at once.
+    """
+
+    def __init__(
+        self, endpoints: Sequence[Endpoint], config: OpenPIConfig, *, is_row_wise: bool
+    ) -> None:
+        self.replicas = [Replica(one, config, is_row_wise=is_row_wise) for one in endpoints]
+        self._config = config
+        self._pins: dict[str, tuple[Replica, str]] = {}
+        """The server that holds each session's state, and the generation that it had then."""
 
     async def ask(
         self, frames: Sequence[bytes], sessions: Sequence[str] = (), read: Read[Any] = bytes
     ) -> Reply:
-        """The answer to a question, however often it must be asked; see `Patience`.
-
-        Sessions that share a question must have been pinned to one server.
-        """
+        """Ask until there is an answer, as often and as long as the config allows. Sessions that
+        share a question must have been pinned to one server."""
         if not sessions:
             return await self._until_answered(lambda replica: replica.ask(frames, read, None))
         pins = [self._pins[session] for session in sessions if session in self._pins]
-        if len(pins) < len(sessions) or len({pin.generation for pin in pins}) > 1:
+        if len(pins) < len(sessions) or len({generation for _, generation in pins}) > 1:
             raise SessionLostError("The server that knew this attempt is gone.")
-        generation = pins[0].generation
+        pinned, generation = pins[0]
         try:
             return await self._until_answered(
-                lambda replica: replica.ask(frames, read, generation), pins[0].replica, repeats=0
+                lambda replica: replica.ask(frames, read, generation), pinned, repeats=0
             )
         except Dropped as exc:
             raise SessionLostError(f"{exc}; what it knew of this attempt is lost.") from exc
 
     async def tell_all(self, key: bytes, frame: bytes, read: Read[Any] = bytes) -> list[Reply]:
-        """Tell every server the same, now and whenever a connection is made again; what is told
-        under the same key takes the place of what was. A server that is down hears it when it is
-        back; one at least must be there."""
+        """Send a frame to every server, and first thing over every connection that is made later;
+        it supersedes an earlier frame of the same key. A server that is down is told when it is
+        back; at least one must be up."""
         for replica in self.replicas:
             replica.greet(key, frame)
 
@@ -76,23 +106,25 @@ class Servers:
         ]
 
     async def connect(self) -> Connection:
-        """Wait until one server is there, and say what it announces."""
+        """Wait until one server is up, and return a connection that has its metadata."""
         return await self._until_answered(lambda replica: replica.connect())
 
-    async def begin(self, session: str) -> Replica:
-        """Pin a session to the least loaded server that is there."""
+    async def begin(self, session: str) -> None:
+        """Pin a session to the least loaded server that is up."""
 
         async def meet(replica: Replica) -> Replica:
             await replica.connect()
             return replica
 
         replica = await self._until_answered(meet)
-        self._pins[session] = Pin(replica, replica.generation)
-        return replica
+        self._pins[session] = (replica, replica.generation)
 
-    def end(self, session: str) -> None:
-        """Forget a session."""
-        self._pins.pop(session, None)
+    async def end(self, session: str, frame: bytes, read: Read[Any] = bytes) -> Reply:
+        """Tell a session's server that it is over; the pin goes whether or not there is a reply."""
+        try:
+            return await self.ask([frame], [session], read)
+        finally:
+            self._pins.pop(session, None)
 
     @property
     def reconnects(self) -> int:
@@ -120,7 +152,7 @@ class Servers:
     ) -> Answer:
         """Ask the least loaded server, or `only` that one, again after drops and outages."""
         clock = asyncio.get_running_loop().time
-        repeats = self.patience.retries if repeats is None else repeats
+        repeats = self._config.retries if repeats is None else repeats
         drops = 0
         while True:
             replica = only or self._least_loaded(clock())
@@ -144,9 +176,220 @@ class Servers:
         self, now: float, replicas: Sequence[Replica], last: Unreachable
     ) -> None:
         outages = [replica.outage_since for replica in replicas]
-        limit_s = self.patience.ready_timeout_s
+        limit_s = self._config.ready_timeout_s
         if all(since is not None and now - since >= limit_s for since in outages):
             raise PolicyUnavailableError(
                 f"No server answered for {limit_s:.0f} s (the last: {last}). Is it running? "
                 f"--policy.ready-timeout-s says how long to wait."
             ) from last
+
+
+class Replica:
+    """One server: its connections, made when they are needed, and how it fares."""
+
+    def __init__(self, endpoint: Endpoint, config: OpenPIConfig, *, is_row_wise: bool) -> None:
+        self._endpoint = endpoint
+        self._config = config
+        self._is_row_wise = is_row_wise
+        self._idle: list[Connection] = []
+        self._living: list[Connection] = []
+        """All connections that are open, as far as anybody knows."""
+        self._open = 0
+        """Connections that are open or being made."""
+        self._queue: deque[asyncio.Future[None]] = deque()
+        """Questions that wait for a connection."""
+        self._opened = 0
+        self._lost = 0
+        self.reconnects = 0
+        """Connections that were made after one was lost."""
+        self._in_flight = 0
+        self._drops = 0
+        self._has_answered = False
+        self._true_repeats = 0
+        self._backoff_s = FIRST_BACKOFF_S
+        self.retry_at = 0.0
+        """On the loop's clock: nobody should try before."""
+        self.outage_since: float | None = None
+        """On the loop's clock; None while the server is up."""
+        self.load = 0
+        """Questions in flight here, or waiting for a connection."""
+        self.announcement: Announcement | None = None
+        self._greetings: dict[bytes, bytes] = {}
+        """Frames that begin every new connection: it may lead to a new server."""
+
+    @property
+    def generation(self) -> str:
+        """Changes when state that the server kept may be gone."""
+        return self.announcement.instance if self.announcement else str(self._drops)
+
+    async def ask(self, frames: Sequence[bytes], read: Read[Any], generation: str | None) -> Reply:
+        """The replies to all frames, in order, from one connection.
+
+        A reply equal to the one before it is asked for again on a new connection, where nothing
+        came before. Servers that stamp their replies with times never repeat themselves; one that
+        turns out to do so is believed.
+        """
+        self.load += 1
+        try:
+            try:
+                return await self._ask_all(frames, read, generation, is_fresh=False)
+            except Repeated as exc:
+                reply = await self._ask_all(frames, read, generation, is_fresh=True)
+                is_true = exc.frame in reply.frames
+                self._true_repeats = self._true_repeats + 1 if is_true else 0
+                return reply
+        finally:
+            self.load -= 1
+
+    def knows(self, source: str) -> bool:
+        """Whether `source` names a connection that still lives."""
+        return any(
+            source == one.source or source.startswith(f"{one.source}/")
+            for one in self._living
+            if one.is_open
+        )
+
+    async def connect(self) -> Connection:
+        """A connection whose metadata has come; nothing is asked over it."""
+        connection = await self._take()
+        self._give_back(connection)
+        return connection
+
+    async def close(self) -> None:
+        """Close idle connections; one in flight ends with its question."""
+        idle, self._idle = self._idle, []
+        await asyncio.gather(*(connection.close() for connection in idle))
+
+    def greet(self, key: bytes, frame: bytes) -> None:
+        """Begin every new connection with this frame, instead of an earlier one of this key."""
+        self._greetings[key] = frame
+        while len(self._greetings) > MAX_GREETINGS:
+            del self._greetings[next(iter(self._greetings))]
+
+    def failed(self, now: float) -> None:
+        """Remember a failure: nobody tries again before the backoff is over."""
+        self.outage_since = self.outage_since or now
+        self.retry_at = now + self._backoff_s * random.uniform(0.5, 1.5)
+        self._backoff_s = min(LONGEST_BACKOFF_S, 2 * self._backoff_s)
+
+    async def _ask_all(
+        self, frames: Sequence[bytes], read: Read[Any], generation: str | None, *, is_fresh: bool
+    ) -> Reply:
+        connection = await self._take(is_fresh=is_fresh)
+        trusts = is_fresh or self._true_repeats >= BELIEVED_REPEATS
+        came: list[bytes] = []
+
+        def read_and_keep(frame: bytes) -> Any:
+            came.append(frame)
+            return read(frame)
+
+        try:
+            if generation is not None and generation != self.generation:
+                raise SessionLostError(
+                    f"The server at {self._endpoint.name} was restarted or lost; the state that "
+                    f"it kept for this attempt is gone."
+                )
+            answers = [
+                await self._ask(connection, frame, read_and_keep, trusts_repeats=trusts)
+                for frame in frames
+            ]
+        finally:
+            self._give_back(connection)
+        return Reply(answers=answers, frames=came, source=connection.source)
+
+    async def _ask(
+        self, connection: Connection, frame: bytes, read: Read[Any], *, trusts_repeats: bool = True
+    ) -> Any:
+        alone_s = self._config.timeout_s
+        if not self._has_answered:
+            alone_s = max(alone_s, self._config.ready_timeout_s)  # its first answer may compile
+        timeout_s = alone_s * (self._in_flight + 1)
+        self._in_flight += 1
+        try:
+            answer = await connection.ask(frame, timeout_s, read, trusts_repeats=trusts_repeats)
+        except Repeated:
+            raise
+        except Dropped:
+            self._drops += 1
+            self._has_answered = False
+            raise
+        finally:
+            self._in_flight -= 1
+        self._has_answered = True
+        return answer
+
+    # -- The pool of connections -----------------------------------------------------------------
+
+    @property
+    def _limit(self) -> int:
+        if self._config.connections:
+            return self._config.connections
+        if self.announcement is None:
+            return STOCK_CONNECTIONS
+        spec = self.announcement.spec
+        return spec.concurrency * spec.max_batch if self._is_row_wise else spec.concurrency + 1
+
+    async def _take(self, *, is_fresh: bool = False) -> Connection:
+        """An idle connection, or a new one; with `is_fresh` always a new one."""
+        await self._wait_for_turn()
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_open and not is_fresh:
+                return connection
+            self._open -= 1
+            self._lost += 1
+            if connection.is_open:
+                connection.abort()  # to make room for a fresh one
+                break
+            self._drops += 1
+        self._open += 1
+        self._opened += 1
+        try:
+            connection = await Connection.open(self._endpoint, self._opened)
+        except BaseException:
+            self._give_back(None)
+            raise
+        self._living = [one for one in self._living if one.is_open] + [connection]
+        if self._lost:
+            self._lost -= 1
+            self.reconnects += 1
+        self.announcement = connection.announcement
+        self.retry_at, self._backoff_s, self.outage_since = 0.0, FIRST_BACKOFF_S, None
+        for _ in range(self._limit - self._open):
+            self._wake_next()  # the server may have announced that it takes more at once
+        try:
+            for greeting in list(self._greetings.values()):
+                await self._ask(connection, greeting, bytes)
+        except BaseException:
+            self._give_back(connection)
+            raise
+        return connection
+
+    async def _wait_for_turn(self) -> None:
+        """Return once a connection is idle, or one more may be made."""
+        while not self._idle and self._open >= self._limit:
+            turn = asyncio.get_running_loop().create_future()
+            self._queue.append(turn)
+            try:
+                await turn
+            except BaseException:
+                if turn.done() and not turn.cancelled():
+                    self._wake_next()  # it was ours, and we shall not use it
+                raise
+
+    def _give_back(self, connection: Connection | None) -> None:
+        """Return a connection to the pool; None where it could not be made. This never waits: a
+        cancelled question must not keep a connection from others."""
+        if connection is not None and connection.is_open:
+            self._idle.append(connection)
+        else:
+            self._open -= 1
+            self._lost += connection is not None
+        self._wake_next()
+
+    def _wake_next(self) -> None:
+        while self._queue:
+            turn = self._queue.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return

@@ -23,10 +23,13 @@ from hocket.core.data import Array
 from hocket.errors import WireError
 
 WORTH_BYTES = 1 << 17
-"""Smaller requests travel just as fast."""
+"""Bytes of arrays from which sharing pays: smaller requests travel just as fast over the socket."""
 _NAME = "hocket-arrays"
 _ALIGNMENT = 64
+"""Bytes: a cache line, so that no array begins inside of another's."""
 _KEPT = 8
+"""Free files that a client keeps for its next requests; a server keeps four times as many mapped.
+Chosen by hand; no benchmark row."""
 
 
 class SharedArraysError(WireError):
@@ -45,13 +48,13 @@ def this_machine() -> str | None:
 
 
 class SharedArrays:
-    """The client's side: places arrays, and says where."""
+    """The client's side: copies arrays into memory files, and describes where they are."""
 
     def __init__(self) -> None:
         self._free: list[_File] = []
 
-    def place(self, arrays: Mapping[str, Array]) -> Placed:
-        """Copy arrays into a free file, larger than before where need be."""
+    def write(self, arrays: Mapping[str, Array]) -> Written:
+        """Copy arrays into a free file, which grows where need be."""
         layout: list[tuple[str, tuple[int, ...], str, int]] = []
         end = 0
         for key, value in arrays.items():
@@ -66,23 +69,23 @@ class SharedArrays:
             "file": [file.serial, file.size],
             "layout": layout,
         }
-        return Placed(file, description)
+        return Written(file, description)
 
-    def release(self, placed: Placed) -> None:
+    def release(self, written: Written) -> None:
         """The reply has come: the file may be used again."""
         if len(self._free) < _KEPT:
-            self._free.append(placed.file)
+            self._free.append(written.file)
         else:
-            placed.file.close()
+            written.file.close()
 
     def close(self) -> None:
-        """Give all of it back."""
+        """Close the free files."""
         while self._free:
             self._free.pop().close()
 
 
 class _File:
-    """One anonymous memory file."""
+    """One anonymous memory file, and this process's map of it."""
 
     _serials = itertools.count(int.from_bytes(os.urandom(5), "little") << 16)
 
@@ -104,7 +107,7 @@ class _File:
         os.close(self.number)
 
 
-class Placed:
+class Written:
     """Arrays in a file, and the description that the server is sent."""
 
     __slots__ = ("description", "file")
@@ -119,7 +122,7 @@ class Placed:
 
 
 class SharedReader:
-    """The server's side: read-only views of what clients placed."""
+    """The server's side: read-only views of what clients wrote."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -129,8 +132,8 @@ class SharedReader:
         """The arrays that a description names; SharedArraysError where it names none."""
         try:
             serial, size = description["file"]
-            place = (str(description["path"]), int(serial), int(size))
-            found = self._maps.get(place) or self._open(place)
+            file = (str(description["path"]), int(serial), int(size))
+            found = self._maps.get(file) or self._open(file)
             arrays = {}
             for key, shape, name, offset in description["layout"]:
                 dtype = np.dtype(str(name))
@@ -144,8 +147,8 @@ class SharedReader:
             raise SharedArraysError(f"Shared arrays cannot be read: {exc!r}") from exc
         return arrays
 
-    def _open(self, place: tuple[str, int, int]) -> mmap.mmap:
-        path, _, size = place
+    def _open(self, file: tuple[str, int, int]) -> mmap.mmap:
+        path, _, size = file
         if not re.fullmatch(r"/proc/\d+/fd/\d+", path) or not 0 < size <= self._max_bytes:
             raise ValueError(f"{path!r} with {size} bytes is not for sharing")
         number = os.open(path, os.O_RDONLY)
@@ -161,5 +164,5 @@ class SharedReader:
             os.close(number)
         while len(self._maps) >= 4 * _KEPT:
             del self._maps[next(iter(self._maps))]
-        self._maps[place] = found
+        self._maps[file] = found
         return found

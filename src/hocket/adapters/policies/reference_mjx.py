@@ -19,6 +19,7 @@ _DT = 0.05
 _LINK = 0.3
 _SHOULDER_Z = 0.3
 _REACH_SPEED, _PUSH_SPEED = 2.0, 4.0
+# Chosen by hand; a test asks for a success rate of at least 0.8 with them. No benchmark row.
 _STRIDE = 0.015
 """Metres that the hand moves in a step while it pushes."""
 _CONTACT = 0.06 + np.sqrt(0.052**2 - 0.035**2)
@@ -57,7 +58,6 @@ class MjxReference:
         )
 
     def infer(self, batch: Batch) -> Actions:
-        """Policy: a chunk for each row."""
         state = np.asarray(batch.arrays[KEY], np.float64)
         plans = {12: reach, 10: push}
         if state.shape[1] not in plans:
@@ -68,7 +68,7 @@ class MjxReference:
         return Actions(plans[state.shape[1]](state, self._length))
 
     def close(self) -> None:
-        """Policy: nothing to let go of."""
+        """Nothing is held."""
 
 
 def reach(state: Array, length: int) -> Array:
@@ -90,7 +90,7 @@ def push(state: Array, length: int) -> Array:
     joints, block, goal = state[:, :3].copy(), state[:, 6:8].copy(), state[:, 8:10]
     chunk = np.empty((len(state), length, 3))
     for step in range(length):
-        wrist, heading, block = _next_place(_wrist(joints), block, goal)
+        wrist, heading, block = _next_pose(_wrist(joints), block, goal)
         shoulder, elbow = _two_links(wrist[:, 0], wrist[:, 1], joints[:, 1])
         target = np.stack([shoulder, elbow, heading - shoulder - elbow], axis=1)
         chunk[:, step] = np.clip(_wrapped(target - joints) / (_PUSH_SPEED * _DT), -1.0, 1.0)
@@ -98,7 +98,7 @@ def push(state: Array, length: int) -> Array:
     return chunk
 
 
-def _next_place(wrist: Array, block: Array, goal: Array) -> tuple[Array, Array, Array]:
+def _next_pose(wrist: Array, block: Array, goal: Array) -> tuple[Array, Array, Array]:
     """Where the wrist should be after a step, facing where, and where the block will be then."""
     away = wrist - block
     near, angle = np.hypot(away[:, 0], away[:, 1]), np.arctan2(away[:, 1], away[:, 0])
@@ -115,9 +115,9 @@ def _next_place(wrist: Array, block: Array, goal: Array) -> tuple[Array, Array, 
     stride = np.minimum(_STRIDE, np.maximum(left, 0.0) + np.maximum(near - _CONTACT, 0.0))
     distance = np.where(is_behind, near - stride, orbit)
     angle = np.where(is_behind, angle + 0.3 * off, around)
-    place = block + distance[:, None] * _unit(angle)
+    target = block + distance[:, None] * _unit(angle)
     pushed = np.where(is_behind & (distance < _CONTACT), _CONTACT - distance, 0.0)
-    return place, angle + np.pi, block - pushed[:, None] * _unit(angle)
+    return target, angle + np.pi, block - pushed[:, None] * _unit(angle)
 
 
 def _wrist(joints: Array) -> Array:

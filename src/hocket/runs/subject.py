@@ -1,0 +1,122 @@
+"""What is run in what: the one value that every verb begins with."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from hocket.core import plugins
+from hocket.errors import ConfigError
+
+SubjectT = TypeVar("SubjectT", bound="Subject")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """Envs and a policy by name, with their settings, interpreters, runtime and devices.
+
+    `hocket.runs.assembly.Assembly` turns it into suites, workers and a policy. The configurations
+    of evaluation and training are subjects with more fields, so that nobody has to forge one to
+    use that.
+    """
+
+    noun: ClassVar[str] = "A run"
+    """What messages call whoever has such a configuration."""
+
+    env: tuple[str, ...]
+    """What to run in: metaworld:mt10 (a suite), metaworld:reach-v3 (one task), gym:ANY-ID, or your
+    own as package.module:factory. Several, separated by commas, make one run."""
+    policy: str
+    """What decides: reference (bundled), metaworld-expert, random, zero, or your own class or
+    factory as package.module:attr."""
+    env_python: str | None = None
+    """Interpreter for the simulators, where they need another one (3.10 or later) than this:
+    path/to/venv/bin/python. hocket need not be installed there."""
+    policy_python: str | None = None
+    """Interpreter for the policy, where it needs another one than this. hocket need not be
+    installed there."""
+    policy_devices: tuple[str, ...] = ()
+    """Put a copy of the policy on each of these (cuda:0,cuda:1); they infer at the same time."""
+    runtime: str = "auto"
+    """Where workers live, by the name of a runtime. auto: in this process for one lane and for
+    batched simulators, else in processes of this machine."""
+    env_config: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the envs; each env takes those that it has."""
+    policy_config: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the policy."""
+
+    def __post_init__(self) -> None:
+        for name, hint in get_type_hints(type(self)).items():
+            if get_origin(hint) is not ClassVar and not _is_of(getattr(self, name), hint):
+                raise ConfigError(
+                    f"{name} is {getattr(self, name)!r}; it must be {_described(hint)}."
+                )
+        if not self.env:
+            raise ConfigError("No env is named. Give one, as in --env metaworld:mt10.")
+        if len(set(self.env)) < len(self.env):
+            raise ConfigError(f"An env is named twice in {', '.join(self.env)}.")
+
+    def to_plain(self) -> dict[str, Any]:
+        """The fields as values that YAML and JSON know."""
+        plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {key: _plain(value) for key, value in plain.items()}
+
+    @classmethod
+    def from_plain(cls: type[SubjectT], plain: Mapping[str, Any]) -> SubjectT:
+        """A configuration out of plain values; unknown keys are errors."""
+        known = [f.name for f in dataclasses.fields(cls)]
+        for key in plain:
+            if key not in known:
+                raise ConfigError(
+                    f"{cls.noun} has no setting {key!r}.{plugins.did_you_mean(key, known)}"
+                )
+        values = dict(plain)
+        for key in ("env", "policy_devices"):
+            value = values.get(key)
+            if isinstance(value, str):
+                values[key] = tuple(part for part in value.split(",") if part)
+            elif value is not None:
+                values[key] = tuple(value)
+        try:
+            return cls(**values)
+        except TypeError as exc:
+            raise ConfigError(f"The configuration is wrong: {exc}") from exc
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (tuple, list)):
+        return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return value
+
+
+def _is_of(value: Any, hint: Any) -> bool:
+    """Whether a value is of the type that a field of the configuration has."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return value in inner
+    if origin in (Union, types.UnionType):
+        return any(_is_of(value, part) for part in inner)
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_is_of(part, inner[0]) for part in value)
+    if hint is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, origin or hint)
+
+
+def _described(hint: Any) -> str:
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return " or ".join(map(repr, inner))
+    if origin in (Union, types.UnionType):
+        return ", or ".join(_described(part) for part in inner)
+    if origin is tuple:
+        return "a list of names"
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+    return words.get(hint, "nothing" if hint is type(None) else "a mapping of names to values")
