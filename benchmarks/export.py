@@ -26,11 +26,9 @@ from typing import Any
 import numpy as np
 
 import hocket
-from hocket.runs.export.chosen import Choice, open_chosen
+from hocket.records.video.encoder import read_pictures
+from hocket.runs.export import Choice, ExportConfig, Silent, open_chosen
 from hocket.runs.export.demonstrations import Demonstrations
-from hocket.runs.export.exporting import ExportConfig
-from hocket.runs.export.pictures import pictures
-from hocket.runs.export.watching import Silent
 
 HERE = Path(__file__).parent
 LEROBOT = HERE.parent / "venvs" / "lerobot" / "bin" / "python"
@@ -38,7 +36,7 @@ WRITERS = (("h264", "streaming"), ("h264", "png"), ("libsvtav1", "png"))
 _MEASURE = """
 import json, resource, sys, time
 from pathlib import Path
-from hocket.runs.export.exporting import export_run
+from hocket.runs.export import export_run
 began, before = time.monotonic(), time.process_time()
 export_run(Path(sys.argv[1]), "lerobot", Path(sys.argv[2]))
 seconds = time.monotonic() - began
@@ -91,7 +89,7 @@ def dump(run: Path, folder: Path) -> None:
         place = folder / f"{number:05d}"
         place.mkdir(parents=True)
         for name, video in demo.cameras.items():
-            np.save(place / f"{name}.npy", np.stack(list(pictures(video, demo.length))))
+            np.save(place / f"{name}.npy", np.stack(list(read_pictures(video, demo.length))))
         np.save(place / "state.npy", demo.observations["observation/state"][:-1].astype(np.float32))
         np.save(place / "action.npy", demo.actions.astype(np.float32))
 

@@ -4,20 +4,20 @@ from pathlib import Path
 
 import numpy as np
 
-from hocket.records.video.contact_sheet import contact_sheet, is_picture, write_png
+from hocket.records.video.pictures import contact_sheet, is_picture, write_png
 
 
 def read_png(path: Path) -> np.ndarray:
     """An independent reading of the one kind of PNG that is written: 8 bits, RGB, no filters."""
     data = path.read_bytes()
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
-    at, parts = 8, {}
+    at, parts = 8, dict[bytes, bytes]()
     while at < len(data):
         (length,) = struct.unpack(">I", data[at : at + 4])
         kind, body = data[at + 4 : at + 8], data[at + 8 : at + 8 + length]
         (checksum,) = struct.unpack(">I", data[at + 8 + length : at + 12 + length])
         assert checksum == zlib.crc32(kind + body)
-        parts[kind] = body
+        parts[kind] = parts.get(kind, b"") + body
         at += 12 + length
     width, height = struct.unpack(">II", parts[b"IHDR"][:8])
     rows = np.frombuffer(zlib.decompress(parts[b"IDAT"]), np.uint8).reshape(height, 1 + 3 * width)

@@ -4,7 +4,7 @@ import pytest
 
 from hocket.core.data import Episode, Outcome, Trial
 from hocket.errors import ConfigError
-from hocket.records.video.selection import Orders, Wish, is_filmed_later
+from hocket.records.video.selection import VideoPlan, VideoSelection, is_rendered_later
 
 PLANNED = [
     Trial(suite=suite, task=task, seed=seed)
@@ -21,53 +21,55 @@ def ended(outcome: Outcome) -> list[Episode]:
 
 
 def test_first_n_counts_each_task_of_each_suite_in_planned_order() -> None:
-    chosen = Wish.parse("first:2").episodes(PLANNED, ended(Outcome.SUCCESS))
+    chosen = VideoSelection.parse("first:2").episodes(PLANNED, ended(Outcome.SUCCESS))
     assert [(e.trial.suite, e.trial.task, e.trial.seed) for e in chosen] == [
         (trial.suite, trial.task, trial.seed) for trial in PLANNED if trial.seed < 2
     ]
-    assert Wish.parse("first:0").episodes(PLANNED, ended(Outcome.SUCCESS)) == []
+    assert VideoSelection.parse("first:0").episodes(PLANNED, ended(Outcome.SUCCESS)) == []
 
 
 def test_failures_are_failures_alone() -> None:
-    wish = Wish.parse("failures")
-    assert len(wish.episodes(PLANNED, ended(Outcome.FAILURE))) == 9
+    failures = VideoSelection.parse("failures")
+    assert len(failures.episodes(PLANNED, ended(Outcome.FAILURE))) == 9
     for outcome in (Outcome.SUCCESS, Outcome.FINISHED, Outcome.ERROR):
-        assert wish.episodes(PLANNED, ended(outcome)) == []
+        assert failures.episodes(PLANNED, ended(outcome)) == []
 
 
-def test_errors_have_nothing_to_film() -> None:
-    assert Wish.parse("all").episodes(PLANNED, ended(Outcome.ERROR)) == []
-    assert len(Wish.parse("all").episodes(PLANNED, ended(Outcome.FINISHED))) == 9
-    assert Wish.parse("none").episodes(PLANNED, ended(Outcome.SUCCESS)) == []
+def test_errors_have_no_video() -> None:
+    assert VideoSelection.parse("all").episodes(PLANNED, ended(Outcome.ERROR)) == []
+    assert len(VideoSelection.parse("all").episodes(PLANNED, ended(Outcome.FINISHED))) == 9
+    assert VideoSelection.parse("none").episodes(PLANNED, ended(Outcome.SUCCESS)) == []
 
 
 @pytest.mark.parametrize("text", ["", "first", "first:", "first:-1", "last:2", "some", "ALL"])
-def test_other_wishes_are_refused(text: str) -> None:
+def test_other_selections_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="none, first:N"):
-        Wish.parse(text)
+        VideoSelection.parse(text)
 
 
 def test_sinks_are_asked_for_video_only_where_it_is_wanted() -> None:
-    orders = Orders(Wish.parse("first:1"), PLANNED, images=False)
-    asked = [dict(orders(trial, 0)) for trial in PLANNED]
+    plan = VideoPlan(VideoSelection.parse("first:1"), PLANNED, images=False)
+    asked = [dict(plan(trial, 0)) for trial in PLANNED]
     assert asked == [{"video": "all"}] * 3 + [{}] * 6
-    assert Orders(Wish.parse("failures"), PLANNED, images=False)(PLANNED[5], 2) == {
+    assert VideoPlan(VideoSelection.parse("failures"), PLANNED, images=False)(PLANNED[5], 2) == {
         "video": "failures"
     }
-    assert Orders(Wish.parse("none"), PLANNED, images=True)(PLANNED[0], 0) == {"images": "all"}
+    assert VideoPlan(VideoSelection.parse("none"), PLANNED, images=True)(PLANNED[0], 0) == {
+        "images": "all"
+    }
 
 
 def test_trials_that_are_planned_later_count_too() -> None:
     planned = PLANNED[:3]
-    orders = Orders(Wish.parse("first:2"), planned, images=False)
-    assert orders(PLANNED[0], 0)
+    plan = VideoPlan(VideoSelection.parse("first:2"), planned, images=False)
+    assert plan(PLANNED[0], 0)
     planned.extend(PLANNED[3:])
-    assert orders(PLANNED[3], 0)
-    assert not orders(PLANNED[6], 0)
+    assert plan(PLANNED[3], 0)
+    assert not plan(PLANNED[6], 0)
 
 
-def test_only_what_can_be_restored_and_observed_is_filmed_later() -> None:
-    assert is_filmed_later(("deferred", "snapshot", "cameras"))
-    assert not is_filmed_later(("snapshot",))
-    assert not is_filmed_later(("deferred", "cameras"))
-    assert not is_filmed_later(("deferred", "snapshot", "batched"))
+def test_only_what_can_be_restored_and_observed_is_rendered_later() -> None:
+    assert is_rendered_later(("deferred", "snapshot", "cameras"))
+    assert not is_rendered_later(("snapshot",))
+    assert not is_rendered_later(("deferred", "cameras"))
+    assert not is_rendered_later(("deferred", "snapshot", "batched"))

@@ -81,7 +81,7 @@ def test_an_env_without_states_leaves_no_file(tmp_path: Path) -> None:
 
 
 def test_states_of_attempts_that_nobody_films_can_be_left_out(tmp_path: Path) -> None:
-    sink = StatesSink("", StatesConfig(only_filmed=True))
+    sink = StatesSink("", StatesConfig(only_with_video=True))
     for record, is_kept in (({}, False), ({"video": "all"}, True), ({"images": "all"}, True)):
         assert sink.needs_of(TaskInfo(name=""), record, ()).states is is_kept
         track = sink.open(start(tmp_path / str(record), **record))

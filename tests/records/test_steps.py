@@ -11,14 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from hocket.core.contracts.recorder import AttemptStart, Sink, StepRecord
-from hocket.core.data import Array, Episode, Outcome, TaskInfo, Trial
+from hocket.core.data import Episode, Outcome, TaskInfo, Trial
 from hocket.core.events import AttemptsBegan, EpisodesSealed
 from hocket.errors import ObservationError, RunFolderError
 from hocket.records.ledger import Ledger
+from hocket.records.states import save_states
 from hocket.records.steps import (
     FILE,
     StepRows,
-    StepsConfig,
     StepsSink,
     StepsTrack,
     load_steps,
@@ -28,8 +28,8 @@ from hocket.records.steps import (
 TRIAL = Trial(suite="toy", task="reach", seed=4)
 
 
-def track(root: Path, config: StepsConfig | None = None, attempt: int = 0) -> StepsTrack:
-    sink: Sink = StepsSink("", config)
+def track(root: Path, attempt: int = 0) -> StepsTrack:
+    sink: Sink = StepsSink()
     folder = root / "episodes" / TRIAL.slug / str(attempt)
     found = sink.open(
         AttemptStart(
@@ -50,7 +50,6 @@ def record(
     *,
     size: int = 2,
     seen: bool = False,
-    state: Array | None = None,
     success: bool | None = None,
     ended: bool = False,
 ) -> StepRecord:
@@ -64,7 +63,7 @@ def record(
         chunk=(step - 1) // 2,
         age=step % 2,
         observation={"observation/state": np.array([step, -step], np.float32)} if seen else None,
-        state=state,
+        state=None,
     )
 
 
@@ -147,32 +146,10 @@ def test_recorded_values_are_copies_of_what_the_env_reuses(tmp_path: Path) -> No
     assert [row["state"] for row in rows] == [None, [1.0] * 3, [2.0] * 3]
 
 
-def test_simulator_states_lie_beside_the_videos(tmp_path: Path) -> None:
-    steps = track(tmp_path)
-    for step in range(4):
-        steps.step(record(step, state=np.array([step, 1e-300, np.pi])))
-    files = [Path(file) for file in steps.seal(Outcome.SUCCESS)]
-    assert [file.name for file in files] == [FILE, "states.npy"]
-    states = np.load(files[1], allow_pickle=False)
-    assert states.tolist() == [[step, 1e-300, np.pi] for step in range(4)]
-
-
-def test_states_are_kept_whole_or_not_at_all(tmp_path: Path) -> None:
-    steps = track(tmp_path)
-    steps.step(record(0, state=np.zeros(3)))
-    steps.step(record(1))
-    assert [Path(file).name for file in steps.seal(Outcome.SUCCESS)] == [FILE]
-    without = track(tmp_path, StepsConfig(snapshots=False), attempt=1)
-    without.step(record(0, state=np.zeros(3)))
-    assert [Path(file).name for file in without.seal(Outcome.SUCCESS)] == [FILE]
-
-
 def test_sink_asks_only_for_what_it_keeps() -> None:
-    assert StepsSink().needs.states
+    assert not StepsSink().needs.states
     assert not StepsSink().needs.observations
     assert not StepsSink().needs.cameras
-    needs = StepsSink("", StepsConfig(every_state=True, snapshots=False)).needs
-    assert (needs.observations, needs.states) == (True, False)
 
 
 def test_action_that_changes_its_size_is_an_error(tmp_path: Path) -> None:
@@ -218,16 +195,18 @@ def test_committed_episode_gives_up_its_file_and_keeps_its_states(tmp_path: Path
         ledger.on(AttemptsBegan(time=0.0, lanes=[0], trials=[TRIAL], attempts=[0]))
         steps = track(tmp_path)
         for step in range(3):
-            steps.step(record(step, state=np.zeros(2)))
-        files = tuple(str(Path(f).relative_to(tmp_path)) for f in steps.seal(Outcome.SUCCESS))
+            steps.step(record(step))
+        (file,) = (Path(f).relative_to(tmp_path) for f in steps.seal(Outcome.SUCCESS))
+        save_states(tmp_path / file.with_name("states.npz"), np.zeros((3, 2)))
+        files = (str(file), str(file.with_name("states.npz")))
         episode = Episode(
             trial=TRIAL, attempt=0, outcome=Outcome.SUCCESS, steps=2, total_reward=1, files=files
         )
         ledger.on(EpisodesSealed(time=1.0, episodes=[episode]))
         ledger.flush()
         (counted,) = ledger.episodes()
-    assert [Path(file).name for file in counted.files] == ["states.npy"]
-    assert [path.name for path in (tmp_path / files[0]).parent.iterdir()] == ["states.npy"]
+    assert [Path(file).name for file in counted.files] == ["states.npz"]
+    assert [path.name for path in (tmp_path / files[0]).parent.iterdir()] == ["states.npz"]
     assert load_steps(tmp_path, [TRIAL])["step"].to_pylist() == [0, 1, 2]
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from hocket.core.data import Trial
 from hocket.errors import RunFolderError, UsageError
-from hocket.results.compare.paired import mcnemar
-from hocket.results.compare.runs import RunComparison, Side, compare_runs
-from hocket.results.compare.sequential import PairedSequentialTest
+from hocket.results.compare import RunComparison, Side, compare_runs
+from hocket.results.paired import mcnemar
+from hocket.results.sequential import PairedSequentialTest
 from support.recorded_runs import ERROR, FAILURE, FINISHED, SUCCESS, Choice, plan, record_run
 
 TASKS = ["push", "reach"]

@@ -28,7 +28,8 @@ from hocket.core.events import (
     SpecLearned,
     WorkerChanged,
 )
-from hocket.results.progress import Progress, Tally, clock, lines
+from hocket.results.progress import Progress, clock, lines
+from hocket.results.tally import Tally
 
 TRIALS = [Trial(suite="s", task="t", seed=seed) for seed in range(20)]
 CHUNK = Chunk(actions=np.zeros((4, 2)), version=0, source="p")
@@ -90,7 +91,7 @@ def failed(error: str, *, attempt: int = 0) -> AttemptFailed:
 def tally_of(*events: Event) -> Tally:
     tally = Tally()
     for event in events:
-        tally.add(event)
+        tally.on(event)
     return tally
 
 
@@ -106,7 +107,7 @@ def test_speeds_are_those_of_the_last_seconds() -> None:
     for second in range(2, 42):
         steps = 1000 if second < 20 else 8
         events += [batch(second, lost=1), executed(second, steps=[steps], busy=[1.0])]
-    speed = tally_of(*events).speed
+    speed = tally_of(*events).speed()
     assert speed is not None
     assert speed.steps_per_s == pytest.approx(8, rel=0.15)
     assert speed.mean_batch == pytest.approx(1.0), "a row that failed is no chunk"
@@ -118,8 +119,8 @@ def test_time_left_counts_from_the_first_batch_and_without_what_was_done_before(
     carried = ended(0.0, *[Outcome.SUCCESS] * 10).episodes
     tally = tally_of(started(done=carried))
     assert tally.left_s is None
-    tally.add(batch(100.5))
-    tally.add(ended(110.0, Outcome.SUCCESS, Outcome.FAILURE, first=10))
+    tally.on(batch(100.5))
+    tally.on(ended(110.0, Outcome.SUCCESS, Outcome.FAILURE, first=10))
     assert tally.done == 12
     assert tally.left_s == pytest.approx(8 * 10.0 / 2)
 
@@ -129,7 +130,7 @@ def test_phases_follow_the_run() -> None:
     seen = [tally.phase]
     ready = LanesReady(time=1.0, lanes=[0], trials=TRIALS[:1], attempts=[0])
     for event in (started(), ready, batch(3.0), ready, RunEnded(time=9, complete=True, notes={})):
-        tally.add(event)
+        tally.on(event)
         seen.append(tally.phase)
     assert seen == [
         "preparing",
@@ -147,7 +148,7 @@ def test_workers_that_went_are_no_longer_up() -> None:
         for lane, state in ((0, "starting"), (0, "up"), (1, "up"), (1, "lost"))
     ]
     tally = tally_of(started(), *changes)
-    assert tally.workers_up == 1
+    assert tally.lanes_up == 1
     assert any("1 of 4 lanes are up" in line for line in lines(tally))
 
 

@@ -13,7 +13,7 @@ from scipy.integrate import quad
 from scipy.stats import beta
 
 from hocket.errors import MissingExtraError
-from hocket.results.compare.sequential import PairedSequentialTest, StepSequentialTest
+from hocket.results.sequential import PairedSequentialTest, StepSequentialTest
 
 
 @given(st.integers(0, 40), st.integers(0, 40), st.sampled_from([1.0, 2.0]))

@@ -26,14 +26,6 @@ def test_wilson_agrees_with_scipy(count: tuple[int, int], level: float) -> None:
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=1e-9)
 
 
-@given(counts, levels)
-def test_clopper_pearson_agrees_with_scipy(count: tuple[int, int], level: float) -> None:
-    found = stats.clopper_pearson(*count, level=level)
-    expected = binomtest(*count).proportion_ci(level, method="exact")
-    assert found is not None
-    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=1e-9)
-
-
 @given(counts)
 def test_wilson_holds_the_rate_and_stays_between_0_and_1(count: tuple[int, int]) -> None:
     found = stats.wilson(*count)
@@ -64,10 +56,7 @@ def test_nothing_has_no_rate_no_interval_no_mean() -> None:
     nothing = stats.rate(0, 0)
     assert (nothing.n, nothing.value, nothing.interval) == (0, None, None)
     assert nothing.errors_as_failures is None
-    assert stats.clopper_pearson(0, 0) is None
     assert stats.mean([]) == stats.Mean(n=0, value=None, std=None, interval=None)
-    assert stats.quantiles([]).values is None
-    assert stats.stratified_rate([], []).value is None
 
 
 def test_one_value_has_a_mean_but_no_spread() -> None:
@@ -96,45 +85,10 @@ def test_a_level_that_is_no_probability_is_refused() -> None:
         stats.wilson(1, 2, level=1.5)
 
 
-def test_quantiles_carry_their_n_and_probabilities() -> None:
-    found = stats.quantiles(range(101), (0.1, 0.5))
-    assert (found.n, found.probabilities, found.values) == (101, (0.1, 0.5), (10.0, 50.0))
-
-
-@given(st.lists(counts, min_size=1, max_size=8))
-def test_stratified_rate_is_the_mean_of_rates_and_within_its_interval(
-    tasks: list[tuple[int, int]],
-) -> None:
-    won, n = zip(*tasks, strict=True)
-    found = stats.stratified_rate(won, n)
-    assert (found.n, found.tasks) == (sum(n), len(n))
-    assert found.value == pytest.approx(np.mean(np.array(won) / np.array(n)))
-    assert found.interval is not None
-    assert found.value is not None
-    assert 0 <= found.interval.low <= found.value + 1e-9
-    assert found.value - 1e-9 <= found.interval.high <= 1
-
-
-def test_stratified_rate_of_one_task_is_wilsons() -> None:
-    assert stats.stratified_rate([7], [10]).interval == stats.wilson(7, 10)
-
-
-def test_fixed_tasks_that_differ_narrow_the_interval() -> None:
-    alike = stats.stratified_rate([25, 25], [50, 50]).interval
-    opposed = stats.stratified_rate([49, 1], [50, 50]).interval
-    assert alike is not None
-    assert opposed is not None
-    assert opposed.high - opposed.low < 0.5 * (alike.high - alike.low)
-
-
-def test_tasks_without_episodes_are_left_out_of_the_mean() -> None:
-    assert stats.stratified_rate([5, 0], [10, 0]).value == 0.5
-
-
 def test_importing_the_statistics_imports_no_scipy() -> None:
     code = (
-        "import sys, hocket.results.stats, hocket.results.compare.paired;"
-        "import hocket.results.compare.sequential, hocket.results.report;"
+        "import sys, hocket.results.stats, hocket.results.paired;"
+        "import hocket.results.sequential, hocket.results.report;"
         "hocket.results.stats.rate(3, 5);"
         "sys.exit(any(name.split('.')[0] in ('scipy', 'rich', 'torch') for name in sys.modules))"
     )

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from hocket.core import plugins
@@ -21,6 +20,7 @@ from hocket.engine.scheduler import Scheduler, SchedulerConfig
 from hocket.engine.trials import TrialQueue
 from hocket.records.chunks import ChunkRows, load_chunks
 from hocket.records.ledger import Ledger, LedgerConfig
+from hocket.records.states import load_states
 from hocket.records.steps import StepRows, load_steps
 from hocket.workers.fleet import Fleet, FleetConfig
 
@@ -31,7 +31,7 @@ def run(ledger: Ledger, env_config: dict[str, Any], *, lanes: int = 3, retries: 
     inference = Inference([policy], ["scripted"])
     worker = WorkerSpec(
         suites={"toy": Ref(name="toy", config=env_config)},
-        sinks=(Ref(name="steps"),),
+        sinks=(Ref(name="steps"), Ref(name="states")),
         folder=str(ledger.folder.root),
     )
     runtime = plugins.build("runtimes", "local")
@@ -79,8 +79,8 @@ def check(root: Path, episode: Episode) -> None:
         times = [row[name] for name in ("requested", "batched", "inferred", "delivered")]
         assert times == sorted(times)
         assert row["executed"] > row["delivered"]
-    (states,) = [file for file in episode.files if file.endswith("states.npy")]
-    assert len(np.load(root / states, allow_pickle=False)) == episode.steps + 1
+    (states,) = episode.files
+    assert len(load_states(root / states)) == episode.steps + 1
 
 
 def test_counted_episodes_have_their_steps_and_chunks(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hocket.core.events import EpisodeFilmed, Event, Noted
 from hocket.records.folder import RunFolder, temporary
 from hocket.records.ledger import LedgerView
 from hocket.records.video.sink import videos_in
-from hocket.runs.video import FilmConfig, plan_shoot, sinks_of
+from hocket.runs.video import RenderConfig, plan_render, sinks_of
 
 
 class Heard:
@@ -137,15 +137,15 @@ def test_a_film_that_was_interrupted_between_two_cameras_is_made_again(tmp_path:
         episodes = ledger.episodes()
     place = folder.attempt(episodes[0].trial, 0)
     (place / "image.mp4").touch()
-    there = plan_shoot(folder, episodes, FilmConfig())
+    there = plan_render(folder, episodes, RenderConfig())
     assert [episode.trial.seed for episode in there.there] == [0]
     temporary(place / "wrist_image.mp4").touch()
-    again = plan_shoot(folder, episodes, FilmConfig())
+    again = plan_render(folder, episodes, RenderConfig())
     assert len(again.jobs) == 4
-    one = plan_shoot(folder, episodes, FilmConfig(cameras=("observation/wrist_image",)))
+    one = plan_render(folder, episodes, RenderConfig(cameras=("observation/wrist_image",)))
     assert len(one.jobs) == 4
     episodes[1:] = []
-    assert len(plan_shoot(folder, episodes, FilmConfig(again=True)).jobs) == 1
+    assert len(plan_render(folder, episodes, RenderConfig(again=True)).jobs) == 1
 
 
 def test_sinks_are_no_more_than_is_asked_for() -> None:
@@ -173,6 +173,6 @@ def test_what_rows_did_is_filmed_from_their_states(tmp_path: Path) -> None:
 
 
 def test_of_simulators_that_have_rows_alone_no_film_is_expected(tmp_path: Path) -> None:
-    heard = evaluate(tmp_path / "run", env="vector:envs.test_vector:Pendulums")
+    heard = evaluate(tmp_path / "run", env="vector:adapters.envs.test_vector:Pendulums")
     assert not [text for text in heard.notes if "film" in text]
     assert not any(filmed(tmp_path / "run").values())

@@ -37,7 +37,7 @@ def check_counted(root: Path) -> dict[Trial, int]:
         assert episode == episode_of(trial, episode.attempt, episode.files)
         assert own_steps == list(range(steps_of(trial) + 1))
         assert own_chunks == list(range(episode.chunks))
-        assert [Path(file).name for file in episode.files] == ["states.npy"]
+        assert [Path(file).name for file in episode.files] == ["states.npz"]
         assert (root / episode.files[0]).is_file()
     assert not steps
     assert not chunks

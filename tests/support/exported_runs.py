@@ -11,7 +11,7 @@ from hocket.core.data import Array, Episode
 from hocket.records.ledger import LedgerView
 from hocket.records.steps import load_steps
 from hocket.runs.evaluation import evaluate
-from hocket.runs.export.exporting import ExportConfig, export_run
+from hocket.runs.export import ExportConfig, export_run
 from hocket.testing.toy import CAMERAS, ToyConfig, ToySuite
 
 TOY: dict[str, Any] = {"length_min": 5, "length_max": 19, "image_size": 24}

@@ -32,6 +32,7 @@ from hocket.core.events import (
 from hocket.records.chunks import ChunkRows
 from hocket.records.folder import RunFolder
 from hocket.records.ledger import Ledger, LedgerConfig
+from hocket.records.states import StatesSink
 from hocket.records.steps import StepRows, StepsSink
 
 PER_CHUNK = 3
@@ -97,7 +98,7 @@ def open_run(root: Path, *, resume: bool, trials: Sequence[Trial] = ()) -> Ledge
 
 
 def seal_steps(folder: RunFolder, trial: Trial, attempt: int) -> list[str]:
-    """What a worker's sink does with an attempt; the files, relative to the run folder."""
+    """What a worker's sinks do with an attempt; the files, relative to the run folder."""
     start = AttemptStart(
         trial=trial,
         attempt=attempt,
@@ -106,26 +107,27 @@ def seal_steps(folder: RunFolder, trial: Trial, attempt: int) -> list[str]:
         folder=str(folder.attempt(trial, attempt)),
         record={},
     )
-    track = StepsSink().open(start)
+    tracks = (StepsSink().open(start), StatesSink().open(start))
     for step in range(steps_of(trial) + 1):
         is_last = step == steps_of(trial)
-        track.step(
-            StepRecord(
-                step=step,
-                action=np.array([trial.seed, step]) if step else None,
-                reward=reward_of(trial, step) if step else 0.0,
-                terminated=is_last and bool(trial.seed % 2),
-                truncated=is_last and not trial.seed % 2,
-                success=None if step == 0 else is_last,
-                chunk=(step - 1) // PER_CHUNK,
-                age=(step - 1) % PER_CHUNK + 1 if step else 0,
-                observation={"observation/state": np.array([step, 0.5, 1.0])}
-                if step % PER_CHUNK == 0
-                else None,
-                state=np.array([step, trial.seed], np.float64),
-            )
+        record = StepRecord(
+            step=step,
+            action=np.array([trial.seed, step]) if step else None,
+            reward=reward_of(trial, step) if step else 0.0,
+            terminated=is_last and bool(trial.seed % 2),
+            truncated=is_last and not trial.seed % 2,
+            success=None if step == 0 else is_last,
+            chunk=(step - 1) // PER_CHUNK,
+            age=(step - 1) % PER_CHUNK + 1 if step else 0,
+            observation={"observation/state": np.array([step, 0.5, 1.0])}
+            if step % PER_CHUNK == 0
+            else None,
+            state=np.array([step, trial.seed], np.float64),
         )
-    return [str(Path(file).relative_to(folder.root)) for file in track.seal(Outcome.FINISHED)]
+        for track in tracks:
+            track.step(record)
+    files = [file for track in tracks for file in track.seal(Outcome.FINISHED)]
+    return [str(Path(file).relative_to(folder.root)) for file in files]
 
 
 @dataclass(slots=True)

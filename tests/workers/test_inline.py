@@ -87,7 +87,7 @@ def test_describe_needs_no_process() -> None:
 
 def test_recycling_closes_the_env_and_plays_on(tmp_path: Path) -> None:
     toy = {"length_min": 3, "length_max": 9}
-    sinks = (Ref(name="steps", config={"snapshots": False}),)
+    sinks = (Ref(name="steps"),)
     with Rig(toy=toy) as rig:
         expected = rig.play(trials(3))
     with Rig(

@@ -55,7 +55,7 @@ def run(arguments: Sequence[str]) -> int:
     from hocket.results.progress import Progress
     from hocket.runs.collect import CollectConfig, collect
     from hocket.runs.config import EvalConfig
-    from hocket.runs.export.exporting import ExportConfig
+    from hocket.runs.export import ExportConfig
 
     flags: Collect = parsed.flags
     config = CollectConfig(

@@ -14,7 +14,7 @@ from tyro.conf import Positional, arg
 from hocket.cli.flags import parse
 
 if TYPE_CHECKING:
-    from hocket.results.compare.runs import RunComparison
+    from hocket.results.compare import RunComparison
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,12 +41,12 @@ def run(arguments: Sequence[str]) -> int:
     """Compare; 0 whichever is better."""
     flags: Compare = parse(Compare, arguments, verb="compare")
     from hocket import cli
-    from hocket.results.compare.runs import Side, compare_runs
+    from hocket.results.compare import Side, compare_runs
 
     a, b = Side.open(flags.a), Side.open(flags.b)
     found = compare_runs(a, b, tasks_as=flags.tasks_as, common=flags.common)
     if flags.html is not None:
-        from hocket.results.page import write_compare_page
+        from hocket.results.page.compare_page import write_compare_page
 
         write_compare_page(found, flags.html)
     if flags.json:

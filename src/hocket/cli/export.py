@@ -56,8 +56,7 @@ def run(arguments: Sequence[str]) -> int:
     """Export."""
     flags: Export = parse(Export, arguments, verb="export")
     from hocket import cli
-    from hocket.runs.export.chosen import Choice
-    from hocket.runs.export.exporting import ExportConfig, export_run
+    from hocket.runs.export import Choice, ExportConfig, export_run
 
     outcomes = (*flags.outcome, *(["success"] if flags.successes else []))
     config = ExportConfig(

@@ -30,7 +30,7 @@ def run(arguments: Sequence[str]) -> int:
     from rich.console import Console
 
     from hocket import cli
-    from hocket.results.page import FILE_NAME
+    from hocket.results.page.report_page import FILE_NAME
     from hocket.runs.run import rebuild_report
 
     report = rebuild_report(flags.folder)

@@ -16,7 +16,7 @@ from hocket.cli.values import Names
 if TYPE_CHECKING:
     from hocket.core.data import Episode
     from hocket.records.ledger import LedgerView
-    from hocket.records.video.rerender import Filmed
+    from hocket.records.video.rerender import Rendered
     from hocket.runs.config import EvalConfig
 
 
@@ -55,21 +55,21 @@ def run(arguments: Sequence[str]) -> int:
     from hocket.records.ledger import LedgerView
     from hocket.records.video.encoder import Quality, require_encoder
     from hocket.runs.config import EvalConfig
-    from hocket.runs.video import FilmConfig, plan_shoot, shoot
+    from hocket.runs.video import RenderConfig, plan_render, render_videos
 
     require_encoder(Quality(lossless=flags.images).codec)
     with LedgerView.open(flags.folder) as ledger:
         config = EvalConfig.from_plain(ledger.meta()["config"])
         chosen = _choose(flags, config, ledger)
         folder = ledger.folder
-    wanted = FilmConfig(
+    wanted = RenderConfig(
         cameras=flags.camera,
         overlay=flags.overlay or config.video_overlay,
         images=flags.images,
         again=flags.again,
         workers=flags.workers,
     )
-    plan = plan_shoot(folder, chosen, wanted)
+    plan = plan_render(folder, chosen, wanted)
     sys.stderr.write(
         f"{len(plan.jobs)} episodes to film, {len(plan.there)} there already, {len(plan.lost)} "
         f"without states.\n"
@@ -79,26 +79,28 @@ def run(arguments: Sequence[str]) -> int:
             "No states are kept of these: their env cannot be shown again, or the run kept none "
             "(--record none). Such envs are filmed while they run: hocket eval --video all\n"
         )
-    filmed = shoot(config, folder, plan.jobs, wanted, _Teller(len(plan.jobs)))
+    filmed = render_videos(config, folder, plan.jobs, wanted, _Teller(len(plan.jobs)))
     return cli.FAILED if plan.lost or any(some.error for some in filmed) else cli.OK
 
 
 def _choose(flags: Video, config: EvalConfig, ledger: LedgerView) -> list[Episode]:
-    from hocket.records.video.selection import Wish
+    from hocket.records.video.selection import VideoSelection
     from hocket.runs.verify import find_trial
 
     planned, ended = ledger.trials(), ledger.episodes()
-    wishes = []
+    selections = []
     if flags.failures:
-        wishes.append(Wish("failures"))
+        selections.append(VideoSelection("failures"))
     if flags.all:
-        wishes.append(Wish("all"))
+        selections.append(VideoSelection("all"))
     if flags.first is not None:
-        wishes.append(Wish("first", flags.first))
-    if not wishes and not flags.trial:
-        wishes.append(Wish("all") if flags.images else Wish.parse(config.video))
+        selections.append(VideoSelection("first", flags.first))
+    if not selections and not flags.trial:
+        selections.append(
+            VideoSelection("all") if flags.images else VideoSelection.parse(config.video)
+        )
     named = {find_trial(planned, name) for name in flags.trial}
-    chosen = {episode.trial for wish in wishes for episode in wish.episodes(planned, ended)}
+    chosen = {episode.trial for some in selections for episode in some.episodes(planned, ended)}
     return [episode for episode in ended if episode.trial in chosen | named]
 
 
@@ -110,7 +112,7 @@ class _Teller:
         self._done = 0
         self._errors: set[str] = set()
 
-    def __call__(self, filmed: Filmed) -> None:
+    def __call__(self, filmed: Rendered) -> None:
         self._done += 1
         trial = filmed.job.episode.trial.id
         head = f"[{self._done}/{self._total}] {trial}: "

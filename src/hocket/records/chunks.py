@@ -24,8 +24,8 @@ from hocket.core.events import (
     ChunksExecuted,
     Event,
 )
-from hocket.records.folder import Place
-from hocket.records.parquet import load, merge_segments, write_segment
+from hocket.records.folder import FolderLike
+from hocket.records.parquet import load_table, merge_segments, write_segment
 
 SCHEMA = pa.schema(
     [
@@ -52,7 +52,7 @@ SCHEMA = pa.schema(
 
 @dataclass(slots=True)
 class ChunkRow:
-    """A chunk as far as it is known: the policy's side fills a part, the worker's the rest."""
+    """A chunk as far as it is known: the policy's side fills some fields, the worker's the rest."""
 
     chunk: int
     lane: int
@@ -71,8 +71,8 @@ class ChunkRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """An ended episode's chunks."""
+class EpisodeChunks:
+    """The chunks of an ended episode."""
 
     trial: str
     attempt: int
@@ -80,7 +80,7 @@ class Taken:
 
 
 class ChunkRows:
-    """Follows the run, and writes the chunks of the episodes that count: a ledger's RowRecorder.
+    """A RowRecorder that follows the run and writes the chunks of the episodes that count.
 
     Chunks of an attempt that was lost are forgotten when it runs again; those of one that ended
     the trial as ERROR are kept.
@@ -104,11 +104,11 @@ class ChunkRows:
         elif isinstance(event, AttemptFailed) and event.again:
             self._rows.pop((event.trial, event.attempt), None)
 
-    def take(self, episode: Episode) -> Taken:
+    def take(self, episode: Episode) -> EpisodeChunks:
         rows = self._rows.pop((episode.trial, episode.attempt), [])
-        return Taken(episode.trial.id, episode.attempt, rows)
+        return EpisodeChunks(episode.trial.id, episode.attempt, rows)
 
-    def write(self, path: Path, taken: Sequence[Taken]) -> int:
+    def write(self, path: Path, taken: Sequence[EpisodeChunks]) -> int:
         sizes = [len(some.rows) for some in taken]
         rows = [row for some in taken for row in some.rows]
         columns: dict[str, Any] = {
@@ -150,13 +150,13 @@ class ChunkRows:
             row.observe_s = event.observed[i]
 
 
-def load_chunks(place: Place, trials: Collection[Trial] | None = None) -> pa.Table:
-    """The chunks of all episodes that count, or of these trials alone; columns as in SCHEMA."""
-    return load(place, ChunkRows.table, SCHEMA, trials)
+def load_chunks(folder: FolderLike, trials: Collection[Trial] | None = None) -> pa.Table:
+    """The chunks of all episodes that count, or of these trials alone; the columns are SCHEMA's."""
+    return load_table(folder, ChunkRows.table, SCHEMA, trials)
 
 
 def _row(rows: list[ChunkRow], chunk: int, lane: int) -> ChunkRow:
-    """The row of a chunk, found or begun. It is the last one, unless chunks overlap."""
+    """The row of a chunk, begun where there is none. It is the last one, unless chunks overlap."""
     for row in reversed(rows):
         if row.chunk == chunk:
             return row

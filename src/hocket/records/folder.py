@@ -19,30 +19,30 @@ import socket
 import weakref
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Union
 
 from hocket.core.data import Trial
 from hocket.errors import RunFolderError
 
 TEMPORARY = ".tmp"
-"""Suffix of a file that is still being written."""
+"""The suffix of a file that is still being written."""
 ROWS = ".rows"
-"""Suffix of a sink's file whose rows go into a segment: waste once its episode is committed."""
+"""The suffix of a sink's file whose rows go into a segment: waste once its episode is
+committed."""
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """Where everything of one run lies."""
+    """The folder of one run, which knows where everything in it lies."""
 
     root: Path
 
     @classmethod
-    def at(cls, place: Place) -> RunFolder:
+    def at(cls, path: FolderLike) -> RunFolder:
         """The folder itself, or the one at a path (made absolute, so that `chdir` is harmless)."""
-        return place if isinstance(place, RunFolder) else cls(Path(place).absolute())
+        return path if isinstance(path, RunFolder) else cls(Path(path).absolute())
 
     @property
     def ledger(self) -> Path:
@@ -50,19 +50,19 @@ class RunFolder:
 
     @property
     def episodes(self) -> Path:
-        """Holds one folder for each trial, and in it one for each attempt."""
+        """The folder that has one folder for each trial, and in it one for each attempt."""
         return self.root / "episodes"
 
     def attempt(self, trial: Trial, attempt: int) -> Path:
-        """Where the sinks of an attempt write."""
+        """The folder in which the sinks of an attempt write."""
         return self.episodes / trial.slug / str(attempt)
 
     def table(self, name: str) -> Path:
-        """Where the segments of `chunks` or `steps` lie."""
+        """The folder that holds the segments of `chunks` or `steps`."""
         return self.root / name
 
     def lock(self) -> FolderLock:
-        """Take the folder for this process; refused while another one has it."""
+        """Take the folder for this process; raises RunFolderError while another one has it."""
         try:
             self.root.mkdir(parents=True, exist_ok=True)
         except OSError as exc:
@@ -70,7 +70,8 @@ class RunFolder:
         return FolderLock(self.root / ".lock")
 
 
-Place = Union[RunFolder, Path, str]
+FolderLike = Union[RunFolder, Path, str]
+"""A run folder, or the path of one."""
 
 
 class FolderLock:
@@ -108,7 +109,7 @@ class FolderLock:
             os.pwrite(fd, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
 
     def release(self) -> None:
-        """Let others in. Doing it twice is safe."""
+        """Let others in. Releasing twice is safe."""
         if self._fd is not None:
             fd, self._fd = self._fd, None
             os.close(fd)
@@ -116,12 +117,7 @@ class FolderLock:
     def __enter__(self) -> FolderLock:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 
@@ -178,7 +174,7 @@ def sync_folder(path: Path) -> None:
 
 
 def disk_error(exc: OSError, path: Path) -> RunFolderError:
-    """What an error of the file system means for a run, and what to do."""
+    """The error that says what the file system's means for a run, and what to do."""
     if exc.errno in _FULL:
         return RunFolderError(
             f"No space is left for {str(path)!r}. The episodes committed so far are safe: free "

@@ -2,13 +2,14 @@
 
 pandas and polars read the folder directly (`chunks/*.parquet`). In a run that goes on, or that was
 killed and not yet resumed, a segment may be there whose episodes do not count yet, or beside the
-one that it was merged into; `load` knows which ones count.
+one that it was merged into; `load_table` and `read_table` know which ones count.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +18,28 @@ import pyarrow.parquet as pq
 
 from hocket.core.data import Trial
 from hocket.errors import RunFolderError
-from hocket.records.folder import Place, disk_error, publish, temporary, write_atomic
+from hocket.records.folder import (
+    FolderLike,
+    RunFolder,
+    disk_error,
+    publish,
+    temporary,
+    write_atomic,
+)
 from hocket.records.ledger import LedgerView
 
 _ROW_GROUP = 64 * 1024
+_BATCH = 16 * 1024
+"""Rows that `read_table` has in memory at a time."""
 _COMPRESSION = "zstd"
 _TEXT = ("trial", "source")
 """Columns with few values; numbers are written faster without a dictionary."""
 _TRIES = 10
+"""How often segments are listed anew because one was merged into another meanwhile."""
 
 
 def write_segment(path: Path, table: pa.Table) -> int:
-    """Make a table one durable file; none where it has no rows. The number of rows."""
+    """Make a table one durable file, or none where it has no rows; returns the number of rows."""
     if table.num_rows == 0:
         return 0
     buffer = pa.BufferOutputStream()
@@ -39,7 +50,8 @@ def write_segment(path: Path, table: pa.Table) -> int:
 
 
 def merge_segments(path: Path, sources: Sequence[Path]) -> int:
-    """Make one durable file of several, rows in order, a row group in memory at a time."""
+    """Make one durable file of several, rows in order, with a row group in memory at a time;
+    returns the number of rows."""
     draft = temporary(path)
     rows = 0
     try:
@@ -64,17 +76,17 @@ def merge_segments(path: Path, sources: Sequence[Path]) -> int:
     return rows
 
 
-def load(
-    place: Place, table: str, schema: pa.Schema, trials: Collection[Trial] | None = None
+def load_table(
+    folder: FolderLike, table: str, schema: pa.Schema, trials: Collection[Trial] | None = None
 ) -> pa.Table:
     """All rows of the episodes that count, or of these trials alone; each episode's rows lie
-    together and in order. Also while the run goes on."""
+    together and in order. The run may still go on."""
     filters: Any = None
     if trials is not None:
         filters = [("trial", "in", [trial.id for trial in trials])]
         if not trials:
             return schema.empty_table()
-    with LedgerView.open(place) as ledger:
+    with LedgerView.open(folder) as ledger:
         for _ in range(_TRIES):
             try:
                 parts = [
@@ -90,10 +102,39 @@ def load(
                 # Merged since it was listed; the ledger names what replaced it.
                 continue
             return pa.concat_tables(parts) if parts else schema.empty_table()
-        raise RunFolderError(
-            f"A segment that the ledger names is missing from "
-            f"{str(ledger.folder.table(table))!r}. Restore it from a copy of the run."
-        )
+    raise _missing(folder, table)
+
+
+def read_table(folder: FolderLike, table: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The rows of the episodes that count, a few thousand in memory at a time, each episode's
+    together. The run may still go on: a file that is merged away meanwhile stays open here."""
+    with ExitStack() as stack:
+        for file in _open_segments(stack, folder, table):
+            yield from file.iter_batches(_BATCH, columns=list(columns), use_threads=False)
+
+
+def _open_segments(stack: ExitStack, folder: FolderLike, table: str) -> list[pq.ParquetFile]:
+    with LedgerView.open(folder) as ledger:
+        for _ in range(_TRIES):
+            with ExitStack() as opened:
+                try:
+                    files = [
+                        opened.enter_context(pq.ParquetFile(ledger.folder.root / segment.name))
+                        for segment in ledger.segments(table)
+                    ]
+                except FileNotFoundError:
+                    continue  # merged since it was listed
+                stack.push(opened.pop_all())
+                return files
+    raise _missing(folder, table)
+
+
+def _missing(folder: FolderLike, table: str) -> RunFolderError:
+    path = RunFolder.at(folder).table(table)
+    return RunFolderError(
+        f"A segment that the ledger names is missing from {str(path)!r}. Restore it from a copy of "
+        f"the run."
+    )
 
 
 def _writer(target: Any, schema: pa.Schema) -> pq.ParquetWriter:

@@ -55,8 +55,8 @@ def load_run(path: Path) -> dict[str, Any]:
 
 
 def new_folder(out: Path | None, env: Sequence[str], policy: str) -> Path:
-    """The folder for a new run, not made yet: `out`, or one named after time, env and policy. One
-    that already holds something is refused, since two runs in one folder are none."""
+    """The folder for a new run, not made yet: `out`, or one named after time, env and policy. A
+    folder that already holds something is refused."""
     if out is None:
         subject = f"{'+'.join(env)}-{policy}"
         slug = "".join(c if c.isalnum() or c in "-_.+" else "-" for c in subject)[:80]
@@ -71,7 +71,8 @@ def new_folder(out: Path | None, env: Sequence[str], policy: str) -> Path:
 
 
 def load_about(folder: Path) -> dict[str, Any]:
-    """What a run folder's file says about where and with what the run was made; often empty."""
+    """What a run folder's file says about where and with what the run was made; empty where it says
+    nothing."""
     try:
         plain = yaml.safe_load((folder / RUN_FILE).read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError):
@@ -81,7 +82,7 @@ def load_about(folder: Path) -> dict[str, Any]:
 
 
 def about_this_run() -> dict[str, Any]:
-    """Versions and hardware, for the `about` section."""
+    """The versions and the hardware of this process, for the `about` section."""
     versions = {}
     for name in _VERSIONS:
         try:

@@ -1,4 +1,4 @@
-"""Simulator states of every step, from which an episode can be shown and checked again.
+"""The simulator's states at every step, from which an episode can be shown and checked again.
 
 One file for each attempt. Most numbers of a state never change in an episode (how the scene was
 laid out, what does not move): they are kept once, the others for every step, as they are. For
@@ -23,32 +23,32 @@ from hocket.records.folder import disk_error, publish, temporary
 from hocket.records.video.selection import IMAGES, VIDEO
 
 FILE = "states.npz"
-"""`first` `[S]` is the state at the reset; of the numbers that `varies` `[S]` marks, `values`
-`[steps + 1, V]` holds every one. All float64."""
+"""Holds three arrays: `first` `[S]` is the state at the reset, `varies` `[S]` marks the numbers
+that change, and `values` `[steps + 1, V]` has those at every step. Numbers are float64."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatesConfig:
-    """Of which attempts states are kept."""
+    """Which attempts have their states kept."""
 
-    only_filmed: bool = False
-    """Only of those that a video or pictures were asked for."""
+    only_with_video: bool = False
+    """Keep them only for attempts that a video or pictures were asked for."""
 
 
 class StatesSink:
-    """Keeps the simulator's state after every step, of envs with the snapshot ability."""
+    """Keeps the simulator's state after every step, where the env has the snapshot ability."""
 
     Config = StatesConfig
 
     def __init__(self, argument: str = "", config: StatesConfig | None = None) -> None:
         del argument
         self._config = config or StatesConfig()
-        self.needs = SinkNeeds(states=not self._config.only_filmed)
+        self.needs = SinkNeeds(states=not self._config.only_with_video)
 
     def needs_of(
         self, task: TaskInfo, record: Mapping[str, Any], abilities: Collection[str]
     ) -> SinkNeeds:
-        """States, of attempts that are kept."""
+        """States, for attempts whose states are kept."""
         del task, abilities
         return SinkNeeds(states=self._keeps(record))
 
@@ -56,8 +56,8 @@ class StatesSink:
         return StatesTrack(Path(start.folder) / FILE, is_on=self._keeps(start.record))
 
     def _keeps(self, record: Mapping[str, Any]) -> bool:
-        is_filmed = bool(record.get(VIDEO) or record.get(IMAGES))
-        return not self._config.only_filmed or is_filmed
+        has_video = bool(record.get(VIDEO) or record.get(IMAGES))
+        return not self._config.only_with_video or has_video
 
 
 class StatesTrack:
@@ -85,7 +85,7 @@ class StatesTrack:
         return [str(self._path)]
 
     def discard(self) -> None:
-        """Nothing is on disk before `seal`."""
+        """Forget the states: nothing is on disk before `seal`."""
         self._states = []
 
 

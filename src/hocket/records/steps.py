@@ -23,29 +23,23 @@ from hocket.core.contracts.recorder import AttemptStart, SinkNeeds, StepRecord
 from hocket.core.data import Array, Episode, Outcome, Trial
 from hocket.core.events import Event
 from hocket.errors import ObservationError, RunFolderError
-from hocket.records.folder import ROWS, Place, disk_error, publish, temporary
+from hocket.records.folder import ROWS, FolderLike, disk_error, temporary
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 FILE = f"steps{ROWS}"
 """Holds one structured numpy array, `.npy` format."""
-STATES_FILE = "states.npy"
-"""Simulator states, float64 `[steps + 1, S]`, row 0 at the reset: what video is rendered from."""
 
 _NOT_SAID = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepsConfig:
-    """What is kept of each step."""
+    """Which of the observations is kept at each step."""
 
     state_key: str = "observation/state"
-    """The observation that goes into the column `state`, where one was taken."""
-    every_state: bool = False
-    """Observe at every step for it, without cameras, and not only where the policy looks."""
-    snapshots: bool = True
-    """Keep the simulator's state at every step, of envs with the snapshot ability."""
+    """The observation that goes into the column `state`, at the steps where one was taken."""
 
 
 class StepsSink:
@@ -55,7 +49,7 @@ class StepsSink:
 
     def __init__(self, argument: str = "", config: StepsConfig | None = None) -> None:
         self.config = config or StepsConfig()
-        self.needs = SinkNeeds(observations=self.config.every_state, states=self.config.snapshots)
+        self.needs = SinkNeeds()
 
     def open(self, start: AttemptStart) -> StepsTrack:
         return StepsTrack(self.config, Path(start.folder))
@@ -71,7 +65,6 @@ class StepsTrack:
         self._actions: list[Array] = []
         self._states: list[Array] = []
         self._observed: list[int] = []
-        self._snapshots: list[Array] = []
 
     def step(self, record: StepRecord) -> None:
         success = _NOT_SAID if record.success is None else int(record.success)
@@ -93,15 +86,9 @@ class StepsTrack:
             if state is not None:
                 self._observed.append(len(self._numbers) - 1)
                 self._states.append(np.array(state, np.float64).ravel())
-        if record.state is not None and self._config.snapshots:
-            self._snapshots.append(record.state)
 
     def seal(self, outcome: Outcome) -> Sequence[str]:
-        files = [_write(self._folder / FILE, self._table(), durable=False)]
-        if self._snapshots and len(self._snapshots) == len(self._numbers):
-            states = np.stack(self._snapshots)
-            files.append(_write(self._folder / STATES_FILE, states, durable=True))
-        return files
+        return [_write(self._folder / FILE, self._table())]
 
     def discard(self) -> None:
         """Nothing is on disk before `seal`."""
@@ -132,17 +119,14 @@ _NUMBERS: Mapping[str, str] = {
 }
 
 
-def _write(path: Path, array: Array, *, durable: bool) -> str:
-    """Write an array under its name, whole or not at all."""
+def _write(path: Path, array: Array) -> str:
+    """Write an array under its name, whole or not at all, but not durably."""
     draft = temporary(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(draft, "wb") as file:
             np.lib.format.write_array(file, array, allow_pickle=False)
-        if durable:
-            publish(draft, path)
-        else:
-            os.replace(draft, path)
+        os.replace(draft, path)
     except OSError as exc:
         with contextlib.suppress(OSError):
             draft.unlink(missing_ok=True)
@@ -169,8 +153,8 @@ def _same_size(name: str, arrays: Sequence[Array]) -> Array | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """An ended episode's file; None where it has none, as after an ERROR."""
+class EpisodeSteps:
+    """The steps of an ended episode, as a file; None where it has none, as after an ERROR."""
 
     trial: str
     attempt: int
@@ -179,7 +163,7 @@ class Taken:
 
 @dataclass(slots=True)
 class StepRows:
-    """Writes the steps of the episodes that count: a ledger's RowRecorder."""
+    """A RowRecorder that writes the steps of the episodes that count."""
 
     folder: Path
     """The run folder."""
@@ -187,13 +171,13 @@ class StepRows:
     consumes: str | None = field(default=FILE, init=False)
 
     def on(self, event: Event) -> None:
-        """Steps come as files, not as events."""
+        """Ignore the event: steps come as files."""
 
-    def take(self, episode: Episode) -> Taken:
+    def take(self, episode: Episode) -> EpisodeSteps:
         files = [file for file in episode.files if file.rpartition("/")[2] == FILE]
-        return Taken(episode.trial.id, episode.attempt, files[0] if files else None)
+        return EpisodeSteps(episode.trial.id, episode.attempt, files[0] if files else None)
 
-    def write(self, path: Path, taken: Sequence[Taken]) -> int:
+    def write(self, path: Path, taken: Sequence[EpisodeSteps]) -> int:
         import pyarrow as pa
 
         from hocket.records.parquet import write_segment
@@ -212,7 +196,7 @@ class StepRows:
 
 
 def schema() -> pa.Schema:
-    """Columns of the table `steps`. Step 0 is the reset: no action, chunk -1, reward 0."""
+    """The columns of the table `steps`. Step 0 is the reset: no action, chunk -1, reward 0."""
     import pyarrow as pa
 
     return pa.schema(
@@ -232,11 +216,11 @@ def schema() -> pa.Schema:
     )
 
 
-def load_steps(place: Place, trials: Collection[Trial] | None = None) -> pa.Table:
+def load_steps(folder: FolderLike, trials: Collection[Trial] | None = None) -> pa.Table:
     """The steps of all episodes that count, or of these trials alone."""
-    from hocket.records.parquet import load
+    from hocket.records.parquet import load_table
 
-    return load(place, "steps", schema(), trials)
+    return load_table(folder, "steps", schema(), trials)
 
 
 def _read(path: Path) -> Array:
@@ -248,7 +232,7 @@ def _read(path: Path) -> Array:
     return rows
 
 
-def _to_arrow(taken: Taken, rows: Array) -> pa.Table:
+def _to_arrow(taken: EpisodeSteps, rows: Array) -> pa.Table:
     import pyarrow as pa
 
     has_action = rows["step"] > 0

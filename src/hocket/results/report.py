@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from hocket.core.data import Episode, Exactness, Outcome, Trial
 from hocket.errors import RunFolderError
+from hocket.records.folder import sync_folder
 from hocket.results.scores import Score, score_table
 from hocket.results.tables import ResultTable
 
@@ -31,12 +32,12 @@ class Throughput:
 
     env_steps: int = 0
     chunks: int = 0
-    """Delivered to lanes."""
+    """How many chunks lanes executed."""
     batches: int = 0
     policy_busy: float | None = None
-    """Share of the time in which the policy inferred, 0 to 1."""
+    """The share of the time in which the policy inferred, 0 to 1."""
     cores_busy: float | None = None
-    """Share of the cores' time that workers used, 0 to 1."""
+    """The share of the cores' time that workers used, 0 to 1."""
     wall_s: float = 0.0
     lanes: int = 0
     cores: int = 0
@@ -44,16 +45,16 @@ class Throughput:
 
     @property
     def env_steps_per_s(self) -> float | None:
-        """Executed control steps, of all lanes together, per second."""
+        """Control steps that all lanes together executed, per second."""
         return self.env_steps / self.wall_s if self.wall_s > 0 else None
 
     @property
     def mean_batch(self) -> float | None:
-        """Chunks that one inference gave on average."""
+        """How many chunks one inference gave on average."""
         return self.chunks / self.batches if self.batches else None
 
     def to_json(self) -> dict[str, Any]:
-        """Fields and derived numbers."""
+        """The fields and the numbers derived from them."""
         derived = {"env_steps_per_s": self.env_steps_per_s, "mean_batch": self.mean_batch}
         return {**derived, **dataclasses.asdict(self)}
 
@@ -70,7 +71,7 @@ class Report:
     suites: tuple[Score, ...]
     tasks: tuple[Score, ...]
     episodes: tuple[Episode, ...]
-    """In planned order."""
+    """Those that have ended, in planned order."""
     throughput: Throughput
 
     @classmethod
@@ -84,7 +85,7 @@ class Report:
         throughput: Throughput,
         version: str,
     ) -> Report:
-        """Score the episodes of the planned `trials`; those without one yet are not counted."""
+        """Score the episodes of the planned `trials`; trials without one yet are not counted."""
         found = {episode.trial: episode for episode in episodes}
         if len(found) != len(episodes):
             raise ValueError("A trial has two episodes; each is counted once.")
@@ -130,7 +131,7 @@ class Report:
         return len(self.episodes) == self.planned
 
     def to_json(self) -> dict[str, Any]:
-        """The contents of `report.json`: no NaN, no infinity."""
+        """The contents of `report.json`, in which there is neither NaN nor infinity."""
         document: dict[str, Any] = {
             "hocket": self.version,
             "config": self.config,
@@ -156,7 +157,7 @@ class Report:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(scratch, target)
-            _sync_folder(folder)
+            sync_folder(Path(folder))
         except OSError as error:
             raise RunFolderError(f"Cannot write {target}: {error.strerror or error}.") from error
         finally:
@@ -222,8 +223,8 @@ EXACTNESS: Mapping[Exactness, str] = {
 
 
 def _lines(document: Mapping[str, Any]) -> str:
-    """JSON with one key, or one entry of a list, a line: to be read by people, and written fast
-    (indenting would cost seconds for 100,000 episodes)."""
+    """JSON with one key, or one entry of a list, on a line: people can read it, and it is written
+    fast (indenting would cost seconds for 100,000 episodes)."""
 
     def text(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
@@ -238,7 +239,7 @@ def _lines(document: Mapping[str, Any]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """As strict JSON holds it: text keys, lists, None for what is no finite number."""
+    """The value as strict JSON has it: text keys, lists, None for what is no finite number."""
     if value is None or type(value) in (str, bool, int):
         return value
     if isinstance(value, float):
@@ -288,12 +289,3 @@ def _episode_from_json(found: Mapping[str, Any]) -> Episode:
 def _throughput_from_json(found: Mapping[str, Any]) -> Throughput:
     names = {field.name for field in dataclasses.fields(Throughput)}
     return Throughput(**{key: value for key, value in found.items() if key in names})
-
-
-def _sync_folder(folder: str | os.PathLike[str]) -> None:
-    # The rename itself is durable only once the folder is.
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -20,15 +20,15 @@ from hocket.results.tables import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """How episodes of a task, a suite or a run went. `suite` and `task` are None where it is of
-    several."""
+    """How episodes of a task, a suite or a run went. `suite` and `task` are None where the
+    episodes are of several."""
 
     suite: str | None
     task: str | None
     n: int
     """Episodes that ended without an error."""
     finished: int
-    """Of these, those with nothing to succeed at: the rate is over the others."""
+    """How many of `n` had nothing to succeed at; the rate is over the others."""
     success: stats.Rate
     steps: stats.Mean
     returns: stats.Mean
@@ -71,7 +71,7 @@ class Score:
         return None if self.finished and not self.success.n else self.success.errors_as_failures
 
     def to_json(self) -> dict[str, Any]:
-        """Flat numbers, None where undefined."""
+        """A flat mapping of numbers, None where one is undefined."""
         names = {"suite": self.suite, "task": self.task}
         return {
             **{key: value for key, value in names.items() if value is not None},
@@ -79,12 +79,12 @@ class Score:
             "successes": self.success.successes,
             "finished": self.finished,
             "rate": self.rate,
-            "interval": _bounds(self.success.interval),
+            "interval": bounds(self.success.interval),
             "errors": self.errors,
             "rate_errors_as_failures": self.rate_errors_as_failures,
             "mean_steps": self.steps.value,
             "mean_return": self.returns.value,
-            "return_interval": _bounds(self.returns.interval),
+            "return_interval": bounds(self.returns.interval),
         }
 
 
@@ -110,7 +110,7 @@ def score_table(
 
 
 def named_table(scores: Mapping[str, Score], *, heading: str) -> ResultTable:
-    """One row for each named score."""
+    """A table with one row for each named score."""
     every = list(scores.values())
     columns = [column for column in _COLUMNS if column.wanted(every)] if every else []
     rows = tuple(
@@ -172,5 +172,6 @@ def _shown(interval: stats.Interval | None, *, percents: bool = True) -> str:
     return f"[{number(interval.low)}, {number(interval.high)}]"
 
 
-def _bounds(interval: stats.Interval | None) -> list[float] | None:
+def bounds(interval: stats.Interval | None) -> list[float] | None:
+    """An interval's ends, as JSON has them; None where it is undefined."""
     return None if interval is None else [interval.low, interval.high]

@@ -60,28 +60,6 @@ class Mean:
     interval: Interval | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quantiles:
-    """Empirical quantiles of `n` values, linearly interpolated; `values` is None at n = 0."""
-
-    n: int
-    probabilities: tuple[float, ...]
-    values: tuple[float, ...] | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StratifiedRate:
-    """The mean of tasks' rates, every task weighing the same; tasks without episodes are left out.
-
-    The interval is about these very tasks (fixed strata), not about new ones.
-    """
-
-    n: int
-    tasks: int
-    value: float | None
-    interval: Interval | None
-
-
 def rate(successes: int, n: int, *, errors: int = 0, level: float = LEVEL) -> Rate:
     """A success rate with its Wilson interval."""
     return Rate(n=n, successes=successes, errors=errors, interval=wilson(successes, n, level=level))
@@ -102,19 +80,6 @@ def wilson(successes: float, n: float, *, level: float = LEVEL) -> Interval | No
     return Interval(low=low, high=high, level=level, method="wilson")
 
 
-def clopper_pearson(successes: int, n: int, *, level: float = LEVEL) -> Interval | None:
-    """The exact binomial interval: never covers less than `level`, often more; None at n = 0."""
-    from scipy import special
-
-    _check_counts(successes, n)
-    if n == 0:
-        return None
-    tail = (1 - level) / 2
-    low = special.betaincinv(successes, n - successes + 1, tail) if successes else 0.0
-    high = special.betaincinv(successes + 1, n - successes, 1 - tail) if successes < n else 1.0
-    return Interval(low=float(low), high=float(high), level=level, method="clopper-pearson")
-
-
 def mean(values: npt.ArrayLike, *, level: float = LEVEL) -> Mean:
     """A mean with its t-interval. A value that is no finite number makes all of it undefined."""
     data = np.asarray(values, dtype=np.float64).ravel()
@@ -128,46 +93,6 @@ def mean(values: npt.ArrayLike, *, level: float = LEVEL) -> Mean:
     half = t_quantile(n - 1, level) * std / math.sqrt(n)
     interval = Interval(low=centre - half, high=centre + half, level=level, method="t")
     return Mean(n=n, value=centre, std=std, interval=interval)
-
-
-def quantiles(
-    values: npt.ArrayLike, probabilities: Sequence[float] = (0.05, 0.25, 0.5, 0.75, 0.95)
-) -> Quantiles:
-    """Empirical quantiles."""
-    data = np.asarray(values, dtype=np.float64).ravel()
-    found = tuple(float(v) for v in np.quantile(data, probabilities)) if len(data) else None
-    return Quantiles(n=len(data), probabilities=tuple(probabilities), values=found)
-
-
-def stratified_rate(
-    successes: npt.ArrayLike, n: npt.ArrayLike, *, level: float = LEVEL
-) -> StratifiedRate:
-    """The mean over tasks of their success rates, from counts per task.
-
-    Wilson's interval at the effective n of the equally weighted mean, narrowed by the share of
-    the variance that lies between tasks (see `narrowing`): tasks are not drawn at random here, so
-    that their spread is no uncertainty.
-    """
-    won, trials = np.asarray(successes, dtype=np.float64), np.asarray(n, dtype=np.float64)
-    if won.shape != trials.shape or won.ndim != 1:
-        raise ValueError(f"Counts per task differ in shape: {won.shape} and {trials.shape}.")
-    for k, m in zip(won, trials, strict=True):
-        _check_counts(k, m)
-    won, trials = won[trials > 0], trials[trials > 0]
-    tasks, total = len(trials), int(trials.sum())
-    if not tasks:
-        return StratifiedRate(n=0, tasks=0, value=None, interval=None)
-    p = won / trials
-    value = float(p.mean())
-    effective = tasks**2 / float((1 / trials).sum())
-    plain = wilson(min(value * effective, effective), effective, level=level)
-    assert plain is not None
-    within = np.where(trials > 1, p * (1 - p) * trials / np.maximum(trials - 1, 1), np.nan)
-    pooled = won.sum() / total
-    spread = pooled * (1 - pooled) * total / max(total - 1, 1)
-    factor = narrowing(within, trials, total_variance=float(spread), weights=1 / trials)
-    interval = scaled(plain, value, factor * t_ratio(total - tasks, level), method="wilson/strata")
-    return StratifiedRate(n=total, tasks=tasks, value=value, interval=clipped(interval, 0, 1))
 
 
 def narrowing(

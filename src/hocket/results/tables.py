@@ -33,15 +33,16 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultTable:
-    """Names to the left, numbers to the right; names too long for the width go on below."""
+    """A table with names to the left and numbers to the right. A name that is too long goes on in
+    the line below."""
 
     columns: tuple[str, ...]
-    """Headings; the first is of the names. A line break in one is kept."""
+    """The headings, that of the names first. A line break in one is kept."""
     rows: tuple[TableRow, ...]
     footer: str = ""
 
     def text(self, width: int = 80) -> str:
-        """Plain text, at most `width` columns wide where the numbers allow it."""
+        """The table as plain text, at most `width` columns wide where the numbers allow it."""
         headings = [column.split("\n") for column in self.columns]
         sizes = [
             max(len(line) for line in [*headings[i + 1], *(row.cells[i] for row in self.rows)])
@@ -79,7 +80,7 @@ class ResultTable:
             yield from textwrap.wrap(self.footer, max(width, 40), break_on_hyphens=False)
 
     def rich(self) -> RichTable:
-        """For rich's consoles, which decide on the width."""
+        """The table for rich's consoles, which decide on the width."""
         from rich import box
         from rich.padding import Padding
         from rich.table import Table as RichTable
@@ -105,7 +106,7 @@ class ResultTable:
         return table
 
     def html(self) -> str:
-        """A small table for notebooks: no style sheet, no script, colours inherited."""
+        """The table for notebooks: no style sheet, no script, inherited colours."""
         cell = "padding:2px 10px;text-align:{};white-space:{}"
         number, name = cell.format("right", "nowrap"), cell.format("left", "normal")
 
@@ -124,17 +125,17 @@ class ResultTable:
 
 
 def percent(share: float | None) -> str:
-    """`94.0 %`."""
+    """A share as text, such as `94.0 %`."""
     return UNDEFINED if share is None else f"{100 * share:.1f} %"
 
 
 def percent_range(low: float, high: float) -> str:
-    """`[83.8, 97.9]`, in percent."""
+    """An interval of shares as text, in percent, such as `[83.8, 97.9]`."""
     return f"[{100 * low:.1f}, {100 * high:.1f}]"
 
 
 def number(value: float | None) -> str:
-    """Four digits or so, whatever the size."""
+    """A number as text with about four digits, whatever its size."""
     if value is None:
         return UNDEFINED
     if value != 0 and not 1e-3 <= abs(value) < 1e6:
@@ -144,7 +145,7 @@ def number(value: float | None) -> str:
 
 
 def _wrapped(label: str, size: int) -> list[str]:
-    """Lines of at most `size`, broken after a separator where there is one."""
+    """The label in lines of at most `size` letters, broken after a separator where there is one."""
     indent = " " * (len(label) - len(label.lstrip()))
     lines = [indent]
     for piece in re.findall(r"[^ _/-]*[ _/-]?", label.lstrip()):

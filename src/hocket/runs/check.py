@@ -31,14 +31,16 @@ from hocket.core.data import (
 )
 from hocket.core.plugins import did_you_mean
 from hocket.errors import EnvError, PolicyError, UnknownNameError, WorkerFailed
-from hocket.records.video.contact_sheet import contact_sheet, is_picture, write_png
+from hocket.records.video.pictures import contact_sheet, is_picture, write_png
 from hocket.runs.probe import Probe, probe
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.table import Table
 
     from hocket.runs.config import EvalConfig
 
+_NONE = "-"
 RATE_TOLERANCE = 0.01
 """Control rates that differ by less than this share are the same rate, rounded."""
 
@@ -52,7 +54,7 @@ class CheckResult:
     trial: Trial
     policy_spec: PolicySpec
     env_spec: EnvSpec | None
-    """None where the env did not come up."""
+    """The env's spec; None where it did not come up."""
     inputs: Mapping[str, Array]
     """The policy's own row of the batch, without the batch's axis; empty where it never came to
     an inference."""
@@ -87,14 +89,25 @@ class CheckResult:
         return bool(pictures)
 
     def render(self) -> RenderableType:
-        """Both sides in tables, for rich's consoles."""
-        from hocket.runs.check_view import render
+        """Specs side by side, inputs and actions in tables, then what is wrong, for rich."""
+        from rich.console import Group
+        from rich.text import Text
 
-        return render(self)
+        parts: list[RenderableType] = [_side_table(self), "", _input_table(self)]
+        if self.sent is not None:
+            parts += ["", _sent_table(self.sent)]
+        if self.actions is not None and self.actions.ndim == 2:
+            parts += ["", _action_table(self.actions, self.env_spec)]
+        parts.append("")
+        parts += [Text(f"warning: {text}", style="yellow") for text in self.warnings]
+        parts += [Text(f"problem: {text}", style="bold red") for text in self.problems]
+        if not self.problems:
+            parts.append(Text("Env and policy fit.", style="bold green"))
+        return Group(*parts)
 
 
 def check_specs(policy: PolicySpec, env: EnvSpec) -> list[str]:
-    """What does not fit, one sentence each; empty where all does."""
+    """A sentence on each thing that does not fit; empty where all does."""
     problems = [
         problem
         for key, wanted in (policy.inputs or {}).items()
@@ -176,7 +189,7 @@ def run_check(
 
 
 def _describe(runtime: Runtime, worker: WorkerSpec, trial: Trial) -> EnvSpec | None:
-    """What the env is, where it refused what the policy reads: asked without that."""
+    """The spec of an env that refused what the policy reads: it is asked without that."""
     witness = _Witness(_NoPolicy())
     with contextlib.suppress(EnvError, PolicyError, WorkerFailed):
         open_worker = replace(worker, reads=None, cameras=None, history=1)
@@ -215,7 +228,7 @@ def _result(
 
 
 def action_warnings(actions: Array, env: EnvSpec) -> list[str]:
-    """What is odd about a chunk `[T, A]`, measured by the env's bounds."""
+    """Sentences on what is odd about a chunk `[T, A]`, given the env's bounds."""
     low, high = env.action.low.ravel(), env.action.high.ravel()
     if actions.ndim != 2 or actions.shape[1] != len(low):
         return []
@@ -234,7 +247,7 @@ def action_warnings(actions: Array, env: EnvSpec) -> list[str]:
 
 
 class _Witness:
-    """Stands before a policy and keeps the first row that it is asked and answers."""
+    """A policy that asks another, and keeps the first row of what goes in and comes out."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
@@ -280,7 +293,7 @@ class _Witness:
 
 
 def _flat(request: Mapping[str, Any], head: str = "") -> dict[str, Any]:
-    """Nested maps as slash keys; arrays in memory of their own."""
+    """The request with slash keys instead of nested maps, and with copies of its arrays."""
     found: dict[str, Any] = {}
     for key, value in request.items():
         if isinstance(value, Mapping):
@@ -291,7 +304,7 @@ def _flat(request: Mapping[str, Any], head: str = "") -> dict[str, Any]:
 
 
 class _NoPolicy:
-    """Asked only so that an env tells what it is."""
+    """A policy for asking an env what it is; it is never asked itself."""
 
     spec = PolicySpec(chunk_length=1, max_batch=1)
 
@@ -299,3 +312,120 @@ class _NoPolicy:
         raise PolicyError("There is no policy here.")
 
     def close(self) -> None: ...
+
+
+# -- tables for rich ---------------------------------------------------------------------------
+
+
+def _side_table(result: CheckResult) -> Table:
+    table = _table("", "env", "policy")
+    env, policy, timing = result.env_spec, result.policy_spec, result.timing
+    table.add_row("name", result.trial.id, result.policy)
+    table.add_row(
+        "action size",
+        _NONE if env is None else f"{env.action.size} ({env.action.kind})",
+        "any" if policy.action_size is None else str(policy.action_size),
+    )
+    table.add_row(
+        "control rate",
+        _rate(None if env is None else env.task.control_rate),
+        _rate(policy.control_rate),
+    )
+    executed = "all" if policy.replan is None else policy.replan
+    table.add_row(
+        "chunk",
+        _NONE if env is None else _limit(env.task.max_steps),
+        f"{policy.chunk_length or 'any'} actions, {executed} executed",
+    )
+    table.add_row(
+        "cameras",
+        _NONE if env is None else ", ".join(env.cameras) or "none",
+        "all" if policy.cameras is None else ", ".join(policy.cameras) or "none",
+    )
+    table.add_row("history", _NONE, str(policy.history))
+    table.add_row("abilities", _NONE if env is None else ", ".join(env.abilities) or "none", _NONE)
+    if timing is not None:
+        table.add_row(
+            "time",
+            f"{1e3 * timing.execute_s:.1f} ms a chunk",
+            _latencies(timing.latencies),
+        )
+    table.add_row("prompt", repr(result.prompt), "")
+    return table
+
+
+def _input_table(result: CheckResult) -> Table:
+    """A table of every key of either side, and of what the policy got under it."""
+    table = _table("observation", "env gives", "policy wants", "min", "max", "mean")
+    wanted = result.policy_spec.inputs
+    given = {} if result.env_spec is None else result.env_spec.observations
+    for key in sorted({*given, *(wanted or {}), *result.inputs} - {"prompt"}):
+        array = result.inputs.get(key)
+        want = "any" if wanted is None else "not read"
+        if wanted is not None and key in wanted:
+            want = _shape(wanted[key])
+        gives = _shape(given[key]) if key in given else "missing"
+        table.add_row(key, gives, want, *(_NONE,) * 3 if array is None else _range(array))
+    return table
+
+
+def _sent_table(sent: Mapping[str, Any]) -> Table:
+    """A table of the request as the server receives it."""
+    table = _table("sent to the server", "as", "min", "max", "mean")
+    for key, value in sent.items():
+        if isinstance(value, np.ndarray):
+            shape = _shape(ArraySpec(shape=value.shape, dtype=value.dtype.str))
+            table.add_row(key, shape, *_range(value))
+        else:
+            table.add_row(key, repr(value), *(_NONE,) * 3)
+    return table
+
+
+def _action_table(actions: Array, env: EnvSpec | None) -> Table:
+    table = _table("action", "bounds", "min", "max", "mean", "outside", "")
+    for dim in range(actions.shape[1]):
+        values, bounds, outside = actions[:, dim], _NONE, _NONE
+        if env is not None and env.action.size == actions.shape[1]:
+            low, high = env.action.low.ravel()[dim], env.action.high.ravel()[dim]
+            bounds = f"{low:g} to {high:g}"
+            outside = f"{100 * ((values < low) | (values > high)).mean():.0f} %"
+        note = "constant" if len(values) > 1 and np.ptp(values) == 0 else ""
+        if dim == actions.shape[1] - 1 and dim > 2:
+            note = f"{note}; often the gripper: is its sign right?".lstrip("; ")
+        table.add_row(str(dim), bounds, *_range(values), outside, note)
+    return table
+
+
+def _table(*columns: str) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in columns:
+        is_number = column in ("min", "max", "mean", "outside")
+        table.add_column(column, justify="right" if is_number else "left", overflow="fold")
+    return table
+
+
+def _shape(spec: ArraySpec) -> str:
+    dtype = np.dtype(spec.dtype).name if spec.dtype else "any"
+    return f"{'x'.join('?' if n == -1 else str(n) for n in spec.shape) or 'scalar'} {dtype}"
+
+
+def _range(values: Array) -> tuple[str, str, str]:
+    if values.size == 0 or values.dtype.kind not in "biuf":
+        return _NONE, _NONE, _NONE
+    return f"{values.min():.4g}", f"{values.max():.4g}", f"{values.mean():.4g}"
+
+
+def _latencies(seconds: Mapping[int, float]) -> str:
+    """How long the smallest and the largest batch took that were timed."""
+    ends = sorted({min(seconds), max(seconds)}) if seconds else []
+    return ", ".join(f"{1e3 * seconds[size]:.1f} ms a batch of {size}" for size in ends)
+
+
+def _rate(rate: float | None) -> str:
+    return _NONE if rate is None else f"{rate:g} Hz"
+
+
+def _limit(max_steps: int | None) -> str:
+    return "no limit of its own" if max_steps is None else f"limit {max_steps} steps"

@@ -1,4 +1,4 @@
-"""Demonstrations of a policy, so many of each task, as a dataset.
+"""Collects demonstrations of a policy, a number of each task, as a dataset.
 
 A collection is a run, kept beside the dataset, so that an interrupted one goes on where it was.
 Where only successes are wanted, tasks that lack some get further trials, with the next seeds; of
@@ -22,16 +22,15 @@ from hocket.errors import ConfigError, HocketError, UsageError
 from hocket.records.folder import RunFolder
 from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
-from hocket.runs.export.chosen import Choice
-from hocket.runs.export.exporting import FORMATS, ExportConfig, export_run
+from hocket.runs.export import FORMATS, Choice, ExportConfig, Silent, Watcher, export_run
 from hocket.runs.export.target import refuse_existing
-from hocket.runs.export.watching import Silent, Watcher
 from hocket.runs.run import Run
 
 RUN = "run"
-"""The target that is no dataset, but the run folder alone."""
+"""The target that is the run folder alone, without a dataset."""
 _LEAST_RATE = 0.05
-"""Success rate that is assumed where a task has had none yet."""
+"""The success rate that is assumed at least, also where a task has had no success yet: with a rate
+of 0 no number of further trials would do. Chosen by hand; no benchmark row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +65,7 @@ class CollectConfig:
 
     @property
     def cap(self) -> int:
-        """Most trials of each task."""
+        """The most trials of each task."""
         return self.most or 5 * self.run.episodes
 
 
@@ -93,8 +92,8 @@ def collect(
     policy: Policy | None = None,
     watcher: Watcher | None = None,
 ) -> Collected:
-    """Collect into `out`, or go on with what an earlier call began. `readers` is called for each
-    leg of the run."""
+    """Collect into `out`, or go on with what an earlier call began. `readers` is called anew for
+    each leg of the run."""
     folder = run_folder(out, config.to)
     if config.to != RUN:
         refuse_existing(out.absolute())
@@ -117,7 +116,7 @@ def collect(
 
 
 def run_folder(out: Path, to: str) -> Path:
-    """Where the run is kept: at `out` itself, or beside the dataset."""
+    """The run's folder: `out` itself, or one beside the dataset."""
     return out if to == RUN else out.with_name(f"{out.name}.run")
 
 
@@ -127,7 +126,7 @@ def _run_all(
     policy: Policy | None,
     readers: Callable[[], Sequence[Reader]],
 ) -> list[Episode] | None:
-    """Run until every task has enough; all episodes, or None after an interruption."""
+    """Run until every task has enough; returns all episodes, or None after an interruption."""
     plan: list[Trial] = []
     while True:
         with _open(config, folder) as run:
@@ -160,7 +159,7 @@ def _open(config: CollectConfig, folder: Path) -> Run:
 
 
 def _counted(config: CollectConfig, episodes: Sequence[Episode]) -> Counter[Task]:
-    """Episodes of each task that may go into the dataset."""
+    """How many episodes of each task may go into the dataset."""
     wanted = (
         (Outcome.SUCCESS, Outcome.FAILURE, Outcome.FINISHED)
         if config.failures
@@ -172,7 +171,8 @@ def _counted(config: CollectConfig, episodes: Sequence[Episode]) -> Counter[Task
 def _further(
     config: CollectConfig, trials: Sequence[Trial], episodes: Sequence[Episode]
 ) -> list[Trial]:
-    """Trials to run yet; none once every task has enough. The same for the same outcomes."""
+    """The trials that are still to run; none once every task has enough. The same outcomes always
+    give the same trials."""
     good, ran = _counted(config, episodes), Counter(_task(trial) for trial in trials)
     wanted = config.run.episodes
     short = {task: wanted - good[task] for task in ran if good[task] < wanted}

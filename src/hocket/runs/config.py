@@ -7,7 +7,7 @@ from typing import Literal
 
 from hocket.engine.chunk_rules import make_rule
 from hocket.errors import ConfigError
-from hocket.records.video.selection import Wish
+from hocket.records.video.selection import VideoSelection
 from hocket.runs.subject import Subject
 
 
@@ -58,5 +58,5 @@ class EvalConfig(Subject):
             raise ConfigError(f"sequential is {self.sequential!r}; it is 'paired' or 'step'.")
         if not 0 < self.alpha < 1:
             raise ConfigError(f"alpha is {self.alpha}; it must lie between 0 and 1.")
-        Wish.parse(self.video)
+        VideoSelection.parse(self.video)
         make_rule(self.replan, self.ensemble)

@@ -47,7 +47,7 @@ print(json.dumps({"ms": 1e3 * min(times[1:]), "spread": int(image.max()) - int(i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that was looked at. `advice` is a command or a sentence where it is not ok."""
+    """One thing that was looked at. `advice` is a command or a sentence, where it is not ok."""
 
     topic: str
     name: str
@@ -62,7 +62,7 @@ def examine() -> list[Finding]:
 
 
 def machine_findings() -> list[Finding]:
-    """Cores and memory that hocket may use, and what the machine has beyond."""
+    """The Python, the cores and the memory that hocket may use."""
     cores, total = machine.cores(), os.cpu_count() or 1
     gib = machine.memory_bytes() / (1 << 30)
     limited = "" if cores == total else f" of {total} (affinity or control group)"
@@ -77,7 +77,7 @@ def machine_findings() -> list[Finding]:
 
 
 def rendering_findings() -> list[Finding]:
-    """Each backend, its devices, and what a small 224 px frame takes on each."""
+    """Each rendering backend with its devices, and how long a small frame (224 px) takes there."""
     found: list[Finding] = []
     for backend in backends.BACKENDS:
         result = backends.probe(backend)
@@ -109,7 +109,7 @@ def rendering_findings() -> list[Finding]:
 
 
 def extra_findings() -> list[Finding]:
-    """Optional dependencies: those that built-in adapters name."""
+    """The optional dependencies that built-in adapters name."""
     modules: dict[str, set[str]] = {}
     for table in plugins.BUILTIN.values():
         for builtin in table.values():
@@ -127,7 +127,7 @@ def extra_findings() -> list[Finding]:
 
 
 def codec_findings() -> list[Finding]:
-    """What videos can be written with."""
+    """The codecs that videos can be written with."""
     if importlib.util.find_spec("av") is None:
         advice = "pip install av"
         return [
@@ -150,12 +150,12 @@ def codec_findings() -> list[Finding]:
 
 
 def registry() -> dict[str, Sequence[str]]:
-    """Names that can be used without an import path, by kind."""
+    """The names that can be used without an import path, by kind."""
     return {kind: plugins.names(kind) for kind in plugins.BUILTIN}
 
 
 def _frame_ms(device: backends.Device) -> str:
-    """Measured in a process of its own: a process can use one GL backend only."""
+    """How long a frame takes, measured in a process of its own: one can use one GL backend only."""
     if importlib.util.find_spec("mujoco") is None:
         return "not timed without mujoco"
     command = [sys.executable, "-c", FRAME_SCRIPT, device.backend, str(device.index)]
@@ -170,7 +170,7 @@ def _frame_ms(device: backends.Device) -> str:
 
 
 def _shared_memory() -> Finding:
-    """Tried as workers do it: memory of no mount, handed over as a file descriptor."""
+    """Whether shared memory works as workers use it: without a mount, by file descriptor."""
     try:
         os.close(create_block("hocket-doctor", 1 << 20))
     except (OSError, AttributeError) as error:

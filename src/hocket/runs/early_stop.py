@@ -14,10 +14,10 @@ from typing import Literal
 from hocket.core.data import Episode, Outcome, Trial
 from hocket.core.events import AttemptsBegan, EpisodesSealed, Event
 from hocket.errors import UsageError
-from hocket.results.compare.sequential import Look, PairedSequentialTest, StepSequentialTest
+from hocket.results.sequential import Look, PairedSequentialTest, StepSequentialTest
 
 Plan = Callable[[Sequence[Trial]], None]
-"""Plans more trials: they are kept with the run, and handed to lanes."""
+"""A function that plans more trials: they are kept with the run, and handed to lanes."""
 
 
 class Decider:
@@ -43,7 +43,8 @@ class Decider:
     def begin(
         self, plan: Plan, *, planned: Sequence[Trial], done: Sequence[Episode], ahead: int
     ) -> None:
-        """Start, or go on with, a run: `ahead` trials are to wait for lanes at any time."""
+        """Start a run, or go on with one. `ahead` is how many trials are to wait for lanes at any
+        time."""
         self._plan = plan
         self._planned = -(-len(planned) // len(self._rounds[0]))
         self._ended = {episode.trial.id: episode for episode in done}
@@ -53,7 +54,7 @@ class Decider:
         self._top_up()
 
     def on(self, event: Event) -> None:
-        """Reader: look when rounds are complete, plan when lanes would run dry."""
+        """Look when rounds are complete; plan more when lanes would run dry."""
         if isinstance(event, EpisodesSealed):
             self._ended.update({episode.trial.id: episode for episode in event.episodes})
             self._look()
@@ -61,11 +62,10 @@ class Decider:
             self._waiting -= sum(attempt == 0 for attempt in event.attempts)
             self._top_up()
 
-    def close(self) -> None:
-        """Reader: nothing to close."""
+    def close(self) -> None: ...
 
     def sentence(self, name: str) -> str:
-        """What was decided, in words; `name` is the run that this one is compared with."""
+        """Says what was decided; `name` is the run that this one is compared with."""
         look = self.look
         counts = (
             f"after {look.pairs} pairs ({look.only_a} won by this run alone, {look.only_b} by "
@@ -116,13 +116,13 @@ def sequential_test(
     """The test that decides about trials planned in these rounds."""
     if kind == "step":
         test = StepSequentialTest(alpha=alpha, cap=sum(map(len, rounds)))
-        test.run([], [])  # Says now, not after an hour, that its package is missing.
+        test.run([], [])  # says now, not after an hour, that its package is missing
         return test
     return PairedSequentialTest(alpha=alpha, pairs_per_round=len(rounds[0]))
 
 
 def rounds_of(trials: Sequence[Trial]) -> list[list[Trial]]:
-    """Planned trials in rounds of one per task; they must come seed by seed."""
+    """The planned trials, which must come seed by seed, in rounds of one for each task."""
     groups = [
         list(group)
         for _, group in itertools.groupby(trials, key=lambda trial: (trial.seed, trial.repeat))
@@ -135,7 +135,8 @@ def rounds_of(trials: Sequence[Trial]) -> list[list[Trial]]:
 def paired_with(
     trials: Sequence[Trial], episodes: Sequence[Episode], name: str
 ) -> dict[str, Episode]:
-    """The episodes of another run for each planned trial; an error where one is missing."""
+    """The other run's episode of each planned trial, by trial id; raises UsageError where one is
+    missing."""
     found = {episode.trial.id: episode for episode in episodes}
     missing = [trial.id for trial in trials if trial.id not in found]
     if missing:

@@ -30,7 +30,7 @@ from hocket.records import run_file as run_config
 from hocket.records.chunks import ChunkRows
 from hocket.records.ledger import Ledger, LedgerView
 from hocket.records.steps import StepRows
-from hocket.records.video.selection import Wish
+from hocket.records.video.selection import VideoSelection
 from hocket.results.page.report_page import write_report_page
 from hocket.results.report import Report, Throughput
 from hocket.results.tally import Tally
@@ -38,7 +38,7 @@ from hocket.runs.assembly import Assembly, examine_python
 from hocket.runs.check import check_specs
 from hocket.runs.config import EvalConfig
 from hocket.runs.early_stop import Decider, paired_with, rounds_of, sequential_test
-from hocket.runs.video import InLineCost, film_wanted, orders_of, require_encoders, sinks_of
+from hocket.runs.video import InLineCost, render_wanted, require_encoders, sinks_of, video_plan
 from hocket.workers.fleet import FleetConfig, Fleets
 
 _DEFAULT_VIDEO = EvalConfig.__dataclass_fields__["video"].default
@@ -178,7 +178,7 @@ class Run:
     ) -> Tally:
         config, assembly = self.config, self.assembly
         worker = assembly.worker(policy.spec, lanes)
-        orders = orders_of(self._footage, self.trials)
+        orders = video_plan(self._footage, self.trials)
         in_line = InLineCost(orders)
         if self._ledger is not None:
             self._ledger.attach(ChunkRows(leg=self._ledger.leg))
@@ -222,7 +222,7 @@ class Run:
         """Make the videos that are wanted and can only be made of episodes that have ended."""
         assert self._ledger is not None
 
-        film_wanted(
+        render_wanted(
             self._footage,
             self._ledger.folder,
             self.trials,
@@ -320,7 +320,7 @@ def _decider(config: EvalConfig) -> Decider | None:
 def _filmable(config: EvalConfig, readers: Sequence[Reader]) -> EvalConfig:
     """The configuration, without the videos that nobody asked for by name where the envs'
     interpreter cannot make any: it needs nothing of hocket's installed."""
-    films = config.record == "full" or Wish.parse(config.video).kind != "none"
+    films = config.record == "full" or VideoSelection.parse(config.video).kind != "none"
     if not films or config.env_python is None or not examine_python(config.env_python, "av"):
         return config
     advice = f"{config.env_python} -m pip install 'av>=14'"

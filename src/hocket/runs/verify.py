@@ -14,7 +14,7 @@ from hocket.core.contracts.policy import Policy
 from hocket.core.data import Actions, Array, Batch, Episode, Outcome, PolicySpec, Trial
 from hocket.core.plugins import did_you_mean
 from hocket.errors import EnvError, PolicyError, RunFolderError, UnknownNameError
-from hocket.records.folder import Place, RunFolder
+from hocket.records.folder import FolderLike, RunFolder
 from hocket.records.ledger import Ledger, LedgerView
 from hocket.records.states import FILE, load_states
 from hocket.records.steps import load_steps
@@ -27,8 +27,8 @@ SIMULATOR = "simulator state"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """Where two runs of a trial part for the first time."""
+class Divergence:
+    """The first point at which two runs of a trial differ."""
 
     step: int
     """0 is the reset."""
@@ -36,7 +36,7 @@ class Difference:
     recorded: str
     again: str
     max_abs: float | None
-    """Largest absolute difference; None where there is none to take."""
+    """The largest absolute difference; None where there is none to take."""
 
     def __str__(self) -> str:
         size = "" if self.max_abs is None else f" (by up to {self.max_abs:.6g})"
@@ -47,15 +47,15 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class ReplayResult:
     """What came of running a trial again."""
 
     trial: Trial
     steps: int
-    """Of the recorded episode."""
+    """The length of the recorded episode."""
     compared: Mapping[str, int]
     """How many values of each key were compared, up to the first difference."""
-    difference: Difference | None
+    difference: Divergence | None
 
     def __str__(self) -> str:
         if self.difference is not None:
@@ -69,20 +69,20 @@ class Recorded:
     """The numbers of one episode."""
 
     rows: Sequence[Mapping[str, Any]]
-    """Of the table `steps`, the reset first."""
+    """Its rows of the table `steps`, the reset first."""
     states: Array | None
-    """Of the simulator, where they were kept."""
+    """The simulator's states, where they were kept."""
 
     def value(self, step: int, key: str) -> Any:
-        """What is known of a key at a step; None where nothing is."""
+        """The value of a key at a step; None where none was recorded."""
         if key == SIMULATOR:
             return None if self.states is None else self.states[step]
         return self.rows[step]["state" if key == STATE else key]
 
 
-def verify(place: Place, trial_name: str, *, with_policy: bool = False) -> Verdict:
+def verify(path: FolderLike, trial_name: str, *, with_policy: bool = False) -> ReplayResult:
     """Run a trial again in this process, with its recorded actions or with its policy."""
-    folder = RunFolder.at(place)
+    folder = RunFolder.at(path)
     with LedgerView.open(folder) as ledger:
         trial = find_trial(ledger.trials(), trial_name)
         config = EvalConfig.from_plain(ledger.meta()["config"])
@@ -101,24 +101,24 @@ def verify(place: Place, trial_name: str, *, with_policy: bool = False) -> Verdi
     return compare(trial, recorded, again)
 
 
-def compare(trial: Trial, recorded: Recorded, again: Recorded) -> Verdict:
+def compare(trial: Trial, recorded: Recorded, again: Recorded) -> ReplayResult:
     """Look at both step by step, and stop at the first difference."""
     compared = dict.fromkeys((*_NUMBERS, STATE, SIMULATOR), 0)
-    difference: Difference | None = None
+    difference: Divergence | None = None
     for step in range(min(len(recorded.rows), len(again.rows))):
         for key in compared:
             old, new = recorded.value(step, key), again.value(step, key)
             if old is None or new is None:
                 continue
             compared[key] += 1
-            difference = _difference(step, key, old, new)
+            difference = _divergence(step, key, old, new)
             if difference is not None:
                 break
         if difference is not None:
             break
     steps = [len(part.rows) - 1 for part in (recorded, again)]
     if difference is None and steps[0] != steps[1]:
-        difference = Difference(
+        difference = Divergence(
             step=min(steps),
             key="number of steps",
             recorded=str(steps[0]),
@@ -126,7 +126,7 @@ def compare(trial: Trial, recorded: Recorded, again: Recorded) -> Verdict:
             max_abs=float(abs(steps[0] - steps[1])),
         )
     known = {key: count for key, count in compared.items() if count}
-    return Verdict(trial=trial, steps=steps[0], compared=known, difference=difference)
+    return ReplayResult(trial=trial, steps=steps[0], compared=known, difference=difference)
 
 
 def find_trial(trials: Sequence[Trial], name: str) -> Trial:
@@ -169,8 +169,7 @@ class RecordedActions:
             raise PolicyError(f"The recorded episode had no chunk {batch.rows[0].chunk}.")
         return Actions(np.repeat(np.array([chunk], np.float64), batch.size, axis=0))
 
-    def close(self) -> None:
-        """Nothing is held."""
+    def close(self) -> None: ...
 
 
 def _run(config: EvalConfig, trial: Trial, policy: Policy | None) -> Recorded:
@@ -184,8 +183,8 @@ def _run(config: EvalConfig, trial: Trial, policy: Policy | None) -> Recorded:
         until="done",
         against=None,
     )
-    with tempfile.TemporaryDirectory(prefix="hocket-replay-") as place:
-        folder = RunFolder.at(Path(place) / "run")
+    with tempfile.TemporaryDirectory(prefix="hocket-replay-") as scratch:
+        folder = RunFolder.at(Path(scratch) / "run")
         ledger = Ledger.create(folder, [trial], {"config": alone.to_plain()})
         with Run(alone, [trial], ledger) as run:
             report = run.finish(policy=policy, check=False)
@@ -218,24 +217,24 @@ def _episode(trial: Trial, episodes: Sequence[Episode]) -> Episode:
     return found[0]
 
 
-def _difference(step: int, key: str, old: Any, new: Any) -> Difference | None:
+def _divergence(step: int, key: str, old: Any, new: Any) -> Divergence | None:
     was, now = np.atleast_1d(np.asarray(old, float)), np.atleast_1d(np.asarray(new, float))
     if np.array_equal(was, now, equal_nan=True):
         return None
     if was.shape != now.shape:
         shapes = f"{was.size} numbers", f"{now.size} numbers"
-        return Difference(step=step, key=key, recorded=shapes[0], again=shapes[1], max_abs=None)
+        return Divergence(step=step, key=key, recorded=shapes[0], again=shapes[1], max_abs=None)
     apart = np.abs(was - now)
     finite = apart[np.isfinite(apart)]
     is_same = (was == now) | (np.isnan(was) & np.isnan(now))
-    place = int(np.argmin(is_same))
+    index = int(np.argmin(is_same))
     if isinstance(old, bool):
-        return Difference(step=step, key=key, recorded=str(old), again=str(new), max_abs=None)
-    name = key if was.size == 1 else f"{key}[{place}]"
-    return Difference(
+        return Divergence(step=step, key=key, recorded=str(old), again=str(new), max_abs=None)
+    name = key if was.size == 1 else f"{key}[{index}]"
+    return Divergence(
         step=step,
         key=name,
-        recorded=repr(float(was[place])),
-        again=repr(float(now[place])),
+        recorded=repr(float(was[index])),
+        again=repr(float(now[index])),
         max_abs=float(finite.max()) if finite.size else None,
     )

@@ -1,8 +1,8 @@
-"""The videos of a run: which are wanted, which are there, and how the missing ones are made."""
+"""The videos of a run: which are wanted, which are there, and how the missing ones are rendered."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,16 +12,21 @@ from hocket.core.events import ChunksExecuted, EpisodeFilmed, Event, Noted, Spec
 from hocket.records.folder import TEMPORARY, RunFolder
 from hocket.records.states import FILE
 from hocket.records.video.encoder import Quality, require_encoder
-from hocket.records.video.rerender import Filmed, Job, RenderingConfig, film
-from hocket.records.video.selection import Orders, Wish, is_filmed_later, restored
+from hocket.records.video.rerender import Rendered, RenderJob, VideoWorkersConfig, rerender
+from hocket.records.video.selection import (
+    VideoPlan,
+    VideoSelection,
+    is_rendered_later,
+    rerender_record,
+)
 from hocket.records.video.sink import file_name, videos_in
 from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FilmConfig:
-    """What is filmed of the episodes that were chosen."""
+class RenderConfig:
+    """What is rendered of the episodes that were chosen."""
 
     cameras: tuple[str, ...] = ()
     """Keys of the observation; none means all that the env has."""
@@ -29,55 +34,57 @@ class FilmConfig:
     images: bool = False
     """Lossless pictures of every step, as datasets need them, instead of a video to look at."""
     again: bool = False
-    """Also where there is a video already, which is replaced."""
+    """Render also where there is a video already, which is replaced."""
     workers: int | None = None
     """None takes as many as there are cores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shoot:
-    """Chosen episodes, by what is to be done for each."""
+class RenderPlan:
+    """The chosen episodes, by what is to be done for each."""
 
-    jobs: tuple[Job, ...]
+    jobs: tuple[RenderJob, ...]
     there: tuple[Episode, ...]
-    """Have what was asked for."""
+    """Those that have what was asked for."""
     lost: tuple[Episode, ...]
-    """No states of them are kept: their env cannot be shown again, or it was not recorded."""
+    """Those without states: their env cannot be shown again, or nothing was recorded."""
 
 
 def sinks_of(config: EvalConfig) -> tuple[Ref, ...]:
     """The sinks that keep what an evaluation's configuration asks for."""
-    keeps_numbers, films = config.record != "none", Wish.parse(config.video).kind != "none"
+    keeps_numbers = config.record != "none"
+    has_video = VideoSelection.parse(config.video).kind != "none"
     sinks = []
     if keeps_numbers:
-        sinks.append(Ref(name="steps", config={"snapshots": False}))
-    if keeps_numbers or films:
-        sinks.append(Ref(name="states", config={"only_filmed": not keeps_numbers}))
-    if films:
-        sinks.append(_video_sink(FilmConfig(overlay=config.video_overlay)))
+        sinks.append(Ref(name="steps"))
+    if keeps_numbers or has_video:
+        sinks.append(Ref(name="states", config={"only_with_video": not keeps_numbers}))
+    if has_video:
+        sinks.append(_video_sink(RenderConfig(overlay=config.video_overlay)))
     if config.record == "full":
-        sinks.append(_video_sink(FilmConfig(images=True)))
+        sinks.append(_video_sink(RenderConfig(images=True)))
     return tuple(sinks)
 
 
-def orders_of(
+def video_plan(
     config: EvalConfig, planned: Sequence[Trial]
 ) -> Callable[[Trial, int], Mapping[str, Any]]:
-    """What is asked of the sinks in each attempt."""
-    return Orders(Wish.parse(config.video), planned, images=config.record == "full")
+    """The function that says what is asked of the sinks in each attempt."""
+    return VideoPlan(VideoSelection.parse(config.video), planned, images=config.record == "full")
 
 
 def require_encoders(config: EvalConfig) -> None:
-    """Refuse to begin where the wanted video could not be made."""
-    if Wish.parse(config.video).kind != "none":
+    """Raise MissingExtraError where a video is wanted that could not be made here."""
+    if VideoSelection.parse(config.video).kind != "none":
         require_encoder(Quality().codec)
     if config.record == "full":
         require_encoder(Quality(lossless=True).codec)
 
 
-def plan_shoot(folder: RunFolder, episodes: Iterable[Episode], config: FilmConfig) -> Shoot:
-    """Sort episodes into those to film, those that are there, and those that cannot be filmed."""
-    jobs: list[Job] = []
+def plan_render(folder: RunFolder, episodes: Iterable[Episode], config: RenderConfig) -> RenderPlan:
+    """Sort episodes into those to render, those that have their video, and those that cannot be
+    rendered."""
+    jobs: list[RenderJob] = []
     there: list[Episode] = []
     lost: list[Episode] = []
     for episode in episodes:
@@ -87,64 +94,79 @@ def plan_shoot(folder: RunFolder, episodes: Iterable[Episode], config: FilmConfi
         elif episode.outcome is Outcome.ERROR or not states.is_file():
             lost.append(episode)
         else:
-            record = restored(episode, images=config.images)
-            jobs.append(Job(episode=episode, states=states, record=record))
-    return Shoot(jobs=tuple(jobs), there=tuple(there), lost=tuple(lost))
+            record = rerender_record(episode, images=config.images)
+            jobs.append(RenderJob(episode=episode, states=states, record=record))
+    return RenderPlan(jobs=tuple(jobs), there=tuple(there), lost=tuple(lost))
 
 
-def shoot(
+def render_videos(
     run: EvalConfig,
     folder: RunFolder,
-    jobs: Collection[Job],
-    config: FilmConfig,
-    on_filmed: Callable[[Filmed], None] = lambda _: None,
-) -> list[Filmed]:
-    """Film episodes of a run, in workers with the run's own envs."""
+    jobs: Sequence[RenderJob],
+    config: RenderConfig,
+    on_rendered: Callable[[Rendered], None] = lambda _: None,
+) -> list[Rendered]:
+    """Render episodes of a run into its folder."""
+    sinks = (_video_sink(config),)
+    return rerender_episodes(run, folder, jobs, sinks, on_rendered, workers=config.workers)
+
+
+def rerender_episodes(
+    run: EvalConfig,
+    folder: RunFolder,
+    jobs: Sequence[RenderJob],
+    sinks: Sequence[Ref],
+    on_rendered: Callable[[Rendered], None],
+    *,
+    workers: int | None,
+) -> list[Rendered]:
+    """Feed sinks with episodes of a run as rendered from their states, in workers with the run's
+    own envs. What the sinks seal lies in `folder`. `workers` None takes one for each core."""
     if not jobs:
         return []
     assembly = Assembly(run)
-    spec = replace(assembly.worker(), sinks=(_video_sink(config),), folder=str(folder.root))
+    spec = replace(assembly.worker(), sinks=tuple(sinks), folder=str(folder.root))
     runtime = assembly.runtime(apart=True)
-    workers = RenderingConfig(
-        workers=config.workers or machine.cores(), frame_timeout_s=run.step_timeout_s
+    config = VideoWorkersConfig(
+        workers=workers or machine.cores(), frame_timeout_s=run.step_timeout_s
     )
-    return film(runtime, spec, list(jobs), workers, on_filmed)
+    return rerender(runtime, spec, jobs, config, on_rendered)
 
 
-def film_wanted(
+def render_wanted(
     run: EvalConfig,
     folder: RunFolder,
     planned: Sequence[Trial],
     ended: Sequence[Episode],
     tell: Callable[[Event], None],
 ) -> None:
-    """Film what a run's configuration asks for and is not there yet. What cannot be filmed is
-    told; a run is no worse for it. Of simulators that only have rows, nobody expects a film."""
+    """Render what a run's configuration asks for and is not there yet. What cannot be rendered is
+    told; a run is no worse for it. Simulators that only have rows get no video."""
     if any(_has_rows_alone(name) for name in run.env):
         return
-    wanted: list[tuple[FilmConfig, list[Episode]]] = [
+    wanted: list[tuple[RenderConfig, list[Episode]]] = [
         (
-            FilmConfig(overlay=run.video_overlay),
-            Wish.parse(run.video).episodes(planned, ended),
+            RenderConfig(overlay=run.video_overlay),
+            VideoSelection.parse(run.video).episodes(planned, ended),
         )
     ]
     if run.record == "full":
-        wanted.append((FilmConfig(images=True), Wish("all").episodes(planned, ended)))
-    plans = [(config, plan_shoot(folder, chosen, config)) for config, chosen in wanted]
+        wanted.append((RenderConfig(images=True), VideoSelection("all").episodes(planned, ended)))
+    plans = [(config, plan_render(folder, chosen, config)) for config, chosen in wanted]
     total, done = sum(len(plan.jobs) for _, plan in plans), 0
 
-    def on_filmed(filmed: Filmed) -> None:
+    def on_rendered(rendered: Rendered) -> None:
         nonlocal done
         done += 1
-        trial = filmed.job.episode.trial
-        tell(EpisodeFilmed(trial=trial, error=filmed.error, done=done, total=total))
-        if filmed.error is not None:
-            first = filmed.error.partition("\n")[0]
+        trial = rendered.job.episode.trial
+        tell(EpisodeFilmed(trial=trial, error=rendered.error, done=done, total=total))
+        if rendered.error is not None:
+            first = rendered.error.partition("\n")[0]
             tell(Noted(text=f"An episode could not be filmed: {first}"))
 
     try:
         for config, plan in plans:
-            shoot(run, folder, plan.jobs, config, on_filmed)
+            render_videos(run, folder, plan.jobs, config, on_rendered)
     except KeyboardInterrupt:
         text = f"Filming was interrupted; `hocket video {folder.root}` makes what is missing."
         tell(Noted(text=text))
@@ -156,7 +178,7 @@ def _has_rows_alone(env: str) -> bool:
     return hasattr(build, "make_rows") and not hasattr(build, "make")
 
 
-def _video_sink(config: FilmConfig) -> Ref:
+def _video_sink(config: RenderConfig) -> Ref:
     settings = {
         "cameras": list(config.cameras),
         "overlay": config.overlay,
@@ -165,52 +187,52 @@ def _video_sink(config: FilmConfig) -> Ref:
     return Ref(name="video", config=settings)
 
 
-def _is_there(folder: RunFolder, episode: Episode, config: FilmConfig) -> bool:
-    place = folder.attempt(episode.trial, episode.attempt)
-    if any(place.glob(f".*{TEMPORARY}")):
+def _is_there(folder: RunFolder, episode: Episode, config: RenderConfig) -> bool:
+    attempt = folder.attempt(episode.trial, episode.attempt)
+    if any(attempt.glob(f".*{TEMPORARY}")):
         return False  # interrupted, perhaps between two cameras
     if config.cameras:
         names = [file_name(camera, lossless=config.images) for camera in config.cameras]
-        return all((place / name).is_file() for name in names)
-    return bool(videos_in(place, lossless=config.images))
+        return all((attempt / name).is_file() for name in names)
+    return bool(videos_in(attempt, lossless=config.images))
 
 
 class InLineCost:
-    """A reader that adds up what filming in line costs, where envs cannot be shown again."""
+    """A reader that adds up what videos made in line cost, where envs cannot be shown again."""
 
-    def __init__(self, is_filmed: Callable[[Trial, int], Mapping[str, Any]]) -> None:
-        self._is_filmed = is_filmed
+    def __init__(self, has_video: Callable[[Trial, int], Mapping[str, Any]]) -> None:
+        """`has_video` is empty for attempts without a video, as a VideoPlan is."""
+        self._has_video = has_video
         self._in_line: dict[tuple[str, str], bool] = {}
-        """Tasks filmed in line, and whether they are observed at every step anyway."""
-        self._filmed: set[str] = set()
+        """Tasks with videos made in line, and whether they are observed at every step anyway."""
+        self._trials: set[str] = set()
         self._seconds = 0.0
 
     def on(self, event: Event) -> None:
         if isinstance(event, SpecLearned):
             spec = event.spec
-            if spec.cameras and not is_filmed_later(spec.abilities):
+            if spec.cameras and not is_rendered_later(spec.abilities):
                 self._in_line[event.suite, spec.task.name] = "deferred" not in spec.abilities
         elif isinstance(event, ChunksExecuted) and self._in_line:
             rows = zip(event.trials, event.attempts, event.observed, strict=True)
             for trial, attempt, seconds in rows:
                 is_in_line = (trial.suite, trial.task) in self._in_line
-                if is_in_line and self._is_filmed(trial, attempt):
-                    self._filmed.add(trial.id)
+                if is_in_line and self._has_video(trial, attempt):
+                    self._trials.add(trial.id)
                     self._seconds += seconds
 
-    def close(self) -> None:
-        """Nothing is held."""
+    def close(self) -> None: ...
 
     @property
     def note(self) -> str | None:
-        """For the user, where anything was filmed in line."""
-        if not self._filmed:
+        """A sentence for the user; None where no video was made in line."""
+        if not self._trials:
             return None
         tasks = ", ".join(sorted(task for _, task in self._in_line))
         cost = f"observing them took the workers {self._seconds:.1f} s"
         if all(self._in_line.values()):
             cost += ", beside what their steps render anyway"
         return (
-            f"{len(self._filmed)} episodes were filmed while they ran, since {tasks} cannot be "
+            f"{len(self._trials)} episodes were filmed while they ran, since {tasks} cannot be "
             f"shown again from stored states; {cost}."
         )

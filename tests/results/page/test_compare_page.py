@@ -4,8 +4,8 @@ from pathlib import Path
 
 from test_report_page import read
 
-from hocket.results.compare.runs import RunComparison, Side, compare_runs
-from hocket.results.page import compare_page, write_compare_page
+from hocket.results.compare import RunComparison, Side, compare_runs
+from hocket.results.page.compare_page import compare_page, write_compare_page
 from support.recorded_runs import ERROR, FAILURE, FINISHED, SUCCESS, Choice, plan, record_run
 
 

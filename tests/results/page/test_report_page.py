@@ -10,8 +10,8 @@ import pytest
 
 from hocket.core.data import Outcome, Trial
 from hocket.errors import RunFolderError
-from hocket.results.page import report_page, write_report_page
-from hocket.results.page.recorded import RecordedRun, open_recorded
+from hocket.results.page.report_page import report_page, write_report_page
+from hocket.results.recorded import RecordedRun, open_recorded
 from hocket.results.report import Report, Throughput
 from support.recorded_runs import ERROR, FAILURE, FINISHED, SUCCESS, episode_of, plan, record_run
 

@@ -10,7 +10,7 @@ import pytest
 
 from hocket.records.states import FILE, load_states
 from hocket.records.steps import load_steps
-from hocket.runs.export.chosen import Choice
+from hocket.runs.export import Choice
 from support.exported_runs import episodes_of, export, truth
 
 h5py = pytest.importorskip("h5py")

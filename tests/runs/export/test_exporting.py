@@ -12,8 +12,7 @@ import pytest
 from hocket.cli import main
 from hocket.core.data import Outcome
 from hocket.errors import MissingExtraError, RunFolderError, UnknownNameError, UsageError
-from hocket.runs.export.chosen import Choice
-from hocket.runs.export.exporting import FORMATS
+from hocket.runs.export import FORMATS, Choice
 from support.exported_runs import EPISODES, episodes_of, export, run_toy
 
 

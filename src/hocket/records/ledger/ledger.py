@@ -16,32 +16,42 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import sqlite3
 import threading
 import time
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hocket.core.data import Episode, Trial
 from hocket.core.events import AttemptFailed, AttemptsBegan, EpisodesSealed, Event, RunEnded
 from hocket.errors import RunFolderError
-from hocket.records.folder import FolderLock, Place, RunFolder, disk_error, publish, temporary
+from hocket.records.folder import (
+    ROWS,
+    TEMPORARY,
+    FolderLike,
+    FolderLock,
+    RunFolder,
+    disk_error,
+    publish,
+    temporary,
+)
 from hocket.records.ledger import schema
-from hocket.records.ledger.rows import RowRecorder
-from hocket.records.ledger.sweep import sweep
+from hocket.records.ledger.segments import RowRecorder
 from hocket.records.ledger.view import LedgerView
 from hocket.records.ledger.writer import GroupWriter, LedgerConfig, Pending
 
+_TABLES = ("chunks", "steps")
 _NEVER_BEGUN = -1
 _LOST = -2
 
 
 class Ledger(LedgerView):
-    """A run's ledger, for the one process that runs it. A durable Reader: give it to the engine,
-    and attach the recorders whose rows must count with the episodes."""
+    """A run's ledger, for the one process that runs it: a durable reader of the engine's. Attached
+    are the recorders whose rows must count with the episodes."""
 
     def __init__(self, folder: RunFolder, lock: FolderLock, config: LedgerConfig) -> None:
         super().__init__(folder, schema.open_checked(folder.ledger))
@@ -69,14 +79,14 @@ class Ledger(LedgerView):
     @classmethod
     def create(
         cls,
-        place: Place,
+        path: FolderLike,
         trials: Sequence[Trial],
         meta: Mapping[str, Any],
         *,
         config: LedgerConfig | None = None,
     ) -> Ledger:
         """The ledger of a new run, all its trials planned. `meta` holds plain JSON values."""
-        folder = RunFolder.at(place)
+        folder = RunFolder.at(path)
         lock = folder.lock()
         try:
             if folder.ledger.exists():
@@ -91,9 +101,9 @@ class Ledger(LedgerView):
             raise
 
     @classmethod
-    def open(cls, place: Place, *, config: LedgerConfig | None = None) -> Ledger:
+    def open(cls, path: FolderLike, *, config: LedgerConfig | None = None) -> Ledger:
         """The ledger of a run that was begun before, to go on with it."""
-        folder = RunFolder.at(place)
+        folder = RunFolder.at(path)
         if not folder.root.is_dir():
             raise RunFolderError(f"There is no run folder {str(folder.root)!r}.")
         lock = folder.lock()
@@ -104,8 +114,8 @@ class Ledger(LedgerView):
             raise
 
     def attach(self, recorder: RowRecorder) -> None:
-        """Let a recorder follow the run, and commit each episode only with its rows durable.
-        Before the first event."""
+        """Let a recorder follow the run, and commit each episode only with its rows durable. To be
+        called before the first event."""
         try:
             self._writer.attach(recorder, self.segments(recorder.table))
         except OSError as exc:
@@ -115,7 +125,7 @@ class Ledger(LedgerView):
             self._consumed.add(recorder.consumes)
 
     def add_trials(self, trials: Iterable[Trial]) -> list[Trial]:
-        """Plan more, after all that are planned; returns those that were not planned before."""
+        """Plan more trials, after those that are planned; returns those that are new."""
         new = [trial for trial in dict.fromkeys(trials) if trial not in self._rows_of]
         _refuse_equal_slugs(new, self._slugs)
         first = len(self._has_episode)
@@ -128,14 +138,29 @@ class Ledger(LedgerView):
         return new
 
     def sweep(self) -> list[Path]:
-        """Delete what attempts without an episode left, and files that were not finished; say
-        what was deleted. For a resumed run, before its first attempt."""
-        return sweep(self)
+        """Delete what a killed run left, before a resumed one begins its first attempt: files of
+        attempts that never counted, and unfinished ones. Returns what was deleted.
+
+        Only what hocket itself made is touched: folders named by a planned trial and a number,
+        segments by their pattern, temporary files by their suffix.
+        """
+        deleted: list[Path] = []
+        try:
+            for path in (*_unfinished(self.folder.root), *_unnamed(self), *_uncounted(self)):
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink(missing_ok=True)
+                deleted.append(path)
+                _remove_empty_trial(path, self.folder.episodes)
+        except OSError as exc:
+            raise disk_error(exc, self.folder.root) from exc
+        return deleted
 
     # -- the engine's reader -------------------------------------------------------------------
 
     def on(self, event: Event) -> None:
-        """Follow the run. Raises RunFolderError once the disk takes no more."""
+        """Follow the run; raises RunFolderError once the disk takes no more."""
         self._writer.raise_failure()
         for recorder in self._recorders:
             recorder.on(event)
@@ -158,7 +183,7 @@ class Ledger(LedgerView):
         self._writer.flush()
 
     def close(self) -> None:
-        """Commit what is finished, give the folder back. Twice is safe."""
+        """Commit what is finished and give the folder back. Closing twice is safe."""
         if not self._is_open:
             return
         self._is_open = False
@@ -223,8 +248,8 @@ class Ledger(LedgerView):
             raise RunFolderError(f"Trial {trial.id} is not planned in this run.") from None
 
     def _begin_leg(self) -> int:
-        """One leg for each process that worked on the run: times and batches count from 0 in
-        each."""
+        """The number of this process's leg: each process that works on the run has one, in which
+        times and batches count from 0."""
         with self._sqlite(), schema.transaction(self._connection):
             ((leg,),) = self._connection.execute("SELECT COALESCE(MAX(leg) + 1, 0) FROM legs")
             self._connection.execute(
@@ -238,7 +263,7 @@ class Ledger(LedgerView):
 
 
 class _Translated:
-    """Turns SQLite's errors into ours."""
+    """A context that turns SQLite's errors into ours."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
@@ -294,7 +319,7 @@ def _insert_trials(connection: sqlite3.Connection, trials: Sequence[Trial], firs
 
 
 def _refuse_equal_slugs(trials: Iterable[Trial], taken: set[str]) -> None:
-    """Two trials with one folder name would mix their files."""
+    """Refuse two trials with one folder name, which would mix their files."""
     seen = set(taken)
     for trial in trials:
         if trial.slug in seen:
@@ -303,3 +328,46 @@ def _refuse_equal_slugs(trials: Iterable[Trial], taken: set[str]) -> None:
                 f"the suite or the task of one."
             )
         seen.add(trial.slug)
+
+
+def _unfinished(folder: Path) -> Iterator[Path]:
+    yield from folder.glob(f".*{TEMPORARY}")
+
+
+def _unnamed(ledger: LedgerView) -> Iterator[Path]:
+    """Segments whose episodes were never committed, or that a merge replaced."""
+    for table in _TABLES:
+        folder = ledger.folder.table(table)
+        named = {segment.name for segment in ledger.segments(table)}
+        yield from _unfinished(folder)
+        for path in folder.glob("part-*.parquet"):
+            if f"{table}/{path.name}" not in named:
+                yield path
+
+
+def _uncounted(ledger: LedgerView) -> Iterator[Path]:
+    """Folders of attempts without an episode; unfinished and used-up files of the others."""
+    if not ledger.folder.episodes.is_dir():
+        return
+    counted = {episode.trial: episode for episode in ledger.episodes()}
+    for trial in ledger.trials():
+        folder = ledger.folder.episodes / trial.slug
+        if not folder.is_dir():
+            continue
+        episode = counted.get(trial)
+        for attempt in [path for path in folder.iterdir() if path.name.isdecimal()]:
+            if episode is None or int(attempt.name) != episode.attempt:
+                yield attempt
+                continue
+            for path in attempt.iterdir():
+                name = str(path.relative_to(ledger.folder.root))
+                is_waste = path.suffix in (TEMPORARY, ROWS) and name not in episode.files
+                if is_waste and path.is_file():
+                    yield path
+
+
+def _remove_empty_trial(deleted: Path, episodes: Path) -> None:
+    """Delete a trial's folder with the last of its attempts."""
+    for folder in (deleted.parent, deleted.parent.parent):
+        if episodes in folder.parents and not any(folder.iterdir()):
+            folder.rmdir()

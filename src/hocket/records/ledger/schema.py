@@ -155,7 +155,7 @@ def migrate(
 
 @contextlib.contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All of it or nothing."""
+    """A transaction: all that is done in it is committed, or nothing."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -168,7 +168,7 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def ledger_error(exc: sqlite3.Error, path: Path) -> RunFolderError:
-    """What an error of SQLite's means for a run."""
+    """The error that says what one of SQLite's means for a run."""
     code = getattr(exc, "sqlite_errorcode", None)
     if code == _FULL or "disk is full" in str(exc):
         return disk_error(OSError(errno.ENOSPC, "no space"), path)

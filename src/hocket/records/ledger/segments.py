@@ -1,25 +1,83 @@
-"""The segments of each table: named by the ledger, merged so that they stay few."""
+"""The segments of each table: files of rows, named by the ledger, merged so that they stay few.
+
+A segment is written and made durable first, and named in the same transaction that commits its
+episodes. So a counted episode always has all its rows, a row is never of an attempt that does not
+count, and a segment without a name in the ledger is waste that a resumed run deletes.
+"""
 
 from __future__ import annotations
 
 import sqlite3
 import threading
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
 
+from hocket.core.data import Episode
+from hocket.core.events import Event
 from hocket.records.folder import RunFolder
 from hocket.records.ledger import schema
-from hocket.records.ledger.rows import RowRecorder, Segment
 
 _MERGED_AT_ONCE = 16
+"""Segments of one level that become one of the next. Chosen by hand; no benchmark row."""
 _LARGEST_MERGE = 2_000_000
-"""Rows. Merging more would keep the thread from committing for long; such files are few."""
+"""Most rows that are merged while a run goes on. Merging more would keep the thread from
+committing for long; such files are few."""
 _LAST_MERGE = 200_000
-"""Rows merged at the end of a run, which a user waits for."""
+"""Most rows that are merged at the end of a run, which a user waits for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One durable file of rows."""
+
+    name: str
+    """Path relative to the run folder, `chunks/part-....parquet`."""
+    rows: int
+    level: int
+    """How often its rows were merged from smaller segments."""
+
+    @property
+    def table(self) -> str:
+        return self.name.partition("/")[0]
+
+
+class RowRecorder(Protocol):
+    """Gathers one table's rows and writes them when the ledger says so."""
+
+    @property
+    def table(self) -> str:
+        """The name of the table and of its folder."""
+        ...
+
+    @property
+    def consumes(self) -> str | None:
+        """The name of the file that a sink leaves in the attempt's folder for this table; it is
+        deleted once its rows are committed."""
+        ...
+
+    def on(self, event: Event) -> None:
+        """Follow the run. Called on the engine's thread."""
+        ...
+
+    def take(self, episode: Episode) -> Any:
+        """Hand over what belongs to an ended episode and forget it. Called on the engine's
+        thread."""
+        ...
+
+    def write(self, path: Path, taken: Sequence[Any]) -> int:
+        """Make the rows of several episodes one durable file, and say how many they are; no file
+        where there are none. Called on the ledger's thread, as `merge` is."""
+        ...
+
+    def merge(self, path: Path, sources: Sequence[Path]) -> int:
+        """Make one durable file of several, rows in order."""
+        ...
 
 
 class Segments:
-    """Belongs to the ledger's thread, as the connection does."""
+    """Writes, names and merges the segments of all tables, on the ledger's thread alone."""
 
     def __init__(
         self,
@@ -37,7 +95,7 @@ class Segments:
         self._named = 0
 
     def know(self, table: str, segments: Sequence[Segment]) -> None:
-        """Those that earlier legs of the run left, in order."""
+        """Take over the segments that earlier legs of the run left, in order."""
         self._known[table] = list(segments)
 
     def write(self, recorder: RowRecorder, taken: Sequence[Any]) -> list[Segment]:
@@ -67,7 +125,7 @@ class Segments:
                 self._merge(recorder, oldest, level + 1)
 
     def merge_smallest(self, recorder: RowRecorder) -> None:
-        """What a finished run leaves: one segment where it is not too large."""
+        """Leave one segment to a finished run, as far as that is not too large."""
         known = self._known[recorder.table]
         total = 0
         chosen: list[Segment] = []

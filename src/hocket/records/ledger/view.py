@@ -6,15 +6,14 @@ import json
 import math
 import sqlite3
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 from hocket.core.data import Episode, Outcome, Trial
-from hocket.records.folder import Place, RunFolder
+from hocket.records.folder import FolderLike, RunFolder
 from hocket.records.ledger import schema
-from hocket.records.ledger.rows import Segment
+from hocket.records.ledger.segments import Segment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +35,9 @@ class LedgerView:
         self._lock = threading.Lock()
 
     @classmethod
-    def open(cls, place: Place) -> LedgerView:
+    def open(cls, path: FolderLike) -> LedgerView:
         """The ledger in a run folder, for reading."""
-        folder = RunFolder.at(place)
+        folder = RunFolder.at(path)
         return cls(folder, schema.open_to_read(folder.ledger))
 
     def meta(self) -> dict[str, Any]:
@@ -46,11 +45,11 @@ class LedgerView:
         return {key: json.loads(text) for key, text in self._rows("SELECT key, value FROM meta")}
 
     def trials(self) -> list[Trial]:
-        """All that are planned, in planned order."""
+        """All planned trials, in planned order."""
         return list(self._trials_by_row().values())
 
     def episodes(self) -> list[Episode]:
-        """Those that count, in planned order."""
+        """The episodes that count, in planned order."""
         trials = self._trials_by_row()
         rows = self._rows(
             "SELECT trial, attempt, outcome, steps, total_reward, terminated, truncated, chunks,"
@@ -88,25 +87,21 @@ class LedgerView:
         ]
 
     def remaining(self) -> list[Trial]:
-        """Planned trials without an episode, in planned order."""
+        """The planned trials without an episode, in planned order."""
         rows = self._rows(
             "SELECT suite, task, seed, repeat FROM trials"
             " WHERE id NOT IN (SELECT trial FROM episodes) ORDER BY id"
         )
         return [Trial(suite=s, task=t, seed=seed, repeat=r) for s, t, seed, r in rows]
 
-    def next_attempts(self, trials: Iterable[Trial] | None = None) -> dict[str, int]:
-        """The number of the next attempt at each trial, by trial id; a trial that has had none is
-        left out, unless it is asked for."""
+    def next_attempts(self) -> dict[str, int]:
+        """The number of the next attempt at each trial that has had one, by trial id."""
         known = self._trials_by_row()
         rows = self._rows("SELECT trial, MAX(attempt) + 1 FROM attempts GROUP BY trial")
-        begun = {known[trial].id: number for trial, number in rows}
-        if trials is None:
-            return begun
-        return {trial.id: begun.get(trial.id, 0) for trial in trials}
+        return {known[trial].id: number for trial, number in rows}
 
     def failures(self) -> list[Failure]:
-        """Attempts that were lost to faults and not to a killed run, in planned order."""
+        """The attempts that were lost to faults and not to a killed run, in planned order."""
         known = self._trials_by_row()
         rows = self._rows(
             "SELECT trial, attempt, error FROM attempts WHERE error IS NOT NULL"
@@ -126,12 +121,7 @@ class LedgerView:
     def __enter__(self) -> LedgerView:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _trials_by_row(self) -> Mapping[int, Trial]:

@@ -23,8 +23,7 @@ from hocket.core.data import Episode
 from hocket.errors import RunFolderError
 from hocket.records.folder import RunFolder
 from hocket.records.ledger import schema
-from hocket.records.ledger.rows import RowRecorder, Segment
-from hocket.records.ledger.segments import Segments
+from hocket.records.ledger.segments import RowRecorder, Segment, Segments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,34 +31,34 @@ class LedgerConfig:
     """When finished episodes are committed."""
 
     group_s: float = 1.0
-    """A finished episode waits at most this long for others."""
+    """Longest that a finished episode waits for others."""
     group_steps: int = 50_000
     """A group with this many steps leaves at once."""
     max_pending: int = 4096
-    """With more finished episodes than this uncommitted, no new trial begins."""
+    """No new trial begins while more finished episodes than this are uncommitted."""
     flush_s: float = 120.0
-    """To commit all at the end of a run; a disk slower than this is an error."""
+    """Longest that the end of a run waits until all is committed; a slower disk is an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A finished episode on its way."""
+    """A finished episode that is to be committed."""
 
     row: int
     episode: Episode
-    """Without the files that are consumed."""
+    """The episode, without the files that are consumed."""
     taken: tuple[Any, ...]
-    """What each recorder has of it."""
+    """What each recorder handed over for it, in the order of recorders."""
     consumed: tuple[str, ...]
 
 
 @dataclass(slots=True)
 class Group:
-    """What is committed together."""
+    """Episodes and errors that are committed together."""
 
     episodes: list[Pending] = field(default_factory=list)
     errors: list[tuple[str, int, int]] = field(default_factory=list)
-    """Error, trial and attempt of attempts that were lost."""
+    """The error, the trial's row and the number of each attempt that was lost."""
     steps: int = 0
     oldest: float = math.inf
 
@@ -146,7 +145,7 @@ class GroupWriter:
         raise self._failure
 
     def close(self) -> None:
-        """Commit what is left, merge small segments, end the thread. Twice is safe."""
+        """Commit what is left, merge small segments, end the thread. Closing twice is safe."""
         with self._changed:
             self._is_closing = True
             self._changed.notify_all()
@@ -230,7 +229,7 @@ class GroupWriter:
 
 
 def _columns(pending: Pending) -> tuple[Any, ...]:
-    """One row of `episodes`."""
+    """An episode as a row of the table `episodes`."""
     episode = pending.episode
     return (
         pending.row,

@@ -3,12 +3,14 @@
 While a file grows it lies under its temporary name as a fragmented MP4, a fragment at least every
 half second: after a crash it plays up to about the last second. Sealing copies the packets, without
 encoding them again, into an MP4 whose index comes first, so that players and browsers can seek.
+Below, the lossless kind is read again, one picture in memory at a time.
 """
 
 from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -17,11 +19,11 @@ from typing import Any
 import numpy as np
 
 from hocket.core.data import Array
-from hocket.errors import MissingExtraError
+from hocket.errors import MissingExtraError, RunFolderError
 from hocket.records.folder import TEMPORARY, disk_error, publish, temporary
 
 FALLBACK_RATE = 30.0
-"""Frames per second where an env does not say how fast it is controlled."""
+"""Frames per second of a video whose env does not say how fast it is controlled."""
 _FRAGMENTED = {
     "movflags": "frag_keyframe+empty_moov+default_base_moof",
     "flush_packets": "1",  # what was muxed is in the file, not in a buffer that dies with us
@@ -38,9 +40,10 @@ class Quality:
     """How pictures are compressed."""
 
     crf: int = 23
-    """Smaller is better and larger; 18 is hard to tell from the original."""
+    """x264's constant rate factor: smaller gives better pictures and larger files; 18 is hard to
+    tell from the original."""
     preset: str = "ultrafast"
-    """x264's. Slower ones make files a third of the size, and take twice the time."""
+    """x264's preset. Slower ones make files a third of the size, and take twice the time."""
     lossless: bool = False
     """Keep every pixel as it was, in RGB. For datasets: most players cannot show it."""
 
@@ -54,7 +57,8 @@ class Quality:
 
     @property
     def options(self) -> dict[str, str]:
-        """For the encoder, which holds no frame back: what was given to it is soon in the file."""
+        """The encoder's options, with which it holds no frame back: what was given to it is soon in
+        the file."""
         common = {"bf": "0", "x264-params": "rc-lookahead=0"}
         if self.lossless:
             return {"preset": "ultrafast", "qp": "0", **common}
@@ -158,8 +162,8 @@ class VideoFile:
         self._converter = self._av.video.reformatter.VideoReformatter()
 
     def _convert(self, frame: Array) -> Any:
-        """In the encoder's own format, by one converter for all frames: making one for each, as
-        the encoder would, takes longer than encoding."""
+        """The frame in the encoder's own format, by one converter for all frames: making one for
+        each, as the encoder would, takes longer than encoding."""
         source = self._av.VideoFrame.from_ndarray(frame, format="rgb24")
         if self._quality.lossless:
             return source
@@ -185,6 +189,40 @@ class VideoFile:
         container, self._container, self._stream = self._container, None, None
         if container is not None:
             container.close()
+
+
+def decoded(path: Path, count: int) -> Iterator[Any]:
+    """The first `count` frames of a video, as PyAV has them; fewer is an error."""
+    av = require_encoder()
+    seen = 0
+    try:
+        with av.open(str(path)) as container:
+            for frame in container.decode(video=0):
+                if seen == count:
+                    return
+                yield frame
+                seen += 1
+    except av.error.FFmpegError as exc:
+        raise RunFolderError(f"The pictures in {str(path)!r} cannot be read: {exc}") from exc
+    if seen < count:
+        raise RunFolderError(
+            f"{str(path)!r} has {seen} pictures, its episode needs {count}. Make them again: "
+            f"hocket video RUN --images --again"
+        )
+
+
+def read_pictures(path: Path, count: int) -> Iterator[Array]:
+    """The first `count` pictures as RGB, uint8 `[height, width, 3]`."""
+    for frame in decoded(path, count):
+        yield frame.to_ndarray(format="rgb24")
+
+
+def size_of(path: Path) -> tuple[int, int]:
+    """The height and the width of a video."""
+    av = require_encoder()
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        return int(stream.height), int(stream.width)
 
 
 def _even(frame: Array) -> Array:

@@ -23,26 +23,26 @@ RESTORED = "restored"
 """True where a worker shows stored states instead of running the episode."""
 OUTCOME = "outcome"
 STEPS = "steps"
-"""Outcome and length, where the episode has ended before it is filmed."""
+"""The outcome and the length, where the episode has ended before it is rendered."""
 
 
-def is_filmed_later(abilities: Collection[str]) -> bool:
+def is_rendered_later(abilities: Collection[str]) -> bool:
     """Whether an env can show an episode again: from its states, observed without a step. Rows of
-    a batched simulator are filmed while they run."""
+    a batched simulator are rendered while they run."""
     return {"snapshot", "deferred"} <= set(abilities) and "batched" not in abilities
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class VideoSelection:
     """Which episodes are to have a video."""
 
     kind: Literal["none", "first", "failures", "all"]
     count: int = 0
-    """Of each task, for `first`."""
+    """How many of each task, for `first`."""
 
     @classmethod
-    def parse(cls, text: str) -> Wish:
-        """From `none`, `first:N`, `failures` or `all`."""
+    def parse(cls, text: str) -> VideoSelection:
+        """The selection that `none`, `first:N`, `failures` or `all` names."""
         if found := re.fullmatch(r"first:(\d+)", text.strip()):
             return cls("first", int(found[1]))
         for kind in ("none", "failures", "all"):
@@ -53,7 +53,7 @@ class Wish:
         )
 
     def trials(self, planned: Iterable[Trial]) -> set[str]:
-        """Ids of the trials that may need a video, as far as is known before they run."""
+        """The ids of the trials that may need a video, as far as is known before they run."""
         if self.kind == "none":
             return set()
         seen: Counter[tuple[str, str]] = Counter()
@@ -65,8 +65,8 @@ class Wish:
         return chosen
 
     def episodes(self, planned: Iterable[Trial], ended: Iterable[Episode]) -> list[Episode]:
-        """Those of the ended episodes that are to have a video. Errors have none: what happened
-        in their attempts is lost."""
+        """The ended episodes that are to have a video. Errors have none: what happened in their
+        attempts is lost."""
         chosen = self.trials(planned)
         return [
             episode
@@ -77,12 +77,12 @@ class Wish:
         ]
 
 
-class Orders:
-    """What the engine asks of the sinks in each attempt: its `record` function."""
+class VideoPlan:
+    """Says what is asked of the sinks in each attempt: the engine's `record` function."""
 
-    def __init__(self, video: Wish, planned: Sequence[Trial], *, images: bool) -> None:
+    def __init__(self, video: VideoSelection, planned: Sequence[Trial], *, images: bool) -> None:
         """`planned` may grow while the run goes on."""
-        self._wish = video
+        self._selection = video
         self._planned = planned
         self._counted = -1
         self._chosen: set[str] = set()
@@ -91,14 +91,14 @@ class Orders:
 
     def __call__(self, trial: Trial, attempt: int) -> Mapping[str, Any]:
         if self._counted != len(self._planned):
-            self._counted, self._chosen = len(self._planned), self._wish.trials(self._planned)
+            self._counted, self._chosen = len(self._planned), self._selection.trials(self._planned)
         if trial.id not in self._chosen:
             return self._images
         return {VIDEO: self._video, **self._images}
 
 
-def restored(episode: Episode, *, images: bool = False) -> dict[str, Any]:
-    """What is asked of the sinks where an ended episode is shown again."""
+def rerender_record(episode: Episode, *, images: bool = False) -> dict[str, Any]:
+    """What is asked of the sinks where an ended episode is rendered from its states."""
     kind = IMAGES if images else VIDEO
     return {
         kind: "all",

@@ -1,8 +1,8 @@
-"""A sink that films attempts: one H.264 file for each camera.
+"""A sink that makes videos of attempts: one H.264 file for each camera.
 
 The same sink works in line, where it is fed as the episode runs, and afterwards, where a worker
-restores stored states one by one: it films what it is fed. In line it is asked for only where an
-env cannot be filmed afterwards. Encoding happens on a thread beside the env; frames wait in a
+restores stored states one by one: it encodes what it is fed. In line it is asked for only where an
+env cannot be rendered afterwards. Encoding happens on a thread beside the env; frames wait in a
 queue, and when that is full the env waits: nothing is ever dropped.
 """
 
@@ -22,15 +22,14 @@ from hocket.core.contracts.recorder import AttemptStart, SinkNeeds, StepRecord, 
 from hocket.core.data import Array, Outcome, TaskInfo
 from hocket.errors import ObservationError, RunFolderError
 from hocket.records.video.encoder import Quality, VideoFile, exact_rate, require_encoder
-from hocket.records.video.frames import as_frame, cameras_in
-from hocket.records.video.overlay import caption, draw_lines
+from hocket.records.video.pictures import as_frame, cameras_in, caption, draw_lines
 from hocket.records.video.selection import (
     IMAGES,
     OUTCOME,
     RESTORED,
     STEPS,
     VIDEO,
-    is_filmed_later,
+    is_rendered_later,
 )
 
 _AT_ONCE = 16
@@ -39,11 +38,12 @@ doubles what it takes. Never more than a quarter of a second of them."""
 _WAITING = 2
 """Such groups that may wait for the encoder."""
 _LONGEST_WAIT_S = 120.0
+"""A disk that takes no frame for this long is an error. Chosen by hand; no benchmark row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VideoConfig:
-    """What is filmed, and how."""
+    """Which cameras have a video, and how it is made."""
 
     cameras: tuple[str, ...] = ()
     """Keys of the observation; none means every camera that there is."""
@@ -56,7 +56,7 @@ class VideoConfig:
 
 
 class VideoSink:
-    """Films the attempts that it is asked to, in a worker."""
+    """Makes videos of the attempts that it is asked to, in a worker."""
 
     Config = VideoConfig
 
@@ -68,9 +68,9 @@ class VideoSink:
     def needs_of(
         self, task: TaskInfo, record: Mapping[str, Any], abilities: Collection[str]
     ) -> SinkNeeds:
-        """Pictures of every step, of attempts that are filmed now."""
+        """Pictures of every step, for attempts that get their video now."""
         del task
-        if not self._films(record, abilities):
+        if not self._is_wanted(record, abilities):
             return SinkNeeds()
         return SinkNeeds(
             observations=True,
@@ -79,23 +79,22 @@ class VideoSink:
         )
 
     def open(self, start: AttemptStart) -> Track:
-        """Begin to film, or to look on."""
-        if not self._films(start.record, start.abilities):
-            return Unfilmed()
+        if not self._is_wanted(start.record, start.abilities):
+            return NoVideo()
         return VideoTrack(self.config, start, str(start.record[self._kind]))
 
     @property
     def _kind(self) -> str:
         return IMAGES if self.config.lossless else VIDEO
 
-    def _films(self, record: Mapping[str, Any], abilities: Collection[str]) -> bool:
+    def _is_wanted(self, record: Mapping[str, Any], abilities: Collection[str]) -> bool:
         if not record.get(self._kind):
             return False
-        return bool(record.get(RESTORED)) or not is_filmed_later(abilities)
+        return bool(record.get(RESTORED)) or not is_rendered_later(abilities)
 
 
-class Unfilmed:
-    """The track of an attempt that is not filmed."""
+class NoVideo:
+    """The track of an attempt that gets no video."""
 
     def step(self, record: StepRecord) -> None: ...
 
@@ -106,18 +105,21 @@ class Unfilmed:
 
 
 class VideoTrack:
-    """Films one attempt: a frame for the reset, and one for each step."""
+    """The video of one attempt: a frame for the reset, and one for each step. `keep` is `all`, or
+    `failures` where it is kept only if the episode fails."""
 
-    def __init__(self, config: VideoConfig, start: AttemptStart, wish: str) -> None:
+    def __init__(self, config: VideoConfig, start: AttemptStart, keep: str) -> None:
         quality = Quality(crf=config.crf, preset=config.preset, lossless=config.lossless)
         require_encoder(quality.codec)
         self._config = config
         self._start = start
-        self._wish = wish
+        self._keep = keep
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._held: dict[str, Array] = {}
         self._held_step = 0
-        self._reel = Reel(Path(start.folder), exact_rate(start.task.control_rate), quality)
+        self._encoder = EncoderThread(
+            Path(start.folder), exact_rate(start.task.control_rate), quality
+        )
 
     def step(self, record: StepRecord) -> None:
         if record.observation is None:
@@ -131,15 +133,15 @@ class VideoTrack:
         self._held, self._held_step = frames, record.step
 
     def seal(self, outcome: Outcome) -> Sequence[str]:
-        if self._wish == "failures" and outcome is not Outcome.FAILURE:
+        if self._keep == "failures" and outcome is not Outcome.FAILURE:
             self.discard()
             return ()
         self._release(outcome.value)
-        return [str(path) for path in self._reel.seal()]
+        return [str(path) for path in self._encoder.seal()]
 
     def discard(self) -> None:
         self._held = {}
-        self._reel.discard()
+        self._encoder.discard()
 
     def _frame(self, key: str, record: StepRecord) -> Array:
         assert record.observation is not None
@@ -168,12 +170,12 @@ class VideoTrack:
             told = outcome or str(record.get(OUTCOME, ""))
             lines = caption(self._start.task.name, self._held_step, record.get(STEPS), told)
         for key, frame in self._held.items():
-            self._reel.put(key, frame, lines)
+            self._encoder.put(key, frame, lines)
         self._held = {}
 
 
-class Reel:
-    """The files of one attempt, written by a thread of their own."""
+class EncoderThread:
+    """Writes the files of one attempt, on a thread of its own."""
 
     def __init__(self, folder: Path, rate: Fraction, quality: Quality) -> None:
         self._folder = folder
@@ -255,9 +257,14 @@ class Reel:
         file.write(draw_lines(frame, lines) if lines else frame)
 
 
+def camera_name(key: str) -> str:
+    """A key without what all keys begin with, and without slashes."""
+    return key.removeprefix("observation/").replace("/", ".")
+
+
 def file_name(camera: str, *, lossless: bool = False) -> str:
-    """Of a camera's video: `observation/wrist_image` is `wrist_image.mp4`."""
-    return camera.removeprefix("observation/").replace("/", ".") + _suffix(lossless=lossless)
+    """The name of a camera's video: that of `observation/wrist_image` is `wrist_image.mp4`."""
+    return camera_name(camera) + _suffix(lossless=lossless)
 
 
 def videos_in(folder: Path, *, lossless: bool = False) -> dict[str, Path]:

@@ -1,4 +1,4 @@
-"""Charts as SVG and boxes, drawn by hand. They take any width: places are in percent."""
+"""Charts as SVG and boxes, drawn by hand. They take any width: positions are in percent."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from hocket.results.page.markup import Child, Markup, breakable, join, tag
 
 _FEWEST_COLUMNS = 12
 LONG = 45
-"""Rows of a chart that scrolls in its own frame."""
+"""A chart with more rows than this scrolls in a frame of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntervalRow:
-    """One line of an interval chart; None where undefined."""
+    """One line of an interval chart; a value that is undefined is None."""
 
     label: str
     value: float | None
@@ -42,21 +42,21 @@ def interval_chart(
 ) -> Markup:
     """A dot and a bar for each row, over one scale from `low` to `high`."""
 
-    def place(value: float) -> float:
+    def position(value: float) -> float:
         return 100 * (min(max(value, low), high) - low) / ((high - low) or 1.0)
 
-    grid = join(_line(place(at), "tick-zero" if at == zero else "tick") for at, _ in ticks)
+    grid = join(_line(position(at), "tick-zero" if at == zero else "tick") for at, _ in ticks)
     lines = []
     for row in rows:
         marks: list[Child] = [grid]
         if row.low is not None and row.high is not None:
-            left, right = place(row.low), place(row.high)
+            left, right = position(row.low), position(row.high)
             marks.append(
                 tag("rect", class_="bar", x=_pc(left), y=11, rx=3, height=6,
                     width=_pc(max(right - left, 0.2)))
             )  # fmt: skip
         if row.value is not None:
-            marks.append(tag("circle", class_="dot", cx=_pc(place(row.value)), cy=14, r=5))
+            marks.append(tag("circle", class_="dot", cx=_pc(position(row.value)), cy=14, r=5))
         spoken = f"{row.label}: {row.text} {row.bounds} {row.count}"
         lines.append(
             tag(
@@ -76,7 +76,7 @@ def interval_chart(
     scale = tag(
         "div",
         tag("div"),
-        tag("div", (_tick_label(place(at), text) for at, text in ticks), class_="ic-scale"),
+        tag("div", (_tick_label(position(at), text) for at, text in ticks), class_="ic-scale"),
         tag("div"),
         class_="ic-row ic-axis",
         aria_hidden="true",
@@ -103,7 +103,7 @@ def share_bar(parts: Mapping[str, float], kinds: Mapping[str, str]) -> Markup:
 
 
 def legend(entries: Iterable[tuple[str, str, str]]) -> Markup:
-    """Colour, name and a figure for each."""
+    """A list with the colour, the name and a figure of each entry."""
     items = [
         tag("li", tag("i", class_=f"swatch k-{kind}"), name, " ", tag("b", figure or None))
         for kind, name, figure in entries
@@ -186,7 +186,7 @@ def area_chart(values: Array, *, width_s: float, label: str, end_label: str) -> 
 
 
 def nice_ceiling(value: float) -> float:
-    """The next of 1, 2, 5 times a power of ten."""
+    """The smallest of 1, 2, 2.5 or 5 times a power of ten that is not below `value`."""
     if not math.isfinite(value) or value <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
@@ -194,7 +194,7 @@ def nice_ceiling(value: float) -> float:
 
 
 def rectangle(x: float, y: float, width: float, height: float) -> str:
-    """A piece of a path."""
+    """A rectangle as a piece of an SVG path."""
     return f"M{x:.1f} {y:.4g}h{max(width, 0.3):.1f}v{height:.4g}h-{max(width, 0.3):.1f}z"
 
 

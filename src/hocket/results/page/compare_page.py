@@ -8,9 +8,8 @@ from pathlib import Path
 
 from hocket.core.data import Outcome, Trial
 from hocket.records.folder import write_atomic
-from hocket.results.compare.config_diff import subject_differences
-from hocket.results.compare.paired import CLAIMS, Difference
-from hocket.results.compare.runs import RunComparison, Side, bounds_text, signed, task_names
+from hocket.results.compare import RunComparison, Side, bounds_text, signed, task_names
+from hocket.results.config_diff import subject_differences
 from hocket.results.page.charts import (
     LONG,
     IntervalRow,
@@ -19,8 +18,8 @@ from hocket.results.page.charts import (
     nice_ceiling,
     share_bar,
 )
-from hocket.results.page.markup import Child, Markup, breakable, join, tag
-from hocket.results.page.shell import Section, document
+from hocket.results.page.markup import Child, Markup, Section, breakable, document, join, tag
+from hocket.results.paired import CLAIMS, Difference
 from hocket.results.tables import number, percent
 
 _MOST_TASKS = 120
@@ -218,7 +217,7 @@ def _kind(found: RunComparison, trial: Trial) -> str:
 def _runs_section(found: RunComparison) -> Section:
     a, b = found.a, found.b
     rows = [
-        ("run", _place(a), _place(b)),
+        ("run", _run_name(a), _run_name(b)),
         ("trials ended", _ended(a), _ended(b)),
         ("errors", f"{a.errors:,}", f"{b.errors:,}"),
         ("exactness", a.exactness, b.exactness),
@@ -238,8 +237,9 @@ def _runs_section(found: RunComparison) -> Section:
     )
 
 
-def _place(side: Side) -> str:
-    """Enough to find it; where on this machine it lies is nobody else's business."""
+def _run_name(side: Side) -> str:
+    """The last two parts of a run's path, which find it; where on this machine it lies is nobody
+    else's business."""
     return f"{side.folder.parent.name}/{side.name}"
 
 

@@ -7,8 +7,16 @@ from pathlib import Path
 
 from hocket.records.folder import write_atomic
 from hocket.results.page.charts import IntervalRow, interval_chart
-from hocket.results.page.markup import Child, Markup, breakable, file_link, join, tag
-from hocket.results.page.shell import Section, document
+from hocket.results.page.markup import (
+    Child,
+    Markup,
+    Section,
+    breakable,
+    document,
+    file_link,
+    join,
+    tag,
+)
 from hocket.results.report import Report
 from hocket.results.tables import percent
 
@@ -16,7 +24,7 @@ FILE_NAME = "jobs.html"
 _TICKS = ((0.0, "0 %"), (0.25, "25"), (0.5, "50"), (0.75, "75"), (1.0, "100 %"))
 
 Made = tuple[str, "Report | None", "str | None"]
-"""A run's name, its report, and why there is none."""
+"""A run's name, and its report or else the reason why there is none."""
 
 
 def write_jobs_page(folder: Path, runs: Sequence[Made]) -> Path:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from hocket.core.data import Outcome
 from hocket.records.folder import RunFolder, write_atomic
@@ -16,22 +18,20 @@ from hocket.results.page.charts import (
     nice_ceiling,
     share_bar,
 )
-from hocket.results.page.facts import facts_section
-from hocket.results.page.faults import fault_section
-from hocket.results.page.markup import Child, Markup, join, tag
-from hocket.results.page.outcomes import (
+from hocket.results.page.episodes import (
     MOST_TASKS,
     Listed,
     counts_order,
     episode_table,
+    fault_section,
     outcome_grid,
     shown_tasks,
 )
-from hocket.results.page.recorded import RecordedRun, open_recorded
-from hocket.results.page.shell import Section, document
+from hocket.results.page.markup import Child, Markup, Section, document, join, tag
 from hocket.results.page.speed import duration, speed_section
 from hocket.results.page.videos import video_section
-from hocket.results.report import Report
+from hocket.results.recorded import RecordedRun, open_recorded
+from hocket.results.report import EXACTNESS, Report
 from hocket.results.scores import Score
 from hocket.results.tables import number, percent, percent_range
 
@@ -62,7 +62,7 @@ def report_page(run: RecordedRun) -> str:
             title="Episodes",
             body=episode_table(run, listed),
         ),
-        facts_section(run),
+        _facts_section(run),
     ]
     return document(
         title=run.title,
@@ -241,3 +241,47 @@ def _length_section(run: RecordedRun) -> Section | None:
     lead = f"{cut:,} of {len(ended):,} ended at a step limit (truncated)." if cut else None
     body = join(histogram(groups), legend(medians))
     return Section(anchor="lengths", title="Episode lengths", body=body, lead=lead)
+
+
+def _facts_section(run: RecordedRun) -> Section:
+    """How the run was made, enough to make it again: command, configuration, versions."""
+    command = run.about.get("command")
+    words = [str(word) for word in command] if isinstance(command, list) else []
+    shown = shlex.join([Path(words[0]).name, *words[1:]]) if words else "not recorded"
+    lists = [
+        ("Configuration", _flat(run.report.config)),
+        ("Versions", _flat(run.about.get("versions") or {"hocket": run.report.version})),
+        ("Machine", _flat(run.about.get("machine") or {})),
+    ]
+    columns = [
+        tag(
+            "div",
+            tag("h3", title),
+            tag("dl", ((tag("dt", k), tag("dd", v)) for k, v in facts)),
+        )
+        for title, facts in lists
+        if facts
+    ]
+    level = join(tag("b", run.report.exactness), ": ", EXACTNESS[run.report.exactness])
+    body = join(
+        tag("pre", shown, class_="wrap"),
+        tag("p", "Exactness ", level, class_="note"),
+        tag("div", *columns, class_="facts"),
+    )
+    return Section(anchor="run", title="How it was run", body=body)
+
+
+def _flat(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The names and values of settings; what is unset is left out, what is nested has a name with
+    dots."""
+    found: list[tuple[str, str]] = []
+    for key, value in facts.items():
+        if isinstance(value, Mapping):
+            found += [(f"{key}.{inner}", text) for inner, text in _flat(value)]
+        elif isinstance(value, (list, tuple)):
+            found += [(str(key), ", ".join(map(str, value)))] if value else []
+        elif isinstance(value, int) and key.endswith("_bytes"):
+            found.append((key.removesuffix("_bytes"), f"{value / 2**30:.1f} GiB"))
+        elif value is not None:
+            found.append((str(key), str(value)))
+    return found

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,26 +15,29 @@ import pyarrow.compute as pc
 from hocket.core.data import Array, Episode, TaskInfo
 from hocket.core.plugins import did_you_mean
 from hocket.errors import HocketError, RunFolderError, UsageError
+from hocket.records.observations import FILE as OBSERVATIONS
 from hocket.records.states import FILE as STATES
 from hocket.records.states import load_states
 from hocket.records.steps import StepsConfig, load_steps
 from hocket.records.video.encoder import FALLBACK_RATE
-from hocket.records.video.sink import videos_in
+from hocket.records.video.sink import camera_name, videos_in
 from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
-from hocket.runs.export.chosen import ChosenRun
-from hocket.runs.export.observing import FILE as OBSERVATIONS
-from hocket.runs.export.restaging import STAGE, Restaging, attempt_in, plan_restaging, restage
-from hocket.runs.export.watching import Watcher
-
-if TYPE_CHECKING:
-    from hocket.runs.export.exporting import ExportConfig
+from hocket.runs.export import ChosenRun, ExportConfig, Watcher
+from hocket.runs.export.reobserve import (
+    STAGE,
+    Missing,
+    attempt_in,
+    observe_missing,
+    plan_missing,
+)
 
 WRITING = "writing"
 _WINDOW_EPISODES = 128
-"""Shown again at a time, so that the pictures of all never lie on the disk together."""
+"""Episodes observed again at a time, so that the pictures of all never lie on the disk
+together."""
 _WINDOW_STEPS = 50_000
-"""Loaded at a time: a table is read once for so many steps."""
+"""Steps loaded at a time: the table is read once for each such window."""
 _SAME = 1e-5
 """How far a state that is observed again may be from the one that was recorded."""
 
@@ -54,9 +57,9 @@ class Demonstration:
     success: Array | None
     """bool `[N]`; None where the env did not say at every step."""
     observations: Mapping[str, Array]
-    """By key, `[N + 1, ...]`; no pictures."""
+    """Arrays `[N + 1, ...]` by key, without pictures."""
     states: Array | None
-    """Of the simulator, float64 `[N + 1, S]`."""
+    """The simulator's states, float64 `[N + 1, S]`."""
     cameras: Mapping[str, Path]
     """A lossless video of N + 1 pictures for each camera, by its key without `observation/`."""
 
@@ -81,12 +84,12 @@ class Demonstrations:
         self._scratch = scratch
         self._watcher = watcher
         self._tasks = _tasks(run, watcher)
-        self._restaging = plan_restaging(run, config)
+        self._missing = plan_missing(run, config)
         self.episodes = [episode for episode in run.episodes if episode.steps > 0]
         if len(self.episodes) < len(run.episodes):
             empty = len(run.episodes) - len(self.episodes)
             watcher.note(f"{empty} episodes without a step are left out.")
-        _tell_missing(run, self._restaging, watcher)
+        _tell_missing(run, self._missing, watcher)
 
     def rate(self) -> float:
         """Control steps per second of all chosen tasks."""
@@ -107,12 +110,12 @@ class Demonstrations:
         return rate or FALLBACK_RATE
 
     def __iter__(self) -> Iterator[Demonstration]:
-        if self._restaging.jobs:
-            self._watcher.stage(STAGE, len(self._restaging.jobs))
+        if self._missing.jobs:
+            self._watcher.stage(STAGE, len(self._missing.jobs))
         self._watcher.stage(WRITING, len(self.episodes))
         for window in _windows(self.episodes):
-            arguments = (self._run, self._config, self._restaging)
-            restage(*arguments, window, self._scratch, self._watcher)
+            arguments = (self._run, self._config, self._missing)
+            observe_missing(*arguments, window, self._scratch, self._watcher)
             steps = _by_trial(self._run, window)
             for episode in window:
                 yield self._demonstration(episode, steps.pop(episode.trial.id))
@@ -121,7 +124,7 @@ class Demonstrations:
 
     def _demonstration(self, episode: Episode, steps: pa.Table) -> Demonstration:
         said = steps["success"].slice(1)
-        place = self._run.folder.attempt(episode.trial, episode.attempt) / STATES
+        path = self._run.folder.attempt(episode.trial, episode.attempt) / STATES
         return Demonstration(
             episode=episode,
             task=self._task(episode),
@@ -131,7 +134,7 @@ class Demonstrations:
             truncated=steps["truncated"].to_numpy()[1:],
             success=None if said.null_count else said.to_numpy(),
             observations=self._observations(episode, steps),
-            states=load_states(place) if place.is_file() else None,
+            states=load_states(path) if path.is_file() else None,
             cameras=self._cameras(episode) if self._config.images else {},
         )
 
@@ -148,11 +151,15 @@ class Demonstrations:
         return observed
 
     def _cameras(self, episode: Episode) -> dict[str, Path]:
-        places = (
+        folders = (
             self._run.folder.attempt(episode.trial, episode.attempt),
             attempt_in(self._scratch, episode),
         )
-        found = {n: path for place in places for n, path in videos_in(place, lossless=True).items()}
+        found = {
+            name: path
+            for folder in folders
+            for name, path in videos_in(folder, lossless=True).items()
+        }
         if not self._config.cameras or not found:
             return found
         names = [camera_name(key) for key in self._config.cameras]
@@ -169,11 +176,6 @@ class Demonstrations:
         return self._tasks.get((trial.suite, trial.task)) or TaskInfo(name=trial.task)
 
 
-def camera_name(key: str) -> str:
-    """A key without what all keys begin with, and without slashes."""
-    return key.removeprefix("observation/").replace("/", ".")
-
-
 def _tasks(run: ChosenRun, watcher: Watcher) -> dict[tuple[str, str], TaskInfo]:
     """What the suites say of their tasks, where they can still be asked."""
     try:
@@ -185,8 +187,8 @@ def _tasks(run: ChosenRun, watcher: Watcher) -> dict[tuple[str, str], TaskInfo]:
     return {(suite, info.name): info for suite, infos in tasks.items() for info in infos}
 
 
-def _tell_missing(run: ChosenRun, restaging: Restaging, watcher: Watcher) -> None:
-    without = len(restaging.without_pictures)
+def _tell_missing(run: ChosenRun, missing: Missing, watcher: Watcher) -> None:
+    without = len(missing.without_pictures)
     # With `full` every picture was kept, so an env without any has no camera.
     if without and run.config.get("record") != "full":
         watcher.note(

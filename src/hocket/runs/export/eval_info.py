@@ -1,6 +1,6 @@
 """LeRobot's `eval_info.json`, as its own evaluation writes it, for scripts that read it.
 
-What LeRobot has no place for stands beside its keys: seeds and lengths of the episodes, and under
+What LeRobot has no key for stands beside its keys: seeds and lengths of the episodes, and under
 `hocket` the policy and how many trials ended as errors, which no rate counts.
 """
 
@@ -12,26 +12,23 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from hocket.core.data import Episode, Outcome
+from hocket.records.parquet import read_table
 from hocket.results.report import FILE_NAME, Report
-from hocket.runs.export.chosen import ChosenRun, read_table
+from hocket.runs.export import ChosenRun, ExportConfig, Watcher
 from hocket.runs.export.target import new_file
-from hocket.runs.export.watching import Watcher
-
-if TYPE_CHECKING:
-    from hocket.runs.export.exporting import ExportConfig
 
 
 @dataclass(slots=True)
 class _Metrics:
-    """Of some episodes, one number of each in every list. `successes` has none of an episode at
-    which nothing could succeed, and `max_rewards` none of one whose steps were not recorded."""
+    """Lists with one number for each of some episodes. `successes` lacks episodes at which nothing
+    could succeed, and `max_rewards` those whose steps were not recorded."""
 
     sum_rewards: list[float] = field(default_factory=list)
     max_rewards: list[float] = field(default_factory=list)
@@ -101,8 +98,8 @@ def write(run: ChosenRun, out: Path, config: ExportConfig, watcher: Watcher) -> 
 
 
 def _per_task(tasks: dict[tuple[str, str], _Metrics]) -> list[dict[str, Any]]:
-    """Tasks are numbered in each suite as they were planned; those without an episode are left
-    out."""
+    """The metrics of each task that has an episode; tasks are numbered in each suite as they were
+    planned."""
     numbers: Counter[str] = Counter()
     rows = []
     for (suite, task), metrics in tasks.items():
@@ -114,7 +111,7 @@ def _per_task(tasks: dict[tuple[str, str], _Metrics]) -> list[dict[str, Any]]:
 
 
 def _highest_rewards(run: ChosenRun) -> dict[str, float]:
-    """Of each trial whose steps were recorded; the reset has no reward."""
+    """The highest reward of each trial whose steps were recorded; the reset has no reward."""
     found: dict[str, float] = {}
     if not run.folder.ledger.exists():
         return found
@@ -127,7 +124,7 @@ def _highest_rewards(run: ChosenRun) -> dict[str, float]:
 
 
 def _seconds(run: ChosenRun) -> dict[str, Any]:
-    """What the run took, where its report says so."""
+    """How long the run took, where its report says so."""
     if not (run.folder.root / FILE_NAME).exists():
         return {"eval_s": None, "eval_ep_s": None}
     wall_s = Report.load(run.folder.root).throughput.wall_s
@@ -151,5 +148,5 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def _finite(value: float) -> float | None:
-    """JSON knows neither NaN nor infinity."""
+    """The value, or None for NaN and infinity, which JSON does not know."""
     return value if math.isfinite(value) else None

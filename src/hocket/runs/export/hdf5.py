@@ -13,24 +13,21 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from hocket import __version__
 from hocket.core.data import Array
 from hocket.errors import MissingExtraError, RunFolderError
-from hocket.runs.export.chosen import ChosenRun
-from hocket.runs.export.demonstrations import Demonstration, Demonstrations, camera_name
-from hocket.runs.export.pictures import pictures, size_of
+from hocket.records.video.encoder import read_pictures, size_of
+from hocket.records.video.sink import camera_name
+from hocket.runs.export import ChosenRun, ExportConfig, Watcher
+from hocket.runs.export.demonstrations import Demonstration, Demonstrations
 from hocket.runs.export.target import new_file, scratch_folder
-from hocket.runs.export.watching import Watcher
-
-if TYPE_CHECKING:
-    from hocket.runs.export.exporting import ExportConfig
 
 _SLAB = 32
-"""Pictures written at a time."""
+"""How many pictures are written at a time."""
 _GYM = 2
 """What robomimic calls the kind of env that is a gym's."""
 
@@ -93,7 +90,7 @@ def _write_pictures(
         span.start: group[side].create_dataset(name, shape, np.uint8, chunks=chunks)
         for side, span in sides.items()
     }
-    for begin, slab in _slabs(pictures(video, length + 1)):
+    for begin, slab in _slabs(read_pictures(video, length + 1)):
         for offset, target in targets.items():
             # Picture i of the video is row i - offset.
             first, last = max(begin, offset), min(begin + len(slab), length + offset)
@@ -109,7 +106,7 @@ def _slabs(frames: Iterator[Array]) -> Iterator[tuple[int, Array]]:
 
 
 class _Masks:
-    """Names of episodes: by outcome, by task, and to train on or to validate with."""
+    """Lists of episodes: by outcome, by task, and to train on or to validate with."""
 
     def __init__(self, valid: float) -> None:
         self._valid = valid
@@ -118,10 +115,10 @@ class _Masks:
 
     def add(self, name: str, demo: Demonstration) -> None:
         trial = demo.episode.trial
-        place = self._seen[trial.task]
+        index = self._seen[trial.task]
         self._seen[trial.task] += 1
         # Spread evenly over a task's episodes, with nothing random about it.
-        is_valid = int((place + 1) * self._valid + 0.5) > int(place * self._valid + 0.5)
+        is_valid = int((index + 1) * self._valid + 0.5) > int(index * self._valid + 0.5)
         split = "valid" if is_valid else "train"
         for mask in (split, demo.episode.outcome.value, f"task_{_name(trial.task)}"):
             self.members.setdefault(mask, []).append(name)

@@ -15,17 +15,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 import numpy as np
 
 from hocket.core.data import Array, Episode
-from hocket.runs.export.chosen import ChosenRun, read_table
+from hocket.records.parquet import read_table
+from hocket.runs.export import ChosenRun, ExportConfig, Watcher
 from hocket.runs.export.target import new_file
-from hocket.runs.export.watching import Watcher
-
-if TYPE_CHECKING:
-    from hocket.runs.export.exporting import ExportConfig
 
 _COLUMNS = (
     "trial",
@@ -46,7 +43,7 @@ _COLUMNS = (
 )
 _LANES, _POLICY = 1, 2
 _GAP_S = 1.0
-"""Between the legs of a run that was resumed."""
+"""The time between the legs of a run that was resumed."""
 
 Event = dict[str, Any]
 Row = Mapping[str, Any]
@@ -76,7 +73,7 @@ def write(run: ChosenRun, out: Path, config: ExportConfig, watcher: Watcher) -> 
 
 @dataclass(slots=True)
 class _Trace:
-    """The JSON document, an event at a time."""
+    """Writes the JSON document, an event at a time."""
 
     file: TextIO
     count: int = 0
@@ -94,7 +91,7 @@ class _Trace:
 
 @dataclass(slots=True)
 class _Lanes:
-    """What lanes did, as slices; an episode holds those of its chunks."""
+    """Gives what lanes did as slices; an episode's slice holds those of its chunks."""
 
     seen: set[int] = field(default_factory=set)
 
@@ -140,7 +137,7 @@ class _Lanes:
 
 
 def _parts(row: Row) -> Iterator[tuple[str, float, float]]:
-    """A chunk's life in a lane: name, begin and end of each part that is known."""
+    """The name, begin and end of each part of a chunk's life in a lane that is known."""
     requested, batched, inferred = row["requested"], row["batched"], row["inferred"]
     if requested is not None and inferred is not None:
         yield "waiting", requested, batched
@@ -158,7 +155,7 @@ def _parts(row: Row) -> Iterator[tuple[str, float, float]]:
 
 @dataclass(slots=True)
 class _Batches:
-    """Every batch once, though its rows belong to many episodes."""
+    """Gives every batch once, though its rows belong to many episodes."""
 
     parts: list[Array] = field(default_factory=list)
 
@@ -221,7 +218,7 @@ def _by_episode(
 
 
 def _offsets(run: ChosenRun) -> dict[int, float]:
-    """What to add to the times of each leg, so that they follow each other."""
+    """The seconds to add to the times of each leg, so that legs follow each other."""
     spans: dict[int, tuple[float, float]] = {}
     for batch in read_table(run.folder, "chunks", ["leg", "requested", "inferred", "executed"]):
         legs = batch["leg"].to_numpy()
@@ -245,7 +242,7 @@ def _offsets(run: ChosenRun) -> dict[int, float]:
 
 def _slice(
     name: str,
-    place: tuple[int, int],
+    thread: tuple[int, int],
     span: tuple[float, float],
     category: str,
     args: Mapping[str, Any],
@@ -255,8 +252,8 @@ def _slice(
         "ph": "X",
         "name": name,
         "cat": category,
-        "pid": place[0],
-        "tid": place[1],
+        "pid": thread[0],
+        "tid": thread[1],
         "ts": begin,
         "dur": round(end - begin, 3),
         "args": args,

@@ -8,24 +8,21 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from hocket.core.data import Array
 from hocket.errors import MissingExtraError, RunFolderError
-from hocket.runs.export.chosen import ChosenRun
-from hocket.runs.export.demonstrations import Demonstration, Demonstrations, camera_name
-from hocket.runs.export.pictures import pictures
+from hocket.records.video.encoder import read_pictures
+from hocket.records.video.sink import camera_name
+from hocket.runs.export import ChosenRun, ExportConfig, Watcher
+from hocket.runs.export.demonstrations import Demonstration, Demonstrations
 from hocket.runs.export.target import new_file, scratch_folder
-from hocket.runs.export.watching import Watcher
-
-if TYPE_CHECKING:
-    from hocket.runs.export.exporting import ExportConfig
 
 _JPEG = 92
 _GAP_S = 0.5
-"""Between two episodes."""
+"""The time between two episodes."""
 
 
 def write(run: ChosenRun, out: Path, config: ExportConfig, watcher: Watcher) -> None:
@@ -38,16 +35,16 @@ def write(run: ChosenRun, out: Path, config: ExportConfig, watcher: Watcher) -> 
         stream.save(str(draft))
         try:
             stream.send_recording_name(run.recorded.title)
-            tape = _Tape(rerun, stream, rate)
+            timeline = _Timeline(rerun, stream, rate)
             for demonstration in demonstrations:
-                tape.add(demonstration)
+                timeline.add(demonstration)
         finally:
             stream.flush()
             stream.disconnect()
 
 
-class _Tape:
-    """Lays episodes after each other."""
+class _Timeline:
+    """Logs episodes one after the other."""
 
     def __init__(self, rerun: Any, stream: Any, rate: float) -> None:
         self._rerun = rerun
@@ -65,15 +62,15 @@ class _Tape:
             matrix = rows.reshape(len(rows), -1)
             self._vectors(f"observation/{camera_name(key)}", matrix, np.arange(len(rows)))
         for name, video in demo.cameras.items():
-            for place, picture in enumerate(pictures(video, demo.length + 1)):
-                self._at(place)
+            for step, picture in enumerate(read_pictures(video, demo.length + 1)):
+                self._at(step)
                 image = self._rerun.Image(picture).compress(jpeg_quality=_JPEG)
                 self._stream.log(f"camera/{name}", image)
         self._frame += demo.length + 1 + round(_GAP_S * self._rate)
         self._episode += 1
 
     def _tell(self, demo: Demonstration) -> None:
-        """Which episode begins here, and how it ended."""
+        """Log which episode begins here, and how it ended."""
         episode = demo.episode
         text = (
             f"# {episode.trial.id}\n\n{demo.prompt}\n\n**{episode.outcome.value}** after "
@@ -86,13 +83,13 @@ class _Tape:
         words = f"{episode.trial.id}: {episode.outcome.value}"
         self._stream.log("outcomes", self._rerun.TextLog(words, level=level))
 
-    def _at(self, place: int) -> None:
-        frame = self._frame + place
+    def _at(self, step: int) -> None:
+        frame = self._frame + step
         self._stream.set_time("frame", sequence=frame)
         self._stream.set_time("time", duration=frame / self._rate)
 
-    def _vectors(self, path: str, rows: Array, places: Array) -> None:
-        frames = places + self._frame
+    def _vectors(self, path: str, rows: Array, steps: Array) -> None:
+        frames = steps + self._frame
         columns = self._rerun.Scalars.columns(scalars=rows.astype(np.float64).reshape(-1))
         self._stream.send_columns(
             path,

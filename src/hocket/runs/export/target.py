@@ -1,4 +1,4 @@
-"""Where an export goes: a new file or folder, there whole or not at all."""
+"""The file or folder that an export writes: it is new, and there whole or not at all."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from hocket.records.folder import publish, sync_folder, temporary
 
 
 def refuse_existing(path: Path) -> None:
-    """An export never writes over anything."""
+    """Refuse a path that exists: an export never writes over anything."""
     if path.exists() or path.is_symlink():
         raise UsageError(f"{str(path)!r} exists already. Give another --out, or remove it first.")
 
 
 @contextlib.contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """A draft to write; it gets its name when all went well, and is gone otherwise."""
+    """A draft to write to. It gets its name when all went well, and is deleted otherwise."""
     with _draft(path) as draft:
         yield draft
         publish(draft, path)
@@ -27,7 +27,7 @@ def new_file(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """As `new_file`, for a folder."""
+    """A draft as `new_file` gives it, for a folder."""
     with _draft(path) as draft:
         draft.mkdir()
         yield draft
@@ -51,7 +51,7 @@ def _draft(path: Path) -> Iterator[Path]:
     draft = temporary(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _remove(draft)  # of an export that was killed
+        _remove(draft)  # left by an export that was killed
         yield draft
     except OSError as exc:
         raise UsageError(f"The export to {str(path)!r} failed: {exc}.") from exc

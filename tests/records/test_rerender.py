@@ -1,4 +1,4 @@
-"""Episodes filmed from their states by real workers, held against the same filmed in line."""
+"""Episodes rendered from their states by real workers, held against the same rendered in line."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Array, Episode, Outcome, Ref, Trial
 from hocket.records.states import FILE, load_states, save_states
-from hocket.records.video.rerender import Filmed, Job, RenderingConfig, film
-from hocket.records.video.selection import IMAGES, RESTORED, VIDEO, restored
+from hocket.records.video.rerender import Rendered, RenderJob, VideoWorkersConfig, rerender
+from hocket.records.video.selection import IMAGES, RESTORED, VIDEO, rerender_record
 from hocket.workers.local import LocalRuntime
 from hocket.workers.notices import LaneFailed, LaneSealed, LanesExecuted, LanesReady, LanesUp
 from support.rig import Rig
@@ -52,13 +52,13 @@ def play(
     return episode, seen
 
 
-def film_one(folder: Path, suite: Ref, episode: Episode, sinks: tuple[Ref, ...]) -> Filmed:
+def render_one(folder: Path, suite: Ref, episode: Episode, sinks: tuple[Ref, ...]) -> Rendered:
     spec = WorkerSpec(suites={"toy": suite}, sinks=sinks, folder=str(folder))
     states = folder / "episodes" / episode.trial.slug / "0" / FILE
-    record = {**restored(episode), **restored(episode, images=True)}
-    job = Job(episode=episode, states=states, record=record)
-    (filmed,) = film(LocalRuntime(), spec, [job], RenderingConfig())
-    return filmed
+    record = {**rerender_record(episode), **rerender_record(episode, images=True)}
+    job = RenderJob(episode=episode, states=states, record=record)
+    (rendered,) = rerender(LocalRuntime(), spec, [job], VideoWorkersConfig())
+    return rendered
 
 
 def frames(path: Path) -> list[Array]:
@@ -75,34 +75,34 @@ METAWORLD = Ref(
 @pytest.mark.parametrize(
     ("suite", "task"), [(Ref(name="toy"), "image"), (METAWORLD, "drawer-open-v3")]
 )
-def test_filmed_afterwards_is_filmed_in_line_to_the_pixel(
+def test_rendered_afterwards_is_rendered_in_line_to_the_pixel(
     tmp_path: Path, suite: Ref, task: str
 ) -> None:
     if suite is METAWORLD:
         pytest.importorskip("metaworld")
     now, later = tmp_path / "now", tmp_path / "later"
-    in_line, seen_filmed = play(now, suite, task, VIDEOS, IN_LINE)
+    in_line, seen_rendered = play(now, suite, task, VIDEOS, IN_LINE)
     episode, seen = play(later, suite, task, (Ref(name="states"), *VIDEOS), {VIDEO: "all"})
     assert [Path(file).name for file in episode.files] == [FILE]
-    filmed = film_one(later, suite, episode, VIDEOS)
-    assert filmed.error is None
-    assert sorted(filmed.files) == sorted(in_line.files)
-    names = {Path(file).name for file in filmed.files}
+    rendered = render_one(later, suite, episode, VIDEOS)
+    assert rendered.error is None
+    assert sorted(rendered.files) == sorted(in_line.files)
+    names = {Path(file).name for file in rendered.files}
     assert names == {
         f"{camera}{suffix}"
         for camera in ("image", "wrist_image")
         for suffix in (".mp4", ".lossless.m4v")
     }
-    for file in filmed.files:
+    for file in rendered.files:
         before, after = frames(now / file), frames(later / file)
         assert len(before) == 13
         assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True)), file
         assert not np.array_equal(before[0], before[12])
-    assert seen_filmed == seen, "whether an attempt is filmed changes nothing for the policy"
+    assert seen_rendered == seen, "whether an attempt is rendered changes nothing for the policy"
     assert seen[0] == ["observation/state"]
 
 
-def kept(root: Path, task: str, seed: int) -> Job:
+def kept(root: Path, task: str, seed: int) -> RenderJob:
     """An episode whose states were kept by a toy, without running it."""
     trial = Trial(suite="toy", task=task, seed=seed)
     path = root / "episodes" / trial.slug / "0" / FILE
@@ -110,34 +110,36 @@ def kept(root: Path, task: str, seed: int) -> Job:
     path.parent.mkdir(parents=True)
     save_states(path, states)
     episode = Episode(trial=trial, attempt=0, outcome=Outcome.SUCCESS, steps=5, total_reward=0.0)
-    return Job(episode=episode, states=path, record=restored(episode))
+    return RenderJob(episode=episode, states=path, record=rerender_record(episode))
 
 
-def film_all(root: Path, jobs: list[Job], toy: dict[str, Any], **config: Any) -> list[Filmed]:
+def render_all(
+    root: Path, jobs: list[RenderJob], toy: dict[str, Any], **config: Any
+) -> list[Rendered]:
     spec = WorkerSpec(
         suites={"toy": Ref(name="toy", config=toy)}, sinks=(Ref(name="video"),), folder=str(root)
     )
-    told: list[Filmed] = []
-    filmed = film(LocalRuntime(), spec, jobs, RenderingConfig(**config), told.append)
-    assert told == filmed
-    return sorted(filmed, key=lambda some: some.job.episode.trial.seed)
+    told: list[Rendered] = []
+    rendered = rerender(LocalRuntime(), spec, jobs, VideoWorkersConfig(**config), told.append)
+    assert told == rendered
+    return sorted(rendered, key=lambda some: some.job.episode.trial.seed)
 
 
-def test_an_episode_that_cannot_be_filmed_costs_only_itself(tmp_path: Path) -> None:
+def test_an_episode_that_cannot_be_rendered_costs_only_itself(tmp_path: Path) -> None:
     jobs = [kept(tmp_path, "image", seed) for seed in range(4)]
     jobs[1].states.write_bytes(b"not states")
     save_states(jobs[2].states, np.zeros((3, 2)))  # of another env
-    filmed = film_all(tmp_path, jobs, {}, workers=2)
-    assert [bool(some.error) for some in filmed] == [False, True, True, False]
-    assert "cannot be read" in str(filmed[1].error)
-    assert "not enough values to unpack" in str(filmed[2].error)
-    assert all(len(frames(tmp_path / file)) == 6 for file in filmed[3].files)
+    rendered = render_all(tmp_path, jobs, {}, workers=2)
+    assert [bool(some.error) for some in rendered] == [False, True, True, False]
+    assert "cannot be read" in str(rendered[1].error)
+    assert "not enough values to unpack" in str(rendered[2].error)
+    assert all(len(frames(tmp_path / file)) == 6 for file in rendered[3].files)
 
 
 def test_an_env_that_cannot_be_built_is_told_for_each_episode(tmp_path: Path) -> None:
     jobs = [kept(tmp_path, "image", seed) for seed in range(2)]
-    filmed = film_all(tmp_path, jobs, {"raise_in_init": True})
-    assert all("ToyError: This toy cannot be built." in str(some.error) for some in filmed)
+    rendered = render_all(tmp_path, jobs, {"raise_in_init": True})
+    assert all("ToyError: This toy cannot be built." in str(some.error) for some in rendered)
 
 
 def test_a_worker_that_dies_or_hangs_is_replaced(tmp_path: Path) -> None:
@@ -150,9 +152,9 @@ def test_a_worker_that_dies_or_hangs_is_replaced(tmp_path: Path) -> None:
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path)
-        config = RenderingConfig(frame_timeout_s=1.0)
-        filmed = film(LocalRuntime(), spec, jobs, config)
-    errors = {some.job.episode.trial.seed: some.error for some in filmed}
+        config = VideoWorkersConfig(frame_timeout_s=1.0)
+        rendered = rerender(LocalRuntime(), spec, jobs, config)
+    errors = {some.job.episode.trial.seed: some.error for some in rendered}
     assert errors[0] is None
     assert "SIGKILL" in str(errors[1])
     assert "no frame for" in str(errors[2])
@@ -182,9 +184,9 @@ def suite():
 
 def test_a_task_without_cameras_is_tried_once_and_has_no_files(tmp_path: Path) -> None:
     jobs = [kept(tmp_path, "count", seed) for seed in range(3)]
-    filmed = film_all(tmp_path, jobs, {"reset_s": 0.2})
-    assert [(some.error, some.files) for some in filmed] == [(None, ())] * 3
-    assert sum(some.seconds > 0.2 for some in filmed) == 1
+    rendered = render_all(tmp_path, jobs, {"reset_s": 0.2})
+    assert [(some.error, some.files) for some in rendered] == [(None, ())] * 3
+    assert sum(some.seconds > 0.2 for some in rendered) == 1
 
 
 def test_restored_states_are_the_ones_recorded(tmp_path: Path) -> None:

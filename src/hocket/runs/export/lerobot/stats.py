@@ -1,7 +1,7 @@
-"""Statistics of a LeRobotDataset's features: of an episode, and of the whole dataset.
+"""Statistics of a LeRobotDataset's features, for an episode and for the whole dataset.
 
 Least, greatest, mean and deviation are exact. Quantiles are exact too, up to a number of rows; in
-larger datasets they are those of rows taken evenly from all. Of pictures a histogram is kept.
+larger datasets they are those of rows taken evenly from all. Pictures are counted in a histogram.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
 _MOST_ROWS = 200_000
 _LEVELS = 256
 _FINEST = 160
-"""Pictures are thinned out to about so many pixels a side: their statistics change next to not."""
+"""Pictures are thinned out to about this many pixels a side, which hardly changes statistics."""
 
 Stats = Mapping[str, Array]
 
 
 @dataclass(slots=True)
 class VectorStats:
-    """Of rows `[n, D]` that come bit by bit."""
+    """The statistics of rows `[n, D]` that come bit by bit."""
 
     count: int = 0
     mean: Array = field(default_factory=lambda: np.zeros(0))
     squares: Array = field(default_factory=lambda: np.zeros(0))
-    """Sum of squared differences from the mean."""
+    """The sum of squared differences from the mean."""
     least: Array = field(default_factory=lambda: np.zeros(0))
     greatest: Array = field(default_factory=lambda: np.zeros(0))
     _kept: list[Array] = field(default_factory=list)
     _stride: int = 1
 
     def add(self, rows: Array) -> None:
-        """More rows; at least one."""
+        """Add rows, at least one."""
         rows = rows.reshape(len(rows), -1)
         rows = rows.astype(np.float64)
         kept = rows[-self.count % self._stride :: self._stride].astype(np.float32)
@@ -57,7 +57,7 @@ class VectorStats:
             self._kept, self._stride = [np.concatenate(self._kept)[::2]], self._stride * 2
 
     def finish(self) -> Stats:
-        """What LeRobot keeps of a feature."""
+        """The statistics that LeRobot keeps of a feature."""
         rows = np.concatenate(self._kept)
         found = {
             "min": self.least,
@@ -72,14 +72,14 @@ class VectorStats:
 
 @dataclass(slots=True)
 class PictureStats:
-    """Of uint8 pictures `[height, width, 3]`, by channel, as numbers from 0 to 1."""
+    """The statistics of uint8 pictures `[height, width, 3]`, by channel, as numbers from 0 to 1."""
 
     count: int = 0
-    """Of pictures."""
+    """How many pictures were added."""
     histogram: Array = field(default_factory=lambda: np.zeros((3, _LEVELS), np.int64))
 
     def add(self, picture: Array) -> None:
-        """One more picture."""
+        """Add a picture."""
         stride = max(1, max(picture.shape[:2]) // _FINEST)
         thin = picture[::stride, ::stride]
         for channel in range(3):
@@ -92,7 +92,7 @@ class PictureStats:
         self.count += other.count
 
     def finish(self) -> Stats:
-        """What LeRobot keeps of a camera: `[3, 1, 1]` each."""
+        """The statistics that LeRobot keeps of a camera, `[3, 1, 1]` each."""
         levels = np.arange(_LEVELS) / (_LEVELS - 1)
         weights = self.histogram / self.histogram.sum(axis=1, keepdims=True)
         mean = weights @ levels
@@ -111,7 +111,7 @@ class PictureStats:
 
 
 def sampled(length: int) -> set[int]:
-    """Places of the pictures of an episode that its statistics are made from: all of a short one,
-    and of a long one some, evenly spread."""
+    """The indices of the pictures that the statistics of an episode are made from: all of a short
+    one, and some of a long one, evenly spread."""
     wanted = min(length, max(100, int(length**0.75)))
     return set(np.linspace(0, length - 1, wanted).round().astype(int).tolist())

@@ -66,7 +66,7 @@ class Difference:
     """a - b over `n` pairs, with the value of each side."""
 
     task: str | None
-    """None where it is of all tasks."""
+    """The task; None where the difference is over all tasks."""
     n: int
     a: float | None
     b: float | None
@@ -74,7 +74,7 @@ class Difference:
     interval: Interval | None
     p_value: float | None
     test: str
-    """What gave the p-value."""
+    """The name of the test that gave the p-value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ class Comparison:
     overall: Difference
     tasks: tuple[Difference, ...]
     needed: int | None
-    """How many pairs (of `clusters`: tasks) would show a difference of the size seen, with power
+    """How many pairs (for `clusters`, tasks) would show a difference of the size seen, with power
     0.8; None where none was seen, or its spread is unknown."""
     bootstrap: Interval | None = None
     """For returns: an interval that does not lean on their being normal."""
@@ -159,7 +159,7 @@ def compare_returns(
 ) -> Comparison:
     """Compare returns, for trials with nothing to succeed at: paired t, and a bootstrap beside.
 
-    The bootstrap draws pairs (of `clusters`: whole tasks) and takes percentiles of the mean.
+    The bootstrap draws pairs (for `clusters`, whole tasks) and takes percentiles of the mean.
     """
     gave_a, gave_b = _paired(a, b, tasks)
     members = stats.groups(tasks)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hocket.records.chunks import ChunkRows
 from hocket.records.ledger import Ledger
-from hocket.results.page.timing import SHARES, Pace, load_timing
+from hocket.results.timing import SHARES, Pace, load_timing
 from support.recorded_runs import (
     ERROR,
     EXECUTE_S,

@@ -1,4 +1,4 @@
-"""Where a run's time went, from its table of chunks: a segment in memory at a time.
+"""Where a run's time went, read from its table of chunks with a segment in memory at a time.
 
 A chunk's life: its observation has come (`requested`), its batch leaves for the policy
 (`batched`), comes back (`inferred`), and the lane has run it (`executed`, of which `busy_s` was
@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from hocket.core.data import Array
 from hocket.errors import RunFolderError
-from hocket.records.folder import Place
+from hocket.records.folder import FolderLike
 from hocket.records.ledger import LedgerView
 
 SHARES = ("stepping", "observing", "waiting", "inferring", "handing over", "resetting", "done")
@@ -47,7 +47,7 @@ _WINDOW_LANES = 24
 
 @dataclass(slots=True)
 class Pace:
-    """Steps over time. Bins grow with the run, so that memory does not."""
+    """Steps over time. Bins get longer with the run, so that memory does not grow."""
 
     bin_s: float = _FINEST_S
     steps: Array = field(default_factory=lambda: np.zeros(1))
@@ -63,7 +63,7 @@ class Pace:
         self.steps[: len(counted)] += counted
 
     def per_second(self, bins: int) -> tuple[float, Array]:
-        """Width of a bin in seconds, and steps per second in each of at most `bins`."""
+        """A bin's width in seconds, and the steps per second in each of at most `bins` bins."""
         merged = max(1, -(-len(self.steps) // bins))
         padded = np.pad(self.steps, (0, -len(self.steps) % merged))
         width = merged * self.bin_s
@@ -72,7 +72,7 @@ class Pace:
 
 @dataclass(slots=True)
 class _LaneTime:
-    """What is known of one lane in one leg."""
+    """How one lane spent its time in one leg, in seconds by the first five of SHARES."""
 
     spent: Array = field(default_factory=lambda: np.zeros(5))
     last: float = 0.0
@@ -80,12 +80,12 @@ class _LaneTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Window:
-    """A part of the run, chunk by chunk; times as in the table, of one leg."""
+    """A part of one leg, chunk by chunk; times are those of the table."""
 
     begin: float
     end: float
     lanes: int
-    """Shown: the first so many."""
+    """How many lanes are shown, from the first on."""
     chunks: pa.Table
     whole: bool
     """Whether this is all of the leg, with all its lanes."""
@@ -101,11 +101,11 @@ class Timing:
     batches: int
     steps: int
     lane_s: dict[str, float]
-    """Seconds of all lanes together, by SHARES."""
+    """The seconds of all lanes together, by SHARES."""
     policy_s: float
-    """Seconds of inferring; several at once count each."""
+    """The seconds of inferring; batches inferred at once count each."""
     infer_s: Array
-    """Of each batch."""
+    """The seconds that each batch took to infer."""
     batch_sizes: Array
     pace: Pace
     window: Window | None
@@ -117,24 +117,24 @@ class Timing:
         return {name: seconds / total for name, seconds in self.lane_s.items()}
 
 
-def load_timing(place: Place) -> Timing | None:
+def load_timing(folder: FolderLike) -> Timing | None:
     """The timing of a run folder; None where no chunk is recorded."""
     for _ in range(_TRIES):
         try:
-            return _timing(place)
+            return _timing(folder)
         except FileNotFoundError:
             continue  # a segment was merged into another since the ledger was read
-    raise RunFolderError(f"The tables of {str(place)!r} lack a segment that its ledger names.")
+    raise RunFolderError(f"The tables of {str(folder)!r} lack a segment that its ledger names.")
 
 
-def _timing(place: Place) -> Timing | None:
-    spans = _spans(place)
+def _timing(folder: FolderLike) -> Timing | None:
+    spans = _spans(folder)
     if not spans:
         return None
     offsets = dict(zip(spans, np.cumsum([0.0, *(b - a for a, b in spans.values())]), strict=False))
     lanes: dict[tuple[int, int], _LaneTime] = {}
     pace, batches, chunks, steps = Pace(), _Batches(), 0, 0
-    for part in _parts(place):
+    for part in _parts(folder):
         done = {name: column[np.isfinite(part["executed"])] for name, column in part.items()}
         chunks += len(done["leg"])
         steps += int(done["steps"].sum())
@@ -156,13 +156,13 @@ def _timing(place: Place) -> Timing | None:
         infer_s=infer_s,
         batch_sizes=sizes,
         pace=pace,
-        window=_window(place, spans, lanes, chunks, wall_s),
+        window=_window(folder, spans, lanes, chunks, wall_s),
     )
 
 
-def _parts(place: Place) -> Iterator[dict[str, Array]]:
+def _parts(folder: FolderLike) -> Iterator[dict[str, Array]]:
     """The columns of each segment, delivered chunks only; NaN where one was not executed."""
-    with LedgerView.open(place) as ledger:
+    with LedgerView.open(folder) as ledger:
         for segment in ledger.segments("chunks"):
             table = pq.read_table(
                 ledger.folder.root / segment.name, columns=_COLUMNS, partitioning=None
@@ -176,10 +176,10 @@ def _numbers(column: Any) -> Array:
     return np.asarray(filled.to_numpy())
 
 
-def _spans(place: Place) -> dict[int, tuple[float, float]]:
-    """First request and last execution of each leg, legs in order."""
+def _spans(folder: FolderLike) -> dict[int, tuple[float, float]]:
+    """The first request and the last execution of each leg, legs in order."""
     spans: dict[int, tuple[float, float]] = {}
-    for part in _parts(place):
+    for part in _parts(folder):
         for leg in np.unique(part["leg"]):
             mine = part["leg"] == leg
             ends = np.fmax(part["executed"][mine], part["inferred"][mine])
@@ -221,7 +221,7 @@ def _lane_seconds(
 
 
 class _Batches:
-    """Each batch once, though its rows may lie in several segments."""
+    """Keeps each batch once, though its rows may lie in several segments."""
 
     def __init__(self) -> None:
         self._keys: list[Array] = []
@@ -236,13 +236,13 @@ class _Batches:
         self._sizes.append(part["batch_size"][first])
 
     def distinct(self) -> tuple[Array, Array]:
-        """Seconds and size of each."""
+        """The seconds and the size of each batch."""
         _, first = np.unique(np.concatenate(self._keys), return_index=True)
         return np.concatenate(self._seconds)[first], np.concatenate(self._sizes)[first]
 
 
 def _window(
-    place: Place,
+    folder: FolderLike,
     spans: dict[int, tuple[float, float]],
     lanes: dict[tuple[int, int], _LaneTime],
     chunks: int,
@@ -263,7 +263,7 @@ def _window(
         begin, end = middle - length / 2, middle + length / 2
     inside = [("leg", "=", leg), ("lane", "<", shown), ("requested", "<", end)]
     inside += [("executed", ">", begin)]
-    with LedgerView.open(place) as ledger:
+    with LedgerView.open(folder) as ledger:
         parts = [
             pq.read_table(
                 ledger.folder.root / segment.name,

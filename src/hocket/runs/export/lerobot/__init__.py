@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,19 +22,24 @@ from hocket.core import machine
 from hocket.core.data import Array
 from hocket.errors import UsageError
 from hocket.records.video.encoder import exact_rate
-from hocket.runs.export.chosen import ChosenRun
-from hocket.runs.export.demonstrations import Demonstration, Demonstrations, camera_name
-from hocket.runs.export.lerobot_meta import Tasks, data_path, write_info, write_stats
-from hocket.runs.export.lerobot_stats import PictureStats, Stats, VectorStats
-from hocket.runs.export.lerobot_tables import DATA_MB, EpisodeRows, FrameFiles
-from hocket.runs.export.lerobot_video import CameraFiles, Clip
+from hocket.records.video.sink import camera_name
+from hocket.runs.export import ChosenRun, ExportConfig, Watcher
+from hocket.runs.export.demonstrations import Demonstration, Demonstrations
+from hocket.runs.export.lerobot.files import (
+    DATA_MB,
+    EpisodeRows,
+    FrameFiles,
+    Tasks,
+    data_path,
+    write_info,
+    write_stats,
+)
+from hocket.runs.export.lerobot.stats import PictureStats, Stats, VectorStats
+from hocket.runs.export.lerobot.video import CameraFiles, Clip
 from hocket.runs.export.target import new_folder, scratch_folder
-from hocket.runs.export.watching import Watcher
-
-if TYPE_CHECKING:
-    from hocket.runs.export.exporting import ExportConfig
 
 VIDEO_MB = 200
+"""Largest video file, in MiB; LeRobot's own default."""
 
 
 def write(run: ChosenRun, out: Path, config: ExportConfig, watcher: Watcher) -> None:
@@ -80,8 +85,8 @@ class DatasetWriter:
         columns = dict(_columns(demo))
         self._check(demo, columns)
         task = self._tasks.number(demo.prompt)
-        columns |= self._places(demo.length, number, begin, task)
-        clips = self._film(demo)
+        columns |= self._indices(demo.length, number, begin, task)
+        clips = self._append_videos(demo)
         file = self._frames.add({name: _as_arrow(rows) for name, rows in columns.items()})
         stats: dict[str, Stats] = {}
         for name, rows in columns.items():
@@ -118,8 +123,8 @@ class DatasetWriter:
         if self._pool is not None:
             self._pool.shutdown()
 
-    def _film(self, demo: Demonstration) -> dict[str, Clip]:
-        """Append the episode to every camera's video, cameras side by side."""
+    def _append_videos(self, demo: Demonstration) -> dict[str, Clip]:
+        """Append the episode to every camera's video, with a thread for each camera."""
         if not self._cameras and demo.cameras:
             count = len(demo.cameras)
             limit, threads = self._video_mb << 20, max(1, machine.cores() // count)
@@ -138,7 +143,7 @@ class DatasetWriter:
         }
         return {picture_key(name): job.result() for name, job in under_way.items()}
 
-    def _places(self, length: int, episode: int, begin: int, task: int) -> dict[str, Array]:
+    def _indices(self, length: int, episode: int, begin: int, task: int) -> dict[str, Array]:
         frames = np.arange(length, dtype=np.int64)
         return {
             "timestamp": (frames / float(self._rate)).astype(np.float32),
@@ -149,7 +154,7 @@ class DatasetWriter:
         }
 
     def _check(self, demo: Demonstration, columns: Mapping[str, Array]) -> None:
-        """All episodes of a dataset have the same features."""
+        """Refuse an episode whose features are not those of the first one."""
         kinds = {name: (str(rows.dtype), rows.shape[1:]) for name, rows in columns.items()}
         kinds |= {picture_key(name): ("video", ()) for name in demo.cameras}
         if not self._kinds:
@@ -192,12 +197,12 @@ def _columns(demo: Demonstration) -> Iterator[tuple[str, Array]]:
 
 
 def vector_key(key: str) -> str:
-    """`observation/state` is `observation.state`."""
+    """The feature of an observation: that of `observation/state` is `observation.state`."""
     return f"observation.{camera_name(key)}"
 
 
 def picture_key(name: str) -> str:
-    """`wrist_image` is `observation.images.wrist_image`."""
+    """The feature of a camera: that of `wrist_image` is `observation.images.wrist_image`."""
     return f"observation.images.{name}"
 
 

@@ -1,6 +1,6 @@
 """A sink for what an env observes beside its pictures, where an episode is shown again.
 
-Built in workers by name, so it imports nothing that is not there anyway.
+It is built in workers, so it imports nothing that is slow or large.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ import numpy as np
 from hocket.core.contracts.recorder import AttemptStart, SinkNeeds, StepRecord
 from hocket.core.data import Array, Outcome
 from hocket.errors import ObservationError
-from hocket.records.video.frames import cameras_in
+from hocket.records.video.pictures import cameras_in
 
-SINK = "hocket.runs.export.observing:ObservationSink"
+SINK = "hocket.records.observations:ObservationSink"
+"""The name by which workers build this sink."""
 FILE = "observations.npz"
-"""An array `[steps + 1, ...]` for each key, row 0 at the reset."""
+"""Holds an array `[steps + 1, ...]` for each key, row 0 at the reset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservationConfig:
-    """Nothing to set."""
+    """This sink has nothing to set."""
 
 
 class ObservationSink:
@@ -72,5 +73,5 @@ class ObservationTrack:
         return [self._path]
 
     def discard(self) -> None:
-        """Nothing is on disk before `seal`."""
+        """Forget the observations: nothing is on disk before `seal`."""
         self._rows = {}

@@ -1,55 +1,50 @@
-"""What a run did not keep of every step is observed again, from the states of its simulator.
+"""Observes again what a run did not keep of every step, from the states of its simulator.
 
 An env that defers its observation is looked at only where the policy asks, so between decisions
 there is neither a picture nor a state of it. Workers put the simulator into each stored state and
-observe: the same studio that films a run's videos. Nothing is written into the run's folder.
+observe, as they do to render a run's videos. Nothing is written into the run's folder.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hocket.core import machine
 from hocket.core.data import Episode, Ref
 from hocket.errors import RunFolderError
 from hocket.records.folder import RunFolder
+from hocket.records.observations import SINK
+from hocket.records.parquet import read_table
 from hocket.records.states import FILE
 from hocket.records.video.encoder import Quality, require_encoder
-from hocket.records.video.rerender import Filmed, Job, RenderingConfig, film
-from hocket.records.video.selection import restored
+from hocket.records.video.rerender import Rendered, RenderJob
+from hocket.records.video.selection import rerender_record
 from hocket.records.video.sink import videos_in
-from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
-from hocket.runs.export.chosen import ChosenRun, read_table
-from hocket.runs.export.observing import SINK
-from hocket.runs.export.watching import Watcher
-
-if TYPE_CHECKING:
-    from hocket.runs.export.exporting import ExportConfig
+from hocket.runs.export import ChosenRun, ExportConfig, Watcher
+from hocket.runs.video import rerender_episodes
 
 STAGE = "showing again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Restaging:
-    """What is to be shown again of the chosen episodes."""
+class Missing:
+    """What the chosen episodes lack, and how it is made."""
 
-    jobs: Mapping[str, Job]
-    """By trial id."""
+    jobs: Mapping[str, RenderJob]
+    """Episodes to observe again, by trial id."""
     without_pictures: Collection[str]
-    """Trials of which there are no pictures, nor states to make them from."""
+    """Trials that have no pictures, nor states to make them from."""
 
 
-def plan_restaging(run: ChosenRun, config: ExportConfig) -> Restaging:
+def plan_missing(run: ChosenRun, config: ExportConfig) -> Missing:
     """Find out what is missing; episodes without steps are refused."""
     rows, states = _recorded_steps(run)
-    jobs: dict[str, Job] = {}
+    jobs: dict[str, RenderJob] = {}
     without: list[str] = []
     for episode in run.episodes:
         trial = episode.trial.id
@@ -58,54 +53,49 @@ def plan_restaging(run: ChosenRun, config: ExportConfig) -> Restaging:
                 f"The steps of {trial} were not recorded (--record none?), so there is nothing to "
                 f"export of it. eval_info and perfetto need no steps."
             )
-        place = run.folder.attempt(episode.trial, episode.attempt)
-        lacks_pictures = config.images and not videos_in(place, lossless=True)
+        folder = run.folder.attempt(episode.trial, episode.attempt)
+        lacks_pictures = config.images and not videos_in(folder, lossless=True)
         lacks_states = states.get(trial, 0) < rows[trial]
-        if (lacks_pictures or lacks_states) and (place / FILE).is_file():
-            record = restored(episode, images=lacks_pictures)
-            jobs[trial] = Job(episode=episode, states=place / FILE, record=record)
+        if (lacks_pictures or lacks_states) and (folder / FILE).is_file():
+            record = rerender_record(episode, images=lacks_pictures)
+            jobs[trial] = RenderJob(episode=episode, states=folder / FILE, record=record)
         elif lacks_pictures:
             without.append(trial)
-    return Restaging(jobs=jobs, without_pictures=without)
+    return Missing(jobs=jobs, without_pictures=without)
 
 
-def restage(
+def observe_missing(
     run: ChosenRun,
     config: ExportConfig,
-    restaging: Restaging,
+    missing: Missing,
     episodes: Sequence[Episode],
     scratch: Path,
     watcher: Watcher,
 ) -> None:
-    """Show those of these episodes that need it; what comes of it lies in `scratch` as in a run
-    folder."""
-    jobs = [job for e in episodes if (job := restaging.jobs.get(e.trial.id)) is not None]
+    """Observe those of these episodes again that lack something; what comes of it lies in
+    `scratch` as in a run folder."""
+    jobs = [job for e in episodes if (job := missing.jobs.get(e.trial.id)) is not None]
     if not jobs:
         return
     require_encoder(Quality(lossless=True).codec)
-    plain = EvalConfig.from_plain(run.config)
     pictures = {"cameras": list(config.cameras), "lossless": True}
-    assembly = Assembly(plain)
     sinks = (Ref(name="video", config=pictures), Ref(name=SINK))
-    spec = replace(assembly.worker(), sinks=sinks, folder=str(scratch))
-    runtime = assembly.runtime(apart=True)
-    rendering = RenderingConfig(
-        workers=config.workers or machine.cores(), frame_timeout_s=plain.step_timeout_s
-    )
 
-    def on_filmed(filmed: Filmed) -> None:
-        if filmed.error is not None:
+    def on_rendered(rendered: Rendered) -> None:
+        if rendered.error is not None:
             raise RunFolderError(
-                f"{filmed.job.episode.trial.id} cannot be shown again: {filmed.error}\nRecord with "
-                f"--record full, or export with --no-images what was recorded."
+                f"{rendered.job.episode.trial.id} cannot be shown again: {rendered.error}\nRecord "
+                f"with --record full, or export with --no-images what was recorded."
             )
         watcher.advance(STAGE)
 
-    film(runtime, spec, jobs, rendering, on_filmed)
+    plain, folder = EvalConfig.from_plain(run.config), RunFolder.at(scratch)
+    rerender_episodes(plain, folder, jobs, sinks, on_rendered, workers=config.workers)
 
 
 def _recorded_steps(run: ChosenRun) -> tuple[dict[str, int], dict[str, int]]:
-    """Of each trial the number of recorded steps, the reset included, and of those with a state."""
+    """For each trial, the number of recorded steps, the reset included, and of those with a
+    state."""
     rows: dict[str, int] = {}
     states: dict[str, int] = {}
     for batch in read_table(run.folder, "steps", ["trial", "state"]):
@@ -121,5 +111,5 @@ def _recorded_steps(run: ChosenRun) -> tuple[dict[str, int], dict[str, int]]:
 
 
 def attempt_in(scratch: Path, episode: Episode) -> Path:
-    """Where what was shown again of an episode lies."""
+    """The folder in `scratch` for what was observed again of an episode."""
     return RunFolder.at(scratch).attempt(episode.trial, episode.attempt)

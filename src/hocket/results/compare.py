@@ -19,12 +19,12 @@ from hocket.errors import UsageError
 from hocket.records.folder import RunFolder
 from hocket.records.ledger import LedgerView
 from hocket.records.run_file import load_about
-from hocket.results.compare.config_diff import (
+from hocket.results.config_diff import (
     setting_differences,
     trial_differences,
     version_differences,
 )
-from hocket.results.compare.paired import (
+from hocket.results.paired import (
     CLAIMS,
     Comparison,
     Difference,
@@ -33,8 +33,9 @@ from hocket.results.compare.paired import (
     compare_rates,
     compare_returns,
 )
-from hocket.results.compare.sequential import Look, PairedSequentialTest
 from hocket.results.report import EXACTNESS, Report
+from hocket.results.scores import bounds
+from hocket.results.sequential import Look, PairedSequentialTest
 from hocket.results.tables import UNDEFINED, ResultTable, TableRow, number, percent
 
 _JUDGED = (Outcome.SUCCESS, Outcome.FAILURE)
@@ -49,9 +50,9 @@ class Side:
     versions: Mapping[str, str]
     exactness: Exactness
     trials: tuple[Trial, ...]
-    """In planned order."""
+    """All that were planned, in planned order."""
     episodes: Mapping[Trial, Episode]
-    """Those that ended, errors included."""
+    """The trials that ended, errors included."""
 
     @classmethod
     def open(cls, folder: str | Path) -> Side:
@@ -99,11 +100,11 @@ class Excluded:
     """Common trials that make no pair, and why."""
 
     errors: int = 0
-    """Ended as an error on one side at least."""
+    """Trials that ended as an error on one side at least."""
     pending: int = 0
-    """Not ended on one side at least."""
+    """Trials that have not ended on one side at least."""
     unlike: int = 0
-    """Told success on one side only, or without any where other pairs have it."""
+    """Trials that tell success on one side only, or on neither where other pairs do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,21 +114,21 @@ class RunComparison:
     a: Side
     b: Side
     trials: tuple[Trial, ...]
-    """Common to both, in planned order."""
+    """Those that both runs planned, in planned order."""
     comparison: Comparison
     pairs: Pairs | None
     """None where returns are compared."""
     excluded: Excluded
     notes: tuple[str, ...]
     look: Look | None
-    """For runs that go on: what may be said now although it may be looked at again."""
+    """For runs that still go on: what the sequential test says of them now."""
 
     @property
     def sentence(self) -> str:
         return self.comparison.sentence
 
     def results(self) -> ResultTable:
-        """Each task, and all together."""
+        """A row for each task, and one for all together."""
         found = self.comparison
         shown = percent if found.of == "success" else number
         rows = [_row(task.task or "", "item", task, shown) for task in found.tasks]
@@ -140,7 +141,7 @@ class RunComparison:
         return ResultTable(columns=columns, rows=tuple(rows), footer=footer)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; None where undefined."""
+        """Values that JSON has; None where one is undefined."""
         found, look = self.comparison, self.look
         return {
             "a": _side_json(self.a),
@@ -153,7 +154,7 @@ class RunComparison:
             "overall": _difference_json(found.overall),
             "tasks": [_difference_json(task) for task in found.tasks],
             "pairs_needed" if found.tasks_as == "strata" else "tasks_needed": found.needed,
-            "bootstrap_interval": _bounds(found.bootstrap),
+            "bootstrap_interval": bounds(found.bootstrap),
             "pairs": None
             if self.pairs is None
             else {name: getattr(self.pairs, name) for name in Pairs.__slots__},
@@ -170,7 +171,7 @@ def compare_runs(
 ) -> RunComparison:
     """Pair two runs by trial and compare them; runs of different trials are refused, unless only
     the `common` ones are asked for."""
-    _refuse(a, b, common=common)
+    _refuse_different_trials(a, b, common=common)
     in_b = set(b.trials)
     trials = tuple(trial for trial in a.trials if trial in in_b)
     ended = [t for t in trials if t in a.episodes and t in b.episodes]
@@ -179,9 +180,9 @@ def compare_runs(
     finished = [t for t in sound if _outcomes(a, b, t) == (Outcome.FINISHED, Outcome.FINISHED)]
     names = task_names(trials)
     # Tasks stand in planned order, also where the first trial of one makes no pair.
-    places = {name: place for place, name in enumerate(dict.fromkeys(names.values()))}
+    order = {name: index for index, name in enumerate(dict.fromkeys(names.values()))}
     for some in (judged, finished):
-        some.sort(key=lambda trial: places[names[trial]])
+        some.sort(key=lambda trial: order[names[trial]])
     paired = judged or finished
     tasks = [names[trial] for trial in paired]
     pairs = None
@@ -218,7 +219,7 @@ def task_names(trials: Sequence[Trial]) -> dict[Trial, str]:
     return {t: f"{t.suite} / {t.task}" if several else t.task for t in trials}
 
 
-def _refuse(a: Side, b: Side, *, common: bool) -> None:
+def _refuse_different_trials(a: Side, b: Side, *, common: bool) -> None:
     settings = setting_differences(a.config, b.config)
     if settings:
         raise UsageError(
@@ -239,7 +240,7 @@ def _refuse(a: Side, b: Side, *, common: bool) -> None:
 
 
 def _notes(a: Side, b: Side, trials: Sequence[Trial], excluded: Excluded) -> list[str]:
-    """What the reader must know beside the numbers."""
+    """Sentences that whoever reads the numbers must know, too."""
     notes = [
         f"{letter} is unfinished: {len(side.episodes):,} of {len(side.trials):,} trials have ended."
         " Those that end early are no fair sample; resume it before you quote a difference."
@@ -329,7 +330,7 @@ def _row(name: str, kind: Any, found: Difference, shown: Any) -> TableRow:
 
 
 def signed(value: float | None, *, percents: bool) -> str:
-    """A difference with its sign; rates in percentage points."""
+    """A difference with its sign; that of rates is in percentage points."""
     if value is None:
         return UNDEFINED
     text = f"{100 * abs(value):.1f}" if percents else number(abs(value))
@@ -337,7 +338,7 @@ def signed(value: float | None, *, percents: bool) -> str:
 
 
 def bounds_text(found: Difference, *, percents: bool) -> str:
-    """`[-3.1, +8.4]`."""
+    """The interval of a difference as text, such as `[-3.1, +8.4]`."""
     if found.interval is None:
         return UNDEFINED
     low, high = found.interval.low, found.interval.high
@@ -363,11 +364,7 @@ def _difference_json(found: Difference) -> dict[str, Any]:
         "a": found.a,
         "b": found.b,
         "difference": found.value,
-        "interval": _bounds(found.interval),
+        "interval": bounds(found.interval),
         "p": found.p_value,
         "test": found.test,
     }
-
-
-def _bounds(interval: Any) -> list[float] | None:
-    return None if interval is None else [interval.low, interval.high]

@@ -1,4 +1,4 @@
-"""A run as its folder tells it: what a page is made from."""
+"""A run as its folder tells it: what pages and exports are made from."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hocket.errors import RunFolderError
 from hocket.records.folder import RunFolder
 from hocket.records.ledger import Failure, LedgerView
 from hocket.records.run_file import load_about
-from hocket.results.page.timing import Timing, load_timing
 from hocket.results.report import FILE_NAME, Report, Throughput
+from hocket.results.timing import Timing, load_timing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class RecordedRun:
     folder: Path
     report: Report
     about: Mapping[str, Any]
-    """Versions, machine, command; empty where run.yaml does not say."""
+    """Versions, machine and command; empty where run.yaml does not say."""
     trials: Sequence[Trial]
     failures: Sequence[Failure]
     timing: Timing | None
@@ -35,7 +35,7 @@ class RecordedRun:
 
     @property
     def title(self) -> str:
-        """`policy on env`."""
+        """The policy and the suites, such as `reference on metaworld:mt10`."""
         return f"{self.report.config.get('policy', 'policy')} on {', '.join(self.suites)}"
 
     @property
@@ -47,7 +47,8 @@ class RecordedRun:
         return f"{trial.suite} / {trial.task}" if len(self.report.suites) > 1 else trial.task
 
     def videos(self, episode: Episode) -> list[str]:
-        """Of an episode, relative to the folder: those sealed with it, and those rendered since."""
+        """An episode's videos, relative to the folder: those sealed with it, and those rendered
+        since."""
         attempt = RunFolder.at(self.folder).attempt(episode.trial, episode.attempt)
         later = [path.relative_to(self.folder).as_posix() for path in attempt.glob("[!.]*.mp4")]
         sealed = [file for file in episode.files if file.endswith(".mp4")]

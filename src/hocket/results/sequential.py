@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from hocket.core.data import Array
 from hocket.errors import MissingExtraError
-
-Decision = Literal["a better", "b better", "undecided"]
+from hocket.results.paired import Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +21,7 @@ class Look:
     pairs: int
     only_a: int
     only_b: int
-    decision: Decision
+    decision: Verdict
     p_value: float | None = None
     """Valid whenever one stops; None where the test has none."""
 
@@ -65,7 +64,7 @@ class PairedSequentialTest:
         peak = np.maximum.accumulate(np.maximum(for_a, for_b))
         crossed = peak >= self.threshold
         at = int(np.argmax(crossed)) if crossed.any() else len(only_a) - 1
-        decision: Decision = "undecided"
+        decision: Verdict = "undecided"
         if crossed[at]:
             decision = "a better" if for_a[at] > for_b[at] else "b better"
         return Look(
@@ -96,7 +95,7 @@ class PairedSequentialTest:
 class StepSequentialTest:
     """The unpaired STEP test (Snyder et al. 2025), from the package `sequentialized-barnard-tests`.
 
-    For runs whose trials are independent rather than paired; of paired ones it wastes the pairing.
+    It is for runs whose trials are independent rather than paired: it makes no use of pairing.
     Decides between both directions with at most `alpha` in all, within `cap` trials a side. That
     package brings tables for alpha 0.1 at caps 200 and 500; for others it computes one, once,
     which takes minutes. Mind its licence (CC BY-NC): hocket neither contains nor needs it.
@@ -120,7 +119,7 @@ class StepSequentialTest:
         won_a, won_b = np.asarray(a, dtype=bool), np.asarray(b, dtype=bool)
         if won_a.ndim != 1 or won_a.shape != won_b.shape:
             raise ValueError(f"Both sides need as many; got {won_a.shape} and {won_b.shape}.")
-        decision: Decision = "undecided"
+        decision: Verdict = "undecided"
         pairs = 0
         for left, right in zip(won_a[: self.cap], won_b[: self.cap], strict=True):
             pairs += 1

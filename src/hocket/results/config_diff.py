@@ -1,4 +1,4 @@
-"""In what two runs differ, in words: plans, the settings that make a trial, versions."""
+"""Says in words what two runs differ in: plans, the settings that make a trial, versions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHOWN = 4
 
 
 def setting_differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
-    """Settings that make trials of the same name different ones."""
+    """The settings that make trials of the same name different ones, one phrase each."""
     found = []
     if a.get("max_steps") != b.get("max_steps"):
         found.append(_differs("max_steps", a.get("max_steps"), b.get("max_steps")))
@@ -34,7 +34,7 @@ def setting_differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]
 
 
 def subject_differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """What a comparison is about: name, value of a, value of b of each setting that differs."""
+    """What a comparison is about: each setting that differs, with its value in a and in b."""
     left, right = _flat(a), _flat(b)
     return [
         (name, _shown(left.get(name)), _shown(right.get(name)))
@@ -44,7 +44,7 @@ def subject_differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[tupl
 
 
 def trial_differences(a: Sequence[Trial], b: Sequence[Trial]) -> list[str]:
-    """Tasks and seeds that only one of two plans has."""
+    """The tasks and seeds that only one of two plans has, one phrase each."""
     found = []
     tasks_a, tasks_b = _seeds(a), _seeds(b)
     for letter, mine, other in (("a", tasks_a, tasks_b), ("b", tasks_b, tasks_a)):
@@ -65,7 +65,7 @@ def trial_differences(a: Sequence[Trial], b: Sequence[Trial]) -> list[str]:
 
 
 def version_differences(a: Mapping[str, str], b: Mapping[str, str]) -> list[str]:
-    """Packages whose version may change what a simulator does."""
+    """The packages whose versions differ and may change what a simulator does."""
     names = [name for name in dict.fromkeys([*a, *b]) if name not in _OURS]
     return [_differs(n, a.get(n), b.get(n)) for n in names if a and b and a.get(n) != b.get(n)]
 
@@ -104,7 +104,7 @@ def _seeds(trials: Sequence[Trial]) -> dict[tuple[str, str], set[tuple[int, int]
 
 
 def _ranges(seeds: Collection[tuple[int, int]]) -> str:
-    """`0 to 4, 9` and the like, repeats left unsaid."""
+    """Seeds as text, such as `0 to 4, 9`; repeats are left unsaid."""
     runs: list[list[int]] = []
     for seed in sorted({seed for seed, _ in seeds}):
         if runs and seed == runs[-1][1] + 1:

@@ -11,18 +11,17 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from hocket.records.video.encoder import require_encoder
-from hocket.runs.export.lerobot_stats import PictureStats, sampled
-from hocket.runs.export.pictures import decoded
+from hocket.records.video.encoder import decoded, require_encoder
+from hocket.runs.export.lerobot.stats import PictureStats, sampled
 
-CODEC = "h264"
 _ENCODER = "libx264"
 _KEY_EVERY = 2
+"""Pictures between key pictures; LeRobot's own videos have as many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clip:
-    """Where an episode's pictures lie."""
+    """The part of a camera's video that is one episode."""
 
     file: int
     """Number of the file, from 0."""
@@ -32,7 +31,7 @@ class Clip:
 
 
 class CameraFiles:
-    """All the video files of one camera, written in order. One thread at a time."""
+    """All the video files of one camera, written in order, by one thread at a time."""
 
     def __init__(self, pattern: str, rate: Fraction, *, crf: int, limit: int, threads: int) -> None:
         """`pattern` gives the path of a file, `{chunk}` and `{file}` in it; `limit` is in bytes."""
@@ -49,22 +48,22 @@ class CameraFiles:
         self._container: Any = None
         self._stream: Any = None
         self.size = (0, 0)
-        """Height and width."""
+        """The height and the width of the pictures."""
         self.pixels = "yuv420p"
 
     def add(self, video: Path, length: int) -> Clip:
         """Append the first `length` pictures of a lossless video."""
         begin, before, stats = self._frames, self._written, PictureStats()
         looked_at = sampled(length)
-        for place, frame in enumerate(decoded(video, length)):
-            if place == 0 and self._is_full():
+        for index, frame in enumerate(decoded(video, length)):
+            if index == 0 and self._is_full():
                 self.close()
             if self._container is None:
                 self._open(frame)
                 begin, before = 0, 0
-            if place in looked_at:
+            if index in looked_at:
                 stats.add(frame.to_ndarray(format="rgb24"))
-            self._encode(frame, is_first=place == 0)
+            self._encode(frame, is_first=index == 0)
         self._largest = max(self._largest, self._written - before)
         return Clip(
             file=self._number,
@@ -74,7 +73,7 @@ class CameraFiles:
         )
 
     def close(self) -> None:
-        """Finish the file that is being written. Twice is safe."""
+        """Finish the file that is being written. Closing twice is safe."""
         container, self._container = self._container, None
         if container is not None:
             try:

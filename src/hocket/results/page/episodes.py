@@ -1,24 +1,35 @@
-"""How each episode ended: a grid of tasks and seeds, and the table that it leads to."""
+"""How each episode ended: a grid of tasks and seeds, the table that it leads to, and the errors.
+
+The bounds on how much is shown are chosen by hand, so that a page of 100,000 episodes stays a
+page that a browser opens at once.
+"""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hocket.core.data import Episode, Outcome, Trial
 from hocket.results.page.charts import LONG, legend
-from hocket.results.page.markup import Markup, breakable, file_link, join, tag
-from hocket.results.page.recorded import RecordedRun
+from hocket.results.page.markup import Markup, Section, breakable, file_link, join, tag
+from hocket.results.recorded import RecordedRun
 from hocket.results.tables import number
 
 MOST_CELLS = 2500
-"""Single episodes in a grid; more are put together."""
+"""Trials in a grid with a cell for each; in a larger one a cell holds several."""
 MOST_ROWS = 1500
 """Lines of the table of episodes."""
 MOST_TASKS = 120
-_BINS = 50
+"""Tasks in a chart or grid; of more, those that did worst are shown."""
+_POOLS = 50
+"""Cells of a row that holds several trials in each."""
 _ALIGNED = 60
+"""Columns of a grid that still fit below their seeds."""
+_MOST_FAULTS = 20
+_LONGEST_TRACE = 8000
+"""Characters of an error that are shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,13 +41,14 @@ class Listed:
 
     @classmethod
     def of(cls, run: RecordedRun) -> Listed:
-        """All, or of very many those that tell most: errors, those with videos, failures."""
+        """All episodes; where there are very many, those that tell most: errors, those with videos,
+        failures."""
         episodes = list(run.report.episodes)
-        places = {episode.trial: f"e{place}" for place, episode in enumerate(episodes)}
+        anchors = {episode.trial: f"e{index}" for index, episode in enumerate(episodes)}
         if len(episodes) > MOST_ROWS:
             urgent = sorted(range(len(episodes)), key=lambda i: (_urgency(episodes[i]), i))
             episodes = [episodes[i] for i in sorted(urgent[:MOST_ROWS])]
-        kept = {episode.trial: places[episode.trial] for episode in episodes}
+        kept = {episode.trial: anchors[episode.trial] for episode in episodes}
         return cls(episodes=tuple(episodes), anchors=kept)
 
 
@@ -49,7 +61,8 @@ def _urgency(episode: Episode) -> int:
 
 
 def shown_tasks(run: RecordedRun) -> list[tuple[str, str]]:
-    """Suite and task of each row: all in planned order, or of very many those that did worst."""
+    """Suite and task of each row, in planned order; where there are very many tasks, of those that
+    did worst."""
     scores = list(run.report.tasks)
     if len(scores) > MOST_TASKS:
         worst = sorted(scores, key=lambda s: (s.rate is None, s.rate or 0.0))[:MOST_TASKS]
@@ -75,25 +88,25 @@ def outcome_grid(run: RecordedRun, listed: Listed) -> Markup:
             cells = _pooled(some, ended)
         else:
             cells = [_cell(run, trial, ended.get(trial), listed.anchors) for trial in some]
-        places = None
+        width = None
         if aligned:
-            at = {column: place for place, column in enumerate(columns)}
-            cells = _placed(cells, [at[trial.seed, trial.repeat] for trial in some])
-            places = _width(len(columns))
+            at = {column: index for index, column in enumerate(columns)}
+            cells = _spread(cells, [at[trial.seed, trial.repeat] for trial in some])
+            width = _width(len(columns))
         name = run.task_name(some[0]) if some else ""
         label = tag("div", breakable(name), class_="grid-label", title=name)
         kind = "cells aligned" if aligned else "cells"
-        lines.append(tag("div", label, tag("div", *cells, class_=kind, style=places), class_="g"))
+        lines.append(tag("div", label, tag("div", *cells, class_=kind, style=width), class_="g"))
     kind = "grid pooled" if together else "grid"
     kind += " scroll long" if len(rows) > LONG else ""
     return join(tag("div", *lines, class_=kind), _key(run, together=together))
 
 
 def _heads(seeds: Sequence[int]) -> Markup:
-    """The seeds above their columns; of many every fifth."""
+    """The seeds above their columns, or every fifth seed where there are many."""
     every = 1 if len(seeds) <= 12 else 5
     texts = [
-        tag("span", str(seed) if place % every == 0 else None) for place, seed in enumerate(seeds)
+        tag("span", str(seed) if index % every == 0 else None) for index, seed in enumerate(seeds)
     ]
     cells = tag("div", *texts, class_="cells aligned heads", style=_width(len(seeds)))
     return tag("div", tag("div"), cells, class_="g", aria_hidden="true")
@@ -131,17 +144,17 @@ def _cell(
     return tag("a", class_=kind, title=words, href=f"#{anchors[trial]}", aria_label=words)
 
 
-def _placed(cells: Sequence[Markup], places: Sequence[int]) -> list[Markup]:
-    """Cells under the column of their seed, with gaps where a task has none."""
+def _spread(cells: Sequence[Markup], columns: Sequence[int]) -> list[Markup]:
+    """The cells under the columns of their seeds, with gaps where a task has no such seed."""
     filled: list[Markup] = []
-    for cell, place in zip(cells, places, strict=True):
-        filled += [tag("span")] * (place - len(filled))
+    for cell, column in zip(cells, columns, strict=True):
+        filled += [tag("span")] * (column - len(filled))
         filled.append(cell)
     return filled
 
 
 def _pooled(trials: Sequence[Trial], ended: Mapping[Trial, Episode]) -> list[Markup]:
-    size = max(1, -(-len(trials) // _BINS))
+    size = max(1, -(-len(trials) // _POOLS))
     return [_pool(trials[i : i + size], ended) for i in range(0, len(trials), size)]
 
 
@@ -218,7 +231,7 @@ def _line(run: RecordedRun, episode: Episode, anchor: str) -> Markup:
 
 
 def camera_name(file: str) -> str:
-    """What a video file is named after."""
+    """The camera that a video file is named after."""
     return file.rpartition("/")[2].removesuffix(".mp4")
 
 
@@ -226,3 +239,100 @@ def caption(run: RecordedRun, episode: Episode) -> str:
     """An episode in a few words."""
     trial = episode.trial
     return f"{run.task_name(trial)}, seed {trial.seed}: {episode.outcome.value}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One kind of error, however often it happened."""
+
+    text: str
+    attempts: int
+    """How many attempts were lost to it."""
+    trials: tuple[Trial, ...]
+    """The trials that it hit, in planned order."""
+    ended: int
+    """How many of these trials ended as ERROR."""
+
+    @property
+    def headline(self) -> str:
+        """The line that says most: the last one of a traceback that is not indented, or else the
+        first line."""
+        lines = [line for line in self.text.splitlines() if line.strip()]
+        if not any("Traceback" in line for line in lines):
+            return lines[0] if lines else "no message"
+        return next((line for line in reversed(lines) if not line.startswith(" ")), lines[-1])
+
+
+def faults_of(run: RecordedRun) -> list[Fault]:
+    """The errors that attempts were lost to, alike ones together, the most frequent first."""
+    ended = {e.trial for e in run.report.episodes if e.outcome is Outcome.ERROR}
+    hits = [(failure.trial, failure.error) for failure in run.failures]
+    known = {trial for trial, _ in hits}
+    # Without a ledger, or where the last attempt never was lost, the episode alone tells.
+    hits += [
+        (episode.trial, episode.error or "no message")
+        for episode in run.report.episodes
+        if episode.trial in ended and episode.trial not in known
+    ]
+    kinds: dict[str, list[tuple[Trial, str]]] = {}
+    for trial, text in hits:
+        kinds.setdefault(_kind(text), []).append((trial, text))
+    faults = [
+        Fault(
+            text=some[0][1],
+            attempts=len(some),
+            trials=tuple(dict.fromkeys(trial for trial, _ in some)),
+            ended=len(ended & {trial for trial, _ in some}),
+        )
+        for some in kinds.values()
+    ]
+    return sorted(faults, key=lambda fault: -fault.attempts)
+
+
+def _kind(text: str) -> str:
+    """What alike errors have in common: not their numbers and addresses."""
+    return re.sub(r"0x[0-9a-fA-F]+|\d+", "#", text)
+
+
+def fault_section(run: RecordedRun, listed: Listed) -> Section | None:
+    """What went wrong, each kind of error once; None where nothing did."""
+    faults = faults_of(run)
+    if not faults:
+        return None
+    attempts = sum(fault.attempts for fault in faults)
+    kinds = "one kind" if len(faults) == 1 else f"{len(faults):,} kinds"
+    lead = f"{_some(attempts, 'attempt')} lost to {kinds} of error. Alike ones are shown once."
+    items = [
+        _fault(fault, listed, is_open=index == 0)
+        for index, fault in enumerate(faults[:_MOST_FAULTS])
+    ]
+    more = len(faults) - len(items)
+    note = tag("p", f"{more:,} rarer kinds are in ledger.sqlite.", class_="note") if more else None
+    return Section(anchor="errors", title="Errors", body=tag("div", *items, note), lead=lead)
+
+
+def _fault(fault: Fault, listed: Listed, *, is_open: bool) -> Markup:
+    hit = [
+        tag("a", trial.id, href=f"#{listed.anchors[trial]}")
+        if trial in listed.anchors
+        else tag("span", trial.id)
+        for trial in fault.trials[:6]
+    ]
+    trials = [piece for link in hit for piece in (link, ", ")][:-1]
+    more = len(fault.trials) - len(hit)
+    counts = f"{_some(fault.attempts, 'attempt')} at {_some(len(fault.trials), 'trial')}, "
+    counts += f"{fault.ended:,} of which ended as error"
+    text = fault.text
+    if len(text) > _LONGEST_TRACE:
+        text = f"{text[: _LONGEST_TRACE // 2]}\n  ...\n{text[-_LONGEST_TRACE // 2 :]}"
+    return tag(
+        "details",
+        tag("summary", tag("code", fault.headline[:300]), tag("small", counts)),
+        tag("p", *trials, f" and {more:,} more" if more else None, class_="note"),
+        tag("pre", text.strip("\n")),
+        open=is_open,
+    )
+
+
+def _some(count: int, noun: str) -> str:
+    return f"1 {noun}" if count == 1 else f"{count:,} {noun}s"

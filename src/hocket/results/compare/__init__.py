@@ -1,1 +1,0 @@
-"""Two runs on the same trials: whether they differ, and by how much."""

@@ -1,0 +1,236 @@
+"""The files of a LeRobotDataset but for its videos: its frames, its episodes, and what it says of
+itself in `meta/info.json`, `stats.json` and `tasks.parquet`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hocket.runs.export.lerobot.stats import Stats
+from hocket.runs.export.lerobot.video import Clip
+
+VERSION = "v3.0"
+FILES_IN_CHUNK = 1000
+DATA_MB = 100
+"""Largest file of frames, in MiB; LeRobot's own default."""
+_FLUSH_EPISODES = 64
+"""Rows of episodes in memory at a time."""
+_INDEX = "__index_level_0__"
+
+
+def data_path(folder: str, middle: str, suffix: str) -> str:
+    """The path of a file in the dataset, to be formatted with `chunk` and `file`."""
+    return f"{folder}/{middle}chunk-{{chunk:03d}}/file-{{file:03d}}.{suffix}"
+
+
+class Tasks:
+    """The prompts of a dataset, numbered as they come."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def number(self, prompt: str) -> int:
+        """The number of a prompt, which may be new."""
+        return self._numbers.setdefault(prompt, len(self._numbers))
+
+    def write(self, root: Path) -> None:
+        """Write the table, which pandas reads with the prompts as its index: so LeRobot looks
+        them up."""
+        numbers = list(self._numbers.values())
+        table = pa.table({"task_index": pa.array(numbers, pa.int64()), _INDEX: list(self._numbers)})
+        path = root / "meta" / "tasks.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table.replace_schema_metadata({"pandas": json.dumps(_PANDAS)}), path)
+
+
+_PANDAS = {
+    "index_columns": [_INDEX],
+    "column_indexes": [
+        {
+            "name": None,
+            "field_name": None,
+            "pandas_type": "unicode",
+            "numpy_type": "object",
+            "metadata": {"encoding": "UTF-8"},
+        }
+    ],
+    "columns": [
+        {
+            "name": "task_index",
+            "field_name": "task_index",
+            "pandas_type": "int64",
+            "numpy_type": "int64",
+            "metadata": None,
+        },
+        {
+            "name": None,
+            "field_name": _INDEX,
+            "pandas_type": "unicode",
+            "numpy_type": "object",
+            "metadata": None,
+        },
+    ],
+    "creator": {"library": "pyarrow", "version": pa.__version__},
+    "pandas_version": "2.2.3",
+}
+
+
+def write_info(
+    root: Path,
+    *,
+    robot: str,
+    rate: Fraction,
+    counts: tuple[int, int, int],
+    features: Mapping[str, Any],
+    megabytes: tuple[int, int],
+) -> None:
+    """Write `info.json`. `counts` are the numbers of episodes, frames and tasks; `megabytes` bound
+    the files of data and of video."""
+    episodes, frames, tasks = counts
+    has_videos = any(feature["dtype"] == "video" for feature in features.values())
+    names = {"chunk:": "chunk_index:", "file:": "file_index:"}
+
+    def told(folder: str, middle: str, suffix: str) -> str:
+        path = data_path(folder, middle, suffix)
+        for ours, theirs in names.items():
+            path = path.replace(ours, theirs)
+        return path
+
+    info = {
+        "codebase_version": VERSION,
+        "robot_type": robot,
+        "total_episodes": episodes,
+        "total_frames": frames,
+        "total_tasks": tasks,
+        "chunks_size": FILES_IN_CHUNK,
+        "data_files_size_in_mb": megabytes[0],
+        "video_files_size_in_mb": megabytes[1],
+        "fps": int(rate) if rate.denominator == 1 else float(rate),
+        "splits": {"train": f"0:{episodes}"},
+        "data_path": told("data", "", "parquet"),
+        "video_path": told("videos", "{video_key}/", "mp4") if has_videos else None,
+        "features": features,
+    }
+    _write_json(root / "meta" / "info.json", info)
+
+
+def write_stats(root: Path, stats: Mapping[str, Stats]) -> None:
+    """Write the statistics of the whole dataset, by feature."""
+    plain = {
+        feature: {name: value.tolist() for name, value in values.items()}
+        for feature, values in stats.items()
+    }
+    _write_json(root / "meta" / "stats.json", plain)
+
+
+def _write_json(path: Path, document: Mapping[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document, indent=4, ensure_ascii=False), encoding="utf-8")
+
+
+class FrameFiles:
+    """`data/`: one row for each frame, an episode never in two files."""
+
+    def __init__(self, root: Path, *, limit: int = DATA_MB << 20) -> None:
+        self.count = 0
+        """How many frames were written."""
+        self._root = root
+        self._limit = limit
+        self._number = -1
+        self._bytes = 0
+        self._writer: pq.ParquetWriter | None = None
+
+    def add(self, columns: Mapping[str, pa.Array]) -> int:
+        """Write an episode's frames; returns the number of the file that they are in."""
+        table = pa.table(dict(columns))
+        if self._writer is not None and self._bytes + table.nbytes > self._limit:
+            self.close()
+        if self._writer is None:
+            self._number, self._bytes = self._number + 1, 0
+            self._writer = _open(self._root, "data", self._number, table.schema)
+        self._writer.write_table(table)
+        self._bytes += table.nbytes
+        self.count += table.num_rows
+        return self._number
+
+    def close(self) -> None:
+        """Finish the file. Closing twice is safe."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
+
+
+class EpisodeRows:
+    """`meta/episodes/`: one row for each episode, with where it lies and its statistics."""
+
+    def __init__(self, root: Path) -> None:
+        self.count = 0
+        """How many episodes were added."""
+        self._root = root
+        self._rows: list[dict[str, Any]] = []
+        self._writer: pq.ParquetWriter | None = None
+
+    def add(
+        self,
+        task: str,
+        span: tuple[int, int],
+        file: int,
+        clips: Mapping[str, Clip],
+        stats: Mapping[str, Stats],
+    ) -> None:
+        """Add an episode: its frames `span` in the file of frames `file`, and its clips."""
+        row: dict[str, Any] = {
+            "episode_index": self.count,
+            "tasks": [task],
+            "length": span[1] - span[0],
+            "data/chunk_index": file // FILES_IN_CHUNK,
+            "data/file_index": file % FILES_IN_CHUNK,
+            "dataset_from_index": span[0],
+            "dataset_to_index": span[1],
+        }
+        for key, clip in clips.items():
+            row[f"videos/{key}/chunk_index"] = clip.file // FILES_IN_CHUNK
+            row[f"videos/{key}/file_index"] = clip.file % FILES_IN_CHUNK
+            row[f"videos/{key}/from_timestamp"] = clip.begin_s
+            row[f"videos/{key}/to_timestamp"] = clip.end_s
+        for feature, values in stats.items():
+            row |= {f"stats/{feature}/{name}": value.tolist() for name, value in values.items()}
+        # All episodes are in one file: a million of them would not fill it.
+        row["meta/episodes/chunk_index"] = row["meta/episodes/file_index"] = 0
+        self._rows.append(row)
+        self.count += 1
+        if len(self._rows) == _FLUSH_EPISODES:
+            self._flush()
+
+    def close(self) -> None:
+        """Finish the file. Closing twice is safe."""
+        self._flush()
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
+
+    def _flush(self) -> None:
+        if not self._rows:
+            return
+        schema = None if self._writer is None else self._writer.schema
+        table = pa.Table.from_pylist(self._rows, schema=schema)
+        self._rows = []
+        if self._writer is None:
+            self._writer = _open(self._root, "meta/episodes", 0, table.schema)
+        self._writer.write_table(table)
+
+
+def _open(root: Path, folder: str, number: int, schema: pa.Schema) -> pq.ParquetWriter:
+    pattern = data_path(folder, "", "parquet")
+    path = root / pattern.format(chunk=number // FILES_IN_CHUNK, file=number % FILES_IN_CHUNK)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return pq.ParquetWriter(path, schema, compression="snappy")
