@@ -17,6 +17,7 @@ class RunningMedian:
         self._sorted: list[float] = []
 
     def add(self, value: float) -> None:
+        """Take one more number; the oldest is forgotten."""
         if len(self._last) == self._window:
             del self._sorted[bisect_left(self._sorted, self._last.popleft())]
         self._last.append(value)

@@ -307,7 +307,7 @@ def _packed(actions: Sequence[Array] | Array) -> tuple[list[int], bytes]:
 def _error(suite: str, failed: Failed) -> HocketError:
     """The worker's own error where it is one of hocket's, else its traceback as text."""
     broken = EnvError(f"The tasks of {suite!r} cannot be listed.\n{failed.traceback}")
-    return errors.told(failed.kind, failed.message) or broken
+    return errors.from_name(failed.kind, failed.message) or broken
 
 
 def _answers(link: Link, timeout_s: float) -> Iterator[Message]:
