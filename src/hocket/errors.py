@@ -1,7 +1,7 @@
 """Every error that hocket raises on purpose.
 
 HocketError
-├── UsageError              what was asked for cannot be (the command line exits with 2)
+├── UsageError              what the user asked for cannot be done (the command line exits with 2)
 │   ├── UnknownNameError    no such env, policy, task, runtime or recorder; suggests the nearest
 │   ├── MissingExtraError   an optional dependency is not installed; says the pip command
 │   └── ConfigError         a key or value of a configuration is wrong
@@ -16,8 +16,8 @@ HocketError
 │   ├── SessionLostError    the state that a policy kept for an attempt is gone
 │   └── PolicyUnavailableError  nobody answers
 ├── WorkerFailed            a worker crashed, hung, was killed, or used too much memory
-├── WireError               a frame that cannot be read, or too long
-└── RunFolderError          a run folder that cannot be used
+├── WireError               a message between engine and worker cannot be read, or is too long
+└── RunFolderError          a run folder cannot be used
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class HocketError(Exception):
 
 
 class UsageError(HocketError):
-    """What was asked for cannot be."""
+    """What the user asked for cannot be done."""
 
 
 class UnknownNameError(UsageError):
@@ -60,7 +60,7 @@ class SuspensionError(EnvError):
 
 
 class ActionSpaceError(EnvError):
-    """An action space that cannot be driven."""
+    """An action space cannot be driven by numbers."""
 
 
 class PolicyError(HocketError):
@@ -72,7 +72,7 @@ class ChunkShapeError(PolicyError):
 
 
 class ChunkValueError(PolicyError):
-    """A policy answered with values that are no finite numbers."""
+    """A policy answered with values that are not finite numbers."""
 
 
 class SessionLostError(PolicyError):
@@ -80,7 +80,7 @@ class SessionLostError(PolicyError):
 
 
 class PolicyUnavailableError(PolicyError):
-    """Nobody answers: asking again with fewer rows would not help."""
+    """Nobody answers; to ask again with fewer rows would not help."""
 
 
 class WorkerFailed(HocketError):
@@ -88,15 +88,15 @@ class WorkerFailed(HocketError):
 
 
 class WireError(HocketError):
-    """A frame that cannot be read."""
+    """A message between engine and worker cannot be read, or is too long."""
 
 
 class RunFolderError(HocketError):
-    """A run folder that cannot be used."""
+    """A run folder cannot be used."""
 
 
-def told(kind: str, message: str) -> HocketError | None:
-    """The error that a worker told of by the name of its class; None where it is not hocket's."""
+def from_name(kind: str, message: str) -> HocketError | None:
+    """The error that a worker reported by the name of its class; None where it is not hocket's."""
     found = globals().get(kind)
     if isinstance(found, type) and issubclass(found, HocketError):
         return found(message)

@@ -127,7 +127,7 @@ class Scripts:
         return self.made[-1]
 
 
-class Stage:
+class ScriptedHost:
     """A host of scripted rows, spoken to by hand. Its clock goes on by a second at each look."""
 
     def __init__(self, rows: int, *, history: int = 1, **config: Any) -> None:

@@ -24,9 +24,9 @@ class Sound:
     def infer(self, batch: Batch) -> Any:
         state = batch.arrays["observation/state"]
         values = np.zeros((batch.size, 2, 2))
-        for place, row in enumerate(batch.rows):
+        for index, row in enumerate(batch.rows):
             noise = np.random.default_rng(row.noise_seed).normal()
-            values[place] = state[place].sum() + noise + self.more(row)
+            values[index] = state[index].sum() + noise + self.more(row)
         if batch.pad:
             values[len(batch.rows) :] = values[len(batch.rows) - 1]
         return values

@@ -16,8 +16,8 @@ from hocket.testing import ScriptedPolicy
 
 def batch(*tasks: str, state: Any = None, pad: int = 0) -> Batch:
     rows = []
-    for place, task in enumerate(tasks):
-        trial = Trial(suite="toy", task=task, seed=place)
+    for index, task in enumerate(tasks):
+        trial = Trial(suite="toy", task=task, seed=index)
         seed = noise_seed(trial, 0)
         rows.append(Row(trial=trial, attempt=0, chunk=0, noise_seed=seed, prompt="", session=""))
     given = np.zeros((len(tasks) + pad, 3)) if state is None else state

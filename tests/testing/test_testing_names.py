@@ -12,8 +12,10 @@ import hocket.testing
 
 def test_every_public_name_can_be_had() -> None:
     assert hocket.testing.__all__ == [
-        "ConformanceError", "Finding", "ScriptedPolicy", "ToyEnv", "ToySuite", "check_env",
-        "check_policy", "check_suite", "env_findings", "policy_findings", "suite_findings",
+        "ConformanceError", "Finding", "ScriptedPolicy", "ToyEnv", "ToySuite", "batched_findings",
+        "check_batched", "check_env", "check_policy", "check_reader", "check_runtime", "check_sink",
+        "check_suite", "env_findings", "policy_findings", "reader_findings", "runtime_findings",
+        "sink_findings", "suite_findings",
     ]  # fmt: skip
     for name in hocket.testing.__all__:
         assert getattr(hocket.testing, name).__name__ == name

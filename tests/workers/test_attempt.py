@@ -18,8 +18,8 @@ def attempt(rule: SuccessRule = "first", task_limit: int | None = None, limit: i
 
 def judge(attempt: Attempt, *infos: dict[str, Any], last: bool = False) -> int:
     ends = 0
-    for place, info in enumerate(infos):
-        terminated = last and place == len(infos) - 1
+    for index, info in enumerate(infos):
+        terminated = last and index == len(infos) - 1
         ends = attempt.judge(info, terminated=terminated, truncated=False)
     return ends
 

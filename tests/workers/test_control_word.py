@@ -69,7 +69,7 @@ def test_a_chunk_recalled_early_in_its_episode_ends_with_a_whole_history(at: int
         rig.begin()
         rig.wait(LanesReady)
         link = link_of(rig)
-        env = link._host._stage._env  # type: ignore[attr-defined]
+        env = link._host._env._env  # type: ignore[attr-defined]
         advance = env.advance
 
         def advance_and_recall(action: Array) -> Any:
@@ -138,7 +138,7 @@ def test_observe_at_observes_inside_of_the_chunk_too() -> None:
         with Rig(toy=LONG, runtime=InlineRuntime()) as rig:
             rig.begin(task="image")
             rig.wait(LanesReady)
-            env = link_of(rig)._host._stage._env  # type: ignore[attr-defined]
+            env = link_of(rig)._host._env._env  # type: ignore[attr-defined]
             before = env.pictures
             rig.fleet.execute([0], [0], [0], [np.zeros((10, 4))], offsets)
             rig.wait(LanesExecuted)

@@ -7,57 +7,57 @@ from hypothesis import strategies as st
 
 from hocket.core.data import Observation
 from hocket.errors import ObservationError
-from hocket.workers.env.observations import Shelf
+from hocket.workers.env.observations import ObservationBuffer
 
 
 def seen(step: int) -> Observation:
     return {"observation/state": np.full(2, step, np.float32), "other": np.int64([step])}
 
 
-def view(shelf: Shelf, key: str = "observation/state") -> list[float]:
-    assert shelf.layout is not None
-    array = shelf.layout.views(shelf.memory, 0)[key]
+def view(buffer: ObservationBuffer, key: str = "observation/state") -> list[float]:
+    assert buffer.layout is not None
+    array = buffer.layout.views(buffer.memory, 0)[key]
     found: list[float] = array[..., 0].ravel().tolist()
     return found
 
 
 @given(st.integers(1, 6), st.integers(0, 12))
 def test_history_is_the_last_steps_padded_with_the_first(history: int, steps: int) -> None:
-    shelf = Shelf(None, history)
-    shelf.restart(seen(0), bytearray)
+    buffer = ObservationBuffer(None, history)
+    buffer.restart(seen(0), bytearray)
     for step in range(1, steps + 1):
-        shelf.push(seen(step), step)
-    assert view(shelf) == [max(0, steps - back) for back in reversed(range(history))]
-    assert shelf.lacks(steps) == 0
+        buffer.push(seen(step), step)
+    assert view(buffer) == [max(0, steps - back) for back in reversed(range(history))]
+    assert buffer.lacks(steps) == 0
 
 
 def test_history_is_cleared_at_the_reset() -> None:
-    shelf = Shelf(None, 3)
-    shelf.restart(seen(5), bytearray)
-    shelf.push(seen(6), 1)
-    assert not shelf.restart(seen(9), bytearray)
-    assert view(shelf) == [9, 9, 9]
+    buffer = ObservationBuffer(None, 3)
+    buffer.restart(seen(5), bytearray)
+    buffer.push(seen(6), 1)
+    assert not buffer.restart(seen(9), bytearray)
+    assert view(buffer) == [9, 9, 9]
 
 
 @given(st.integers(2, 6), st.integers(1, 10))
 def test_a_gap_in_the_history_is_counted(history: int, gap: int) -> None:
-    shelf = Shelf(None, history)
-    shelf.restart(seen(0), bytearray)
-    shelf.push(seen(1 + gap), 1 + gap)
-    assert shelf.lacks(1 + gap) == min(history, gap + 2) - 1
-    assert shelf.lacks(2 + gap) == min(history, gap + 3)
+    buffer = ObservationBuffer(None, history)
+    buffer.restart(seen(0), bytearray)
+    buffer.push(seen(1 + gap), 1 + gap)
+    assert buffer.lacks(1 + gap) == min(history, gap + 2) - 1
+    assert buffer.lacks(2 + gap) == min(history, gap + 3)
 
 
 def test_only_keys_that_are_read_are_kept() -> None:
-    shelf = Shelf(("observation/state", "prompt"), 1)
-    shelf.restart(seen(0), bytearray)
-    assert shelf.layout is not None
-    assert [place.key for place in shelf.layout.places] == ["observation/state"]
+    buffer = ObservationBuffer(("observation/state", "prompt"), 1)
+    buffer.restart(seen(0), bytearray)
+    assert buffer.layout is not None
+    assert [entry.key for entry in buffer.layout.entries] == ["observation/state"]
 
 
 def test_key_that_is_read_and_missing_is_named() -> None:
     with pytest.raises(ObservationError, match="observation/image"):
-        Shelf(("observation/image",), 1).restart(seen(0), bytearray)
+        ObservationBuffer(("observation/image",), 1).restart(seen(0), bytearray)
 
 
 @pytest.mark.parametrize(
@@ -69,21 +69,21 @@ def test_key_that_is_read_and_missing_is_named() -> None:
     ],
 )
 def test_changed_observation_is_refused_by_key(change: Observation, message: str) -> None:
-    shelf = Shelf(None, 1)
-    shelf.restart(seen(0), bytearray)
+    buffer = ObservationBuffer(None, 1)
+    buffer.restart(seen(0), bytearray)
     with pytest.raises(ObservationError, match=message):
-        shelf.push({**seen(1), **change}, 1)
+        buffer.push({**seen(1), **change}, 1)
 
 
 def test_dropped_key_is_named() -> None:
-    shelf = Shelf(None, 1)
-    shelf.restart(seen(0), bytearray)
+    buffer = ObservationBuffer(None, 1)
+    buffer.restart(seen(0), bytearray)
     with pytest.raises(ObservationError, match="lacks the key 'other'"):
-        shelf.push({"observation/state": np.zeros(2, np.float32)}, 1)
+        buffer.push({"observation/state": np.zeros(2, np.float32)}, 1)
 
 
 def test_layout_changes_only_between_attempts() -> None:
-    shelf = Shelf(None, 1)
-    assert shelf.restart(seen(0), bytearray)
-    assert not shelf.restart(seen(1), bytearray)
-    assert shelf.restart({"observation/state": np.zeros(9)}, bytearray)
+    buffer = ObservationBuffer(None, 1)
+    assert buffer.restart(seen(0), bytearray)
+    assert not buffer.restart(seen(1), bytearray)
+    assert buffer.restart({"observation/state": np.zeros(9)}, bytearray)

@@ -1,4 +1,4 @@
-"""Arrays of any kind as numpy's, and ids of rows."""
+"""Turns arrays of any library into numpy's, and whatever names some envs into their indices."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from hocket.errors import UsageError
 
 
 def as_numpy(value: Any) -> Any:
-    """An array as numpy's, wherever it lives; torch is recognised by its methods and never
-    imported. What is no array comes back as it is."""
+    """The value as a numpy array, wherever it lives; torch is recognised by its methods and never
+    imported. What is not an array comes back as it is."""
     if isinstance(value, np.ndarray):
         return value
     if hasattr(value, "detach") and hasattr(value, "cpu"):
         tensor = value.detach().cpu()
         try:
             return tensor.numpy()
-        except TypeError:  # bfloat16, which numpy has not
+        except TypeError:  # bfloat16, which numpy does not have
             return tensor.float().numpy()
     if hasattr(value, "__array__") or isinstance(value, np.generic):
         return np.asarray(value)

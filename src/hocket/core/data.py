@@ -1,6 +1,7 @@
 """The values that travel through hocket. All are frozen; arrays in them are not written to.
 
-Those that are made by the thousand are NamedTuples, which take a fraction of a dataclass's time.
+Values that are made by the thousand are NamedTuples, which take a fraction of a dataclass's time
+to make.
 """
 
 from __future__ import annotations
@@ -53,16 +54,17 @@ class ArraySpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskInfo:
-    """What a suite says of one of its tasks."""
+    """What a suite says about one of its tasks."""
 
     name: str
     prompt: str = ""
     max_steps: int | None = None
-    """hocket ends the episode here (truncated); None leaves it to the env."""
+    """hocket truncates the episode after this many steps; None leaves that to the env."""
     control_rate: float | None = None
     """Control steps per second of simulated time."""
     success_rule: SuccessRule = "first"
-    """`first`: the first success ends the episode; `any`: any step; `final`: the last step."""
+    """Which success counts. `first`: the first, and it ends the episode; `any`: one at any step;
+    `final`: only one at the last step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -87,7 +89,7 @@ class EnvSpec:
     cameras: tuple[str, ...]
     """Keys of `observations` that are images."""
     abilities: tuple[str, ...]
-    """Of `deferred`, `snapshot`, `cameras`, `batched`, `masked`."""
+    """Some of `deferred`, `snapshot`, `cameras`, `batched` and `masked`."""
     notes: tuple[str, ...] = ()
     """What the user should know (a slow renderer, a changed image); shown once."""
 
@@ -102,19 +104,19 @@ class Trial(NamedTuple):
 
     @property
     def id(self) -> str:
-        """Names the trial in reports; the same in every run that plans it."""
+        """The trial's name in reports; it is the same in every run that plans the trial."""
         tail = f".{self.repeat}" if self.repeat else ""
         return f"{self.suite}/{self.task}/{self.seed}{tail}"
 
     @property
     def slug(self) -> str:
-        """`id` as one folder name."""
+        """The `id` as the name of one folder."""
         return "".join(c if c.isalnum() or c in "-_." else "-" for c in self.id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What a policy may know of one row of a batch beside its arrays."""
+    """What a policy may know about one row of a batch, beside its arrays."""
 
     trial: Trial
     attempt: int
@@ -173,7 +175,7 @@ class Chunk:
 
 
 class Chunks(Sequence[Chunk]):
-    """The chunks of one answer: columns, of which a row becomes a Chunk when it is asked for."""
+    """The chunks of one answer, kept as columns; a row becomes a Chunk when it is asked for."""
 
     __slots__ = ("actions", "extras", "source", "version")
 
@@ -181,7 +183,7 @@ class Chunks(Sequence[Chunk]):
         self, actions: Array, version: int, source: str, extras: Mapping[str, Array]
     ) -> None:
         self.actions = actions
-        """Of all rows, `[B, T, A]`."""
+        """The actions of all rows, `[B, T, A]`."""
         self.version = version
         self.source = source
         self.extras = extras
@@ -190,53 +192,56 @@ class Chunks(Sequence[Chunk]):
         return len(self.actions)
 
     @overload
-    def __getitem__(self, place: int) -> Chunk: ...
+    def __getitem__(self, index: int) -> Chunk: ...
 
     @overload
-    def __getitem__(self, place: slice) -> list[Chunk]: ...
+    def __getitem__(self, index: slice) -> list[Chunk]: ...
 
-    def __getitem__(self, place: int | slice) -> Chunk | list[Chunk]:
-        if isinstance(place, slice):
-            return [self[i] for i in range(*place.indices(len(self)))]
+    def __getitem__(self, index: int | slice) -> Chunk | list[Chunk]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
         return Chunk(
-            actions=self.actions[place],
+            actions=self.actions[index],
             version=self.version,
             source=self.source,
-            extras={key: column[place] for key, column in self.extras.items()},
+            extras={key: column[index] for key, column in self.extras.items()},
         )
 
     def count(self, value: object) -> int:
-        """Of None there is none, which is all that readers count."""
+        # Readers count the rows that got no chunk (None): here there are none, and to look for them
+        # would make a Chunk of every row.
         return 0 if value is None else super().count(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySpec:
-    """What a policy needs and gives."""
+    """What a policy reads and gives."""
 
     chunk_length: int
     """T: actions in a chunk; 0 leaves it to the answer (a server that does not say)."""
     action_size: int | None = None
     """A; None adapts to the env."""
     inputs: Mapping[str, ArraySpec] | None = None
-    """The keys that it reads; None means every key that the env gives."""
+    """The observation keys that it reads; None means every key that the env gives."""
     cameras: tuple[str, ...] | None = None
     """Image keys to render for it; None means all the env has, () none."""
     history: int = 1
-    """Observations of how many consecutive control steps it wants, oldest first."""
+    """Observations of how many consecutive control steps it reads, oldest first."""
     control_rate: float | None = None
+    """Control steps per second of simulated time that it was made for."""
     max_batch: int = 64
     concurrency: int = 1
     """How many `infer` may run at once."""
     batch_invariant: bool = False
     """A row's answer does not depend on the rest of its batch, to the bit."""
     keyed_noise: bool = True
-    """Noise, if any, comes from `Row.noise_seed` alone."""
+    """Its noise, if any, comes from `Row.noise_seed` alone."""
     replan: int | None = None
-    """Actions of a chunk to execute where the user does not say; None means all."""
+    """How many actions of a chunk are executed where the user does not say; None means all."""
 
     def exactness(self, *, padded: bool) -> Exactness:
-        """What `same trial, same result` means with this policy."""
+        """What "same trial, same result" means with this policy, `padded` to batches of one size or
+        not."""
         if not self.keyed_noise:
             return "environment"
         return "bitwise" if self.batch_invariant or padded else "inputs"
@@ -247,7 +252,7 @@ class Episode(NamedTuple):
 
     trial: Trial
     attempt: int
-    """The attempt that counts, from 0; `attempt + 1` were made."""
+    """Number of the attempt that counts, from 0; `attempt + 1` were made."""
     outcome: Outcome
     steps: int
     total_reward: float
@@ -255,10 +260,11 @@ class Episode(NamedTuple):
     truncated: bool = False
     chunks: int = 0
     error: str | None = None
-    """For ERROR: what happened, with the traceback where there is one."""
+    """What happened, for an ERROR, with the traceback where there is one."""
     seconds: float = 0.0
+    """Wall time of the attempt."""
     files: tuple[str, ...] = ()
-    """Sealed by sinks, relative to the run folder."""
+    """Files that sinks sealed, relative to the run folder."""
 
 
 def noise_seed(trial: Trial, chunk: int) -> int:
@@ -267,7 +273,8 @@ def noise_seed(trial: Trial, chunk: int) -> int:
 
 
 def noise_seeds(trial: Trial) -> Callable[[int], int]:
-    """`noise_seed` of one trial, for many chunks: what they share is hashed once."""
+    """A function from chunk index to `noise_seed`: what the chunks of a trial share is hashed
+    once."""
     text = f"{trial.suite}\0{trial.task}\0{trial.seed}\0{trial.repeat}\0"
     shared = hashlib.blake2b(text.encode(), digest_size=8)
 

@@ -1,8 +1,9 @@
-"""What the engine tells its readers: typed, frozen, and granular by batch, never by row.
+"""What the engine tells its readers. Events are frozen, and there is one for each batch of rows,
+never one for each row.
 
 Times are seconds since the run began (`time.perf_counter` less the start). Lists run in parallel:
-`lanes[i]`, `trials[i]`, ... belong together. The two that come by the thousand are tuples, made in
-a fraction of a dataclass's time.
+`lanes[i]`, `trials[i]`, ... belong together. The two events that come by the thousand are
+NamedTuples, which take a fraction of a dataclass's time to make.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ class RunStarted:
     """First event of a run."""
 
     trials: Sequence[Trial]
-    """All that are planned, in planned order."""
+    """All planned trials, in planned order."""
     done: Sequence[Episode]
-    """Those that an earlier part of the run already ended."""
+    """Episodes that an earlier part of the run already ended."""
     lanes: int
     cores: int
     policy: PolicySpec
@@ -29,7 +30,8 @@ class RunStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptsBegan:
-    """Attempts about to be dispatched: readers commit their numbers before any is sent."""
+    """Attempts are about to be sent to their lanes. Readers commit their numbers first: the engine
+    sends none before this event was taken."""
 
     time: float
     lanes: Sequence[int]
@@ -39,8 +41,9 @@ class AttemptsBegan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LanesReady:
-    """Lanes were reset, and wait for their first chunk. For a further one they wait as soon as
-    ChunksExecuted tells of the last, unless that ended the episode."""
+    """Lanes were reset, and wait for their first chunk. From then on a lane waits for its next
+    chunk when ChunksExecuted tells that it has executed the last one, unless that ended the
+    episode."""
 
     time: float
     lanes: Sequence[int]
@@ -50,7 +53,7 @@ class LanesReady:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecLearned:
-    """An env told what it is; once for each task."""
+    """A worker told what the env of a task is; once for each task."""
 
     time: float
     suite: str
@@ -58,14 +61,16 @@ class SpecLearned:
 
 
 class BatchInferred(NamedTuple):
-    """One `infer` that came back, and the chunks delivered from it."""
+    """One `infer` came back, and its chunks were delivered to lanes."""
 
     time: float
     """When the chunks were delivered to the lanes."""
     batch: int
     """Number of the batch in this run."""
     began: float
+    """When `infer` was called."""
     ended: float
+    """When it returned."""
     lanes: Sequence[int]
     trials: Sequence[Trial]
     attempts: Sequence[int]
@@ -75,13 +80,13 @@ class BatchInferred(NamedTuple):
     ready: Sequence[float]
     """When each row's observation had come."""
     size: int
-    """Rows the policy worked on, padding included."""
+    """Rows that the policy worked on, padding included."""
     observations: Mapping[str, Array] | None = None
-    """What each row saw, stacked `[B, ...]`, where the engine was asked to keep it."""
+    """The observations of the rows, stacked `[B, ...]`, where the engine was asked to keep them."""
 
 
 class ChunksExecuted(NamedTuple):
-    """Chunks that lanes ran, with what came of each step."""
+    """Lanes executed chunks, each up to its end, the episode's, or a recall."""
 
     time: float
     lanes: Sequence[int]
@@ -89,22 +94,22 @@ class ChunksExecuted(NamedTuple):
     attempts: Sequence[int]
     chunks: Sequence[int]
     steps: Sequence[int]
-    """Executed of each chunk."""
+    """How many steps of each chunk were executed."""
     rewards: Sequence[Array]
-    """Of each step, float64 `[k]`."""
+    """The rewards of each chunk's steps, float64 `[k]`."""
     terminated: Sequence[bool]
     truncated: Sequence[bool]
     busy: Sequence[float]
     """Seconds that each lane's worker worked on the chunk, observing included."""
     observed: Sequence[float]
-    """Of these, seconds spent observing."""
+    """Seconds of these that were spent observing."""
     final: Sequence[Observation | None]
-    """What was observed at the end of an episode, where the engine was asked for it."""
+    """The observation at the end of an episode, where the engine was asked for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodesEnded:
-    """Attempts that ended; their lanes are free. Files may still be on their way."""
+    """Attempts ended, and their lanes are free. Their files may not be durable yet."""
 
     time: float
     lanes: Sequence[int]
@@ -113,7 +118,7 @@ class EpisodesEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodesSealed:
-    """Episodes with all their files durable: what a ledger may commit."""
+    """All files of these episodes are durable: a ledger may commit them."""
 
     time: float
     episodes: Sequence[Episode]
@@ -121,7 +126,7 @@ class EpisodesSealed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptFailed:
-    """An attempt lost to a fault. The trial runs again where `again` is true."""
+    """An attempt was lost to a fault. The trial runs again where `again` is true."""
 
     time: float
     lane: int
@@ -133,7 +138,7 @@ class AttemptFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerChanged:
-    """A worker came, went, or was replaced."""
+    """A worker is starting, came up, was lost, or is being replaced."""
 
     time: float
     lanes: Sequence[int]

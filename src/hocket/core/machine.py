@@ -1,7 +1,7 @@
-"""How much of this machine is ours: cores and memory, as affinity and control groups grant them.
+"""How many cores and how much memory this process may use, by affinity and control groups.
 
-`os.cpu_count` tells what the machine has; a container or a batch job often may use less, and a
-fleet sized after the whole machine would then thrash or be killed.
+`os.cpu_count` says what the machine has. A container or a batch job often may use less, and a fleet
+sized for the whole machine would then thrash or be killed.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ def cores(root: Path = _ROOT) -> int:
     except AttributeError:  # macOS has no affinity
         allowed = os.cpu_count() or 1
     quotas = [quota for quota in _cpu_quotas(root) if quota > 0]
-    # Half a core more is still worth a worker: 1.5 cores count as 2.
+    # Half a core is still worth a worker: 1.5 cores count as 2.
     return max(1, min([allowed, *(math.ceil(quota) for quota in quotas)]))
 
 
 def memory_bytes(root: Path = _ROOT) -> int:
-    """Bytes that this process and its workers may use together; 0 where nothing tells."""
+    """Bytes that this process and its workers may use together; 0 where that cannot be found
+    out."""
     limits = [*_memory_limits(root), *_physical_memory(root)]
     return min(limits, default=0)
 
@@ -39,7 +40,8 @@ def _physical_memory(root: Path) -> Iterator[int]:
 
 
 def _cpu_quotas(root: Path) -> Iterator[float]:
-    """Cores per control group, from ours up to the root; both versions of the file system."""
+    """The cores that each control group grants, from ours up to the root, in both versions of the
+    file system."""
     for folder in _groups(root, ""):
         quota, _, period = _read(folder / "cpu.max").strip().partition(" ")
         if quota.isdigit() and period.isdigit():
@@ -61,7 +63,7 @@ def _memory_limits(root: Path) -> Iterator[int]:
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:
-    """Folders of our control group and its parents; controller "" means version 2.
+    """The folders of our control group and its parents; controller "" means version 2.
 
     Inside a container the path often names a folder of the host that is not mounted here, and
     then the mount's own root is our group: parents are tried all the way up.

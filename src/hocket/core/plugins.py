@@ -1,13 +1,12 @@
 """Finds adapters by name: `metaworld:mt10`, `openpi://host:8000`, `package.module:attr`.
 
-A name is the adapter's, then what that adapter should make of the rest. Built-in adapters stand in
-one table; others come from entry points of the groups `hocket.envs`, `hocket.policies`,
-`hocket.runtimes` and `hocket.recorders`; anything else with a dot or a colon is imported as
-`module:attr`. Only what was asked for is imported, and its import errors are the user's to see.
+A name is that of an adapter, with an argument for it after the colon. Built-in adapters stand in
+the table `BUILTIN`; others come from entry points of the groups `hocket.envs`, `hocket.policies`,
+`hocket.runtimes` and `hocket.recorders`; any other `module:attr` is imported. Nothing is imported
+that was not asked for, and an import error of an adapter reaches the user as it is.
 
 An adapter is a callable `(argument, config)` with an attribute `Config`, a dataclass whose fields
-become flags; `argument` is what followed its name. A plain callable works too: its keyword
-parameters become the configuration.
+become flags. A plain callable works too: its keyword parameters become the configuration.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class Builtin:
     target: str
     extra: str | None = None
     modules: tuple[str, ...] = ()
-    """Importable once the extra is installed."""
+    """Modules that can be imported once the extra is installed."""
 
 
 BUILTIN: Mapping[Kind, Mapping[str, Builtin]] = {
@@ -94,7 +93,7 @@ _SINGULAR = {"envs": "env", "policies": "policy", "runtimes": "runtime", "record
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """An adapter found by name, with what the name said after it."""
+    """An adapter found by name, with the argument that stood after its name."""
 
     name: str
     argument: str
@@ -105,13 +104,13 @@ class Adapter:
 
 
 def names(kind: Kind) -> list[str]:
-    """Every name of this kind that needs no import path."""
+    """Every built-in or installed adapter of this kind."""
     found = {point.name for point in importlib.metadata.entry_points(group=f"hocket.{kind}")}
     return sorted(found | set(BUILTIN[kind]))
 
 
 def find(kind: Kind, name: str) -> Adapter:
-    """The adapter that a name means. Imports its module, not the library behind it."""
+    """The adapter that a name means. Its module is imported, the library behind it is not."""
     head, argument = _split(name)
     builtin = BUILTIN[kind].get(head)
     if builtin is not None:
@@ -156,8 +155,8 @@ def configure(adapter: Adapter, config: Mapping[str, Any]) -> Any:
 def share_settings(
     kind: Kind, names: Sequence[str], config: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
-    """The settings for each named adapter: each takes those that it has. One that none has is an
-    error, and each adapter's own are checked."""
+    """The settings for each of these adapters: each gets those that it has. A setting that none has
+    is an error, as is a wrong value."""
     adapters = {name: find(kind, name) for name in names}
     fields = {
         name: [field.name for field in dataclasses.fields(adapter.config_class)]
@@ -182,8 +181,9 @@ def share_settings(
 def require_extra(
     kind: Kind, name: str, *, missing: Callable[..., list[str]] | None = None, python: str = ""
 ) -> None:
-    """Raise MissingExtraError, with the pip command, where a built-in's libraries are missing here,
-    or in the interpreter `python`: `missing` then tells which of some modules it lacks."""
+    """Raise MissingExtraError, with the pip command, where libraries of a built-in adapter are
+    missing here, or in the interpreter `python`: `missing` then says which of some modules that one
+    lacks."""
     head, _ = _split(name)
     builtin = BUILTIN[kind].get(head)
     if builtin is None or builtin.extra is None or not builtin.modules:
@@ -205,7 +205,7 @@ def _missing(*modules: str) -> list[str]:
 
 
 def did_you_mean(name: str, choices: typing.Iterable[str]) -> str:
-    """` Did you mean 'x'?`, or nothing."""
+    """The sentence ` Did you mean 'x'?` with the nearest choice; empty where none is near."""
     near = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.5)
     return f" Did you mean {near[0]!r}?" if near else ""
 
@@ -267,7 +267,7 @@ def _adapter(name: str, argument: str, found: Any, *, plain: bool = False) -> Ad
 
 
 def _config_of(name: str, found: Callable[..., Any]) -> type[Any]:
-    """A dataclass from a plain callable's parameters, so that its flags exist like any other's."""
+    """A dataclass of a plain callable's parameters, so that they become flags like any others."""
     try:
         parameters = inspect.signature(found).parameters.values()
         hints = typing.get_type_hints(found if inspect.isfunction(found) else found.__init__)

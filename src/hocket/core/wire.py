@@ -1,15 +1,16 @@
 """The messages between the engine's process and its workers, and how they become bytes.
 
-A message is a NamedTuple: it packs as a msgpack array behind its place in `MESSAGES`; nothing is
-ever pickled. A frame is four bytes of length (little-endian) and then the packed message. Messages
-name lanes by their place in the worker, from 0; lists run in parallel.
+A message is a NamedTuple. It is packed as a msgpack array, behind its number in `MESSAGES`; nothing
+is ever pickled. A frame is four bytes of length (little-endian) and then the packed message. Lanes
+are counted from 0 in each worker here, not over the whole fleet; lists run in parallel.
 """
 
 from __future__ import annotations
 
 import struct
+import traceback
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Union
+from typing import Any, NamedTuple, Union, get_args
 
 import msgpack
 
@@ -17,6 +18,8 @@ from hocket.core.data import Array
 from hocket.errors import WireError
 
 MAX_FRAME = 1 << 30
+"""Most bytes of a message. Chosen by hand, far above any observation: a stream that claims more is
+taken for somebody else's."""
 _LENGTH = struct.Struct("<I")
 
 
@@ -24,13 +27,13 @@ _LENGTH = struct.Struct("<I")
 
 
 class Open(NamedTuple):
-    """First message: what the worker is for (WorkerSpec, plain)."""
+    """The first message: what the worker is for, a WorkerSpec as plain values."""
 
     spec: Mapping[str, Any]
 
 
 class Describe(NamedTuple):
-    """Ask a suite for its tasks; answered by Described."""
+    """Ask for the tasks of a suite; answered by Described, or Failed."""
 
     suite: str
 
@@ -41,13 +44,13 @@ class Begin(NamedTuple):
     lanes: Sequence[int]
     attempts: Sequence[int]
     trials: Sequence[tuple[str, str, int, int]]
-    """Suite, task, seed, repeat."""
+    """The fields of each Trial: suite, task, seed, repeat."""
     max_steps: Sequence[int]
-    """0 leaves the limit to the task."""
+    """Steps after which each episode is truncated; 0 leaves the limit to the task."""
     final_observation: bool
-    """Observe at the end of the episode too."""
+    """Whether the end of an episode is observed too."""
     record: Sequence[Mapping[str, Any]]
-    """Asked of the sinks for each attempt."""
+    """What the sinks are asked to record of each attempt."""
 
 
 class Execute(NamedTuple):
@@ -57,10 +60,10 @@ class Execute(NamedTuple):
     attempts: Sequence[int]
     chunks: Sequence[int]
     counts: Sequence[int]
-    """Actions for each lane."""
+    """The number of actions for each lane."""
     actions: bytes | Array
-    """float64, little-endian: each lane's `[count, A]`, one after the other. To a worker in this
-    process that gathers, an array `[B, k, A]`, which it reads at once."""
+    """float64, little-endian: each lane's `[count, A]`, one after the other. A batched simulator in
+    this process gets an array `[B, k, A]` instead, which it reads before `send` returns."""
     observe_at: Sequence[int]
     """Offsets inside the chunk to observe at, besides its end."""
 
@@ -73,8 +76,8 @@ class Discard(NamedTuple):
 
 
 class Render(NamedTuple):
-    """Show an ended attempt again, state by state, to the sinks; answered by Sealed, or Failed.
-    For workers that run no attempts beside."""
+    """Restore the states of an ended attempt one by one and let the sinks record what is seen;
+    answered by Sealed, or Failed. The worker runs no attempts meanwhile."""
 
     lane: int
     attempt: int
@@ -84,18 +87,18 @@ class Render(NamedTuple):
     states: bytes
     """float64, little-endian: `[length, S]`, the first one at the reset."""
     record: Mapping[str, Any]
-    """Asked of the sinks."""
+    """What the sinks are asked to record."""
 
 
 class Close(NamedTuple):
-    """Seal what is open, close the env, exit."""
+    """Discard the attempt that is running, close the env, exit."""
 
 
 # -- From a worker -------------------------------------------------------------------------------
 
 
 class Hello(NamedTuple):
-    """First message: who this is, and how arrays will travel."""
+    """The first message: who the worker is, and how its arrays travel."""
 
     pid: int
     python: str
@@ -104,7 +107,7 @@ class Hello(NamedTuple):
 
 
 class Described(NamedTuple):
-    """The tasks of a suite, as plain TaskInfo fields."""
+    """The tasks of a suite, as the fields of TaskInfo."""
 
     suite: str
     tasks: Sequence[Mapping[str, Any]]
@@ -117,18 +120,20 @@ class Ready(NamedTuple):
     attempts: Sequence[int]
     prompts: Sequence[str]
     spec: Mapping[str, Any] | None
-    """EnvSpec, plain, where it is new to this worker."""
+    """The EnvSpec as plain values, where this worker has not sent it before."""
     layout: Sequence[tuple[str, Sequence[int], str, int]] | None
-    """Key, shape, dtype and offset of each array, where that is new; with shared memory its file
-    descriptor rides on this message."""
+    """Key, shape, dtype and offset of each array, where that is new; the file descriptor of the
+    shared memory, if there is one, comes with this message."""
     arrays: bytes | None
-    """With the inline transport, what shared memory would hold."""
+    """What shared memory would hold, where there is none."""
     build_s: float
+    """Seconds that it took to make the env; nearly 0 where it was there."""
     reset_s: float
+    """Seconds that the reset took."""
 
 
 class Executed(NamedTuple):
-    """Lanes ran a chunk, up to its end or the episode's."""
+    """Lanes ran a chunk, up to its end, the episode's, or a recall."""
 
     lanes: list[int]
     attempts: list[int]
@@ -139,12 +144,15 @@ class Executed(NamedTuple):
     ends: list[int]
     """0 while the episode goes on, else flags of `END_*`."""
     busy_s: list[float]
+    """Seconds that each lane worked on its chunk, observing included."""
     observe_s: list[float]
+    """Seconds of these that were spent observing."""
     arrays: bytes | None
+    """As in Ready."""
 
 
 class Sealed(NamedTuple):
-    """Files of an attempt that are durable now, relative to the run folder."""
+    """The files of an ended attempt are durable; they are named relative to the run folder."""
 
     lane: int
     attempt: int
@@ -152,7 +160,7 @@ class Sealed(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """An attempt that an error of env or sink ended; lane -1 speaks for the whole worker."""
+    """An error of the env or a sink ended an attempt; with lane -1 it concerns the whole worker."""
 
     lane: int
     attempt: int
@@ -161,9 +169,15 @@ class Failed(NamedTuple):
     message: str
     traceback: str
 
+    @classmethod
+    def of(cls, lane: int, attempt: int, exc: BaseException) -> Failed:
+        """The report of an exception."""
+        text = "".join(traceback.format_exception(type(exc), exc, exc.__traceback__))
+        return cls(lane, attempt, type(exc).__name__, str(exc), text)
+
 
 class Progress(NamedTuple):
-    """Steps executed so far in each lane, where no shared memory tells."""
+    """Steps executed so far in each lane, where there is no shared memory to count them in."""
 
     steps: Sequence[int]
 
@@ -192,22 +206,8 @@ Message = Union[
     Progress,
     Render,
 ]
-MESSAGES: tuple[type[Any], ...] = (
-    Open,
-    Describe,
-    Begin,
-    Execute,
-    Discard,
-    Close,
-    Hello,
-    Described,
-    Ready,
-    Executed,
-    Sealed,
-    Failed,
-    Progress,
-    Render,
-)
+"""Every message. A message's index here is its number on the wire, so new ones go to the end."""
+MESSAGES: tuple[type[Any], ...] = get_args(Message)
 _CODES = {kind: code for code, kind in enumerate(MESSAGES)}
 
 
@@ -220,7 +220,7 @@ def pack(message: Message) -> bytes:
 
 
 def unpack(body: bytes | memoryview) -> Message:
-    """The message in one frame's body."""
+    """The message in the body of a frame."""
     try:
         code, *fields = msgpack.unpackb(body, strict_map_key=False)
         message: Message = MESSAGES[code](*fields)
@@ -230,16 +230,16 @@ def unpack(body: bytes | memoryview) -> Message:
 
 
 class Frames:
-    """Cuts a byte stream into messages: feed it what was read, take what is whole."""
+    """Cuts a stream of bytes into messages, however the bytes arrive."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[Message]:
-        """Every message that is whole now, in order."""
+        """Every message that is complete with these bytes, in order."""
         buffer = self._buffer
         if not buffer and len(data) >= 4 and _LENGTH.unpack_from(data)[0] == len(data) - 4:
-            return [unpack(memoryview(data)[4:])]  # One whole frame, as nearly always.
+            return [unpack(memoryview(data)[4:])]  # Nearly always it is just one frame.
         buffer += data
         messages: list[Message] = []
         at = 0

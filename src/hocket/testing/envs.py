@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from hocket.core.contracts.env import ABILITIES, members
 from hocket.testing.episodes import (
-    ABILITIES,
     Bench,
     difference,
     kept_randomness,
     read,
     require_same,
 )
-from hocket.testing.findings import Broken, Finding, conclude, is_same, require, try_rule
+from hocket.testing.findings import (
+    Broken,
+    Finding,
+    Rules,
+    all_broken,
+    conclude,
+    first_broken,
+    is_same,
+    require,
+    try_rule,
+)
 from hocket.workers.spaces import Drive, check_observation_space
 
 _SUCCESS_KEYS = ("success", "is_success")
@@ -39,31 +48,16 @@ def env_findings(
     bench = Bench(make, seeds, steps)
     with kept_randomness():
         try:
-            return _first_broken(bench, _BASICS) or _all_broken(bench)
+            return first_broken(_BASICS, bench) or _all_broken(bench)
         finally:
             try_rule("close", bench.close)
-
-
-def _first_broken(bench: Bench, rules: Sequence[tuple[str, _Rule]]) -> list[Finding]:
-    """What comes later cannot be tried where these do not hold."""
-    for sentence, rule in rules:
-        findings = try_rule(sentence, functools.partial(rule, bench))
-        if findings:
-            return findings
-    return []
 
 
 def _all_broken(bench: Bench) -> list[Finding]:
     rules = list(_ALWAYS)
     for ability, more in _BY_ABILITY.items():
         rules += more if bench.has(ability) else []
-    findings: list[Finding] = []
-    for sentence, rule in [*rules, *_LAST]:
-        found = try_rule(sentence, functools.partial(rule, bench))
-        if found:
-            bench.fresh()  # What one rule broke must not be held against the next.
-        findings += found
-    return findings
+    return all_broken([*rules, *_LAST], bench, bench.fresh)
 
 
 # -- Every env -----------------------------------------------------------------------------------
@@ -153,7 +147,7 @@ def _is_like_new(bench: Bench) -> None:
 
 
 def _is_whole(bench: Bench) -> None:
-    for names in ABILITIES.values():
+    for names in map(members, ABILITIES.values()):
         there = [name for name in names if hasattr(type(bench.env), name)]
         require(len(there) in (0, len(names)), f"It has {there} of {list(names)}.")
 
@@ -247,15 +241,14 @@ def _selects_cameras(bench: Bench) -> None:
     bench.env.use_cameras(keys)
 
 
-_Rule = Callable[[Bench], None]
-_BASICS: Sequence[tuple[str, _Rule]] = (
+_BASICS: Rules = (
     ("make() gives an env.", _is_env),
     ("The action space can be driven.", _drives),
     ("The observation space has fixed shapes.", _observes),
     ("reset(seed=...) returns (observation, info).", _resets),
     ("step(action) returns (observation, reward, terminated, truncated, info).", _steps),
 )
-_ALWAYS: Sequence[tuple[str, _Rule]] = (
+_ALWAYS: Rules = (
     ("An observation keeps its keys, shapes and dtypes.", _keeps_shape),
     ("info['success'] is a truth value, told at every step, at the end, or never.", _judges),
     ("The same seed and actions give the same episode, to the bit.", _repeats),
@@ -263,7 +256,7 @@ _ALWAYS: Sequence[tuple[str, _Rule]] = (
     ("A new env gives the same episode.", _is_like_new),
     ("An ability is whole or not there.", _is_whole),
 )
-_BY_ABILITY: dict[str, Sequence[tuple[str, _Rule]]] = {
+_BY_ABILITY: dict[str, Rules] = {
     "deferred": (
         ("step() is advance() and then observe().", _defers),
         ("observe() is pure.", _is_pure),
@@ -278,4 +271,4 @@ _BY_ABILITY: dict[str, Sequence[tuple[str, _Rule]]] = {
          _selects_cameras),
     ),
 }  # fmt: skip
-_LAST: Sequence[tuple[str, _Rule]] = (("close() may be called twice.", _closes),)
+_LAST: Rules = (("close() may be called twice.", _closes),)

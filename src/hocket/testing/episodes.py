@@ -10,15 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from hocket.core.contracts.env import abilities_of
 from hocket.core.data import Array, Observation
-from hocket.testing.findings import is_same, require
+from hocket.testing.findings import is_close, is_same, require
 from hocket.workers.spaces import Drive, flatten
-
-ABILITIES = {
-    "deferred": ("advance", "observe"),
-    "snapshot": ("get_state", "set_state"),
-    "cameras": ("camera_keys", "use_cameras"),
-}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,19 +50,14 @@ class Bench:
             env.close()
 
     def has(self, ability: str) -> bool:
-        """Whether the env has it: looked for on its class, as a worker does."""
-        return all(hasattr(type(self.env), name) for name in ABILITIES[ability])
+        """Whether the env has this ability, as a worker would find it."""
+        return ability in abilities_of(self.env)
 
     @property
     def actions(self) -> Array:
         """The same `steps` actions for every episode, all over the action space."""
         if self._actions is None:
-            drive = Drive(self.env.action_space)
-            low = np.where(np.isfinite(drive.spec.low), drive.spec.low, -1.0).ravel()
-            high = np.where(np.isfinite(drive.spec.high), drive.spec.high, 1.0).ravel()
-            drawn = np.random.default_rng(0).uniform(size=(self.steps, drive.spec.size))
-            chunk = np.ascontiguousarray(low + drawn * (high - low))
-            self._actions = drive.decode(chunk.tobytes(), self.steps)
+            self._actions = draw_actions(self.env.action_space, self.steps)
         return self._actions
 
     def reset(self, seed: int) -> Observation:
@@ -118,28 +108,44 @@ class Bench:
         return Moment(first, float(reward), bool(terminated), bool(truncated), info)
 
 
+def draw_actions(space: Any, count: int) -> Array:
+    """So many actions `[count, ...]`, all over an action space, the same at each call."""
+    drive = Drive(space)
+    low = np.where(np.isfinite(drive.spec.low), drive.spec.low, -1.0).ravel()
+    high = np.where(np.isfinite(drive.spec.high), drive.spec.high, 1.0).ravel()
+    drawn = np.random.default_rng(0).uniform(size=(count, drive.spec.size))
+    return drive.decode(np.ascontiguousarray(low + drawn * (high - low)).tobytes(), count)
+
+
 def read(raw: Any) -> Observation:
     """An observation, flat and copied: an env may write into what it returned."""
     arrays, _ = flatten(raw)
     return {key: np.array(array) for key, array in arrays.items()}
 
 
-def difference(one: Observation, other: Observation) -> str | None:
-    """The first key whose arrays differ."""
+def difference(one: Observation, other: Observation, tolerance: float = 0.0) -> str | None:
+    """The first key whose arrays differ, by more than the tolerance where there is one."""
     for key in sorted(set(one) | set(other)):
-        if key not in one or key not in other or not is_same(one[key], other[key]):
+        if key not in one or key not in other:
+            return repr(key)
+        if is_same(one[key], other[key]):
+            continue
+        if not tolerance or not is_close(one[key], other[key], tolerance):
             return repr(key)
     return None
 
 
-def require_same(one: Sequence[Moment], other: Sequence[Moment], when: str) -> None:
-    """Two episodes must be equal to the bit, as far as both were observed."""
+def require_same(
+    one: Sequence[Moment], other: Sequence[Moment], when: str, tolerance: float = 0.0
+) -> None:
+    """Two episodes must be equal, to the bit or up to a tolerance, as far as both were observed."""
     for step, (a, b) in enumerate(zip(one, other, strict=False)):
-        require(a.reward == b.reward, f"Rewards differ at step {step} {when}.")
+        is_equal = a.reward == b.reward or abs(a.reward - b.reward) <= tolerance
+        require(is_equal, f"Rewards differ at step {step} {when}.")
         ends = (a.terminated, a.truncated), (b.terminated, b.truncated)
         require(ends[0] == ends[1], f"Ends differ at step {step} {when}.")
         if a.observation is not None and b.observation is not None:
-            key = difference(a.observation, b.observation)
+            key = difference(a.observation, b.observation, tolerance)
             require(key is None, f"Observations of {key} differ at step {step} {when}.")
     require(len(one) == len(other), f"Lengths {len(one)} and {len(other)} differ {when}.")
 

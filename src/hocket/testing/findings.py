@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -39,7 +41,7 @@ class Broken(Exception):
     """Raised inside a rule's check, with what was seen."""
 
 
-def try_rule(rule: str, check: Callable[[], None]) -> list[Finding]:
+def try_rule(rule: str, check: Callable[[], object]) -> list[Finding]:
     """Run one rule's check. Whatever it raises is a finding: somebody else's code is on trial."""
     try:
         check()
@@ -50,6 +52,33 @@ def try_rule(rule: str, check: Callable[[], None]) -> list[Finding]:
         where = f"{last.filename}:{last.lineno}"
         return [Finding(rule, f"It raised {type(exc).__name__}: {exc} (at {where}).")]
     return []
+
+
+Rules = Sequence[tuple[str, Callable[[Any], None]]]
+"""Sentences, and the checks that try them on whatever is on trial."""
+
+
+def first_broken(rules: Rules, subject: Any) -> list[Finding]:
+    """The first rule that does not hold: what comes after it cannot be tried."""
+    for sentence, check in rules:
+        findings = try_rule(sentence, functools.partial(check, subject))
+        if findings:
+            return findings
+    return []
+
+
+def all_broken(
+    rules: Rules, subject: Any, renew: Callable[[], object] = lambda: None
+) -> list[Finding]:
+    """Every rule that does not hold. `renew` is called after each, so that what one rule broke is
+    not held against the next."""
+    findings: list[Finding] = []
+    for sentence, check in rules:
+        found = try_rule(sentence, functools.partial(check, subject))
+        if found:
+            try_rule(sentence, renew)
+        findings += found
+    return findings
 
 
 def conclude(subject: str, findings: Sequence[Finding]) -> None:

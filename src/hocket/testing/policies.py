@@ -83,8 +83,8 @@ class _Examination:
         if not as_given:
             self._asked += 1
             rows = tuple(
-                dataclasses.replace(row, session=f"check-{self._asked}-{place}")
-                for place, row in enumerate(batch.rows)
+                dataclasses.replace(row, session=f"check-{self._asked}-{index}")
+                for index, row in enumerate(batch.rows)
             )
             batch = dataclasses.replace(batch, rows=rows)
         if isinstance(self.policy, Sessions):
@@ -175,9 +175,9 @@ def _answers_in_order(trial: _Examination) -> None:
 
 def _is_independent(trial: _Examination) -> None:
     together = trial.ask(trial.batch)
-    for place in range(len(trial.batch.rows)):
-        alone = trial.ask(_take(trial.batch, [place]))
-        trial.require_equal(together[place], alone[0], f"Alone, row {place} is answered otherwise")
+    for index in range(len(trial.batch.rows)):
+        alone = trial.ask(_take(trial.batch, [index]))
+        trial.require_equal(together[index], alone[0], f"Alone, row {index} is answered otherwise")
 
 
 def _pads(trial: _Examination) -> None:
@@ -208,16 +208,16 @@ def _close(policy: Policy) -> None:
 
 def _with_sessions(batch: Batch, name: str) -> Batch:
     rows = tuple(
-        dataclasses.replace(row, session=f"{name}-{place}") for place, row in enumerate(batch.rows)
+        dataclasses.replace(row, session=f"{name}-{index}") for index, row in enumerate(batch.rows)
     )
     return dataclasses.replace(batch, rows=rows)
 
 
-def _take(batch: Batch, places: Sequence[int]) -> Batch:
-    index = list(places)
+def _take(batch: Batch, chosen: Sequence[int]) -> Batch:
+    indices = list(chosen)
     return Batch(
-        arrays={key: array[index] for key, array in batch.arrays.items()},
-        rows=tuple(batch.rows[place] for place in index),
+        arrays={key: array[indices] for key, array in batch.arrays.items()},
+        rows=tuple(batch.rows[index] for index in indices),
     )
 
 
@@ -231,14 +231,14 @@ def _batch(
         stacked = {key: np.asarray(array) for key, array in arrays.items()}
         size = len(next(iter(stacked.values())))
         task = "check" if env is None else env.task.name
-        batch = Batch(arrays=stacked, rows=tuple(_row(task, place) for place in range(size)))
+        batch = Batch(arrays=stacked, rows=tuple(_row(task, index) for index in range(size)))
     if len(batch.rows) < 2:
         raise ValueError("An example of at least two different rows is needed to check a policy.")
     return batch
 
 
-def _row(task: str, place: int) -> Row:
-    trial = Trial(suite="check", task=task, seed=place)
+def _row(task: str, index: int) -> Row:
+    trial = Trial(suite="check", task=task, seed=index)
     return Row(
         trial=trial,
         attempt=0,

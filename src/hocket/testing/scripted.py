@@ -170,8 +170,8 @@ def _keys(batch: Batch) -> Array:
 
 def _uniform(keys: Array, length: int, size: int) -> Array:
     """Numbers in [0, 1), `[B, T, A]`, from a key for each row."""
-    places = np.arange(1, length * size + 1, dtype=np.uint64) * _MIX
-    bits = _scramble(keys[:, None] + places[None, :])
+    offsets = np.arange(1, length * size + 1, dtype=np.uint64) * _MIX
+    bits = _scramble(keys[:, None] + offsets[None, :])
     unit: Array = (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
     return unit.reshape(len(keys), length, size)
 

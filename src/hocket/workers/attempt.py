@@ -15,7 +15,8 @@ _SUCCESS_KEYS = ("success", "is_success")
 
 
 class Attempt:
-    """Counts steps and decides at each whether the episode ends there, and how."""
+    """Counts steps and decides at each whether the episode ends there, and how. `number` is the
+    attempt's number, from 0 for each trial."""
 
     def __init__(
         self, trial: Trial, number: int, task: TaskInfo, *, max_steps: int, final: bool
@@ -27,7 +28,7 @@ class Attempt:
         self.steps = 0
         self.ends = 0
         self.success: bool | None = None
-        """Of the last step; None where the env did not say."""
+        """Success at the last step; None where the env did not say."""
         self._limit = max_steps or task.max_steps
         self._judged = False
         self._won = False
@@ -58,14 +59,14 @@ class Attempt:
 
     @property
     def outcome(self) -> Outcome:
-        """Of an ended attempt."""
+        """The outcome of an attempt that has ended."""
         if not self._judged:
             return Outcome.FINISHED
         return Outcome.SUCCESS if self._won else Outcome.FAILURE
 
 
 def seed_globals(trial: Trial) -> None:
-    """Key the global randomness, which some envs use, by the trial alone."""
+    """Seed the global random numbers, which some envs use, with the trial alone."""
     seed = noise_seed(trial, -1)
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)

@@ -7,7 +7,7 @@ from itertools import compress
 from typing import Any, NamedTuple, Union
 
 from hocket.core.data import Array, EnvSpec
-from hocket.errors import HocketError, UsageError, WorkerFailed, told
+from hocket.errors import HocketError, UsageError, WorkerFailed, from_name
 
 
 class LanesUp(NamedTuple):
@@ -83,7 +83,7 @@ class LaneFailed(NamedTuple):
         started, or the first env that was asked for cannot be."""
         if self.kind == "WorkerStart":
             return WorkerFailed(f"No worker could be started. {self.account}")
-        mistake = told(self.kind, self.message)
+        mistake = from_name(self.kind, self.message)
         return mistake if isinstance(mistake, UsageError) and not any_built else None
 
 

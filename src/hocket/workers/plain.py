@@ -1,4 +1,4 @@
-"""Values as plain lists and dicts, the way they travel in messages, and back."""
+"""Turns specs into plain lists and dicts, as they travel in messages, and back."""
 
 from __future__ import annotations
 

@@ -31,12 +31,12 @@ class Recording:
         self._tracks: list[Track] = []
         self._abilities: tuple[str, ...] = ()
         self.needs = SinkNeeds()
-        """Of all sinks together, for the attempt that was prepared last."""
+        """What all sinks together ask for in the attempt that was prepared last."""
 
     def prepare(
         self, task: TaskInfo, record: Mapping[str, Any], abilities: Collection[str]
     ) -> None:
-        """Learn what the sinks need of the next attempt; before its reset."""
+        """Find out what the sinks ask for in the next attempt. Call it before the reset."""
         self._abilities = tuple(abilities)
         wanted = [
             sink.needs_of(task, record, abilities) if isinstance(sink, Selective) else sink.needs
@@ -56,14 +56,14 @@ class Recording:
 
     @property
     def observes_each_step(self) -> bool:
-        """Whether a sink wants an observation of every step."""
+        """Whether a sink asks for an observation of every step."""
         return self.needs.observations or self.needs.all_cameras or bool(self.needs.cameras)
 
     def open(self, attempt: Attempt, prompt: str, record: Mapping[str, Any]) -> None:
         """Begin to record an attempt."""
         self.discard()
         trial = attempt.trial
-        # A fleet that is kept for several runs is told with each attempt whose it is.
+        # A fleet may be kept for several runs: each attempt says whose it is.
         self._folder = os.path.abspath(record.get("folder") or self._default_folder)
         start = AttemptStart(
             trial=trial,
@@ -105,7 +105,7 @@ class Recording:
             track.step(record)
 
     def seal(self, outcome: Outcome) -> list[str]:
-        """Make everything durable; the files, relative to the run folder."""
+        """Make everything durable; gives the files, relative to the run folder."""
         files: list[str] = []
         while self._tracks:
             files += self._tracks.pop(0).seal(outcome)

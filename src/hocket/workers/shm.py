@@ -8,7 +8,7 @@ import tempfile
 
 _HEADER = 8
 _PER_LANE = 8
-"""Words; a lane has a cache line of its own."""
+"""Words of 8 bytes: each lane has a cache line of its own, since two processes write to it."""
 _PID, _EXIT = 0, 1
 _STEPS, _WORD = 0, 1
 _EXITED = 1 << 32
@@ -17,9 +17,9 @@ STOP = 1
 
 
 def create_block(name: str, size: int) -> int:
-    """A file descriptor of `size` bytes of memory. Raises OSError where there is none.
+    """The file descriptor of `size` bytes of memory. Raises OSError where there is none.
 
-    The pages are claimed here: a memory that is full is an error now, and no SIGBUS at some
+    The pages are claimed here, so that full memory is an error at once and not a SIGBUS at some
     later write.
     """
     fd = os.memfd_create(name, os.MFD_CLOEXEC)
@@ -32,7 +32,7 @@ def create_block(name: str, size: int) -> int:
 
 
 def create_file(name: str, size: int) -> int:
-    """Like `create_block`, but where memory cannot be shared, a nameless file on disk."""
+    """Like `create_block`; where memory cannot be shared, it is a nameless file on disk."""
     try:
         return create_block(name, size) if size else os.memfd_create(name, os.MFD_CLOEXEC)
     except (OSError, AttributeError):
@@ -42,18 +42,18 @@ def create_file(name: str, size: int) -> int:
 
 
 def map_block(fd: int) -> mmap.mmap:
-    """All of a block, readable and writable."""
+    """Map all of a block, to read and write."""
     return mmap.mmap(fd, os.fstat(fd).st_size)
 
 
 def word(chunk: int, code: int) -> int:
-    """A control word: for which chunk, and what to do."""
+    """The control word that says what to do with a chunk."""
     return (chunk + 1) << 8 | code
 
 
 class Control:
-    """A worker's page of 64-bit words: who it is, how it ended, and per lane the steps executed
-    (written by the worker) and the control word (written by the parent)."""
+    """A worker's page of 64-bit words: its process id, how it ended, and for each lane the steps
+    executed (written by the worker) and the control word (written by the parent)."""
 
     def __init__(self, memory: mmap.mmap | bytearray) -> None:
         self._memory = memory
@@ -61,12 +61,12 @@ class Control:
 
     @staticmethod
     def size(lanes: int) -> int:
-        """Bytes that a page for so many lanes takes."""
+        """Bytes of a page for this many lanes."""
         return (_HEADER + _PER_LANE * lanes) * 8
 
     @property
     def pid(self) -> int:
-        """0 until the worker was forked."""
+        """The worker's process id; 0 until it was forked."""
         return self._words[_PID]
 
     @pid.setter
@@ -75,7 +75,7 @@ class Control:
 
     @property
     def exit_status(self) -> int | None:
-        """As `os.waitstatus_to_exitcode` gives it; None while the worker lives."""
+        """How the worker ended, as `os.waitstatus_to_exitcode` gives it; None while it lives."""
         status = self._words[_EXIT]
         return status - _EXITED if status else None
 
@@ -88,7 +88,7 @@ class Control:
         return self._words[_HEADER + lane * _PER_LANE + _STEPS]
 
     def count_step(self, lane: int) -> None:
-        """One more step."""
+        """Count one more step."""
         self._words[_HEADER + lane * _PER_LANE + _STEPS] += 1
 
     def word(self, lane: int) -> int:
@@ -96,15 +96,15 @@ class Control:
         return self._words[_HEADER + lane * _PER_LANE + _WORD]
 
     def set_word(self, lane: int, value: int) -> None:
-        """Tell the lane, between two of its steps."""
+        """Set the word, which the worker reads between two steps of the lane."""
         self._words[_HEADER + lane * _PER_LANE + _WORD] = value
 
     def columns(self) -> tuple[memoryview, memoryview]:
-        """Steps and control words of all lanes, one after the other, as views of the page."""
+        """The steps and the control words of all lanes, as two views of the page."""
         return self._words[_HEADER + _STEPS :: _PER_LANE], self._words[_HEADER + _WORD :: _PER_LANE]
 
     def command(self, lane: int, chunk: int) -> int:
-        """The code that holds for this chunk; a word for another chunk is none."""
+        """The code of the control word if it is meant for this chunk, else 0."""
         value = self.word(lane)
         return value & 0xFF if value >> 8 == chunk + 1 else 0
 

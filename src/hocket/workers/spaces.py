@@ -1,7 +1,8 @@
-"""Observations of any space as flat arrays, and chunks as actions of any space that can be driven.
+"""Turns observations of any space into flat arrays, and chunks into actions of any space that can
+be driven.
 
-Spaces are told by their class names, not by isinstance: a simulator in another interpreter may
-come with gym instead of gymnasium, or with spaces of its own that are subclasses.
+Spaces are recognised by the names of their classes, not by isinstance: a simulator in another
+interpreter may come with gym instead of gymnasium, or with spaces of its own that are subclasses.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hocket.core.data import ActionSpec, Array, Observation
+from hocket.core.data import ActionSpec, Array, ArraySpec, Observation
 from hocket.errors import ActionSpaceError, ChunkShapeError, ChunkValueError, ObservationError
 
 ROOT = "observation"
@@ -20,7 +21,7 @@ _REFUSED = ("Text", "Sequence", "Graph", "OneOf")
 
 
 def check_observation_space(space: Any) -> None:
-    """Refuse, by name, spaces whose values are no arrays of one fixed shape."""
+    """Raise ObservationError for spaces whose values are not arrays of one fixed shape."""
     _check(space, "")
 
 
@@ -36,12 +37,12 @@ def _check(space: Any, path: str) -> None:
         for key, value in inner.items():
             _check(value, f"{path}/{key}" if path else str(key))
     elif isinstance(inner, (tuple, list)):
-        for place, value in enumerate(inner):
-            _check(value, f"{path}/{place}" if path else str(place))
+        for index, value in enumerate(inner):
+            _check(value, f"{path}/{index}" if path else str(index))
 
 
 def flatten(observation: Any) -> tuple[Observation, str | None]:
-    """An env's observation under slash keys, and its prompt where it has one.
+    """The arrays of an env's observation under slash keys, and its prompt where it has one.
 
     Keys that have a slash already are kept; others go under `observation/`. The arrays may be the
     env's own: copy them before its next step.
@@ -55,8 +56,8 @@ def flatten(observation: Any) -> tuple[Observation, str | None]:
             else:
                 _gather(arrays, str(key) if "/" in str(key) else f"{ROOT}/{key}", value)
     elif isinstance(observation, (tuple, list)) and any(_is_nested(v) for v in observation):
-        for place, value in enumerate(observation):
-            _gather(arrays, f"{ROOT}/{place}", value)
+        for index, value in enumerate(observation):
+            _gather(arrays, f"{ROOT}/{index}", value)
     else:
         array = _array(ROOT, observation)
         arrays[f"{ROOT}/image" if is_image(array) else f"{ROOT}/state"] = array
@@ -64,8 +65,16 @@ def flatten(observation: Any) -> tuple[Observation, str | None]:
 
 
 def is_image(array: Array) -> bool:
-    """uint8, height x width x channels."""
+    """Whether this is a picture: uint8, height x width x 1, 3 or 4 channels."""
     return array.dtype == np.uint8 and array.ndim == 3 and array.shape[2] in (1, 3, 4)
+
+
+def array_specs(arrays: Observation) -> dict[str, ArraySpec]:
+    """Shape and dtype of each array of an observation, by key."""
+    return {
+        key: ArraySpec(shape=array.shape, dtype=array.dtype.str)
+        for key, array in sorted(arrays.items())
+    }
 
 
 def _is_nested(value: Any) -> bool:
@@ -77,8 +86,8 @@ def _gather(arrays: Observation, key: str, value: Any) -> None:
         for name, inner in value.items():
             _gather(arrays, f"{key}/{name}", inner)
     elif isinstance(value, (tuple, list)) and any(_is_nested(v) for v in value):
-        for place, inner in enumerate(value):
-            _gather(arrays, f"{key}/{place}", inner)
+        for index, inner in enumerate(value):
+            _gather(arrays, f"{key}/{index}", inner)
     else:
         arrays[key] = _array(key, value)
 
@@ -122,7 +131,7 @@ class Drive:
         return rows.astype(self.spec.dtype).reshape(count, *self.spec.shape)
 
     def takes(self, chunks: Array) -> bool:
-        """Whether chunks `[B, k, A]` are actions as they are, but for their dtype and shape."""
+        """Whether chunks `[B, k, A]` need no decoding beyond a change of dtype and shape."""
         is_fit = chunks.ndim == 3 and chunks.shape[2] == self.spec.size
         # Whole numbers are rounded, and may be out of range.
         is_fit = is_fit and np.dtype(self.spec.dtype).kind == "f"

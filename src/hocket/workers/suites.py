@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hocket.core import plugins
+from hocket.core.contracts.batched import BatchedSuite
 from hocket.core.contracts.env import Suite
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Ref, TaskInfo
@@ -27,18 +28,46 @@ class OneTask:
         )
 
     def tasks(self) -> Sequence[TaskInfo]:
-        """The one."""
         return (self._task,)
 
     def make(self, task: str) -> Any:
-        """The env that told us what the name means, and after that a new one each time."""
+        """The env that told what the task is, and after that a new one each time."""
         if task != self._task.name:
             raise UnknownNameError(f"No task {task!r}; the only one is {self._task.name!r}.")
         env, self._first = self._first, None
         return env if env is not None else self._factory()
 
 
-def open_suite(ref: Ref, worker: int | None = None) -> Suite:
+class Suites:
+    """The suites of a worker, by the name that trials carry; each is opened when first asked
+    for."""
+
+    def __init__(self, refs: Mapping[str, Ref], worker: int) -> None:
+        self._refs = refs
+        self._worker = worker
+        self._open: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._open:
+            if name not in self._refs:
+                raise UnknownNameError(
+                    f"This worker knows no suite {name!r}.{plugins.did_you_mean(name, self._refs)}"
+                )
+            self._open[name] = open_suite(self._refs[name], self._worker)
+        return self._open[name]
+
+
+def find_task(suite: str, tasks: Sequence[TaskInfo], name: str) -> TaskInfo:
+    """The task of this name."""
+    infos = {info.name: info for info in tasks}
+    if name not in infos:
+        raise UnknownNameError(
+            f"Suite {suite!r} has no task {name!r}.{plugins.did_you_mean(name, infos)}"
+        )
+    return infos[name]
+
+
+def open_suite(ref: Ref, worker: int | None = None) -> Suite | BatchedSuite:
     """The suite that a reference means: an adapter's, or one made of a plain env factory.
 
     The adapter's `prepare_worker` hook, where there is one, is called first with the number of
@@ -53,10 +82,8 @@ def open_suite(ref: Ref, worker: int | None = None) -> Suite:
         return plugins.build("envs", ref.name, ref.config)
 
     found = build()
-    makes = callable(getattr(found, "make", None)) or callable(getattr(found, "make_rows", None))
-    if callable(getattr(found, "tasks", None)) and makes:
-        suite: Suite = found
-        return suite
+    if isinstance(found, (Suite, BatchedSuite)):
+        return found
     if callable(getattr(found, "reset", None)) and callable(getattr(found, "step", None)):
         return OneTask(ref.name.partition(":")[2], found, build)
     raise EnvError(
@@ -79,14 +106,13 @@ def is_batched(spec: WorkerSpec) -> bool:
 
 def has_rows(name: str) -> bool:
     """Whether an env's name means a batched simulator; its adapter's class tells."""
-    return callable(getattr(plugins.find("envs", name).build, "make_rows", None))
+    build = plugins.find("envs", name).build
+    return isinstance(build, type) and issubclass(build, BatchedSuite)
 
 
 def preloads(names: Sequence[str]) -> list[str]:
-    """Modules that the adapters of these names declare safe to import before a fork.
-
-    Of named adapters only: a user's own module is imported in workers, never before a fork.
-    """
+    """Modules that the adapters of these names declare safe to import before a fork. Only adapters
+    that are known by name are asked: a user's own module is never imported before a fork."""
     modules: list[str] = []
     for name in names:
         if name.partition(":")[0] in plugins.names("envs"):

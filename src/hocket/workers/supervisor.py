@@ -115,7 +115,7 @@ class Supervisor:
                     return [TaskInfo(**task) for task in message.tasks]
                 if isinstance(message, Failed):
                     # The worker's own error where it is one of hocket's, else its traceback.
-                    raise errors.told(message.kind, message.message) or EnvError(
+                    raise errors.from_name(message.kind, message.message) or EnvError(
                         f"The tasks of {suite!r} cannot be listed.\n{message.traceback}"
                     )
         finally:

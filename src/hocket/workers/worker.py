@@ -1,5 +1,5 @@
-"""What a worker process does: messages in, Host, messages out, until Close or the end of the
-stream."""
+"""What a worker process does: it reads messages, has its Host perform them, and sends the answers,
+until Close or the end of the stream."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import platform
 import socket
 import sys
-import traceback
 from collections import deque
 from typing import Any
 
@@ -19,6 +18,7 @@ from hocket.workers.plain import worker_spec_from_plain
 from hocket.workers.shm import Control, create_block, map_block
 
 _READ = 1 << 18
+"""Bytes of one read from the stream: an Execute message with a long chunk fits. Chosen by hand."""
 
 
 class SocketPort:
@@ -79,7 +79,7 @@ def serve(stream: socket.socket, control: Control, index: int) -> int:
     try:
         host = Host(_open(first, port), control, port, index)
     except HocketError as exc:
-        port.post(Failed(-1, -1, type(exc).__name__, str(exc), traceback.format_exc()))
+        port.post(Failed.of(-1, -1, exc))
         return 1
     version = platform.python_version()
     port.post(Hello(os.getpid(), sys.executable, version, port.transport))

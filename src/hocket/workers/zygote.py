@@ -30,11 +30,13 @@ from hocket.workers.shm import Control, map_block
 from hocket.workers.suites import preloads
 
 REQUEST = struct.Struct("<cqi")
-"""What to do, the worker's id, its index."""
+"""A request: what to do, the worker's id, its index."""
 FORK, KILL, SPEAK = b"F", b"K", b"S"
 INDEX_VARIABLE = "HOCKET_WORKER_INDEX"
 _PR_SET_PDEATHSIG = 1
 _END_WAIT_S = 2.0
+"""How long killed workers are waited for when the parent is gone. Chosen by hand: SIGKILL takes
+milliseconds, and whatever is left dies with this process."""
 
 
 class Child(NamedTuple):
@@ -57,7 +59,7 @@ class Zygote:
             end.settimeout(0)
 
     def serve(self) -> None:
-        """Until the parent is gone."""
+        """Work until the parent is gone."""
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake_out.fileno(), warn_on_full_buffer=False)
         is_open = True
@@ -110,7 +112,8 @@ class Zygote:
         self._children[ident] = Child(pid, stream, control)
 
     def _become_worker(self, zygote: int, index: int, log: int) -> None:
-        """Own session (Ctrl-C is the parent's), death with the zygote, output into the log."""
+        """Turn a fork into a worker: it has its own session, so that Ctrl-C reaches the parent
+        alone; it dies with the zygote; and it writes into its log."""
         os.setsid()
         self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != zygote:
@@ -136,7 +139,7 @@ class Zygote:
             found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if found is None:
                 return
-            # Its own children first, while its number cannot be anyone else's yet.
+            # Its own children first, while its process id cannot be anyone else's yet.
             _kill_group(found.si_pid)
             _, status = os.waitpid(found.si_pid, 0)
             for ident, child in list(self._children.items()):
@@ -162,8 +165,8 @@ def _report(child: Child, code: int) -> None:
 
 
 def _compute_in_the_background() -> None:
-    """A worker that is woken by a chunk does not interrupt whoever is handing out chunks: on a busy
-    machine that costs the parent more than sending does."""
+    """Schedule this worker as batch work: when a chunk wakes it, it does not interrupt the parent,
+    which is handing out chunks. On a busy machine that costs the parent more than sending does."""
     with contextlib.suppress(OSError):
         if os.sched_getscheduler(0) == os.SCHED_OTHER:
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
@@ -184,7 +187,7 @@ def _flush() -> None:
 
 
 def main(fd: int, suites: Sequence[str]) -> None:
-    """Serve on an inherited socket, with what the adapters of these names allow to preload."""
+    """Serve on an inherited socket, with the modules loaded that adapters of these names allow."""
     try:
         for module in preloads(suites):
             importlib.import_module(module)

@@ -13,7 +13,7 @@ from hocket.core.data import Ref, Trial
 from hocket.workers.fleet import Fleet, FleetConfig
 from hocket.workers.inline import InlineRuntime
 from hocket.workers.notices import LaneFailed, LanesExecuted
-from support.row_script import SUITE, Scripts, Stage
+from support.row_script import SUITE, ScriptedHost, Scripts
 
 LONG = 3000
 
@@ -103,16 +103,16 @@ def test_a_simulator_that_breaks_costs_each_row_once_and_is_built_again(fleet: F
 
 
 def test_an_interrupt_passes_through_and_rows_can_be_closed() -> None:
-    stage = Stage(2, ends=0.0)
-    stage.begin([0, 1])
+    rig = ScriptedHost(2, ends=0.0)
+    rig.begin([0, 1])
 
     def interrupt() -> None:
         if len(Scripts.made[0].masks) == 3:
             raise KeyboardInterrupt
 
     Scripts.made[0].on_step = interrupt
-    stage.execute([0, 1], [np.zeros(9), np.zeros(2)], [0, 0])
+    rig.execute([0, 1], [np.zeros(9), np.zeros(2)], [0, 0])
     with pytest.raises(KeyboardInterrupt):
-        stage.work(awaits_all=True)
-    stage.host.close()
-    stage.host.close()
+        rig.work(awaits_all=True)
+    rig.host.close()
+    rig.host.close()

@@ -18,7 +18,7 @@ from hocket.core.wire import (
     Executed,
     Failed,
 )
-from support.row_script import KEY, Did, Script, Scripts, Stage
+from support.row_script import KEY, Did, Script, ScriptedHost, Scripts
 
 
 def end_of(did: Sequence[Did], rule: SuccessRule, limit: int | None) -> int:
@@ -40,8 +40,8 @@ def end_of(did: Sequence[Did], rule: SuccessRule, limit: int | None) -> int:
 class Book:
     """One lane as it would be alone."""
 
-    def __init__(self, stage: Stage, lane: int, rule: SuccessRule, limit: int | None) -> None:
-        self.stage, self.lane, self.rule, self.limit = stage, lane, rule, limit
+    def __init__(self, rig: ScriptedHost, lane: int, rule: SuccessRule, limit: int | None) -> None:
+        self.rig, self.lane, self.rule, self.limit = rig, lane, rule, limit
         self.attempt = -1
         self.home = 0
         self.is_begun = False
@@ -69,7 +69,7 @@ class Book:
             self.before += len(self.did)
         self.attempt += 1
         self.told = 0
-        self.stage.begin([self.lane], self.attempt, task=task, final=final)
+        self.rig.begin([self.lane], self.attempt, task=task, final=final)
         self.home = next(i for i, made in enumerate(Scripts.made) if task in made.tasks)
         self.is_begun = True
 
@@ -77,19 +77,19 @@ class Book:
         self.chunk, self.recalled_at = chunk, None
 
     def recall(self) -> None:
-        self.stage.recall(self.lane)
+        self.rig.recall(self.lane)
         self.recalled_at = self.done if self.recalled_at is None else self.recalled_at
 
     def discard(self) -> None:
-        self.stage.discard(self.lane, self.attempt)
+        self.rig.discard(self.lane, self.attempt)
         self.is_begun = False
 
-    def hear(self, message: Executed, place: int, rewards: Array, history: int) -> None:
+    def hear(self, message: Executed, index: int, rewards: Array, history: int) -> None:
         """A chunk of this lane has ended."""
         assert self.chunk is not None
-        assert message.attempts[place] == self.attempt
-        assert message.chunks[place] == self.stage.chunk[self.lane]
-        steps, end = message.steps[place], message.ends[place]
+        assert message.attempts[index] == self.attempt
+        assert message.chunks[index] == self.rig.chunk[self.lane]
+        steps, end = message.steps[index], message.ends[index]
         assert steps == self.done, "Steps were made that nobody was told of."
         mine = self.did[self.told :]
         assert [one.action for one in mine] == self.chunk[:steps].tolist()
@@ -107,18 +107,18 @@ class Book:
 
     def _see(self, history: int) -> None:
         now = len(self.did)
-        seen = self.stage.host.arrays(self.lane)[KEY]
+        seen = self.rig.host.arrays(self.lane)[KEY]
         last = [max(0, now - back) for back in reversed(range(history))]
         assert seen.reshape(history, -1)[:, 0].tolist() == last
 
     def check(self) -> None:
-        assert self.stage.control.steps(self.lane) == self.before + len(self.did)
+        assert self.rig.control.steps(self.lane) == self.before + len(self.did)
         if self.chunk is None and self.is_begun:
             assert not end_of(self.did, self.rule, self.limit)
 
 
 class Company:
-    """All lanes of a stage, and what is asked of them."""
+    """All lanes of a rig, and what is asked of them."""
 
     def __init__(self, data: st.DataObject) -> None:
         self.draw = data.draw
@@ -127,7 +127,7 @@ class Company:
         rule: SuccessRule = self.draw(st.sampled_from(["first", "any", "final"]), "rule")
         limit = self.draw(st.sampled_from([None, 4, 11]), "limit")
         self.apart = self.draw(st.booleans(), "apart")
-        self.stage = Stage(
+        self.rig = ScriptedHost(
             rows,
             history=self.history,
             ends=self.draw(st.sampled_from([0.0, 0.03, 0.3]), "ends"),
@@ -136,7 +136,7 @@ class Company:
             max_steps=limit,
             apart=self.apart,
         )
-        self.books = [Book(self.stage, lane, rule, limit) for lane in range(rows)]
+        self.books = [Book(self.rig, lane, rule, limit) for lane in range(rows)]
         self.numbers = 0
 
     def some(self, books: list[Book]) -> list[Book]:
@@ -156,7 +156,7 @@ class Company:
         running = [book for book in self.books if book.chunk is not None]
         self._disturb(running)
         calls = iter([*[False] * self.draw(st.integers(0, 12)), True])
-        self.stage.work(
+        self.rig.work(
             self.draw(st.sampled_from([0.0, 4.0, 1e6])),
             awaits_all=self.draw(st.booleans()),
             is_called=lambda: next(calls, True),
@@ -169,10 +169,10 @@ class Company:
             return
         chunks = [self.new_chunk(9) for _ in chosen]
         if self.draw(st.booleans()):
-            chunks = [chunks[0] + 1000.0 * place for place in range(len(chosen))]
+            chunks = [chunks[0] + 1000.0 * index for index in range(len(chosen))]
         for book, chunk in zip(chosen, chunks, strict=True):
             book.load(chunk)
-        self.stage.execute([b.lane for b in chosen], chunks, [b.attempt for b in chosen])
+        self.rig.execute([b.lane for b in chosen], chunks, [b.attempt for b in chosen])
 
     def _disturb(self, running: list[Book]) -> None:
         for book in self.some(running)[:2]:
@@ -184,22 +184,22 @@ class Company:
                 book.discard()
             self.hear()
         if self.draw(st.booleans()):
-            self.stage.host.rule.expect(1, self.stage.seconds + 1.5)
+            self.rig.host.rule.expect(1, self.rig.seconds + 1.5)
 
     def hear(self) -> None:
-        for message in self.stage.take():
+        for message in self.rig.take():
             assert not isinstance(message, Failed), message
             if isinstance(message, Executed):
                 rewards = np.split(np.frombuffer(message.rewards), np.cumsum(message.steps))
-                for place, lane in enumerate(message.lanes):
-                    self.books[lane].hear(message, place, rewards[place], self.history)
+                for index, lane in enumerate(message.lanes):
+                    self.books[lane].hear(message, index, rewards[index], self.history)
         for book in self.books:
             book.check()
 
     def come_to_an_end(self) -> None:
         """All chunks that run end, however few rows are left."""
         for _ in range(200):
-            if not self.stage.work(awaits_all=True) and self.stage.host.due_s() is None:
+            if not self.rig.work(awaits_all=True) and self.rig.host.due_s() is None:
                 break
             self.hear()
         assert all(book.chunk is None for book in self.books)

@@ -292,9 +292,9 @@ def test_a_row_does_not_depend_on_what_other_rows_do(data: st.DataObject, way: s
                 waiting.discard(lane)
             for notice in rows.hear():
                 if isinstance(notice, LanesExecuted):
-                    for place, lane in enumerate(notice.lanes):
-                        executed[lane] += notice.rewards[place].tolist()
-                        if not notice.ends[place]:
+                    for index, lane in enumerate(notice.lanes):
+                        executed[lane] += notice.rewards[index].tolist()
+                        if not notice.ends[index]:
                             waiting.add(lane)
         for lane in range(lanes):
             trial = Trial(suite="toys", task="walk", seed=10 + lane)

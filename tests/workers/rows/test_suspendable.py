@@ -22,30 +22,30 @@ class Drift:
     def __init__(self, rows: int = 4, limit: int = 10_000) -> None:
         self.num_envs = rows
         self.limit = limit
-        self.places = np.zeros((rows, 2))
+        self.at = np.zeros((rows, 2))
         self.clocks = np.zeros(rows, np.int64)
         self.resets = np.zeros(rows, np.int64)
 
     def reset(self, *, seed: int = 0) -> tuple[Array, dict[str, Any]]:
-        self.places = np.random.default_rng(seed).normal(size=self.places.shape)
+        self.at = np.random.default_rng(seed).normal(size=self.at.shape)
         self.clocks[:] = 0
-        return self.places.copy(), {}
+        return self.at.copy(), {}
 
     def step(self, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
-        self.places = np.sin(self.places * 1.1 + actions + 0.3)
+        self.at = np.sin(self.at * 1.1 + actions + 0.3)
         self.clocks += 1
         ended = self.clocks >= self.limit
-        rewards = self.places.sum(1)
-        self.places[ended], self.clocks[ended] = 0.5, 0
+        rewards = self.at.sum(1)
+        self.at[ended], self.clocks[ended] = 0.5, 0
         self.resets += ended
         never = np.zeros(self.num_envs, np.bool_)
-        return self.places.copy(), rewards, never, ended, {"_ended": ended.copy()}
+        return self.at.copy(), rewards, never, ended, {"_ended": ended.copy()}
 
     def get_rows(self, rows: Array) -> Any:
-        return self.places[rows].copy(), self.clocks[rows].copy(), self.resets[rows].copy()
+        return self.at[rows].copy(), self.clocks[rows].copy(), self.resets[rows].copy()
 
     def set_rows(self, rows: Array, state: Any) -> None:
-        self.places[rows], self.clocks[rows], self.resets[rows] = state
+        self.at[rows], self.clocks[rows], self.resets[rows] = state
 
 
 def actions(turn: int, rows: int = 4) -> Array:
@@ -66,14 +66,14 @@ def test_a_suspended_row_stands_still_to_the_bit_for_a_thousand_steps() -> None:
         assert not info["_ended"][[1, 3]].any()
     assert sim.clocks[[1, 3]].tolist() == [0, 0]
     assert sim.resets.tolist() == [3, 0, 3, 0]
-    assert (sim.places[[1, 3]] == first[[1, 3]]).all()
+    assert (sim.at[[1, 3]] == first[[1, 3]]).all()
 
 
 def test_without_the_wrapper_the_same_rows_drift() -> None:
     sim = Drift()
     first, _ = sim.reset(seed=3)
     sim.step(np.zeros((4, 2)))
-    assert (sim.places != first).all()
+    assert (sim.at != first).all()
 
 
 @settings(max_examples=60, deadline=None)
@@ -92,10 +92,10 @@ def test_a_rows_trajectory_depends_on_its_own_actions_alone(schedule: list[set[i
             taken[row].append(given_[row])
     for row in range(4):
         alone = Drift(1)
-        alone.places = np.random.default_rng(5).normal(size=(4, 2))[[row]]
+        alone.at = np.random.default_rng(5).normal(size=(4, 2))[[row]]
         for action in taken[row]:
             alone.step(action[None])
-        assert (alone.places[0] == sim.places[row]).all()
+        assert (alone.at[0] == sim.at[row]).all()
         assert sim.clocks[row] == len(taken[row])
 
 
@@ -109,7 +109,7 @@ def test_resumed_rows_go_on_from_where_they_stand() -> None:
     envs.resume(torch.tensor([2]))
     envs.step(actions(0))
     plain.step(actions(0))
-    assert (sim.places[2] == plain.places[2]).all()
+    assert (sim.at[2] == plain.at[2]).all()
 
 
 def test_rows_are_put_back_even_where_the_step_raises() -> None:
@@ -119,13 +119,13 @@ def test_rows_are_put_back_even_where_the_step_raises() -> None:
     envs.suspend(np.array([False, True, False, False]))
 
     def broken(_: Array) -> None:
-        sim.places += 1
+        sim.at += 1
         raise RuntimeError("broken")
 
     sim.step = broken  # type: ignore[assignment, method-assign]
     with pytest.raises(RuntimeError, match="broken"):
         envs.step(actions(0))
-    assert (sim.places[1] == first[1]).all()
+    assert (sim.at[1] == first[1]).all()
 
 
 def test_tensors_and_dicts_of_them_stay_what_they_are() -> None:
@@ -158,17 +158,17 @@ def test_state_functions_may_be_given() -> None:
         hocket.Suspendable(sim)
     envs = hocket.Suspendable(
         sim,
-        get_rows=lambda rows: (sim.places[rows].copy(), sim.clocks[rows].copy()),
+        get_rows=lambda rows: (sim.at[rows].copy(), sim.clocks[rows].copy()),
         set_rows=lambda rows, state: (
-            sim.places.__setitem__(rows, state[0]),
+            sim.at.__setitem__(rows, state[0]),
             sim.clocks.__setitem__(rows, state[1]),
         )[0],
     )
     first, _ = envs.reset(seed=0)
     envs.suspend([0, 1, 2])
     envs.step(actions(0))
-    assert (sim.places[:3] == first[:3]).all()
-    assert (sim.places[3] != first[3]).all()
+    assert (sim.at[:3] == first[:3]).all()
+    assert (sim.at[3] != first[3]).all()
 
 
 def test_to_step_nobody_is_an_error() -> None:

@@ -1,4 +1,13 @@
-"""What a batched simulator is: many rows behind one step."""
+"""What a batched simulator is: many rows behind one step.
+
+Whoever has a simulator that steps many envs in one call (Isaac Lab, ManiSkill, MJX ...) writes a
+BatchedEnv and the BatchedSuite that makes it; hocket's own are in `hocket.adapters.envs`, and
+`hocket.Suspendable` turns a simulator without a mask into one that has it. The simulator lives in
+the engine's process, and each of its rows is a lane.
+
+The simulator may also have `prompts(rows)`, a prompt for each row where the task's is not enough,
+and `notes`, sentences that the user is shown once.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +21,8 @@ if TYPE_CHECKING:
 
 
 class RowSteps(NamedTuple):
-    """What one step gave, for every row, on the host; of rows that were not active nothing is
-    read."""
+    """What one step gave for every row, as arrays of numpy's. What stands in rows that were not
+    active is never read."""
 
     rewards: Array
     """float `[N]`."""
@@ -34,16 +43,18 @@ class BatchedEnv(Protocol):
     """
 
     @property
-    def rows(self) -> int: ...
+    def rows(self) -> int:
+        """N, the number of rows."""
+        ...
 
     @property
     def tasks(self) -> Sequence[str]:
-        """Those that rows may be reset to, side by side."""
+        """The tasks that rows may be reset to, side by side."""
         ...
 
     @property
     def action_space(self) -> gymnasium.Space[Any]:
-        """Of one row."""
+        """The action space of one row."""
         ...
 
     @property
@@ -57,14 +68,16 @@ class BatchedEnv(Protocol):
         ...
 
     def step(self, actions: Array, active: Array) -> RowSteps:
-        """One control step of the rows in the mask `[N]`, with actions `[N, ...]`."""
+        """Make one control step of the rows in the mask `[N]`, with actions `[N, ...]`."""
         ...
 
     def observe(self, rows: Array) -> Mapping[str, Array]:
         """What these rows see now, stacked `[k, ...]` under flat keys; changes nothing."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Let go of the simulator. Twice is safe."""
+        ...
 
 
 @runtime_checkable
@@ -79,8 +92,8 @@ class RowSnapshots(Protocol):
 
 @runtime_checkable
 class CostsByRow(Protocol):
-    """A batched simulator whose step costs as much as the rows that move in it; a step of others
-    costs nearly the same for any number of rows."""
+    """A batched simulator that may say that a step takes as long as the rows that move in it take
+    together. A step of any other takes nearly as long for one row as for all."""
 
     @property
     def steps_cost_by_row(self) -> bool: ...
@@ -88,10 +101,11 @@ class CostsByRow(Protocol):
 
 @runtime_checkable
 class BatchedSuite(Protocol):
-    """A suite whose tasks run as rows of one simulator: `lanes` of them in one worker."""
+    """A suite whose tasks run as rows of one simulator. Its adapter is known by its class, before
+    anything is built."""
 
     def tasks(self) -> Sequence[TaskInfo]: ...
 
     def make_rows(self, task: str, rows: int) -> BatchedEnv:
-        """A simulator that has this task at least."""
+        """A simulator of this many rows that has this task at least."""
         ...

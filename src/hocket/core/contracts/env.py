@@ -1,8 +1,19 @@
-"""What a suite is, and what its envs may be able to do beyond gymnasium's contract."""
+"""What a suite is, and what its envs may be able to do beyond gymnasium's contract.
+
+Whoever brings an env writes a `gymnasium.Env`, and is done: any env id (`gym:CartPole-v1`) or
+factory (`package.module:make_env`) runs unchanged, as a suite of one task whose `prompt`,
+`max_steps`, `control_rate` and `success_rule` are read from the env's attributes of these names
+where it has them. Whoever has several tasks writes a Suite; hocket's own are in
+`hocket.adapters.envs`. Suites and envs live in workers, one env at a time in each process.
+
+An env tells success as `info["success"]` (or `"is_success"`); where it never does, the outcome of
+its episodes is FINISHED. Suites and envs may have an attribute `notes`, sentences that the user is
+shown once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from hocket.core.data import Array, TaskInfo
@@ -11,39 +22,82 @@ if TYPE_CHECKING:
     import gymnasium
 
 
+@runtime_checkable
 class Suite(Protocol):
-    """What a name like `metaworld:mt10` means. Importing and `tasks` need no simulator, unless the
-    suite's adapter says `tasks_need_simulator = True`: then a worker is asked."""
+    """What a name like `metaworld:mt10` means: its tasks, and how to make the env of each.
+
+    The adapter's class may say more. `tasks_need_simulator = True`: `tasks` imports the simulator,
+    so a worker is asked for them. `preload`: modules that are safe to import before workers are
+    forked. `prepare_worker(index)`: a static method that is called in a worker, with its number,
+    before anything is built there.
+    """
 
     def tasks(self) -> Sequence[TaskInfo]: ...
 
-    def make(self, task: str) -> gymnasium.Env[Any, Any]: ...
+    def make(self, task: str) -> gymnasium.Env[Any, Any]:
+        """A new env of this task. Raises for a name that is not among the tasks."""
+        ...
 
 
-@runtime_checkable
 class DeferredObservation(Protocol):
-    """An env whose `step` is `advance` and then `observe`; `observe` changes nothing."""
+    """An env whose `step` is `advance` and then `observe`, so that nothing is rendered where nobody
+    looks. `observe` changes nothing, however often it is called."""
 
-    def advance(self, action: Array) -> tuple[float, bool, bool, dict[str, Any]]: ...
+    def advance(self, action: Array) -> tuple[float, bool, bool, dict[str, Any]]:
+        """One control step; gives reward, terminated, truncated and info."""
+        ...
 
-    def observe(self) -> Any: ...
+    def observe(self) -> Any:
+        """The observation now, as `step` would give it."""
+        ...
 
 
-@runtime_checkable
 class Snapshot(Protocol):
     """An env whose whole simulator state is one float64 vector that can be taken and given back."""
 
-    def get_state(self) -> Array: ...
+    def get_state(self) -> Array:
+        """A copy of the state, `[S]`, with clocks and random numbers."""
+        ...
 
-    def set_state(self, state: Array) -> None: ...
+    def set_state(self, state: Array) -> None:
+        """Go on from a state that was taken in an episode of the same seed."""
+        ...
 
 
-@runtime_checkable
 class SelectsCameras(Protocol):
-    """An env that renders only the cameras asked for. `camera_keys` lists all it has, as keys of
-    its flattened observation; `use_cameras` holds from the next `reset` or `observe` on."""
+    """An env that renders only the cameras asked for."""
 
     @property
-    def camera_keys(self) -> tuple[str, ...]: ...
+    def camera_keys(self) -> tuple[str, ...]:
+        """All cameras that it has, as keys of its flattened observation."""
+        ...
 
-    def use_cameras(self, keys: Collection[str]) -> None: ...
+    def use_cameras(self, keys: Collection[str]) -> None:
+        """Render these alone, from the next `reset` or `observe` on."""
+        ...
+
+
+ABILITIES: Mapping[str, type[Any]] = {
+    "deferred": DeferredObservation,
+    "snapshot": Snapshot,
+    "cameras": SelectsCameras,
+}
+"""The abilities of envs, by the names that `EnvSpec.abilities` has for them."""
+
+
+def members(ability: type[Any]) -> tuple[str, ...]:
+    """The names that a Protocol asks for."""
+    return tuple(name for name in vars(ability) if not name.startswith("_"))
+
+
+def abilities_of(env: Any) -> tuple[str, ...]:
+    """The names of the abilities that an env has.
+
+    They are looked for on the class of the outermost env and not, as `isinstance` would, on the
+    object: old wrappers forward attributes of the env inside, and would be stepped around.
+    """
+    return tuple(
+        name
+        for name, ability in ABILITIES.items()
+        if all(hasattr(type(env), member) for member in members(ability))
+    )

@@ -1,54 +1,61 @@
-"""What a policy is, and what more it may be able to do."""
+"""What a policy is, and what more it may be able to do.
+
+Whoever brings a model writes a Policy: a spec, `infer` and `close`. hocket's own are in
+`hocket.adapters.policies` (torch modules, LeRobot, OpenPI servers ...); a policy of yours is given
+to `hocket.evaluate` as an object, or named as `package.module:MyPolicy`. It lives in the engine's
+process. Every Protocol after the first is an ability: it is used where the policy has its methods.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from hocket.core.data import Answer, Array, Batch, EnvSpec, Observation, PolicySpec, Row
+from hocket.core.data import Answer, Batch, EnvSpec, Observation, PolicySpec, Row
 
 
 class Policy(Protocol):
     """Maps a batch of observations to chunks; row i answers row i. Keeps nothing between calls.
 
-    `infer` is called from threads of the engine's, its own among them, at most `spec.concurrency`
-    at once. Arrays of the batch are its own to read until it returns.
+    `infer` is called from several threads, the engine's own among them, at most
+    `spec.concurrency` at once. It may read the arrays of the batch until it returns, and writes to
+    none; what it returns is the engine's from then on.
     """
 
     @property
     def spec(self) -> PolicySpec: ...
 
-    def infer(self, batch: Batch) -> Answer: ...
+    def infer(self, batch: Batch) -> Answer:
+        """Actions `[B, T, A]` for the `batch.size` rows of a batch."""
+        ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Let go of what is held. Twice is safe."""
+        ...
 
 
 @runtime_checkable
 class Binds(Protocol):
-    """A policy that adapts to the env: told what each task's env is before any row of it comes."""
+    """A policy that adapts to the env: it is told what each task's env is before any row of that
+    task comes."""
 
     def bind(self, spec: EnvSpec) -> None: ...
 
 
 @runtime_checkable
 class Sessions(Protocol):
-    """A policy that keeps state for each attempt is told when one begins and ends."""
+    """A policy that keeps state for each attempt, and is told when one begins and ends."""
 
     def begin_session(self, row: Row) -> None: ...
 
-    def end_session(self, session: str) -> None: ...
-
-
-@runtime_checkable
-class Weights(Protocol):
-    """A policy that takes new parameters, between two calls of `infer`."""
-
-    def load_weights(self, parameters: Mapping[str, Array], version: int) -> None: ...
+    def end_session(self, session: str) -> None:
+        """Forget what was kept for the attempt whose rows had this `Row.session`."""
+        ...
 
 
 @runtime_checkable
 class ReadsDevice(Protocol):
-    """A policy that takes a batch's arrays where they live, by DLPack; others get numpy's."""
+    """A policy that may take a batch's arrays where they live, by DLPack; others get numpy's."""
 
     @property
     def reads_device_arrays(self) -> bool: ...
@@ -60,7 +67,7 @@ class Reconnects(Protocol):
 
     @property
     def reconnects(self) -> int:
-        """How often that was."""
+        """How many connections were made again so far."""
         ...
 
     @property
@@ -69,15 +76,17 @@ class Reconnects(Protocol):
         ...
 
     def is_stale(self, source: str) -> bool:
-        """Whether the connection is gone that a chunk of this source came over."""
+        """Whether the connection is gone over which a chunk of this source came."""
         ...
 
 
 @runtime_checkable
 class Sends(Protocol):
-    """A policy that lives elsewhere, and what is sent there for one env's observation."""
+    """A policy that lives elsewhere and can show what it sends there."""
 
-    def request(self, observation: Observation, prompt: str) -> Mapping[str, Any]: ...
+    def request(self, observation: Observation, prompt: str) -> Mapping[str, Any]:
+        """What is sent for one env's observation."""
+        ...
 
 
 @runtime_checkable

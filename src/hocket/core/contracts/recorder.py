@@ -1,4 +1,11 @@
-"""What recorders are: readers follow the engine, sinks live in workers where frames are born."""
+"""What recorders are: readers follow the engine, sinks live in workers where frames are born.
+
+Whoever wants to see a run as it happens (a display, a trace, a table) writes a Reader and gives it
+to the engine, on whose thread it is called; hocket's own are the ledger (`hocket.records`) and the
+progress display (`hocket.results`). Whoever wants to keep what happens at each step writes a Sink,
+names it in `WorkerSpec.sinks`, and finds it built in every worker; hocket's own are `steps`,
+`states` and `video` in `hocket.records`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +19,7 @@ from hocket.core.events import Event
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkNeeds:
-    """What a sink wants of the worker beyond actions and rewards."""
+    """What a sink asks of the worker beyond actions and rewards."""
 
     observations: bool = False
     """An observation at every step, not only at decision points."""
@@ -35,14 +42,16 @@ class AttemptStart:
     folder: str
     """Absolute path of this attempt's folder; the sink makes it on its first write."""
     record: Mapping[str, Any]
-    """What the engine asks of this attempt (which cameras, video or not ...)."""
+    """What the engine asks for in this attempt (which cameras, video or not ...)."""
     abilities: tuple[str, ...] = ()
-    """The env's, as EnvSpec has them."""
+    """The abilities of the env, as `EnvSpec.abilities` has them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StepRecord:
-    """One executed step, as a sink sees it. Step 0 is the reset: no action, no reward."""
+    """One executed step, as a sink sees it. Step 0 is the reset: it has no action and no reward.
+    Whoever keeps `action` or an array of `observation` longer than the call copies it; `state` is
+    the sink's to keep."""
 
     step: int
     action: Array | None
@@ -50,54 +59,71 @@ class StepRecord:
     terminated: bool
     truncated: bool
     success: bool | None
+    """What the env said at this step; None where it did not say."""
     chunk: int
+    """Index of the chunk that the action is from; -1 at the reset."""
     age: int
-    """Steps since its chunk's observation was taken."""
+    """Steps since the chunk's observation was taken."""
     observation: Observation | None
-    """Whole and flat, where one was taken at this step."""
+    """The whole flat observation, where one was taken at this step."""
     state: Array | None
+    """The simulator's state `[S]` after the step, where a sink asked for it."""
 
 
 class Track(Protocol):
-    """One attempt's recording."""
+    """One attempt's recording. It ends by `seal` or by `discard`, and once."""
 
-    def step(self, record: StepRecord) -> None: ...
-
-    def seal(self, outcome: Outcome) -> Sequence[str]:
-        """Make all of it durable (flush, fsync, rename) and name the files, absolute."""
+    def step(self, record: StepRecord) -> None:
+        """Take one step, in order from the reset on."""
         ...
 
-    def discard(self) -> None: ...
+    def seal(self, outcome: Outcome) -> Sequence[str]:
+        """Make all of it durable (flush, fsync, rename) and name the files, as absolute paths."""
+        ...
+
+    def discard(self) -> None:
+        """Leave nothing of the attempt behind."""
+        ...
 
 
 class Sink(Protocol):
-    """A recorder that lives in the worker, where frames are born; built there by name."""
+    """A recorder that lives in the worker, where frames are born; it is built there by name. With
+    a batched simulator the tracks of several attempts are open at once."""
 
     @property
     def needs(self) -> SinkNeeds: ...
 
-    def open(self, start: AttemptStart) -> Track: ...
+    def open(self, start: AttemptStart) -> Track:
+        """Begin to record an attempt."""
+        ...
 
 
 @runtime_checkable
 class Selective(Protocol):
-    """A sink that needs more of some attempts than of others: asked before each reset."""
+    """A sink that asks for more in some attempts than in others."""
 
     def needs_of(
         self, task: TaskInfo, record: Mapping[str, Any], abilities: Collection[str]
-    ) -> SinkNeeds: ...
+    ) -> SinkNeeds:
+        """What it asks for in an attempt of this task; called before each reset."""
+        ...
 
 
 class Reader(Protocol):
-    """A recorder that follows the engine's events, in order, on the engine's thread."""
+    """A recorder that follows the engine's events, in order, on the engine's thread. While it
+    works the engine waits, so it is quick."""
 
     def on(self, event: Event) -> None: ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Let go of what is held, also after a run that broke off. Twice is safe."""
+        ...
 
 
 @runtime_checkable
 class Durable(Protocol):
-    """A reader whose work must not be lost: while it is behind, no new trial begins."""
+    """A reader whose work must not be lost."""
 
-    def behind(self) -> bool: ...
+    def behind(self) -> bool:
+        """Whether it has so much left to do that no new trial may begin."""
+        ...

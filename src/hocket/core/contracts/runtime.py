@@ -1,4 +1,11 @@
-"""What a runtime is: it starts workers somewhere, and ends them."""
+"""What a runtime is: it starts workers somewhere, and ends them.
+
+Whoever wants workers elsewhere (in containers, on other machines) writes a Runtime; hocket's own
+are `hocket.workers.inline` (in the engine's process) and `hocket.workers.local` (processes of this
+machine). It lives in the engine's process, serves one fleet, and gives a Link
+(`hocket.workers.link`) to each worker. What the worker at the other end does is hocket's own
+(`hocket.workers.worker`): a runtime starts that and carries the messages of `hocket.core.wire`.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +31,7 @@ class WorkerSpec:
     cameras: tuple[str, ...] | None = None
     """Image keys to render; None renders all."""
     history: int = 1
+    """Observations of how many consecutive control steps are sent, oldest first."""
     sinks: tuple[Ref, ...] = ()
     folder: str | None = None
     """The run folder, where sinks write."""
@@ -36,6 +44,11 @@ class WorkerSpec:
 class Runtime(Protocol):
     """Starts workers somewhere, and ends them."""
 
-    def start(self, spec: WorkerSpec) -> Link: ...
+    def start(self, spec: WorkerSpec) -> Link:
+        """Ask for a worker. Does not wait for it: the link's first message is Hello, or the link
+        fails. Raises WorkerFailed where no worker can be had."""
+        ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End every worker that is left. Twice is safe."""
+        ...

@@ -1,4 +1,4 @@
-"""Plays chunks in a lane's env until they, or the episode, end."""
+"""Runs chunks in a worker's env until they, or the episode, end."""
 
 from __future__ import annotations
 
@@ -12,21 +12,24 @@ import numpy as np
 from hocket.core.data import Array, Observation
 from hocket.core.wire import END_OBSERVED
 from hocket.workers.attempt import Attempt
-from hocket.workers.env.live_env import Stage, Turn
-from hocket.workers.env.observations import Shelf
+from hocket.workers.env.live_env import LiveEnv, Turn
+from hocket.workers.env.observations import ObservationBuffer
 from hocket.workers.recording import Recording
 from hocket.workers.shm import STOP, Control
 from hocket.workers.spaces import flatten
 
 
 @dataclass(slots=True, kw_only=True)
-class Played:
+class ChunkResult:
     """What came of one chunk."""
 
     rewards: list[float] = field(default_factory=list)
     ends: int = 0
+    """0 while the episode goes on, else flags `END_*` of the wire."""
     busy_s: float = 0.0
+    """Seconds that the chunk took, observing included."""
     observe_s: float = 0.0
+    """Seconds of these that were spent observing."""
 
     @property
     def is_observed(self) -> bool:
@@ -34,12 +37,12 @@ class Played:
         return not self.ends or bool(self.ends & END_OBSERVED)
 
     def packed_rewards(self) -> bytes:
-        """The rewards as they travel."""
+        """The rewards as they travel: float64, little-endian."""
         return np.array(self.rewards, "<f8").tobytes()
 
 
-class Player:
-    """One attempt in its env.
+class ChunkRunner:
+    """Runs the chunks of one attempt in its env.
 
     An env that can defer observations is observed only where somebody looks: at the end of a
     chunk and the `history - 1` steps before it, at offsets asked for, and at every step where a
@@ -48,8 +51,8 @@ class Player:
 
     def __init__(
         self,
-        stage: Stage,
-        shelf: Shelf,
+        env: LiveEnv,
+        buffer: ObservationBuffer,
         recording: Recording,
         attempt: Attempt,
         *,
@@ -57,8 +60,8 @@ class Player:
         history: int,
     ) -> None:
         self.attempt = attempt
-        self._stage = stage
-        self._shelf = shelf
+        self._env = env
+        self._buffer = buffer
         self._recording = recording
         self._history = history
         self._sinks_look = recording.observes_each_step
@@ -70,19 +73,19 @@ class Player:
             self._all_cameras = tuple(dict.fromkeys((*cameras, *needs.cameras)))
         self._looks_always = attempt.final_observation and history > 1
         self._decided = 0
-        """Step whose observation the running chunk answers."""
+        """The step whose observation the running chunk answers."""
 
     def reset(self) -> Any:
-        """The first observation, raw."""
-        self._stage.show(self._all_cameras)
-        return self._stage.reset(self.attempt.trial)
+        """Begin the episode; gives its first observation, raw."""
+        self._env.use_cameras(self._all_cameras)
+        return self._env.reset(self.attempt.trial)
 
     def for_policy(self, arrays: Observation) -> Observation:
-        """Without cameras that are rendered for sinks alone: whether an attempt is filmed must
-        not change what the policy is given."""
+        """An observation without the cameras that are rendered for sinks alone: whether an attempt
+        is recorded must not change what the policy is given."""
         if self._policy_cameras == self._all_cameras:
             return arrays
-        unasked = set(self._stage.cameras) - set(self._policy_cameras or ())
+        unasked = set(self._env.cameras) - set(self._policy_cameras or ())
         return {key: array for key, array in arrays.items() if key not in unasked}
 
     def open(self, arrays: Observation, prompt: str, record: Mapping[str, Any]) -> None:
@@ -90,73 +93,73 @@ class Player:
         self._recording.open(self.attempt, prompt, record)
         self._record(None, 0.0, chunk=-1, observation=arrays)
 
-    def play(
+    def run(
         self,
         actions: Array,
         chunk: int,
         observe_at: Collection[int],
         control: Control,
-    ) -> Played:
+    ) -> ChunkResult:
         """Execute a chunk up to its end, the episode's, or a recall."""
         began = time.perf_counter()
-        played = Played()
+        result = ChunkResult()
         self._decided = self.attempt.steps
         total, done = len(actions), 0
         while done < total:
-            turn = self._stage.step(actions[done])
+            turn = self._env.step(actions[done])
             done += 1
             control.count_step(0)
-            played.rewards.append(turn.reward)
-            played.ends = self.attempt.judge(
+            result.rewards.append(turn.reward)
+            result.ends = self.attempt.judge(
                 turn.info, terminated=turn.terminated, truncated=turn.truncated
             )
             is_seen = total - done < self._history or done in observe_at or self._looks_always
-            self._look(turn, actions[done - 1], chunk, played, is_seen=is_seen)
-            if played.ends:
+            self._look(turn, actions[done - 1], chunk, result, is_seen=is_seen)
+            if result.ends:
                 break
             if control.command(0, chunk) == STOP:
                 # The policy is owed a whole history: with one, a few more steps complete it.
-                self._see(played, turn)
-                total = min(total, done + self._shelf.whole_in(self.attempt.steps))
-        played.busy_s = time.perf_counter() - began
-        return played
+                self._see(result, turn)
+                total = min(total, done + self._buffer.whole_in(self.attempt.steps))
+        result.busy_s = time.perf_counter() - began
+        return result
 
     def _look(
-        self, turn: Turn, action: Array, chunk: int, played: Played, *, is_seen: bool
+        self, turn: Turn, action: Array, chunk: int, result: ChunkResult, *, is_seen: bool
     ) -> None:
         """Observe the step just made if anyone wants it, and record it."""
-        if played.ends:
+        if result.ends:
             is_seen = self.attempt.final_observation
         arrays: Observation | None = None
         if is_seen:
-            arrays = self._see(played, turn)
-            played.ends |= END_OBSERVED if played.ends else 0
+            arrays = self._see(result, turn)
+            result.ends |= END_OBSERVED if result.ends else 0
         elif self._sinks_look:
-            arrays = self._observe(played, turn, self._sink_cameras)
+            arrays = self._observe(result, turn, self._sink_cameras)
         if self._recording.is_on:
             self._record(action, turn.reward, chunk=chunk, observation=arrays)
 
-    def _see(self, played: Played, turn: Turn | None) -> Observation | None:
-        """Put the observation of the current step on the shelf, once."""
-        if self._shelf.last == self.attempt.steps:
+    def _see(self, result: ChunkResult, turn: Turn | None) -> Observation | None:
+        """Put the observation of the current step into the buffer, once."""
+        if self._buffer.last == self.attempt.steps:
             return None
-        arrays = self._observe(played, turn, self._all_cameras)
+        arrays = self._observe(result, turn, self._all_cameras)
         began = time.perf_counter()
-        self._shelf.push(self.for_policy(arrays), self.attempt.steps)
-        played.observe_s += time.perf_counter() - began
+        self._buffer.push(self.for_policy(arrays), self.attempt.steps)
+        result.observe_s += time.perf_counter() - began
         return arrays
 
     def _observe(
-        self, played: Played, turn: Turn | None, cameras: tuple[str, ...] | None
+        self, result: ChunkResult, turn: Turn | None, cameras: tuple[str, ...] | None
     ) -> Observation:
         began = time.perf_counter()
-        if turn is not None and "deferred" not in self._stage.abilities:
+        if turn is not None and "deferred" not in self._env.abilities:
             raw = turn.observation
         else:
-            self._stage.show(cameras)
-            raw = self._stage.observe()
+            self._env.use_cameras(cameras)
+            raw = self._env.observe()
         arrays, _ = flatten(raw)
-        played.observe_s += time.perf_counter() - began
+        result.observe_s += time.perf_counter() - began
         return arrays
 
     def _record(
@@ -171,5 +174,5 @@ class Player:
             chunk=chunk,
             age=0 if action is None else self.attempt.steps - 1 - self._decided,
             observation=observation,
-            state=self._stage.state() if self._recording.needs.states else None,
+            state=self._env.state() if self._recording.needs.states else None,
         )

@@ -1,18 +1,18 @@
 """Executes a worker's messages on its one env. Knows no socket: the child process and the inline
-runtime both stand around it."""
+runtime both use it."""
 
 from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any, Protocol
 
 import numpy as np
 
 from hocket.core.contracts.runtime import WorkerSpec
-from hocket.core.data import Outcome, Trial
+from hocket.core.data import Array, Outcome, Trial
 from hocket.core.wire import (
     Begin,
     Describe,
@@ -26,12 +26,11 @@ from hocket.core.wire import (
     Render,
     Sealed,
 )
-from hocket.errors import UsageError, WireError
+from hocket.errors import EnvError, UsageError, WireError
 from hocket.workers.attempt import Attempt
-from hocket.workers.env.chunk_runner import Played, Player
-from hocket.workers.env.live_env import Stage
-from hocket.workers.env.observations import Shelf
-from hocket.workers.env.state_replay import show_again
+from hocket.workers.env.chunk_runner import ChunkResult, ChunkRunner
+from hocket.workers.env.live_env import LiveEnv
+from hocket.workers.env.observations import ObservationBuffer
 from hocket.workers.plain import env_spec_to_plain
 from hocket.workers.recording import Recording
 from hocket.workers.shm import Control
@@ -44,7 +43,7 @@ class Port(Protocol):
     def post(self, message: Message) -> None: ...
 
     def allocate(self, size: int) -> Any:
-        """Memory for arrays."""
+        """Get memory for arrays, `size` bytes."""
         ...
 
     @property
@@ -62,11 +61,12 @@ class Host:
         self._spec = spec
         self._control = control
         self._port = port
-        self._stage = Stage(dict(spec.suites), index)
-        self._shelf = Shelf(spec.reads, spec.history)
+        self._env = LiveEnv(spec.suites, index)
+        self._buffer = ObservationBuffer(spec.reads, spec.history)
         self._recording: Recording | None = None
-        self._player: Player | None = None
+        self._runner: ChunkRunner | None = None
         self._told: set[tuple[str, str]] = set()
+        """Suite and task of the envs whose spec was sent."""
         self._tasks: dict[type[Any], Callable[[Any], None]] = {
             Describe: self._describe,
             Begin: self._begin,
@@ -85,13 +85,13 @@ class Host:
     def close(self) -> None:
         """Close the env and forget the attempt that is running."""
         self._drop()
-        self._stage.close()
+        self._env.close()
 
     def _describe(self, message: Describe) -> None:
         try:
-            tasks = [asdict(task) for task in self._stage.tasks(message.suite)]
+            tasks = [asdict(task) for task in self._env.tasks(message.suite)]
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent, whatever it is
-            self._port.post(_failure(-1, -1, exc))
+            self._port.post(Failed.of(-1, -1, exc))
         else:
             self._port.post(Described(message.suite, tasks))
 
@@ -105,45 +105,45 @@ class Host:
             self._port.post(answer)
 
     def _reset(self, message: Begin) -> Ready:
-        suite, task, seed, repeat = message.trials[0]
-        trial = Trial(suite=suite, task=task, seed=seed, repeat=repeat)
+        trial = Trial(*message.trials[0])
+        suite, task = trial.suite, trial.task
         self._drop()
         recording = self._open_recording()
         began = time.perf_counter()
-        self._stage.build(suite, task)
+        self._env.build(suite, task)
         built = time.perf_counter()
-        recording.prepare(self._stage.task, message.record[0], self._stage.abilities)
-        player = Player(
-            self._stage,
-            self._shelf,
+        recording.prepare(self._env.task, message.record[0], self._env.abilities)
+        runner = ChunkRunner(
+            self._env,
+            self._buffer,
             recording,
             Attempt(
                 trial,
                 message.attempts[0],
-                self._stage.task,
+                self._env.task,
                 max_steps=message.max_steps[0],
                 final=message.final_observation,
             ),
             cameras=self._spec.cameras,
             history=self._spec.history,
         )
-        arrays, prompt = flatten(player.reset())
-        seen = player.for_policy(arrays)
-        is_new = self._shelf.restart(seen, self._port.allocate)
-        prompt = prompt if prompt is not None else self._stage.task.prompt
-        player.open(arrays, prompt, message.record[0])
-        self._player = player
+        arrays, prompt = flatten(runner.reset())
+        seen = runner.for_policy(arrays)
+        is_new = self._buffer.restart(seen, self._port.allocate)
+        prompt = prompt if prompt is not None else self._env.task.prompt
+        runner.open(arrays, prompt, message.record[0])
+        self._runner = runner
         spec = None
         if (suite, task) not in self._told:
             self._told.add((suite, task))
-            spec = env_spec_to_plain(self._stage.spec(seen))
-        layout = self._shelf.layout
+            spec = env_spec_to_plain(self._env.spec(seen))
+        layout = self._buffer.layout
         return Ready(
             lanes=[0],
             attempts=[message.attempts[0]],
             prompts=[prompt],
             spec=spec,
-            layout=layout.places if is_new and layout is not None else None,
+            layout=layout.entries if is_new and layout is not None else None,
             arrays=self._arrays(),
             build_s=built - began,
             reset_s=time.perf_counter() - built,
@@ -151,62 +151,57 @@ class Host:
 
     def _execute(self, message: Execute) -> None:
         number, chunk = message.attempts[0], message.chunks[0]
-        player = self._player
+        runner = self._runner
         try:
-            if player is None or player.attempt.number != number:
+            if runner is None or runner.attempt.number != number:
                 raise WireError(f"Attempt {number} is not running here.")
-            drive = self._stage.drive
+            drive = self._env.drive
             assert drive is not None
             actions = drive.decode(message.actions, message.counts[0])
-            played = player.play(actions, chunk, message.observe_at, self._control)
+            result = runner.run(actions, chunk, message.observe_at, self._control)
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent, whatever it is
             self._fail(number, exc)
             return
-        self._port.post(self._answer(number, chunk, played))
-        if played.ends:
-            self._seal(player)
+        self._port.post(self._answer(number, chunk, result))
+        if result.ends:
+            self._seal(runner)
 
-    def _answer(self, number: int, chunk: int, played: Played) -> Executed:
+    def _answer(self, number: int, chunk: int, result: ChunkResult) -> Executed:
         return Executed(
             lanes=[0],
             attempts=[number],
             chunks=[chunk],
-            steps=[len(played.rewards)],
-            rewards=played.packed_rewards(),
-            ends=[played.ends],
-            busy_s=[played.busy_s],
-            observe_s=[played.observe_s],
-            arrays=self._arrays() if played.is_observed else None,
+            steps=[len(result.rewards)],
+            rewards=result.packed_rewards(),
+            ends=[result.ends],
+            busy_s=[result.busy_s],
+            observe_s=[result.observe_s],
+            arrays=self._arrays() if result.is_observed else None,
         )
 
-    def _seal(self, player: Player) -> None:
-        """After the answer: the lane is free already, and waits for no disk."""
-        attempt = player.attempt
-        self._player = None
+    def _seal(self, runner: ChunkRunner) -> None:
+        """Seal the recordings. This comes after the answer: the lane is free already, and waits for
+        no disk."""
+        attempt = runner.attempt
+        self._runner = None
         assert self._recording is not None
         try:
             files = self._recording.seal(attempt.outcome)
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent, whatever it is
             self._recording.discard()
-            self._port.post(_failure(0, attempt.number, exc))
+            self._port.post(Failed.of(0, attempt.number, exc))
         else:
             self._port.post(Sealed(0, attempt.number, files))
 
     def _render(self, message: Render) -> None:
-        suite, task, seed, repeat = message.trial
+        trial = Trial(*message.trial)
         try:
             self._drop()
             recording = self._open_recording()
-            self._stage.build(suite, task)
-            attempt = Attempt(
-                Trial(suite=suite, task=task, seed=seed, repeat=repeat),
-                message.attempt,
-                self._stage.task,
-                max_steps=0,
-                final=False,
-            )
+            self._env.build(trial.suite, trial.task)
+            attempt = Attempt(trial, message.attempt, self._env.task, max_steps=0, final=False)
             states = np.frombuffer(message.states, "<f8").reshape(message.length, -1)
-            show_again(self._stage, recording, attempt, states, message.record, self._control)
+            replay_states(self._env, recording, attempt, states, message.record, self._control)
             files = recording.seal(Outcome(message.outcome))
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent, whatever it is
             self._fail(message.attempt, exc)
@@ -219,30 +214,52 @@ class Host:
         return self._recording
 
     def _discard(self, message: Discard) -> None:
-        if self._player is not None and self._player.attempt.number in message.attempts:
+        if self._runner is not None and self._runner.attempt.number in message.attempts:
             # Nobody may have read the answer that told what the env is.
             self._told.clear()
             self._drop()
 
     def _drop(self) -> None:
-        self._player = None
+        self._runner = None
         if self._recording is not None:
             self._recording.discard()
 
     def _fail(self, number: int, exc: BaseException) -> None:
         """Report an attempt as lost. Its env is closed: it may be in any state by now."""
-        failure = _failure(0, number, exc)
+        failure = Failed.of(0, number, exc)
         try:
             self._drop()
-            self._stage.close()
+            self._env.close()
         except (Exception, SystemExit):  # noqa: BLE001 - the first error is the one to tell
             failure = failure._replace(traceback=failure.traceback + "\n" + traceback.format_exc())
         self._port.post(failure)
 
     def _arrays(self) -> bytes | None:
-        return None if self._port.is_shared else bytes(self._shelf.memory)
+        return None if self._port.is_shared else bytes(self._buffer.memory)
 
 
-def _failure(lane: int, number: int, exc: BaseException) -> Failed:
-    text = "".join(traceback.format_exception(type(exc), exc, exc.__traceback__))
-    return Failed(lane, number, type(exc).__name__, str(exc), text)
+def replay_states(
+    env: LiveEnv,
+    recording: Recording,
+    attempt: Attempt,
+    states: Array,
+    record: Mapping[str, Any],
+    control: Control,
+) -> None:
+    """Restore states `[n, S]` of an ended attempt one after the other, and record what is observed
+    at each."""
+    if "deferred" not in env.abilities:
+        raise EnvError(f"The env of {env.task.name!r} cannot be observed without a step.")
+    recording.prepare(env.task, record, env.abilities)
+    needs = recording.needs
+    # The reset lays out the scene; its own picture is of no use.
+    env.use_cameras(())
+    env.reset(attempt.trial)
+    env.use_cameras(None if needs.all_cameras else needs.cameras)
+    recording.open(attempt, env.task.prompt, record)
+    for step, state in enumerate(states):
+        env.restore(state)
+        arrays, _ = flatten(env.observe())
+        attempt.steps = step
+        recording.step(attempt, None, 0.0, chunk=-1, age=0, observation=arrays, state=None)
+        control.count_step(0)

@@ -1,4 +1,4 @@
-"""Where a lane's observations lie for the parent to read: the last `history` control steps."""
+"""Where a worker's observations lie for the parent to read: the last `history` control steps."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from hocket.errors import ObservationError
 from hocket.workers.layout import Layout
 
 
-class Shelf:
+class ObservationBuffer:
     """Checks observations against the attempt's first one and lays them into shared memory."""
 
     def __init__(self, reads: tuple[str, ...] | None, history: int) -> None:
         self._reads = None if reads is None else tuple(key for key in reads if key != "prompt")
         self._history = history
         self._views: Observation = {}
-        self._last = -1
+        self.last = -1
         """Step of the newest observation."""
         self._streak = 0
         """How many observations of consecutive steps there are, the newest included."""
@@ -40,7 +40,7 @@ class Shelf:
         for key, view in self._views.items():
             view[...] = chosen[key]
         self._extent = len(arrays)
-        self._last, self._streak = 0, 1
+        self.last, self._streak = 0, 1
         return is_new
 
     def push(self, arrays: Observation, step: int) -> None:
@@ -62,25 +62,20 @@ class Shelf:
                 view[-1] = value
             else:
                 view[...] = value
-        self._streak = self._streak + 1 if step == self._last + 1 else 1
-        self._last = step
+        self._streak = self._streak + 1 if step == self.last + 1 else 1
+        self.last = step
 
     def lacks(self, step: int) -> int:
         """How many observations of steps up to this one are missing of the history; above 0
         where the step itself was not observed. Before the first step the history is padded."""
         wanted = min(self._history, step + 1)
-        return max(0, wanted - self._streak) if step == self._last else wanted
+        return max(0, wanted - self._streak) if step == self.last else wanted
 
     def whole_in(self, step: int) -> int:
         """How many more steps have to be observed before there is a whole history, which also needs
         those that come in between; 0 where there is one at this step."""
-        streak = self._streak if step == self._last else 0
+        streak = self._streak if step == self.last else 0
         return self._history - streak if self.lacks(step) else 0
-
-    @property
-    def last(self) -> int:
-        """Step of the newest observation."""
-        return self._last
 
     def _choose(self, arrays: Observation) -> Observation:
         for key in self._reads or ():

@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from hocket.core.data import Array, Signature
-from hocket.workers.rows.arrays import on_host
-from hocket.workers.rows.sim import RowSim
+from hocket.workers.rows.sim import RowSim, on_host
 
 
 class RowHistory:
-    """Keeps `length` observations of consecutive control steps for each row, on the host. Padded
+    """Keeps `length` observations of consecutive control steps for each row, on the host, padded
     with the first of an attempt. With a length of 1 it keeps nothing."""
 
     def __init__(self, rows: int, length: int) -> None:
@@ -20,7 +19,7 @@ class RowHistory:
         self._last = np.full(rows, -1, np.int64)
         """Step of each row's newest observation."""
         self._streak = np.zeros(rows, np.int64)
-        """How many of consecutive steps there are, the newest included."""
+        """How many observations of consecutive steps each row has, the newest included."""
 
     def restart(self, home: int, rows: Array, sim: RowSim, reads: tuple[str, ...] | None) -> None:
         """Begin attempts with the observations of their resets."""
@@ -39,7 +38,7 @@ class RowHistory:
     def push(
         self, home: int, rows: Array, sim: RowSim, reads: tuple[str, ...] | None, steps: Array
     ) -> None:
-        """Add what these rows see after their steps; the oldest goes."""
+        """Add what these rows see after their steps, and drop the oldest."""
         if not len(rows):
             return
         for key, array in sim.observe(rows, reads).items():
@@ -60,7 +59,8 @@ class RowHistory:
         return answer
 
     def gather(self, rows: Array, homes: Array) -> dict[str, Array]:
-        """`[k, length, ...]`, oldest first, of rows that live in these simulators."""
+        """The histories `[k, length, ...]` of these rows, oldest first; `homes` are the simulators
+        that they are in."""
         found: dict[str, Array] = {}
         for home in np.unique(homes).tolist():
             is_here = homes == home

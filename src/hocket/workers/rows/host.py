@@ -1,8 +1,8 @@
 """Executes a worker's messages on a batched simulator: many lanes behind one step.
 
 Messages are taken in order; between them `work` makes steps of all rows that have an action. A
-row without one is suspended: it is in no step's mask, so it does not move, is not recorded, timed
-or judged. What a row's policy will read is observed when its batch leaves, and not before.
+row without one is suspended: it is in no step's mask, so it does not move, and it is not recorded,
+timed or judged. What the policy reads of a row is observed when the row's batch leaves, not before.
 """
 
 from __future__ import annotations
@@ -29,13 +29,11 @@ from hocket.core.wire import (
 )
 from hocket.errors import ChunkValueError, WireError
 from hocket.workers.plain import env_spec_to_plain
-from hocket.workers.rows.arrays import on_host
-from hocket.workers.rows.endings import RowEndings, failure
+from hocket.workers.rows.endings import RowEndings
 from hocket.workers.rows.history import RowHistory
 from hocket.workers.rows.moves import Ended, Moving
 from hocket.workers.rows.recording import RowRecording
-from hocket.workers.rows.sim import RowSim
-from hocket.workers.rows.sims import RowSims
+from hocket.workers.rows.sim import RowSim, RowSims, on_host
 from hocket.workers.rows.stepping import StepRule
 from hocket.workers.rows.table import RowTable
 from hocket.workers.shm import STOP, Control
@@ -64,7 +62,9 @@ class RowsHost:
         self._endings = RowEndings(self._table, self._recording, self.gather, post)
         self._history = RowHistory(spec.lanes, spec.history)
         self._keeps_steps = bool(spec.sinks) or spec.history > 1
+        """Whether every step is looked at by someone."""
         self._told: set[tuple[str, str]] = set()
+        """Suite and task of the envs whose spec was posted."""
         self.rule = StepRule()
         self._took: list[float] = []
         """Seconds of each step since `work` began."""
@@ -75,10 +75,11 @@ class RowsHost:
             Discard: self._discard,
         }
 
-    # -- What the link asks --------------------------------------------------------------------
+    # -- For the link ----------------------------------------------------------------------------
 
     def perform(self, message: Message) -> None:
-        """Do what a message asks. What the simulator raises costs all of its rows."""
+        """Do what a message asks. Whatever the simulator raises is posted as a failure of the whole
+        worker: none of its rows can be trusted then."""
         task = self._performs.get(type(message))
         if task is None:
             raise WireError(f"A batched simulator cannot perform {type(message).__name__}.")
@@ -86,12 +87,15 @@ class RowsHost:
             task(message)
             self._endings.tell()
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent, whatever it is
-            self._post(failure(-1, -1, exc))
+            self._post(Failed.of(-1, -1, exc))
 
     def work(self, seconds: float, is_called: Callable[[], bool], *, awaits_all: bool) -> bool:
-        """Steps of the rows that have an action: at least one, unless more rows are about to come,
-        and then on until a chunk has ended (all of them, where all are awaited), someone calls, or
-        so many seconds are over; false where none was made."""
+        """Make steps of the rows that have an action, until a chunk has ended (all of them, where
+        all are awaited), `is_called` says so, or `seconds` are over; false where no step was made.
+
+        However few the seconds, at least one step is made, unless chunks for more rows are about to
+        come and the rule says to hold the step for them.
+        """
         now = self._clock()
         if self._must_hold(now):
             return False
@@ -107,12 +111,12 @@ class RowsHost:
                 if now >= until or self._must_hold(now):
                     break
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent, whatever it is
-            failed = failure(-1, -1, exc)
+            failed = Failed.of(-1, -1, exc)
         try:
             self._endings.tell()
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent, whatever it is
             # What broke first says more than what a broken simulator cannot do.
-            failed = failed or failure(-1, -1, exc)
+            failed = failed or Failed.of(-1, -1, exc)
         if failed is not None:
             self._post(failed)
             self._table.halt(self._table.moving().rows, self._clock())
@@ -127,17 +131,19 @@ class RowsHost:
         return not count or (self.rule.is_expecting and self.rule.hold_s(count, now) > 0)
 
     def due_s(self) -> float | None:
-        """In how many seconds `work` has something to do; None: not before a message comes."""
+        """Seconds until `work` has something to do; None until a message comes."""
         count = self._table.moving().count
         return self.rule.hold_s(count, self._clock()) if count else None
 
     @property
     def step_s(self) -> float | None:
-        """Seconds of a step, whoever takes it; None where a step costs by the rows in it."""
+        """Seconds of a step that takes as long for one row as for all; 0 before the first, None
+        where each row costs its own."""
         return self.rule.step_s if self._sims.share_steps else None
 
     def gather(self, lanes: Sequence[int]) -> Mapping[str, Array]:
-        """What these rows see, stacked: rows that wait for a chunk, or that have just ended."""
+        """What the policy reads of these rows, stacked `[k, ...]`. They wait for a chunk, or their
+        episodes have just ended."""
         rows = np.asarray(lanes, np.int64)
         homes = self._table.home[rows]
         if self._history.length > 1:
@@ -151,7 +157,7 @@ class RowsHost:
         return {key: on_host(array)[0] for key, array in self.gather([lane]).items()}
 
     def signature(self, lane: int) -> Signature:
-        """What the lane's observations look like."""
+        """The signature of the lane's observations."""
         trial = self._trials[lane]
         assert trial is not None  # asked of lanes that were reset
         found = self._sims[int(self._table.home[lane])].signature(trial.task)
@@ -166,9 +172,9 @@ class RowsHost:
 
     def _describe(self, message: Describe) -> None:
         try:
-            tasks = [asdict(task) for task in self._sims.suite(message.suite).tasks()]
+            tasks = [asdict(task) for task in self._sims.suites[message.suite].tasks()]
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent, whatever it is
-            self._post(failure(-1, -1, exc))
+            self._post(Failed.of(-1, -1, exc))
         else:
             self._post(Described(message.suite, tasks))
 
@@ -177,14 +183,15 @@ class RowsHost:
         homes = [self._sims.home(suite, task) for suite, task, _, _ in message.trials]
         built = self._clock()
         for home in dict.fromkeys(homes):
-            places = [place for place, other in enumerate(homes) if other == home]
-            self._reset(message, home, places, built - began)
+            indices = [index for index, other in enumerate(homes) if other == home]
+            self._reset(message, home, indices, built - began)
 
-    def _reset(self, message: Begin, home: int, places: Sequence[int], build_s: float) -> None:
+    def _reset(self, message: Begin, home: int, indices: Sequence[int], build_s: float) -> None:
+        """Begin the attempts at these indices of the message, all of them in one simulator."""
         began = self._clock()
         sim, table = self._sims[home], self._table
-        lanes = [message.lanes[place] for place in places]
-        trials = [Trial(*message.trials[place]) for place in places]
+        lanes = [message.lanes[index] for index in indices]
+        trials = [Trial(*message.trials[index]) for index in indices]
         tasks = [self._sims.tasks[trial.suite, trial.task] for trial in trials]
         rows = np.asarray(lanes, np.int64)
         self._recording.discard(rows[table.attempt[rows] >= 0])
@@ -193,8 +200,8 @@ class RowsHost:
             table.halt(running, began)
             table.settle()
         sim.env.reset(rows, [trial.task for trial in trials], [trial.seed for trial in trials])
-        attempts = [message.attempts[place] for place in places]
-        limits = [message.max_steps[place] for place in places]
+        attempts = [message.attempts[index] for index in indices]
+        limits = [message.max_steps[index] for index in indices]
         table.begin(rows, attempts, tasks, limits, final=message.final_observation)
         table.home[rows] = home
         prompts = sim.prompts(rows, tasks)
@@ -203,9 +210,9 @@ class RowsHost:
             self._endings.final.pop(lane, None)
             sim.learn(trial.task, lane, self._spec.reads)
         self._history.restart(home, rows, sim, self._spec.reads)
-        record = [message.record[place] for place in places]
+        record = [message.record[index] for index in indices]
         self._recording.open(sim, rows, attempts, trials, tasks, prompts, record)
-        # One spec for a message: a task that is new gets a message of its own.
+        # A message has one spec: a task that is new gets a message of its own.
         for group in self._by_news(trials):
             spec = None
             new = (trials[group[0]].suite, trials[group[0]].task)
@@ -216,9 +223,9 @@ class RowsHost:
                 )
             self._post(
                 Ready(
-                    lanes=[lanes[place] for place in group],
-                    attempts=[attempts[place] for place in group],
-                    prompts=[prompts[place] for place in group],
+                    lanes=[lanes[index] for index in group],
+                    attempts=[attempts[index] for index in group],
+                    prompts=[prompts[index] for index in group],
                     spec=spec,
                     layout=None,
                     arrays=None,
@@ -228,11 +235,11 @@ class RowsHost:
             )
 
     def _by_news(self, trials: Sequence[Trial]) -> list[list[int]]:
-        """Places of trials: all of known tasks together, each new task apart."""
+        """Indices of trials: those of known tasks in one group, each new task in its own."""
         groups: dict[tuple[str, str] | None, list[int]] = {}
-        for place, trial in enumerate(trials):
+        for index, trial in enumerate(trials):
             task = (trial.suite, trial.task)
-            groups.setdefault(None if task in self._told else task, []).append(place)
+            groups.setdefault(None if task in self._told else task, []).append(index)
         return list(groups.values())
 
     def _execute(self, message: Execute) -> None:
@@ -254,24 +261,26 @@ class RowsHost:
             self._load(message, int(homes[0]), rows, counts)
             return
         offsets = np.concatenate([[0], np.cumsum(counts)])
-        for place, home in enumerate(homes.tolist()):
+        for index, home in enumerate(homes.tolist()):
             size = 8 * self._sims[home].drive.spec.size
             part = message._replace(
-                lanes=[message.lanes[place]],
-                attempts=[message.attempts[place]],
-                chunks=[message.chunks[place]],
-                counts=[message.counts[place]],
-                actions=message.actions[size * offsets[place] : size * offsets[place + 1]],
+                lanes=[message.lanes[index]],
+                attempts=[message.attempts[index]],
+                chunks=[message.chunks[index]],
+                counts=[message.counts[index]],
+                actions=message.actions[size * offsets[index] : size * offsets[index + 1]],
             )
-            self._load(part, home, rows[place : place + 1], counts[place : place + 1])
+            self._load(part, home, rows[index : index + 1], counts[index : index + 1])
 
     def _load(self, message: Execute, home: int, rows: Array, counts: Array) -> None:
+        """Take the chunks of rows of one simulator. Where some are no actions, halves are tried
+        until the rows that sent them stand alone: only their attempts are lost."""
         sim = self._sims[home]
         try:
             actions = sim.drive.decode(message.actions, int(counts.sum()))
         except ChunkValueError as exc:
             if len(rows) == 1:
-                self._post(failure(int(rows[0]), message.attempts[0], exc))
+                self._post(Failed.of(int(rows[0]), message.attempts[0], exc))
                 self._drop(rows)
                 return
             middle, cut = len(rows) // 2, int(counts[: len(rows) // 2].sum())
@@ -307,7 +316,8 @@ class RowsHost:
     # -- Steps ---------------------------------------------------------------------------------
 
     def _obey(self) -> None:
-        """Recalled chunks end after the step that was made last."""
+        """Read the control words: recalled chunks end with the step that was made last, or as soon
+        as the row's history is whole."""
         if not np.count_nonzero(self._words):
             return
         table = self._table
@@ -320,9 +330,12 @@ class RowsHost:
             self._endings.cut(rows, self._clock())
 
     def _step(self, until: float, is_called: Callable[[], bool]) -> None:
-        """One step in each simulator that has rows to move; or several, by which nothing ends."""
+        """Make one step in each simulator that has rows to move, or several at once where only the
+        last of them can end a chunk."""
         table = self._table
         if len(self._sims) == 1:
+            # Steps are made one by one where someone looks at each (sinks, histories, the rule that
+            # holds a step), or where the simulator has no mask and needs its actions copied.
             moving, sim, most = table.moving(), self._sims[0], table.quiet_steps
             if (
                 most <= 0
@@ -344,7 +357,7 @@ class RowsHost:
 
     def _step_in(self, home: int, moving: Moving) -> None:
         began = self._clock()
-        result = self._sims[home].step(moving, self._table.place(moving.rows))
+        result = self._sims[home].step(moving, self._table.action_index(moving.rows))
         self._took.append(self._clock() - began)
         self._judge(home, moving, result)
 

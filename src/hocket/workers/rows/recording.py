@@ -39,13 +39,13 @@ class RowRecording:
         """Begin to record attempts, with their resets as step 0."""
         if not self.is_on:
             return
-        for place, row in enumerate(rows.tolist()):
+        for index, row in enumerate(rows.tolist()):
             recording = self._spare.pop() if self._spare else self._make()
-            recording.prepare(tasks[place], record[place], sim.abilities)
+            recording.prepare(tasks[index], record[index], sim.abilities)
             attempt = Attempt(
-                trials[place], attempts[place], tasks[place], max_steps=0, final=False
+                trials[index], attempts[index], tasks[index], max_steps=0, final=False
             )
-            recording.open(attempt, prompts[place], record[place])
+            recording.open(attempt, prompts[index], record[index])
             self._rows[row] = (recording, attempt)
         self._feed(sim, rows, None)
 
@@ -62,7 +62,7 @@ class RowRecording:
         self._feed(sim, rows, table)
 
     def seal(self, row: int, end: int) -> list[str]:
-        """Make everything of an ended attempt durable; its files."""
+        """Make everything of an ended attempt durable; gives its files."""
         if row not in self._rows:
             return []
         recording, _ = self._rows[row]
@@ -86,19 +86,19 @@ class RowRecording:
         return Recording(self._spec.sinks, self._spec.folder)
 
     def _feed(self, sim: RowSim, rows: Array, table: RowTable | None) -> None:
-        """One record for each row; without a table it is the reset's."""
-        numbers = rows.tolist()
-        looked = [row for row in numbers if self._rows[row][0].observes_each_step or table is None]
+        """Give each row's tracks one record; without a table it is that of the reset."""
+        ids = rows.tolist()
+        looked = [row for row in ids if self._rows[row][0].observes_each_step or table is None]
         seen = sim.look(np.array(looked, np.int64)) if looked else {}
-        places = {row: place for place, row in enumerate(looked)}
+        seen_at = {row: index for index, row in enumerate(looked)}
         states: Array | None = None
-        if sim.keeps_states and any(self._rows[row][0].needs.states for row in numbers):
+        if sim.keeps_states and any(self._rows[row][0].needs.states for row in ids):
             states = sim.states(rows)
-        for place, row in enumerate(numbers):
+        for index, row in enumerate(ids):
             recording, attempt = self._rows[row]
             observation: Observation | None = None
-            if row in places:
-                observation = {key: array[places[row]] for key, array in seen.items()}
+            if row in seen_at:
+                observation = {key: array[seen_at[row]] for key, array in seen.items()}
             recording.step(
                 attempt,
                 None if table is None else sim.action(row),
@@ -106,5 +106,5 @@ class RowRecording:
                 chunk=-1 if table is None else int(table.chunk[row]),
                 age=0 if table is None else int(table.done[row]) - 1,
                 observation=observation,
-                state=states[place] if states is not None else None,
+                state=states[index] if states is not None else None,
             )

@@ -1,18 +1,20 @@
-"""One batched simulator in a host: built, driven and observed."""
+"""The batched simulators of a host: built, driven and observed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from hocket.core.arrays import as_numpy
 from hocket.core.contracts.batched import BatchedEnv, CostsByRow, RowSnapshots, RowSteps
-from hocket.core.data import Array, ArraySpec, EnvSpec, Observation, Signature, TaskInfo
-from hocket.errors import EnvError, SuspensionError
-from hocket.workers.rows.arrays import choose, first_row, on_host, signature_of
+from hocket.core.contracts.runtime import WorkerSpec
+from hocket.core.data import Array, EnvSpec, Observation, Signature, TaskInfo, signature
+from hocket.errors import EnvError, ObservationError, SuspensionError
 from hocket.workers.rows.moves import Moving, as_bytes
-from hocket.workers.spaces import Drive, is_image
+from hocket.workers.spaces import Drive, array_specs, is_image
+from hocket.workers.suites import Suites, find_task
 
 WAYS = {
     "mask": "Rows that wait for a chunk are masked out of the simulator's step.",
@@ -21,14 +23,14 @@ WAYS = {
 
 
 class Stride(NamedTuple):
-    """Some steps, made one after the other."""
+    """Several steps, made one after the other."""
 
     last: RowSteps
-    """What the last one gave, which nobody has looked at yet."""
+    """What the last step gave, which nobody has looked at yet."""
     rewards: Sequence[bytes]
-    """Of all rows in each of those before it, float64."""
+    """For each step before the last, the rewards of all rows, float64."""
     took: Sequence[float]
-    """Seconds of each."""
+    """Seconds of each step."""
 
 
 class RowSim:
@@ -43,16 +45,17 @@ class RowSim:
                 f"known ways are {' and '.join(WAYS)}. Rows never wait under an action."
             )
         self.env = env
-        # Asked once: a look for a Protocol's methods costs more than a small batch.
+        # Asked once: to look for a Protocol's methods takes longer than a small batch.
         self.shares_steps = not (isinstance(env, CostsByRow) and env.steps_cost_by_row)
-        """A step costs nearly the same for any number of rows."""
+        """Whether a step takes nearly as long for one row as for all."""
         self.drive = Drive(env.action_space)
         action = self.drive.spec
         self._chunks = np.zeros((1, rows, *action.shape), action.dtype)
-        """All rows' actions of one step lie side by side."""
+        """The running chunks `[longest, N, ...]`: the actions of one step lie side by side, and are
+        given to the simulator as they lie."""
         self._actions = np.zeros((rows, *action.shape), action.dtype)
         self._last = self._actions
-        """What the simulator was given last."""
+        """The actions that the simulator was given last."""
         self._is_masked = env.suspension == "mask"
         self._seen: dict[str, Signature] = {}
 
@@ -63,7 +66,7 @@ class RowSim:
 
     @property
     def abilities(self) -> tuple[str, ...]:
-        """As EnvSpec has them."""
+        """The simulator's abilities, as `EnvSpec.abilities` has them."""
         can = {
             "deferred": True,
             "snapshot": self.keeps_states,
@@ -73,7 +76,7 @@ class RowSim:
         return tuple(name for name, is_there in can.items() if is_there)
 
     def load(self, rows: Array, counts: Array, actions: Array) -> None:
-        """Chunks `[sum of counts, ...]` for these rows, one after the other."""
+        """Take chunks `[sum of counts, ...]` for these rows, one after the other."""
         longest = int(counts.max())
         self._make_room(longest)
         if int(counts.min()) == longest:
@@ -86,7 +89,7 @@ class RowSim:
             at += count
 
     def load_block(self, rows: Array, chunks: Array) -> None:
-        """Chunks `[B, k, A]` for these rows, one for each."""
+        """Take chunks `[B, k, A]`, one for each of these rows."""
         count = chunks.shape[1]
         self._make_room(count)
         shape = (len(rows), count, *self._chunks.shape[2:])
@@ -99,100 +102,182 @@ class RowSim:
             grown[:known] = self._chunks
             self._chunks = grown
 
-    def step(self, moving: Moving, place: Array | int) -> RowSteps:
-        """The action at this place of its chunk for each row that moves."""
-        if isinstance(place, int) and self.takes_any(moving):
-            self._last = self._chunks[place]
+    def step(self, moving: Moving, at: Array | int) -> RowSteps:
+        """Make one step: each row that moves executes the action of its chunk at this index, one
+        for all or `[k]`."""
+        if isinstance(at, int) and self.takes_any(moving):
+            self._last = self._chunks[at]
         else:
             rows = moving.rows
-            self._actions[rows] = self._chunks[place, rows]
+            self._actions[rows] = self._chunks[at, rows]
             self._last = self._actions
         return self.env.step(self._last, moving.mask)
 
     def takes_any(self, moving: Moving) -> bool:
-        """Whether it does not matter what is in the actions of rows that do not move."""
+        """Whether the simulator may be given any actions for rows that do not move: then a step's
+        actions need not be copied."""
         return self._is_masked or moving.count == len(moving.mask)
 
     def stride(
         self,
         moving: Moving,
-        place: int,
+        at: int,
         most: int,
         until: float,
         clock: Callable[[], float],
         is_called: Callable[[], bool],
     ) -> Stride:
-        """Steps of rows that are all at this place of their chunks, as long as they are quiet, and
-        `most` of them before the last; none after this time, or a call.
+        """Make steps of rows that are all at this index of their chunks, until one is not quiet, a
+        call comes, or the time `until` is over; at most `most` steps and one more.
 
-        What lies between two steps is kept short: after a step of 20 ms nothing of it is in the
-        processor's caches, and each line costs ten times what it does in a busy loop.
+        There is as little as possible between two steps: after a step of 20 ms none of this code is
+        in the processor's caches, and each line takes ten times as long as in a busy loop.
         """
         step, chunks, mask = self.env.step, self._chunks, moving.mask
         rewards: list[bytes] = []
         took: list[float] = []
-        last = place + most
+        last = at + most
         now = clock()
         while True:
-            result = step(chunks[place], mask)
+            result = step(chunks[at], mask)
             began, now = now, clock()
             took.append(now - began)
-            if place >= last or now >= until or is_called() or not moving.is_quiet(result):
-                self._last = chunks[place]
+            if at >= last or now >= until or is_called() or not moving.is_quiet(result):
+                self._last = chunks[at]
                 return Stride(result, rewards, took)
             rewards.append(as_bytes(result.rewards))
-            place += 1
+            at += 1
 
     def action(self, row: int) -> Array:
-        """What a row that moved executed last."""
+        """The action that a row executed in the last step, in which it moved."""
         action: Array = self._last[row]
         return action
 
     def observe(self, rows: Array, reads: tuple[str, ...] | None) -> dict[str, Array]:
         """What the policy reads of these rows."""
-        return choose(self.env.observe(rows), reads)
+        return _choose(self.env.observe(rows), reads)
 
     def look(self, rows: Array) -> dict[str, Array]:
-        """All that these rows see, on the host."""
+        """All that these rows see, on the host, whatever the policy reads."""
         return {key: on_host(array) for key, array in self.env.observe(rows).items()}
 
     def states(self, rows: Array) -> Array:
-        """The rows' states, on the host."""
+        """The states of these rows, float64 `[k, S]`, on the host."""
         assert isinstance(self.env, RowSnapshots)
         return on_host(self.env.get_rows(rows)).astype(np.float64)
 
     def prompts(self, rows: Array, tasks: Sequence[TaskInfo]) -> list[str]:
-        """The simulator's own where it has some, else the tasks'."""
+        """The prompts of these rows: the simulator's own where it has some, else the tasks'."""
         ask = getattr(self.env, "prompts", None)
         if ask is None:
             return [task.prompt for task in tasks]
         return [str(text) for text in ask(rows)]
 
     def learn(self, task: str, row: int, reads: tuple[str, ...] | None) -> None:
-        """See once what rows of a task look like."""
+        """Observe a row, once for each task, to know the signature of the task's observations."""
         if task not in self._seen:
-            self._seen[task] = signature_of(first_row(self.observe(np.array([row]), reads)))
+            self._seen[task] = signature(self._see(row, reads))
 
     def signature(self, task: str) -> Signature:
-        """Of a task that was seen."""
+        """The signature of the observations of a task that was learnt."""
         return self._seen[task]
 
     def spec(self, task: TaskInfo, row: int, reads: tuple[str, ...] | None) -> EnvSpec:
-        """What the simulator is, told by one row."""
-        arrays: Observation = first_row(self.observe(np.array([row]), reads))
+        """What the simulator is, by what one row sees."""
+        arrays = self._see(row, reads)
         notes: Any = getattr(self.env, "notes", ())
         return EnvSpec(
             task=task,
             action=self.drive.spec,
-            observations=_specs(arrays),
+            observations=array_specs(arrays),
             cameras=tuple(key for key in sorted(arrays) if is_image(arrays[key])),
             abilities=self.abilities,
             notes=(WAYS[self.env.suspension], *(str(note) for note in notes)),
         )
 
+    def _see(self, row: int, reads: tuple[str, ...] | None) -> Observation:
+        """What the policy reads of one row, on the host."""
+        arrays = self.observe(np.array([row]), reads)
+        return {key: on_host(array[:1])[0] for key, array in arrays.items()}
 
-def _specs(arrays: Mapping[str, Array]) -> dict[str, ArraySpec]:
-    return {
-        key: ArraySpec(shape=array.shape, dtype=array.dtype.str)
-        for key, array in sorted(arrays.items())
-    }
+
+class RowSims:
+    """The simulators of a worker, each built when one of its tasks is first needed. A simulator is
+    known by its index, its rows' `home`; a lane of the worker is a row in each of them."""
+
+    def __init__(self, spec: WorkerSpec, index: int) -> None:
+        self._spec = spec
+        self.suites = Suites(spec.suites, index)
+        self._sims: list[RowSim] = []
+        self._homes: dict[tuple[str, str], int] = {}
+        self.tasks: dict[tuple[str, str], TaskInfo] = {}
+        """The tasks of all simulators, by suite and name."""
+
+    def __len__(self) -> int:
+        return len(self._sims)
+
+    def __getitem__(self, home: int) -> RowSim:
+        return self._sims[home]
+
+    def __iter__(self) -> Iterator[RowSim]:
+        return iter(self._sims)
+
+    @property
+    def share_steps(self) -> bool:
+        """Whether all rows are in one simulator, whose step costs the same for any of them."""
+        return len(self._sims) == 1 and self._sims[0].shares_steps
+
+    def home(self, suite: str, task: str) -> int:
+        """The index of the simulator that has this task; it is built where there is none yet."""
+        home = self._homes.get((suite, task))
+        if home is None:
+            infos = self.suites[suite].tasks()
+            find_task(suite, infos, task)
+            env = self.suites[suite].make_rows(task, self._spec.lanes)
+            home = len(self._sims)
+            self._sims.append(RowSim(env, self._spec.lanes))
+            for name in (task, *env.tasks):
+                self._homes[suite, name] = home
+                self.tasks[suite, name] = find_task(suite, infos, name)
+        return home
+
+    def observe(self, rows: Array, homes: Array) -> dict[str, Array]:
+        """What the policy reads of these rows, which live in these simulators."""
+        first = int(homes[0])
+        if len(self._sims) == 1 or (homes == first).all():
+            return self._sims[first].observe(rows, self._spec.reads)
+        found: dict[str, Array] = {}
+        for home in np.unique(homes).tolist():
+            is_here = homes == home
+            for key, array in self._sims[home].observe(rows[is_here], self._spec.reads).items():
+                part = on_host(array)
+                whole = found.setdefault(key, np.empty((len(rows), *part.shape[1:]), part.dtype))
+                whole[is_here] = part
+        return found
+
+    def close(self) -> None:
+        """Close them all. Twice is safe."""
+        while self._sims:
+            self._sims.pop().env.close()
+
+
+def on_host(value: Any) -> Array:
+    """The values as a numpy array, copied only where they live on a device."""
+    return np.asarray(as_numpy(value))
+
+
+def _choose(arrays: Mapping[str, Array], reads: tuple[str, ...] | None) -> dict[str, Array]:
+    """The keys that the policy reads; None means all."""
+    if reads is None:
+        return dict(arrays)
+    chosen = {}
+    for key in reads:
+        if key == "prompt":
+            continue
+        if key not in arrays:
+            raise ObservationError(
+                f"The observation has no key {key!r}, which the policy reads. It has: "
+                f"{', '.join(sorted(arrays))}."
+            )
+        chosen[key] = arrays[key]
+    return chosen

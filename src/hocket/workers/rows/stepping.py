@@ -10,10 +10,10 @@ seconds from now:
     to step now    holds up the m rows until the step ends:      m (c - w)
     to hold        holds up the n rows until the m have come:    n w
 
-Whatever costs the rows less time in all is done, for each m that may be awaited. So one straggler
+The rule does what costs the rows less time in all, for each m that may be awaited. So one straggler
 is held for a full batch that is about to come, and a thousand rows are never held for one.
 
-Whether rows had better be in step at all is another question, and `Rhythm` answers it. An episode
+Whether rows should be in step at all is another question, which `Rhythm` answers. An episode
 that ends in mid-chunk leaves its row to wait for a batch: half a chunk on average if all rows are
 in one batch, less if there are several at other times. But rows that are out of step wait for each
 other's steps, at every chunk. With a share p of the chunks in which an episode ends, and L seconds
@@ -34,46 +34,62 @@ from math import ceil
 
 from hocket.core.estimates import RunningMedian
 
+# The constants are chosen by hand, on the simulated and the real runs of `docs/batched.md`; no row
+# there shows what each one alone is worth.
 WINDOW = 31
+"""Measurements of which a median is taken."""
 OVERDUE = 0.5
-"""Chunks are awaited no longer once they are late by this share of a step."""
+"""Chunks are awaited no longer once they are late by this share of a step: without it, rows would
+be held for ever where an inference hangs."""
 IMMINENT = 0.03
-"""Chunks are never expected sooner than in this share of a step."""
+"""Chunks are never expected sooner than in this share of a step: what is late already may still
+come at any moment, and is not here yet."""
 STUBBORN = 1.3
-"""Rows that are together, or apart, stay so until the other is better by this factor."""
+"""Rows that are together, or apart, stay so until the other is better by this factor: without it,
+they would part and meet again at every small change of a measurement."""
+LEAST_DOUBT, DOUBT_BY_STEP, DOUBT_BY_SPREAD, MOST_DOUBT = 0.05, 0.02, 1.2, 0.5
+"""How far the end of an inference may miss a boundary between steps, as a share of a step: at least
+5 %, 2 % more for each step that the inference lasts, since steps vary too, and 1.2 times the usual
+spread of the inference; never more than half a step, which is the mean where nothing is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rhythm:
-    """What rows that share a step do over and over: execute a chunk and wait for the next one."""
+    """The cycle of rows that share a step: they execute a chunk and wait for the next one."""
 
     execute_s: float
     """Seconds to execute a whole chunk."""
     infer_s: float
+    """Seconds of an inference."""
     spread_s: float = 0.0
-    """By how much an inference usually takes longer or shorter than that."""
+    """Seconds by which an inference usually takes longer or shorter than `infer_s`."""
     step_s: float
+    """Seconds of one step."""
     ends: float
     """Share of the chunks in which an episode ends."""
 
     @property
     def saved_s(self) -> float:
-        """What a chunk gains on average if rows are out of step, as if in endlessly many batches;
-        nothing where a batch in between would hold up the next."""
+        """Seconds that a chunk gains on average if rows are out of step, in the limit of many
+        batches; 0 where a batch in between would hold up the next."""
         if self.infer_s > self.execute_s / 2:
             return 0.0
         return self.ends * (self.execute_s - self.infer_s**2 / self.execute_s) / 2
 
     @property
     def lost_s(self) -> float:
-        """What a chunk loses then: whoever gets it waits for the end of a step of the others."""
+        """Seconds that a chunk loses then: whoever gets it waits until a step of the others
+        ends."""
         steps = self.infer_s / self.step_s
-        unsure = min(0.5, 0.05 + 0.02 * steps + 1.2 * self.spread_s / self.step_s)
-        return max(ceil(steps - unsure) - steps, unsure) * self.step_s
+        doubt = LEAST_DOUBT + DOUBT_BY_STEP * steps + DOUBT_BY_SPREAD * self.spread_s / self.step_s
+        doubt = min(MOST_DOUBT, doubt)
+        # An inference that lasts just under a whole number of steps ends where a step does, and
+        # loses little; that it does so can be known no better than the doubt.
+        return max(ceil(steps - doubt) - steps, doubt) * self.step_s
 
     def keeps_together(self, *, are_together: bool, gained_s: float = 0.0) -> bool:
-        """Whether all rows should be inferred in one batch. `gained_s` is by how much the cycle
-        is shorter where they are not."""
+        """Whether all rows should be inferred in one batch. The cycle is shorter by `gained_s`
+        where they are not."""
         stubborn = STUBBORN if are_together else 1 / STUBBORN
         return self.saved_s + gained_s < stubborn * self.lost_s
 
@@ -84,7 +100,7 @@ class StepRule:
     def __init__(self) -> None:
         self._cost = RunningMedian(WINDOW)
         self._coming: deque[tuple[float, int]] = deque()
-        """When chunks are expected, and for how many rows; in the order of their inference."""
+        """When chunks are expected and for how many rows, in the order of their inferences."""
 
     @property
     def step_s(self) -> float:
@@ -92,15 +108,15 @@ class StepRule:
         return self._cost.value or 0.0
 
     def stepped(self, seconds: float) -> None:
-        """A step was taken."""
+        """Learn that a step took this long."""
         self._cost.add(seconds)
 
     def expect(self, rows: int, at: float) -> None:
-        """Chunks for so many rows should come at this time."""
+        """Expect chunks for this many rows at this time."""
         self._coming.append((at, rows))
 
     def came(self, rows: int) -> None:
-        """Chunks for so many rows came: those that were expected first."""
+        """Chunks for this many rows came: those that were expected first are expected no more."""
         while rows > 0 and self._coming:
             at, count = self._coming.popleft()
             if count > rows:
@@ -109,11 +125,11 @@ class StepRule:
 
     @property
     def is_expecting(self) -> bool:
-        """Whether any chunks are expected: without them, nobody is held."""
+        """Whether any chunks are expected; without them nobody is held."""
         return bool(self._coming)
 
     def hold_s(self, active: int, now: float) -> float:
-        """Seconds to hold `active` rows that could step now; 0: they step."""
+        """Seconds to hold `active` rows that could step now; 0 means that they step."""
         step_s = self.step_s
         late_at = now - OVERDUE * step_s
         while self._coming and self._coming[0][0] < late_at:

@@ -65,7 +65,7 @@ class Suspendable:
 
     @property
     def rows(self) -> int:
-        """How many there are."""
+        """The number of rows."""
         return self._rows
 
     @property
@@ -82,7 +82,7 @@ class Suspendable:
         self._suspended[read_ids(rows, self._rows)] = False
 
     def reset(self, *args: Any, **kwargs: Any) -> Any:
-        """The simulator's own."""
+        """Reset the simulator; arguments and answer are its own."""
         answer = self._sim.reset(*args, **kwargs)
         if isinstance(answer, tuple) and len(answer) == 2:
             self._seen = answer[0]
@@ -108,13 +108,14 @@ class Suspendable:
         assert self._set is not None
         states = self._get(held)
         try:
-            # A row that will be put back takes the action of one that moves: that is valid.
+            # A row that will be put back takes the action of one that moves, which is valid.
             return self._sim.step(_with_rows(actions, held, actions[mover]))
         finally:
             self._set(held, states)
 
     def _mend(self, answer: Any, held: Array) -> Any:
-        """What came of the suspended rows is what they saw last, and nothing else."""
+        """The answer of a step in which suspended rows show what they saw last, and nothing
+        else."""
         if isinstance(answer, RowSteps) or not isinstance(answer, tuple) or len(answer) != 5:
             return answer
         seen, rewards, terminated, truncated, info = answer

@@ -1,4 +1,4 @@
-"""What a host of many rows knows of each: one array for each fact, one entry for each row."""
+"""What a host of many rows knows about each: one array for each fact, one entry for each row."""
 
 from __future__ import annotations
 
@@ -13,79 +13,84 @@ from hocket.workers.rows.moves import Ended, Moving, as_bytes
 
 NO_LIMIT = np.iinfo(np.int64).max
 _GROW = 2
+"""Room for rewards grows by this factor, so that chunks of ever more steps copy it only rarely."""
 
 
 class RowTable:
     """Attempts, chunks and ends of all rows. Every method works on all of them at once: a step of
-    a thousand rows costs a handful of array operations, and no loop.
+    a thousand rows takes a handful of array operations, and no loop.
 
-    Rows whose chunks came at once are counted together, by one number, until anyone asks for the
-    steps of each or the rows that move are others (`settle`).
+    Most of the time all rows that move got their chunks in one message, and make the same steps. So
+    they are `together`: a step is counted in one number for all of them and its rewards are kept as
+    bytes, instead of five operations on arrays of all rows. `settle` writes that into the arrays;
+    it is called before anyone reads them, and before the set of rows that move changes.
     """
 
     def __init__(self, rows: int, counters: Array | None = None) -> None:
-        """`counters` are told of every row's steps."""
+        """`counters` `[rows]` are kept up to date: each row's steps since the table was made."""
         self.rows = rows
         self.attempt = np.full(rows, -1, np.int64)
-        """Number of the running attempt; -1: none."""
+        """Number of the running attempt; -1 where there is none."""
         self.home = np.zeros(rows, np.int64)
         """Which simulator the row's task is in."""
         self.active = np.zeros(rows, np.bool_)
-        """Has an action to execute. Changed by `load` and `halt` alone."""
+        """Which rows have an action to execute. Only `load` and `halt` change it."""
         self.chunk = np.full(rows, -1, np.int64)
         self.count = np.zeros(rows, np.int64)
         """Actions of the running chunk."""
         self.began = np.zeros(rows, np.float64)
         """When the running chunk came."""
         self.ended = np.zeros(rows, np.float64)
-        """When the last one had ended."""
+        """When the last chunk had ended."""
         self.together = -1
-        """What `done` is for all active rows, where their chunks came at once; else -1."""
+        """Actions that all active rows have executed of their chunks, where these came at once; -1
+        where they did not."""
         self._steps = np.zeros(rows, np.int64)
         self._done = np.zeros(rows, np.int64)
         self._counters = np.zeros(rows, np.int64) if counters is None else counters
         self._ahead = 0
-        """Steps of all active rows that are not yet counted for each of them."""
+        """Steps that were counted for all active rows and not yet for each."""
         self._unsorted: list[bytes] = []
-        """Rewards of all rows in each of these steps."""
+        """For each of these steps, the rewards of all rows, float64."""
         self._moving: Moving | None = None
         self._halted: list[tuple[Array, int, float]] = []
-        """Rows that are active no more, since so many of these steps were made, and when that was;
-        `active` is not yet told of it."""
+        """Rows that have no action any more, though `active` does not say so yet: with the number
+        of these steps that they made, and the time."""
         self._due_in = 0
-        """No active row comes to the end of its chunk in fewer steps."""
+        """Steps until the first active row can come to the end of its chunk: a lower bound."""
         self._is_even = False
-        """All active rows come to the end of their chunks in just so many steps."""
+        """Whether all active rows come to the end of their chunks in just `_due_in` steps."""
         self._limit_in = 0
-        """No running attempt comes to its limit in fewer steps."""
+        """Steps until the first running attempt can come to its limit: a lower bound."""
         self._rewards = np.zeros((1, rows), np.float64)
-        """Of each step of the running chunks: all rows of one step lie side by side."""
+        """The rewards of the running chunks, `[longest, rows]`."""
         self._success: Array | None = None
-        """Of the last step."""
+        """Which rows succeeded at the last step, where the simulator judges."""
         self.wants_final = np.zeros(rows, np.bool_)
         self._limit = np.full(rows, NO_LIMIT, np.int64)
         self._ends_at_success = np.zeros(rows, np.bool_)
         self._judged_last = np.zeros(rows, np.bool_)
+        """Rows of tasks in which only success at the last step counts."""
         self._has_judged_last = False
         self._judged = np.zeros(rows, np.bool_)
         self._is_judging = False
-        """The simulator judged the steps that are not yet counted."""
+        """Whether the simulator judged the steps that are not yet counted for each row."""
         self._won = np.zeros(rows, np.bool_)
 
     @property
     def steps(self) -> Array:
-        """Of each row's attempt."""
+        """Steps of each row's attempt."""
         self.settle()
         return self._steps
 
     @property
     def done(self) -> Array:
-        """Of each row's chunk, the actions that were executed."""
+        """How many actions of its chunk each row has executed."""
         self.settle()
         return self._done
 
     def settle(self) -> None:
-        """Count for each row what was counted for all."""
+        """Count for each row the steps that were counted for all of them at once."""
         ahead = self._ahead
         if ahead:
             self._ahead = 0
@@ -108,19 +113,19 @@ class RowTable:
             self._halted.clear()
 
     def moving(self) -> Moving:
-        """All active rows."""
+        """All active rows of all simulators."""
         if self._moving is None:
             self._moving = Moving(self.active.copy(), int(np.count_nonzero(self.active)))
         return self._moving
 
     def moving_in(self, home: int) -> Moving:
-        """Those of one simulator."""
+        """The active rows of one simulator."""
         self.settle()
         mask = self.active & (self.home == home)
         return Moving(mask, int(np.count_nonzero(mask)))
 
     def halt(self, rows: Array, now: float) -> None:
-        """These rows, which are active, have no action any more."""
+        """Let these rows, which are active, have no action any more."""
         self._halted.append((rows, self._ahead, now))
         if self._moving is None:
             self.settle()
@@ -136,7 +141,7 @@ class RowTable:
         *,
         final: bool,
     ) -> None:
-        """New attempts in these rows, which do not move."""
+        """Begin new attempts in these rows, which are not active."""
         self.attempt[rows] = attempts
         self._steps[rows] = 0
         self._judged[rows] = False
@@ -151,7 +156,7 @@ class RowTable:
         self._has_judged_last = bool(self._judged_last.any())
 
     def load(self, rows: Array, chunks: Sequence[int], counts: Array, now: float) -> None:
-        """These rows have chunks to execute."""
+        """Give these rows chunks to execute."""
         self.settle()
         has_others = bool(np.count_nonzero(self.active))
         self.together = -1 if has_others else 0
@@ -173,19 +178,22 @@ class RowTable:
             grown[:known] = self._rewards
             self._rewards = grown
 
-    def place(self, rows: Array) -> Array | int:
-        """Which of its chunk's actions each of these rows is at, all of which are active."""
+    def action_index(self, rows: Array) -> Array | int:
+        """The index in its chunk of the action that each of these active rows executes next, one
+        number where it is the same for all."""
         return self.done[rows] if self.together < 0 else self.together
 
     @property
     def quiet_steps(self) -> int:
-        """So many steps of rows that are together need only be counted (`passed`), unless the
-        simulator ends an episode by one: no chunk is over before the last, and no limit reached."""
+        """How many steps of rows that are together need only be counted, by `passed`: no chunk ends
+        and no limit is reached in them. (That the simulator ends an episode in one is for the
+        caller to look out for.)"""
         is_plain = self.together >= 0 and not self._has_judged_last
         return min(self._due_in, self._limit_in) - 1 if is_plain else 0
 
     def passed(self, rewards: Sequence[bytes], *, is_judging: bool) -> None:
-        """Rows that are together made some quiet steps, with these rewards of all rows."""
+        """Count some quiet steps of rows that are together, with the rewards of all rows in
+        each."""
         count = len(rewards)
         if not count:
             return
@@ -199,7 +207,7 @@ class RowTable:
         self._limit_in -= count
 
     def judge(self, moving: Moving, result: RowSteps) -> Ended | None:
-        """Count one step of these rows; those whose episodes ended by it, None where none did."""
+        """Count one step of these rows; gives those whose episodes it ended, None where none."""
         self._count(moving, result)
         self._due_in -= 1
         self._limit_in -= 1
@@ -225,11 +233,11 @@ class RowTable:
         return Ended(rows, flags[rows]) if len(rows) else None
 
     def _find_over(self, moving: Moving) -> Array:
-        """Which of these rows have come to their limit."""
+        """A mask of these rows that have come to their limit."""
         steps = self.steps
         over: Array = (steps >= self._limit) & moving.mask
         left = (self._limit - steps)[self.attempt >= 0]
-        left = left[left > 0]  # the others have ended, though it may not be told yet
+        left = left[left > 0]  # The others have ended, though that may not be posted yet.
         self._limit_in = int(left.min()) if len(left) else 0
         return over
 
@@ -258,18 +266,18 @@ class RowTable:
         return None if self._success is None else bool(self._success[row])
 
     def reward(self, row: int) -> float:
-        """Of the last step of a row that moved."""
+        """The reward of the last step of a row, which moved in it."""
         return float(self._rewards[self.done[row] - 1, row])
 
     def recall(self, rows: Array, lacking: Array) -> None:
-        """Chunks of these rows, a mask, end as soon as so many more steps were made."""
+        """Let the chunks of these rows, a mask, end after `lacking` more steps, int `[rows]`."""
         self.count[rows] = np.minimum(self.count, self.done + lacking)[rows]
         self._due_in = 0
         self._is_even = False
 
     def finished(self, moving: Moving, ended: Ended | None) -> Ended | None:
-        """Those of these rows whose chunks have ended, by themselves or with the episode, which
-        `judge` told of; None where none has."""
+        """The rows whose chunks have ended, by themselves or with the episode (`ended`, which
+        `judge` gave); None where none has."""
         if self._due_in > 0:
             return ended
         if self._is_even and ended is None:
@@ -284,19 +292,20 @@ class RowTable:
         rest = left[goes_on]
         if not len(rest):
             return Ended(rows, flags)
-        # Of rows in other simulators nothing was looked at.
+        # Rows of other simulators were not looked at, so nothing is known about the next end.
         self._due_in = int(rest.min()) if moving is self._moving else 0
         return Ended(rows[~goes_on], flags[~goes_on]) if len(rest) < len(rows) else None
 
     def ends(self, rows: Array, flags: Array) -> Array:
-        """All flags `END_*` of these rows, given those of `judge`; 0 where the episode goes on."""
+        """All flags `END_*` of these rows, given the flags of `judge`; 0 where the episode goes
+        on."""
         self.settle()
         judged = self._judged[rows] * END_JUDGED + self._won[rows] * END_SUCCESS
         answer: Array = np.where(flags > 0, flags + judged, 0)
         return answer
 
     def packed_rewards(self, rows: Array) -> bytes:
-        """Of each row's chunk, one after the other."""
+        """The rewards of these rows' chunks, one row after the other, as they travel."""
         done = self.done[rows]
         if not len(rows):
             return b""
