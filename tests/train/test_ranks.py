@@ -20,7 +20,7 @@ from hocket.train.algorithms.ppo import PPO, PPOConfig
 from hocket.train.collect.segments import Segment
 from hocket.train.learner.ranks import Ranks
 from hocket.train.networks.actor import ChunkActor
-from hocket.train.networks.names import ActorConfig
+from hocket.train.networks.policies import ActorConfig
 from support.trajectories import segment
 from train.test_collecting import SHAPES
 
