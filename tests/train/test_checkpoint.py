@@ -183,15 +183,3 @@ def test_a_users_class_is_trained_from_its_weights(tmp_path: Path) -> None:
     )
     saved = json.loads((checkpoint.latest(result.run) / "policy.json").read_text())
     assert saved["network"] == "train.test_checkpoint:OwnActor"
-
-
-def test_settings_that_cannot_be_are_refused() -> None:
-    for change in (
-        {"mode": "async", "max_staleness": 0},
-        {"algo": "grpo", "batch": 20, "group": 8},
-        {"gamma": 1.5},
-        {"lanes": 0},
-        {"env": ()},
-    ):
-        with pytest.raises(ConfigError):
-            settings(**change)
