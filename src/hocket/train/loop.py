@@ -26,12 +26,12 @@ from hocket.train.collect import plan
 from hocket.train.collect.evaluations import holder_of
 from hocket.train.collect.policy import CollectingPolicy, Holding, spec_of
 from hocket.train.config import TrainConfig
-from hocket.train.display import Display
 from hocket.train.learner import checkpoint
-from hocket.train.learner.links import InProcess, LearnerLink, Remote
+from hocket.train.learner.learner import InProcess, LearnerLink
+from hocket.train.learner.process import Remote
 from hocket.train.learner.ranks import Ranks
 from hocket.train.learner.weights import WeightBlock
-from hocket.train.log import Log
+from hocket.train.log import Display, Log
 from hocket.train.networks.building import Description, describe, make_network
 from hocket.train.networks.contract import BASE, Shapes, trainable_parameters
 from hocket.train.trainer import Parts, Trainer
