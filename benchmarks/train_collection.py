@@ -29,7 +29,7 @@ from hocket.train.collect.policy import CollectingPolicy, Holding
 from hocket.train.learner.weights import WeightBlock
 from hocket.train.networks.actor import ChunkActor
 from hocket.train.networks.contract import Shapes, trainable_parameters
-from hocket.train.networks.names import ActorConfig
+from hocket.train.networks.policies import ActorConfig
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 IMAGE, STATE = "observation/image", "observation/state"

@@ -23,7 +23,7 @@ from hocket.train.config import TrainConfig
 from hocket.train.loop import train
 from hocket.train.networks.actor import ChunkActor
 from hocket.train.networks.contract import Evaluated, Shapes, Tensors
-from hocket.train.networks.names import ActorConfig
+from hocket.train.networks.policies import ActorConfig
 from train_envs import STEPS
 
 CHUNK, BATCH, LANES = 4, 8, 2

@@ -27,7 +27,7 @@ from hocket.train.config import TrainConfig
 from hocket.train.loop import train
 from hocket.train.networks.actor import ChunkActor
 from hocket.train.networks.contract import Shapes
-from hocket.train.networks.names import ActorConfig
+from hocket.train.networks.policies import ActorConfig
 
 MAX_STEPS = 100
 CALIBRATION = 16

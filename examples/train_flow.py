@@ -55,7 +55,7 @@ def clone(folder: Path, updates: int) -> None:
     torch.manual_seed(0)
     states, chunks = demonstrations(4)
     description = Description(
-        network="hocket.train.networks.flow:FlowActor", config=SETTINGS, shapes=shapes()
+        network="hocket.train.flow:FlowActor", config=SETTINGS, shapes=shapes()
     )
     network = description.build()
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)

@@ -6,8 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hocket.train.algorithms.advantages import group_advantages, smdp_advantages
-from hocket.train.algorithms.batches import make_rollout
+from hocket.train.algorithms.grpo import group_advantages
+from hocket.train.algorithms.ppo import smdp_advantages
+from hocket.train.algorithms.rollout import make_rollout
 from hocket.train.collect.segments import LayoutError, Segment
 from support.trajectories import LENGTH, segment
 

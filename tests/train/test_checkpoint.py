@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -11,9 +12,9 @@ from hocket.core.data import ArraySpec
 from hocket.errors import ConfigError, RunFolderError
 from hocket.train.learner import checkpoint
 from hocket.train.networks.actor import ChunkActor
-from hocket.train.networks.building import Description
-from hocket.train.networks.contract import Shapes
-from hocket.train.networks.names import ActorConfig
+from hocket.train.networks.building import NETWORKS, Description, describe
+from hocket.train.networks.contract import BASE, Shapes
+from hocket.train.networks.policies import ActorConfig
 from train.test_collecting import SHAPES
 from train.test_training import run, settings
 
@@ -86,6 +87,49 @@ def test_nothing_saved_is_a_pickle(tmp_path: Path) -> None:
     assert kinds <= {".json", ".jsonl", ".yaml", ".safetensors"}
 
 
+SAVED = {
+    "actor": "hocket.train.actor:ChunkActor",
+    "flow": "hocket.train.flow:FlowActor",
+    "residual": "hocket.train.residual:ResidualActor",
+}
+"""What `policy.json` has always called the networks, wherever their classes live."""
+CORRECTING = dataclasses.replace(
+    SHAPES, observations={**SHAPES.observations, BASE: ArraySpec(shape=(4, 2), dtype="float32")}
+)
+
+
+@pytest.mark.parametrize("kind", SAVED)
+def test_networks_are_saved_under_the_names_that_they_have_always_had(kind: str) -> None:
+    base = {"policy": "zero", "residual": True, "policy_config": {"chunk_length": 4}}
+    changes = base if kind == "residual" else {"policy": kind, "policy_config": {}}
+    shapes = CORRECTING if kind == "residual" else SHAPES
+    plain = describe(settings(**changes), shapes).to_plain()
+    assert plain["network"] == SAVED[kind]
+    assert set(NETWORKS) == set(SAVED.values())
+
+
+@pytest.mark.parametrize("kind", SAVED)
+def test_a_policy_of_an_old_run_is_loaded_by_the_name_in_its_file(
+    tmp_path: Path, kind: str
+) -> None:
+    base = {"base": "zero", "base_config": {"chunk_length": 4}} if kind == "residual" else {}
+    shapes = CORRECTING if kind == "residual" else SHAPES
+    plain = {
+        "network": SAVED[kind],
+        "config": {"chunk_length": 4, "hidden": [8]},
+        "shapes": shapes.to_plain(),
+        "replan": None,
+        **base,
+    }
+    network = Description.from_plain(plain).build()
+    weights = {checkpoint.WEIGHTS: network.state_dict()}
+    checkpoint.write_folder(tmp_path / "best", weights, {checkpoint.POLICY: plain})
+    named = {"base": "zero"} if kind == "residual" else {}
+    policy = plugins.build("policies", str(tmp_path / "best"), named)
+    assert policy.spec.chunk_length == 4
+    policy.close()
+
+
 def test_a_users_class_is_imported_only_where_the_user_names_it(tmp_path: Path) -> None:
     name = "train.test_checkpoint:OwnActor"
     description = Description(
@@ -139,15 +183,3 @@ def test_a_users_class_is_trained_from_its_weights(tmp_path: Path) -> None:
     )
     saved = json.loads((checkpoint.latest(result.run) / "policy.json").read_text())
     assert saved["network"] == "train.test_checkpoint:OwnActor"
-
-
-def test_settings_that_cannot_be_are_refused() -> None:
-    for change in (
-        {"mode": "async", "max_staleness": 0},
-        {"algo": "grpo", "batch": 20, "group": 8},
-        {"gamma": 1.5},
-        {"lanes": 0},
-        {"env": ()},
-    ):
-        with pytest.raises(ConfigError):
-            settings(**change)

@@ -12,7 +12,7 @@ from hocket.train.learner.weights import WeightBlock
 from hocket.train.networks.actor import ChunkActor
 from hocket.train.networks.contract import TASK, Acted, Shapes, Tensors, trainable_parameters
 from hocket.train.networks.flow import FlowActor
-from hocket.train.networks.names import ActorConfig, FlowConfig
+from hocket.train.networks.policies import ActorConfig, FlowConfig
 
 SHAPES = Shapes(
     observations={"observation/state": ArraySpec(shape=(3,), dtype="float32")},

@@ -13,14 +13,15 @@ import numpy as np
 import pytest
 import torch
 
-from hocket.train.algorithms.batches import make_rollout
-from hocket.train.algorithms.grpo import GRPO, GRPOConfig
-from hocket.train.algorithms.measures import Measures
-from hocket.train.algorithms.ppo import PPO, PPOConfig
+from hocket.train.algorithms.config import GRPOConfig, PPOConfig
+from hocket.train.algorithms.grpo import GRPO
+from hocket.train.algorithms.losses import Comparison, Measures
+from hocket.train.algorithms.ppo import PPO
+from hocket.train.algorithms.rollout import make_rollout
 from hocket.train.collect.segments import Segment
 from hocket.train.learner.ranks import Ranks
 from hocket.train.networks.actor import ChunkActor
-from hocket.train.networks.names import ActorConfig
+from hocket.train.networks.policies import ActorConfig
 from support.trajectories import segment
 from train.test_collecting import SHAPES
 
@@ -62,11 +63,12 @@ def gradients(algo: str, parts: list[Segment], ranks: Ranks) -> dict[str, torch.
     network = ChunkActor(SHAPES, ActorConfig(chunk_length=4, hidden=(16,)))
     parts = as_if_sampled(network, parts)
     measures = Measures(ranks)
+    how = Comparison(level="chunk", correction="none", truncate=2.0)
     if algo == "ppo":
-        learner = PPO(network, Keep(), PPOConfig(max_grad_norm=1e9), ranks)
+        learner = PPO(network, Keep(), PPOConfig(max_grad_norm=1e9), how, ranks)
         learner.step(learner.prepare(make_rollout(parts), 0), measures, value_only=False)
     else:
-        other = GRPO(network, Keep(), GRPOConfig(max_grad_norm=1e9), ranks)
+        other = GRPO(network, Keep(), GRPOConfig(max_grad_norm=1e9), how, ranks)
         other.step(other.prepare(parts, 0), measures)
     found = {k: p.grad for k, p in network.named_parameters() if p.grad is not None}
     return {**found, "kl": torch.tensor(measures.result()["kl"])}

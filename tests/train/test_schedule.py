@@ -3,7 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hocket.train.learner.schedule import Crossing, linear
+from hocket.train.collect.counts import Crossing
+from hocket.train.learner.learner import linear
 
 
 def test_a_threshold_that_is_jumped_over_fires_once() -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from hocket.train.learner.staging import Staging
+from hocket.train.collect.policy import Staging
 
 CPU = torch.device("cpu")
 

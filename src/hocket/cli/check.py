@@ -56,9 +56,9 @@ def _with_task(config: EvalConfig, task: str | None) -> Sequence[str]:
     """The envs to look at: where a task is named, those that have it."""
     if task is None or len(config.env) == 1:
         return config.env
-    from hocket.runs.assembly import suites_of, tasks_of
+    from hocket.runs.assembly import Assembly
 
-    tasks = tasks_of(config, suites_of(config))
+    tasks = Assembly(config).tasks()
     found = [suite for suite, infos in tasks.items() if task in [info.name for info in infos]]
     if not found:
         names = [info.name for infos in tasks.values() for info in infos]

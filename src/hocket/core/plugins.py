@@ -69,10 +69,10 @@ BUILTIN: Mapping[Kind, Mapping[str, Builtin]] = {
         "openpi": Builtin("hocket.adapters.policies.openpi.policy:OpenPI"),
         "sidecar": Builtin("hocket.adapters.policies.sidecar:Sidecar"),
         "gr00t": Builtin("hocket.adapters.policies.gr00t:Gr00t", "gr00t", ("zmq",)),
-        "actor": Builtin("hocket.train.networks.names:Actor", "train", ("torch", "tensordict")),
-        "flow": Builtin("hocket.train.networks.names:Flow", "train", ("torch", "tensordict")),
+        "actor": Builtin("hocket.train.networks.policies:Actor", "train", ("torch", "tensordict")),
+        "flow": Builtin("hocket.train.networks.policies:Flow", "train", ("torch", "tensordict")),
         "trained": Builtin(
-            "hocket.train.networks.trained:TrainedPolicy", "train", ("torch", "tensordict")
+            "hocket.train.networks.policies:TrainedPolicy", "train", ("torch", "tensordict")
         ),
         "random": Builtin("hocket.adapters.policies.simple:RandomPolicy"),
         "zero": Builtin("hocket.adapters.policies.simple:ZeroPolicy"),

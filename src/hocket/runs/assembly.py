@@ -1,4 +1,14 @@
-"""From an evaluation's configuration to what it needs: suites, tasks, trials, policy, workers."""
+"""The one way from names to a running rollout: suites, tasks, workers, runtime, policy, batches.
+
+    assembly = Assembly(config, config.lanes)
+    policy = assembly.policy()
+    lanes = assembly.count_lanes(policy, trial, episodes)
+    fleet = Fleet(assembly.runtime(), assembly.worker(policy.spec, lanes), FleetConfig(lanes=lanes))
+    inference = assembly.inference(policy)
+    batches = assembly.batches(policy, inference, lanes)
+
+Every verb takes this way, so that whatever one of them can run in, all of them can.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +16,195 @@ import functools
 import json
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
-from hocket.core import plugins
+from hocket.core import machine, plugins
 from hocket.core.contracts.env import Suite
 from hocket.core.contracts.policy import Policy, Replicas, Sessions
 from hocket.core.contracts.runtime import Runtime, WorkerSpec
-from hocket.core.data import PolicySpec, Ref, TaskInfo, Trial
-from hocket.core.plugins import share_settings
+from hocket.core.data import EnvSpec, PolicySpec, Ref, TaskInfo, Trial
 from hocket.engine.batches import HANDLING_ROW_S, HANDLING_S, BatchConfig, Batches
 from hocket.engine.inference import Inference
 from hocket.engine.scheduler import Scheduler, SchedulerConfig
-from hocket.errors import ConfigError, PolicyError, UsageError
-from hocket.runs.config import EvalConfig
+from hocket.errors import PolicyError, UsageError
+from hocket.runs.probe import probe
+from hocket.runs.subject import Subject
 from hocket.workers.fleet import Fleet, FleetConfig
 from hocket.workers.suites import has_rows
+
+ROWS = 256
+"""Rows of a batched simulator where the user does not say. Chosen by hand: enough for a GPU's step
+to be shared by many, few enough for any machine; docs/batched.md has the throughput of others."""
+_DESCRIBE_S = 300.0
+
+
+class Assembly:
+    """What a subject needs in order to run. Nothing is built before it is asked for; the settings
+    of envs are checked at once."""
+
+    def __init__(self, subject: Subject, lanes: int | Literal["auto"] = "auto") -> None:
+        """`lanes` is what the user asked for: one lane runs in this process."""
+        self.subject = subject
+        self._lanes = lanes
+        shares = plugins.share_settings("envs", subject.env, subject.env_config)
+        self.suites = {name: Ref(name=name, config=shares[name]) for name in subject.env}
+
+    @functools.cached_property
+    def is_batched(self) -> bool:
+        """Whether the lanes are rows of a batched simulator."""
+        return any(has_rows(name) for name in self.subject.env)
+
+    # -- envs ----------------------------------------------------------------------------------
+
+    def tasks(self) -> dict[str, Sequence[TaskInfo]]:
+        """The tasks of each suite; a worker is asked where only the simulator knows."""
+        return {suite: self.tasks_of(suite) for suite in self.suites}
+
+    def tasks_of(self, suite: str) -> Sequence[TaskInfo]:
+        """The tasks of one suite."""
+        python = self.subject.env_python
+        if python is not None:
+            examine_python(python)
+        adapter = plugins.find("envs", suite)
+        if adapter.takes_argument and not getattr(adapter.build, "tasks_need_simulator", False):
+            settings = plugins.configure(adapter, self.suites[suite].config)
+            found: Suite = adapter.build(adapter.argument, settings)
+            return found.tasks()
+        spec = WorkerSpec(suites=self.suites, python=python)
+        with Fleet(self.runtime(), spec, FleetConfig(lanes=1)) as fleet:
+            return fleet.describe(suite, timeout_s=_DESCRIBE_S)
+
+    def require_envs(self) -> None:
+        """Raise where an env's library or its data is not at hand, rather than in each worker."""
+        python = self.subject.env_python
+        for name in self.subject.env:
+            if python is None:
+                plugins.require_extra("envs", name)
+            else:
+                missing = functools.partial(examine_python, python)
+                plugins.require_extra("envs", name, missing=missing, python=python)
+            adapter = plugins.find("envs", name)
+            require_data = getattr(adapter.build, "require_data", None)
+            if require_data is not None:
+                require_data(adapter.argument)
+
+    # -- workers -------------------------------------------------------------------------------
+
+    def runtime(self, *, apart: bool = False) -> Runtime:
+        """The runtime that the subject names. `auto` runs one lane that was asked for here, where
+        `breakpoint()` works, and so all rows of a batched simulator, which may share a device with
+        the policy; all others run in processes, and so does whatever shall stay `apart`."""
+        name = self.subject.runtime
+        if name == "auto":
+            is_here = not apart and (self.is_batched or self._lanes == 1)
+            name = "inline" if is_here and self.subject.env_python is None else "local"
+        built: Runtime = plugins.build("runtimes", name)
+        return built
+
+    def worker(self, spec: PolicySpec | None = None, lanes: int = 1) -> WorkerSpec:
+        """What workers must know for a policy of this spec; without one they observe everything. A
+        worker hosts one lane, or all `lanes` rows of a batched simulator."""
+        return WorkerSpec(
+            suites=self.suites,
+            lanes=lanes if self.is_batched else 1,
+            reads=None if spec is None or spec.inputs is None else tuple(spec.inputs),
+            cameras=None if spec is None else spec.cameras,
+            history=1 if spec is None else spec.history,
+            python=self.subject.env_python,
+        )
+
+    def count_lanes(
+        self,
+        policy: Policy,
+        trial: Trial,
+        episodes: int,
+        *,
+        replan: int | None = None,
+        fits: Callable[[EnvSpec], None] = lambda _: None,
+    ) -> int:
+        """The lanes that the user asked for. `auto` takes as many as saturate the scarcer of cores
+        and policy, by the first chunk of `trial`, and never more than there are episodes."""
+        if self._lanes != "auto":
+            return self._lanes
+        if self.is_batched:
+            return min(ROWS, episodes)
+        worker = self.worker(policy.spec)
+        seen = probe(self.runtime(), worker, policy, trial, replan=replan, fits=fits)
+        return seen.lanes(
+            cores=machine.cores(),
+            memory=machine.memory_bytes(),
+            trials=episodes,
+            policy=policy,
+        )
+
+    def cores(self, lanes: int) -> int:
+        """Cores that lanes compete for. Rows share each step: none slows another down."""
+        return lanes if self.is_batched else machine.cores()
+
+    # -- policy --------------------------------------------------------------------------------
+
+    def policy(self) -> Policy:
+        """The policy, in an interpreter of its own where the subject names one."""
+        subject = self.subject
+        name, settings = subject.policy, subject.policy_config
+        if subject.policy_python is not None:
+            name = f"sidecar:{name}"
+            settings = {"python": subject.policy_python, "config": dict(settings)}
+        return require_policy(plugins.build("policies", name, settings), subject.policy)
+
+    def inference(self, policy: Policy) -> Inference:
+        """Threads for the policy, or for its copies on the devices that the subject names. Chunks
+        carry the name of the copy that made them."""
+        name, devices = self.subject.policy, self.subject.policy_devices
+        if not devices:
+            return Inference([policy], [name])
+        if not isinstance(policy, Replicas):
+            raise UsageError(
+                f"Policy {name!r} cannot stand on several devices; leave out --policy-devices."
+            )
+        if isinstance(policy, Sessions) and len(devices) > 1:
+            raise UsageError(
+                f"Policy {name!r} keeps state for each episode, which one copy of it alone would "
+                "know: name one device in --policy-devices."
+            )
+        return Inference(policy.replicas(devices), devices)
+
+    def batches(
+        self,
+        policy: Policy,
+        inference: Inference,
+        lanes: int,
+        config: BatchConfig | None = None,
+    ) -> Batches:
+        """The scheduler for this policy and so many lanes, joined with the policy's threads."""
+        settings = SchedulerConfig(
+            cores=self.cores(lanes),
+            max_batch=policy.spec.max_batch,
+            concurrency=inference.concurrency,
+            handling_s=HANDLING_S,
+            handling_row_s=HANDLING_ROW_S,
+        )
+        return Batches(policy, inference, Scheduler(settings), config or BatchConfig())
+
+
+def require_policy(policy: Any, name: str) -> Policy:
+    """The object itself, where it has the outline of a policy; an error says what it lacks."""
+    spec = getattr(policy, "spec", None)
+    lacks = [] if isinstance(spec, PolicySpec) else ["`spec`, a hocket.PolicySpec"]
+    lacks += [
+        f"the method `{method}`"
+        for method in ("infer(batch)", "close()")
+        if not callable(getattr(policy, method.partition("(")[0], None))
+    ]
+    if lacks:
+        raise PolicyError(
+            f"{name!r} is no policy: {type(policy).__name__!r} lacks {' and '.join(lacks)}. "
+            "hocket.testing.check_policy(policy) tests the whole contract."
+        )
+    found: Policy = policy
+    return found
+
 
 _EXAMINE = """
 import importlib.util, json, sys
@@ -56,164 +239,3 @@ def examine_python(python: str, *wanted: str) -> list[str]:
             f"{' '.join(needed)}"
         )
     return [name for name in wanted if name in missing]
-
-
-def suites_of(config: EvalConfig) -> dict[str, Ref]:
-    """Each env's name and settings, checked against its adapter."""
-    shares = share_settings("envs", config.env, config.env_config)
-    return {name: Ref(name=name, config=shares[name]) for name in config.env}
-
-
-def tasks_of(config: EvalConfig, suites: Mapping[str, Ref]) -> dict[str, Sequence[TaskInfo]]:
-    """The tasks of each suite; a worker is asked where only the simulator knows."""
-    if config.env_python is not None:
-        examine_python(config.env_python)
-    tasks: dict[str, Sequence[TaskInfo]] = {}
-    for name, ref in suites.items():
-        adapter = plugins.find("envs", name)
-        if not adapter.takes_argument or getattr(adapter.build, "tasks_need_simulator", False):
-            tasks[name] = _ask_worker(config, suites, name)
-            continue
-        suite: Suite = adapter.build(adapter.argument, plugins.configure(adapter, ref.config))
-        tasks[name] = suite.tasks()
-    return tasks
-
-
-def require_envs(config: EvalConfig) -> None:
-    """Raise where an env's library or its data is not at hand, rather than in each worker."""
-    python = config.env_python
-    for name in config.env:
-        if python is None:
-            plugins.require_extra("envs", name)
-        else:
-            missing = functools.partial(examine_python, python)
-            plugins.require_extra("envs", name, missing=missing, python=python)
-        adapter = plugins.find("envs", name)
-        require_data = getattr(adapter.build, "require_data", None)
-        if require_data is not None:
-            require_data(adapter.argument)
-
-
-def plan_trials(config: EvalConfig) -> list[Trial]:
-    """Every trial of the evaluation: seed by seed, all tasks of a seed before the next seed."""
-    tasks = tasks_of(config, suites_of(config))
-    return [
-        Trial(suite=suite, task=task.name, seed=config.seed + episode)
-        for episode in range(config.episodes)
-        for suite, infos in tasks.items()
-        for task in infos
-    ]
-
-
-def build_policy(config: EvalConfig) -> Policy:
-    """The policy that the configuration names, in an interpreter of its own where it names one."""
-    name, settings = config.policy, config.policy_config
-    if config.policy_python is not None:
-        name = f"sidecar:{name}"
-        settings = {"python": config.policy_python, "config": dict(settings)}
-    return require_policy(plugins.build("policies", name, settings), config.policy)
-
-
-def require_policy(policy: Any, name: str) -> Policy:
-    """The object itself, where it keeps the outline of the contract."""
-    spec = getattr(policy, "spec", None)
-    lacks = [] if isinstance(spec, PolicySpec) else ["`spec`, a hocket.PolicySpec"]
-    lacks += [
-        f"the method `{method}`"
-        for method in ("infer(batch)", "close()")
-        if not callable(getattr(policy, method.partition("(")[0], None))
-    ]
-    if lacks:
-        raise PolicyError(
-            f"{name!r} is no policy: {type(policy).__name__!r} lacks {' and '.join(lacks)}. "
-            "hocket.testing.check_policy(policy) tests the whole contract."
-        )
-    found: Policy = policy
-    return found
-
-
-def worker_spec(config: EvalConfig, suites: Mapping[str, Ref], policy: Policy) -> WorkerSpec:
-    """What workers must know for this policy."""
-    spec = policy.spec
-    return WorkerSpec(
-        suites=suites,
-        reads=None if spec.inputs is None else tuple(spec.inputs),
-        cameras=spec.cameras,
-        history=spec.history,
-        python=config.env_python,
-    )
-
-
-def is_batched(config: EvalConfig) -> bool:
-    """Whether the lanes of the run are rows of a batched simulator."""
-    return any(has_rows(name) for name in config.env)
-
-
-def build_runtime(config: EvalConfig) -> Runtime:
-    """One lane that was asked for runs here, where `breakpoint()` works, and so do all rows of a
-    batched simulator, which may share a device with the policy; all others run in workers."""
-    is_inline = config.lanes == 1 and config.env_python is None
-    if is_batched(config):
-        if config.env_python is not None:
-            raise UsageError(
-                "A batched simulator runs in hocket's own process: leave out --env-python and run "
-                "hocket itself with that interpreter."
-            )
-        is_inline = True
-    built: Runtime = plugins.build("runtimes", "inline" if is_inline else "local")
-    return built
-
-
-def refuse_long_replan(config: EvalConfig, policy: Policy) -> None:
-    """Raise where more actions are to be executed than a chunk has."""
-    length = policy.spec.chunk_length
-    if config.replan is not None and 0 < length < config.replan:
-        raise ConfigError(
-            f"replan is {config.replan}, but a chunk of policy {config.policy!r} has only {length} "
-            f"actions. Choose at most {length}."
-        )
-
-
-def build_batches(config: EvalConfig, policy: Policy, inference: Inference, cores: int) -> Batches:
-    """The scheduler for this policy, joined with its threads."""
-    settings = SchedulerConfig(
-        cores=cores,
-        max_batch=policy.spec.max_batch,
-        concurrency=inference.concurrency,
-        handling_s=HANDLING_S,
-        handling_row_s=HANDLING_ROW_S,
-    )
-    return Batches(policy, inference, Scheduler(settings), BatchConfig(pad=config.exact))
-
-
-def replicas_of(config: EvalConfig, policy: Policy) -> list[tuple[Policy, str]]:
-    """The policy, or its copies on the named devices, each with a name for its chunks."""
-    if not config.policy_devices:
-        return [(policy, config.policy)]
-    if not isinstance(policy, Replicas):
-        raise UsageError(
-            f"Policy {config.policy!r} cannot stand on several devices; leave out --policy-devices."
-        )
-    if isinstance(policy, Sessions) and len(config.policy_devices) > 1:
-        raise UsageError(
-            f"Policy {config.policy!r} keeps state for each episode, which one copy of it alone "
-            "would know: name one device in --policy-devices."
-        )
-    replicas = policy.replicas(config.policy_devices)
-    return list(zip(replicas, config.policy_devices, strict=True))
-
-
-def fleet_config(config: EvalConfig, lanes: int) -> FleetConfig:
-    """How the workers of so many lanes are watched."""
-    return FleetConfig(
-        lanes=lanes,
-        step_timeout_s=config.step_timeout_s,
-        worker_memory=config.worker_memory,
-        recycle_after=config.recycle_after,
-    )
-
-
-def _ask_worker(config: EvalConfig, suites: Mapping[str, Ref], name: str) -> Sequence[TaskInfo]:
-    spec = WorkerSpec(suites=suites, python=config.env_python)
-    with Fleet(build_runtime(config), spec, FleetConfig(lanes=1)) as fleet:
-        return fleet.describe(name, timeout_s=300.0)

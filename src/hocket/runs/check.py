@@ -147,11 +147,12 @@ def run_check(
     config: EvalConfig, *, suite: str | None = None, task: str | None = None
 ) -> CheckResult:
     """Run the first chunk of one task (the first, by default) and keep what the policy saw."""
-    from hocket.runs.assembly import build_policy, suites_of, tasks_of, worker_spec
+    from hocket.runs.assembly import Assembly
 
-    suites = suites_of(config)
     suite = suite or config.env[0]
-    names = [info.name for info in tasks_of(config, {suite: suites[suite]})[suite]]
+    shares = plugins.share_settings("envs", config.env, config.env_config)
+    assembly = Assembly(replace(config, env=(suite,), env_config=shares[suite]), lanes=1)
+    names = [info.name for info in assembly.tasks_of(suite)]
     if task is not None and task not in names:
         raise UnknownNameError(
             f"{suite!r} has no task {task!r}.{did_you_mean(task, names)} It has: "
@@ -159,12 +160,12 @@ def run_check(
         )
     trial = Trial(suite=suite, task=task or names[0], seed=config.seed)
     with contextlib.ExitStack() as stack:
-        policy = build_policy(config)
+        policy = assembly.policy()
         stack.callback(policy.close)
-        runtime: Runtime = plugins.build("runtimes", "local" if config.env_python else "inline")
+        runtime = assembly.runtime()
         stack.callback(runtime.close)
         witness = _Witness(policy)
-        worker = worker_spec(config, {suite: suites[suite]}, policy)
+        worker = assembly.worker(policy.spec)
         timing, errors = None, []
         try:
             timing = probe(runtime, worker, witness, trial, replan=config.replan)

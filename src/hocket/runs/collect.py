@@ -20,7 +20,7 @@ from hocket.core.plugins import did_you_mean
 from hocket.engine.trials import Task
 from hocket.errors import ConfigError, HocketError, UsageError
 from hocket.records.folder import RunFolder
-from hocket.runs.assembly import build_policy
+from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
 from hocket.runs.export.chosen import Choice
 from hocket.runs.export.exporting import FORMATS, ExportConfig, export_run
@@ -98,7 +98,7 @@ def collect(
     folder = run_folder(out, config.to)
     if config.to != RUN:
         refuse_existing(out.absolute())
-    own = None if policy is not None else build_policy(config.run)
+    own = None if policy is not None else Assembly(config.run).policy()
     try:
         trials = _run_all(config, folder, policy or own, readers)
     finally:

@@ -11,9 +11,9 @@ from hocket.core.contracts.policy import Policy
 from hocket.core.contracts.recorder import Reader
 from hocket.errors import UsageError
 from hocket.results.report import Report
-from hocket.runs.assembly import plan_trials, require_policy
+from hocket.runs.assembly import require_policy
 from hocket.runs.config import EvalConfig
-from hocket.runs.run import Run
+from hocket.runs.run import Run, plan_trials
 
 __all__ = ["EvalConfig", "evaluate", "plan_trials", "resume", "run_evaluation"]
 

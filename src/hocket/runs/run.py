@@ -11,17 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from hocket import __version__
-from hocket.core import machine
 from hocket.core.contracts.policy import Policy
 from hocket.core.contracts.recorder import Reader
-from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import EnvSpec, Episode, Trial
 from hocket.core.events import Event, Noted, SpecLearned
+from hocket.engine.batches import BatchConfig
 from hocket.engine.chunk_rules import make_rule
-from hocket.engine.inference import Inference
 from hocket.engine.loop import Engine, EngineConfig
 from hocket.engine.trials import TrialQueue
 from hocket.errors import (
+    ConfigError,
     MissingExtraError,
     RunFolderError,
     SpecMismatchError,
@@ -35,30 +34,15 @@ from hocket.records.video.selection import Wish
 from hocket.results.page.report_page import write_report_page
 from hocket.results.report import Report, Throughput
 from hocket.results.tally import Tally
-from hocket.runs.assembly import (
-    build_batches,
-    build_policy,
-    build_runtime,
-    examine_python,
-    fleet_config,
-    is_batched,
-    plan_trials,
-    refuse_long_replan,
-    replicas_of,
-    require_envs,
-    suites_of,
-    worker_spec,
-)
+from hocket.runs.assembly import Assembly, examine_python
 from hocket.runs.check import check_specs
 from hocket.runs.config import EvalConfig
 from hocket.runs.early_stop import Decider, paired_with, rounds_of, sequential_test
-from hocket.runs.probe import probe
 from hocket.runs.video import InLineCost, film_wanted, orders_of, require_encoders, sinks_of
+from hocket.workers.fleet import FleetConfig
 from hocket.workers.fleets import Fleets
 
 _DEFAULT_VIDEO = EvalConfig.__dataclass_fields__["video"].default
-_ROWS = 256
-"""Rows of a batched simulator where the user does not say."""
 
 
 class Run:
@@ -69,6 +53,7 @@ class Run:
         self, config: EvalConfig, trials: Sequence[Trial], ledger: Ledger | None = None
     ) -> None:
         self.config = config
+        self.assembly = Assembly(config, config.lanes)
         self.trials = list(trials)
         self._ledger = ledger
         self.decider = _decider(config)
@@ -80,9 +65,8 @@ class Run:
     @classmethod
     def new(cls, config: EvalConfig, folder: Path | None) -> Run:
         """Plan a run; its folder, where it gets one, must not hold a run yet."""
-        suites_of(config)
         trials = plan_trials(config)
-        require_envs(config)
+        Assembly(config, config.lanes).require_envs()
         if config.until == "decided":
             # Only the first round is planned; the decider plans the others while it needs them.
             trials = rounds_of(trials)[0]
@@ -151,13 +135,16 @@ class Run:
             self._footage = _filmable(self.config, readers)
         with contextlib.ExitStack() as stack:
             if policy is None:
-                policy = build_policy(self.config)
+                policy = self.assembly.policy()
                 stack.callback(policy.close)
-            refuse_long_replan(self.config, policy)
-            worker = worker_spec(self.config, suites_of(self.config), policy)
-            lanes = self._count_lanes(worker, policy)
-            if is_batched(self.config):
-                worker = replace(worker, lanes=lanes)
+            _refuse_long_replan(self.config, policy)
+            lanes = self.assembly.count_lanes(
+                policy,
+                self.remaining[0],
+                len(self.remaining),
+                replan=self.config.replan,
+                fits=_refuse_misfits(policy),
+            )
             exactness = policy.spec.exactness(padded=self.config.exact)
             if self.folder is not None:
                 about = {**run_config.about_this_run(), "exactness": exactness, "lanes": lanes}
@@ -165,7 +152,7 @@ class Run:
                 readers = (*readers, _Suspensions(self.folder, self.config, about))
             if fleets is None:
                 fleets = stack.enter_context(Fleets())
-            tally = self._roll(policy, worker, lanes, readers, fleets, check=check)
+            tally = self._roll(policy, lanes, readers, fleets, check=check)
         report = Report.build(
             config=self.config.to_plain(),
             exactness=exactness,
@@ -181,27 +168,17 @@ class Run:
             write_report_page(self.folder)
         return report
 
-    def _count_lanes(self, worker: WorkerSpec, policy: Policy) -> int:
-        if self.config.lanes != "auto":
-            return self.config.lanes
-        if is_batched(self.config):
-            return min(_ROWS, len(self.remaining))
-        return _auto_lanes(self.config, worker, policy, self.remaining)
-
     def _roll(
         self,
         policy: Policy,
-        worker: WorkerSpec,
         lanes: int,
         readers: Sequence[Reader],
         fleets: Fleets,
         *,
         check: bool,
     ) -> Tally:
-        config, cores = self.config, machine.cores()
-        if is_batched(config):
-            # Rows share each step and do not compete for cores: none slows another down.
-            cores = lanes
+        config, assembly = self.config, self.assembly
+        worker = assembly.worker(policy.spec, lanes)
         orders = orders_of(self._footage, self.trials)
         in_line = InLineCost(orders)
         if self._ledger is not None:
@@ -211,15 +188,14 @@ class Run:
             readers = (self._ledger, *readers, in_line)
         if self.decider is not None:
             readers = (*readers, self.decider)
-        replicas = replicas_of(config, policy)
-        inference = Inference([p for p, _ in replicas], [name for _, name in replicas])
+        inference = assembly.inference(policy)
         tally = Tally(inference.concurrency)
-        fleet = fleets.lend(lambda: build_runtime(config), worker, fleet_config(config, lanes))
+        fleet = fleets.lend(assembly.runtime, worker, _watching(config, lanes))
         with contextlib.closing(inference):
             engine = Engine(
                 fleet=fleet,
                 inference=inference,
-                batches=build_batches(config, policy, inference, cores),
+                batches=assembly.batches(policy, inference, lanes, BatchConfig(pad=config.exact)),
                 make_rule=make_rule(config.replan or policy.spec.replan, config.ensemble),
                 config=EngineConfig(retries=config.retries, max_steps=config.max_steps),
                 readers=(tally, *readers),
@@ -237,7 +213,7 @@ class Run:
                 planned=self.trials,
                 done=self._done,
                 attempts=self._ledger.next_attempts() if self._ledger else {},
-                cores=cores,
+                cores=assembly.cores(lanes),
             )
         if in_line.note is not None:
             _tell(readers, Noted(text=in_line.note))
@@ -375,16 +351,30 @@ def _refuse_misfits(policy: Policy) -> Callable[[EnvSpec], None]:
     return fits
 
 
-def _auto_lanes(
-    config: EvalConfig, worker: WorkerSpec, policy: Policy, trials: Sequence[Trial]
-) -> int:
-    if is_batched(config):
-        return min(_ROWS, len(trials))
-    fits = _refuse_misfits(policy)
-    seen = probe(build_runtime(config), worker, policy, trials[0], replan=config.replan, fits=fits)
-    return seen.lanes(
-        cores=machine.cores(),
-        memory=machine.memory_bytes(),
-        trials=len(trials),
-        policy=policy,
+def _refuse_long_replan(config: EvalConfig, policy: Policy) -> None:
+    length = policy.spec.chunk_length
+    if config.replan is not None and 0 < length < config.replan:
+        raise ConfigError(
+            f"replan is {config.replan}, but a chunk of policy {config.policy!r} has only {length} "
+            f"actions. Choose at most {length}."
+        )
+
+
+def _watching(config: EvalConfig, lanes: int) -> FleetConfig:
+    return FleetConfig(
+        lanes=lanes,
+        step_timeout_s=config.step_timeout_s,
+        worker_memory=config.worker_memory,
+        recycle_after=config.recycle_after,
     )
+
+
+def plan_trials(config: EvalConfig) -> list[Trial]:
+    """Every trial of the evaluation: seed by seed, all tasks of a seed before the next seed."""
+    tasks = Assembly(config, config.lanes).tasks()
+    return [
+        Trial(suite=suite, task=task.name, seed=config.seed + episode)
+        for episode in range(config.episodes)
+        for suite, infos in tasks.items()
+        for task in infos
+    ]

@@ -23,8 +23,8 @@ class Subject:
     use that.
     """
 
-    noun: ClassVar[str] = "run"
-    """What messages call such a configuration."""
+    noun: ClassVar[str] = "A run"
+    """What messages call whoever has such a configuration."""
 
     env: tuple[str, ...]
     """What to run in: metaworld:mt10 (a suite), metaworld:reach-v3 (one task), gym:ANY-ID, or your
@@ -71,7 +71,7 @@ class Subject:
         for key in plain:
             if key not in known:
                 raise ConfigError(
-                    f"A {cls.noun} has no setting {key!r}.{plugins.did_you_mean(key, known)}"
+                    f"{cls.noun} has no setting {key!r}.{plugins.did_you_mean(key, known)}"
                 )
         values = dict(plain)
         for key in ("env", "policy_devices"):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hocket.core import machine, plugins
-from hocket.core.contracts.runtime import Runtime, WorkerSpec
 from hocket.core.data import Episode, Outcome, Ref, Trial
 from hocket.core.events import ChunksExecuted, EpisodeFilmed, Event, Noted, SpecLearned
 from hocket.records.folder import TEMPORARY, RunFolder
@@ -16,7 +15,7 @@ from hocket.records.video.encoder import Quality, require_encoder
 from hocket.records.video.rerender import Filmed, Job, RenderingConfig, film
 from hocket.records.video.selection import Orders, Wish, is_filmed_later, restored
 from hocket.records.video.sink import file_name, videos_in
-from hocket.runs.assembly import suites_of
+from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
 
 
@@ -103,13 +102,9 @@ def shoot(
     """Film episodes of a run, in workers with the run's own envs."""
     if not jobs:
         return []
-    spec = WorkerSpec(
-        suites=suites_of(run),
-        sinks=(_video_sink(config),),
-        folder=str(folder.root),
-        python=run.env_python,
-    )
-    runtime: Runtime = plugins.build("runtimes", "local")
+    assembly = Assembly(run)
+    spec = replace(assembly.worker(), sinks=(_video_sink(config),), folder=str(folder.root))
+    runtime = assembly.runtime(apart=True)
     workers = RenderingConfig(
         workers=config.workers or machine.cores(), frame_timeout_s=run.step_timeout_s
     )
@@ -125,7 +120,7 @@ def film_wanted(
 ) -> None:
     """Film what a run's configuration asks for and is not there yet. What cannot be filmed is
     told; a run is no worse for it. Of simulators that only have rows, nobody expects a film."""
-    if any(_has_rows_alone(ref.name) for ref in suites_of(run).values()):
+    if any(_has_rows_alone(name) for name in run.env):
         return
     wanted: list[tuple[FilmConfig, list[Episode]]] = [
         (

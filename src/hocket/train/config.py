@@ -1,103 +1,111 @@
-"""Everything that a training run is; saved with it, and enough to run it again."""
+"""Everything that a training run is, as one value."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
-from hocket.core.plugins import did_you_mean
 from hocket.errors import ConfigError
-
-_AT_LEAST = {
-    "steps": 1,
-    "batch": 1,
-    "group": 2,
-    "epochs": 1,
-    "minibatches": 1,
-    "max_staleness": 0,
-    "segment_chunks": 0,
-    "eval_every": 0,
-    "eval_episodes": 1,
-    "checkpoint_every": 0,
-    "retries": 0,
-    "threads": 1,
-    "value_only": 0,
-}
-_SHARES = ("gamma", "lam", "clip", "clip_high")
+from hocket.runs.subject import Subject
+from hocket.train.algorithms.config import (
+    Correction,
+    GRPOConfig,
+    PPOConfig,
+    check_at_least,
+)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainConfig:
-    """A training run. Flags have the same names and say what each means."""
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig(GRPOConfig, PPOConfig, Subject):
+    """Everything that a training run is; saved with it, and enough to run it again.
 
-    env: tuple[str, ...]
-    policy: str
+    The settings of the algorithms are inherited from their owners, so that the command line and
+    `run.yaml` are flat. Those of the algorithm that does not run have no effect.
+    """
+
+    noun: ClassVar[str] = "Training"
+
     algo: Literal["ppo", "grpo"] = "ppo"
+    """ppo learns from every episode, with a critic; grpo from groups of episodes that began in the
+    same state and ended differently."""
     mode: Literal["sync", "async"] = "sync"
+    """sync collects, then learns, and is reproducible from its seed; async does both at once, in
+    two processes."""
     steps: int = 200_000
+    """Env steps of training; evaluations are not counted."""
     minutes: float | None = None
+    """Stop after this long, even with steps left."""
     stop_at: float | None = None
+    """Stop once an evaluation is this good: a share of successes, or a return."""
     seed: int = 0
+    """First seed. A trial's start state and noise come from its task and seed alone, so the same
+    seed gives the same trials on any machine and with any number of lanes."""
     lanes: int | Literal["auto"] = "auto"
+    """Episodes that run at once, each in a process of its own; 1 runs in this process. auto takes
+    as many as keep the cores busy."""
     batch: int = 32
+    """Episodes to learn from in each update."""
     replan: int | None = None
+    """Execute only the first K actions of each chunk."""
     reward: Literal["success", "env"] = "success"
+    """success gives 1 at the step that ends an episode with success; env takes the env's own."""
     max_steps: int | None = None
+    """End episodes after N control steps (truncated), instead of each task's own limit."""
 
-    lr: float = 3e-4
-    lr_end: float | None = None
-    epochs: int = 6
-    minibatches: int = 4
-    gamma: float = 0.995
-    lam: float = 0.99
-    clip: float = 0.2
-    clip_high: float | None = None
-    clip_value: float | None = None
-    value_weight: float = 0.5
-    value_only: int = 1
-    entropy: float = 0.0
-    target_kl: float | None = 0.2
-    max_grad_norm: float = 1.0
-    ratio: Literal["chunk", "action"] | None = None
     std: float | None = None
+    """Spread of actions at the start; the default is the policy's own."""
     residual: bool = False
+    """Leave the policy as it is and train a correction of its actions: for policies that tell no
+    probabilities, such as servers."""
     residual_scale: float = 0.2
-
-    group: int = 8
-    pin_version: bool = False
-    kl_weight: float = 0.0
+    """How far the correction may move an action, roughly."""
+    weights: str = ""
+    """Begin with these weights (.safetensors) of a class of your own."""
 
     max_staleness: int = 2
-    correction: Literal["none", "decoupled", "interpolated", "tis"] | None = None
-    truncate: float = 2.0
+    """Versions that data may be behind the weights in async mode."""
     segment_chunks: int = 0
+    """Learn from stretches of so many chunks before an episode ends, for ppo and long episodes; 0
+    learns from whole episodes."""
 
     eval_every: int = 20_000
+    """Env steps between evaluations; 0 for none."""
     eval_episodes: int = 20
+    """Trials of each task in an evaluation: always the same, deterministic."""
     eval_seed: int = 0
+    """Seed of the first of them; training uses others."""
     checkpoint_every: int = 20_000
+    """Env steps between checkpoints; 0 for one at the end only."""
     tracker: Literal["none", "wandb", "trackio"] = "none"
-    weights: str = ""
+    """Log there too; TensorBoard files are always written."""
+
     device: str = "cpu"
+    """Where learning happens."""
     collect_device: str = "cpu"
+    """Where the policy acts."""
     threads: int = 1
+    """CPU threads of each process that uses torch. With one, sync mode is reproducible bit by
+    bit."""
     retries: int = 2
+    """Further attempts at an episode whose env crashed, hung or raised."""
     step_timeout_s: float = 60.0
-    env_python: str | None = None
-    policy_python: str | None = None
-    env_config: Mapping[str, Any] = field(default_factory=dict)
-    policy_config: Mapping[str, Any] = field(default_factory=dict)
+    """A worker that makes no step for this long hangs, and is replaced."""
 
     def __post_init__(self) -> None:
-        for name, low in _AT_LEAST.items():
-            if getattr(self, name) < low:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least {low}.")
-        for name in _SHARES:
-            value = getattr(self, name)
-            if value is not None and not 0 <= value <= 1:
-                raise ConfigError(f"{name} is {value}; it must be between 0 and 1.")
+        Subject.__post_init__(self)
+        super().__post_init__()
+        check_at_least(
+            self,
+            steps=1,
+            batch=1,
+            max_staleness=0,
+            segment_chunks=0,
+            eval_every=0,
+            eval_episodes=1,
+            checkpoint_every=0,
+            retries=0,
+            threads=1,
+        )
         if self.lanes != "auto" and self.lanes < 1:
             raise ConfigError(f"lanes is {self.lanes}; it must be at least 1, or 'auto'.")
         if self.policy_python is not None and not self.residual:
@@ -105,8 +113,11 @@ class TrainConfig:
                 "A network in training runs in this interpreter. --policy-python is for "
                 "--residual, which trains a correction and leaves the policy where it is."
             )
-        if not self.env:
-            raise ConfigError("No env is named. Give one, as in --env metaworld:push-v3.")
+        if self.policy_devices:
+            raise ConfigError(
+                "policy_devices are for evaluation; a network in training has device and "
+                "collect_device."
+            )
         if self.mode == "async" and self.max_staleness < 1:
             raise ConfigError(
                 "max_staleness is 0: collection would wait for every update. Use --mode sync, or "
@@ -121,42 +132,18 @@ class TrainConfig:
 
     @property
     def lane_count(self) -> int:
-        """Lanes of a run whose `auto` has been counted out."""
+        """Lanes of a run whose `auto` has been replaced by a number."""
         assert self.lanes != "auto"
         return self.lanes
 
     @property
     def staleness(self) -> int:
-        """Versions that data may be behind: none in synchronous mode."""
+        """Versions that data may be behind the weights: none in synchronous mode."""
         return self.max_staleness if self.mode == "async" else 0
 
     @property
-    def corrected_by(self) -> Literal["none", "decoupled", "interpolated", "tis"]:
+    def corrected_by(self) -> Correction:
         """The correction chosen, or what the mode needs."""
         if self.correction is not None:
             return self.correction
         return "decoupled" if self.mode == "async" else "none"
-
-    def to_plain(self) -> dict[str, Any]:
-        """As values that YAML and JSON know."""
-        plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        for name in ("env_config", "policy_config"):
-            plain[name] = {
-                key: list(value) if isinstance(value, tuple) else value
-                for key, value in plain[name].items()
-            }
-        return {**plain, "env": list(self.env)}
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> TrainConfig:
-        """From plain values; unknown keys are errors."""
-        known = [f.name for f in dataclasses.fields(cls)]
-        for key in plain:
-            if key not in known:
-                raise ConfigError(f"Training has no setting {key!r}.{did_you_mean(key, known)}")
-        env = plain.get("env", ())
-        names = env.split(",") if isinstance(env, str) else env
-        try:
-            return cls(**{**plain, "env": tuple(name for name in names if name)})
-        except TypeError as exc:
-            raise ConfigError(f"The configuration is wrong: {exc}") from exc

@@ -1,5 +1,6 @@
-"""What a training run writes down: TensorBoard files, a table of JSON lines, and a tracker where
-one is asked for. The x axis is env steps, always."""
+"""What a training run tells. `Log` writes TensorBoard files, a table of JSON lines, and to a
+tracker where one is asked for; its x axis is env steps, always. `Display` shows the run in a
+terminal."""
 
 from __future__ import annotations
 
@@ -9,15 +10,22 @@ import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from hocket.errors import MissingExtraError
+from hocket.results.progress import clock, start_live
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.live import Live
 
 METRICS = "metrics.jsonl"
+_PLAIN_EVERY_S = 2.0
+"""Seconds between lines where there is no terminal. Chosen by hand."""
 
 
 class Log:
-    """One owner of everything that is logged."""
+    """The one owner of all files and trackers that a run logs to."""
 
     def __init__(
         self,
@@ -65,7 +73,7 @@ class Log:
         return time.perf_counter() - self._start
 
     def write(self, env_steps: int, values: Mapping[str, float | None], **words: Any) -> None:
-        """Numbers at an env step; None is left out of curves."""
+        """Writes numbers and words at an env step; a None is left out."""
         if self._file is None:
             return
         numbers = {key: value for key, value in values.items() if value is not None}
@@ -78,12 +86,94 @@ class Log:
             self._tracker.log({**numbers, "env_steps": env_steps}, **step)
 
     def close(self) -> None:
-        """Finish every file."""
+        """Finishes every file."""
         if self._file is not None:
             self._file.close()
             self._board.close()
         if self._tracker is not None:
             self._tracker.finish()
+
+
+class Display:
+    """Shows how a run goes: a block that stays at the bottom of a terminal, or a line now and then
+    elsewhere. Evaluations are announced in both and stay. Without a stream it shows nothing.
+    Closing twice is safe."""
+
+    def __init__(self, stream: TextIO | None, *, total_steps: int, wall_s: float = 0.0) -> None:
+        """`wall_s` is how many seconds earlier parts of the run took."""
+        self._stream = stream
+        self._total = total_steps
+        self._start = time.perf_counter() - wall_s
+        self._said_at = -_PLAIN_EVERY_S
+        # Replaced as a whole: the thread that redraws sees the old state or the new one.
+        self._state: tuple[int, tuple[str, ...]] = (0, ("preparing: looking at the env",))
+        self._console: Console | None = None
+        self._live: Live | None = None
+        if stream is not None and stream.isatty():
+            self._live = start_live(stream, self._render)
+            self._console = self._live.console
+
+    def update(self, env_steps: int, values: Mapping[str, float | None]) -> None:
+        """Shows the state after an update of the weights; `values` are those of the log."""
+        found = tuple(lines(values))
+        self._state = (env_steps, found)
+        elapsed = time.perf_counter() - self._start
+        if self._live is None and elapsed - self._said_at >= _PLAIN_EVERY_S:
+            self._said_at = elapsed
+            self._say(f"{env_steps:,}/{self._total:,} steps, {', '.join(found)}")
+
+    def announce(self, text: str) -> None:
+        """Prints a line that stays."""
+        self._say(text)
+
+    def close(self) -> None:
+        """Takes the block away."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _say(self, text: str) -> None:
+        if self._stream is None:
+            return
+        line = f"[{time.perf_counter() - self._start:7.1f} s] {text}"
+        if self._console is not None:
+            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+        else:
+            self._stream.write(line + "\n")
+            self._stream.flush()
+
+    def _render(self) -> RenderableType:
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        steps, (first, *others) = self._state
+        elapsed = time.perf_counter() - self._start
+        left = elapsed / steps * max(0, self._total - steps) if steps else None
+        bar = Table.grid(padding=(0, 1), expand=True)
+        bar.add_column(ratio=1)
+        bar.add_column(justify="right", no_wrap=True)
+        bar.add_row(
+            ProgressBar(total=self._total, completed=min(steps, self._total)),
+            f"{steps:,}/{self._total:,} steps, {clock(elapsed)} gone, {clock(left)} left",
+        )
+        return Group(bar, Text(first, style="bold"), *(Text(line, style="dim") for line in others))
+
+
+def lines(values: Mapping[str, float | None]) -> list[str]:
+    """Tells an update in a few phrases, the most important first."""
+    success = values["train/success"]
+    told = "" if success is None else f"success {100 * success:.0f} %, "
+    return [
+        f"update {values['count/updates'] or 0:.0f}: {told}"
+        f"reward {values['train/return'] or 0.0:.2f}",
+        f"entropy {values['learn/entropy'] or 0.0:.2f}, kl {values['learn/kl'] or 0.0:.4f}, "
+        f"clipped {100 * (values['learn/clip_share'] or 0.0):.0f} %",
+        f"stale {values['learn/staleness'] or 0.0:.1f}, "
+        f"collecting {100 * (values['time/collecting'] or 0.0):.0f} %, "
+        f"learning {100 * (values['time/learning'] or 0.0):.0f} %",
+    ]
 
 
 def _module(name: str) -> Any:

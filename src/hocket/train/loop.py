@@ -12,31 +12,26 @@ from typing import Any, TextIO
 import torch
 
 from hocket.adapters.policies.simple import ZeroPolicy
-from hocket.core import machine
 from hocket.core.contracts.policy import Policy
-from hocket.core.contracts.runtime import WorkerSpec
-from hocket.core.data import ArraySpec, EnvSpec, PolicySpec, Trial
-from hocket.engine.batches import BatchConfig, Batches
+from hocket.core.data import ArraySpec, EnvSpec, Trial
+from hocket.engine.batches import BatchConfig
 from hocket.engine.chunk_rules import make_rule
-from hocket.engine.inference import Inference
 from hocket.engine.loop import Engine, EngineConfig
-from hocket.engine.scheduler import Scheduler, SchedulerConfig
 from hocket.errors import SpecMismatchError, UsageError
 from hocket.records import run_file as run_config
 from hocket.records.folder import RunFolder
-from hocket.runs.assembly import build_policy, build_runtime, suites_of, tasks_of
-from hocket.runs.config import EvalConfig
+from hocket.runs.assembly import Assembly
 from hocket.runs.probe import probe
 from hocket.train.collect import plan
 from hocket.train.collect.evaluations import holder_of
 from hocket.train.collect.policy import CollectingPolicy, Holding, spec_of
 from hocket.train.config import TrainConfig
-from hocket.train.display import Display
 from hocket.train.learner import checkpoint
-from hocket.train.learner.links import InProcess, LearnerLink, Remote
+from hocket.train.learner.learner import InProcess, LearnerLink
+from hocket.train.learner.process import Remote
 from hocket.train.learner.ranks import Ranks
 from hocket.train.learner.weights import WeightBlock
-from hocket.train.log import Log
+from hocket.train.log import Display, Log
 from hocket.train.networks.building import Description, describe, make_network
 from hocket.train.networks.contract import BASE, Shapes, trainable_parameters
 from hocket.train.trainer import Parts, Trainer
@@ -82,14 +77,16 @@ def train(
             wall_s=0.0 if state is None else state["wall_s"],
         )
         stack.callback(display.close)
-        base = _base(config)
-        tasks, shapes = _look(config, base)
+        assembly = Assembly(config, config.lanes)
+        base = _base(config, assembly)
+        tasks, shapes = _look(config, assembly, base)
         description = describe(config, shapes)
         if config.lanes == "auto":
-            config = replace(config, lanes=_auto_lanes(config, tasks, description, base))
+            lanes = _auto_lanes(config, assembly, tasks, description, base)
+            config = replace(config, lanes=lanes)
         log = _open_log(config, run, state, ranks)
         stack.callback(log.close)
-        fleet = stack.enter_context(_fleet(config, description, base))
+        fleet = stack.enter_context(_fleet(config, assembly, description, base))
         link = _link(config, description, run, start, ranks, fleet)
         stack.callback(link.close)
         policy = _policy(config, description, start, link, base)
@@ -104,7 +101,7 @@ def train(
             ranks=ranks,
         )
         trainer = Trainer(config, tasks, parts, restored=state)
-        _run(config, fleet, policy, trainer)
+        _run(config, assembly, fleet, policy, trainer)
         if not trainer.is_complete and config.mode == "sync":
             link.save(trainer.counters())
         return Trained(
@@ -134,20 +131,21 @@ def _policy(
     )
 
 
-def _run(config: TrainConfig, fleet: Fleet, policy: CollectingPolicy, trainer: Trainer) -> None:
-    cores = machine.cores()
-    inference = Inference([policy], [config.policy])
-    scheduler = Scheduler(SchedulerConfig(cores=cores, max_batch=policy.spec.max_batch))
+def _run(
+    config: TrainConfig,
+    assembly: Assembly,
+    fleet: Fleet,
+    policy: CollectingPolicy,
+    trainer: Trainer,
+) -> None:
+    lanes = config.lane_count
+    inference = assembly.inference(policy)
+    keeping = BatchConfig(pad=config.mode == "sync", keep_observations=True)
     with contextlib.closing(inference):
         engine = Engine(
             fleet=fleet,
             inference=inference,
-            batches=Batches(
-                policy,
-                inference,
-                scheduler,
-                BatchConfig(pad=config.mode == "sync", keep_observations=True),
-            ),
+            batches=assembly.batches(policy, inference, lanes, keeping),
             make_rule=make_rule(policy.spec.replan, None),
             config=EngineConfig(
                 retries=config.retries, max_steps=config.max_steps, final_observation=True
@@ -156,25 +154,22 @@ def _run(config: TrainConfig, fleet: Fleet, policy: CollectingPolicy, trainer: T
         )
         trainer.stop = engine.stop
         trainer.begin()
-        engine.run(trainer.trials, planned=(), cores=cores)
+        engine.run(trainer.trials, planned=(), cores=assembly.cores(lanes))
 
 
-def _look(config: TrainConfig, base: Policy | None) -> tuple[list[plan.Task], Shapes]:
+def _look(
+    config: TrainConfig, assembly: Assembly, base: Policy | None
+) -> tuple[list[plan.Task], Shapes]:
     """The tasks, and what the first one's env is: all must be alike."""
-    evaluation = _as_evaluation(config)
-    suites = suites_of(evaluation)
-    tasks = [
-        (suite, info.name)
-        for suite, infos in tasks_of(evaluation, suites).items()
-        for info in infos
-    ]
+    assembly.require_envs()
+    tasks = [(suite, info.name) for suite, infos in assembly.tasks().items() for info in infos]
     cameras: tuple[str, ...] | None = None if config.policy_config.get("images") else ()
     if base is not None:
         cameras = base.spec.cameras
     looker = ZeroPolicy("", ZeroPolicy.Config())
-    worker = WorkerSpec(suites=suites, cameras=cameras, python=config.env_python)
+    worker = replace(assembly.worker(), cameras=cameras)
     trial = Trial(suite=tasks[0][0], task=tasks[0][1], seed=config.eval_seed)
-    spec: EnvSpec = probe(build_runtime(evaluation), worker, looker, trial, replan=1).spec
+    spec: EnvSpec = probe(assembly.runtime(), worker, looker, trial, replan=1).spec
     if spec.action.kind != "box":
         raise SpecMismatchError(
             f"Task {spec.task.name!r} has discrete actions; training is of continuous ones."
@@ -192,8 +187,9 @@ def _look(config: TrainConfig, base: Policy | None) -> tuple[list[plan.Task], Sh
     return tasks, shapes
 
 
-def _fleet(config: TrainConfig, description: Description, base: Policy | None) -> Fleet:
-    evaluation = _as_evaluation(config)
+def _fleet(
+    config: TrainConfig, assembly: Assembly, description: Description, base: Policy | None
+) -> Fleet:
     spec = spec_of(
         description.build(config.policy),
         description.shapes,
@@ -202,20 +198,15 @@ def _fleet(config: TrainConfig, description: Description, base: Policy | None) -
         base=base,
     )
     settings = FleetConfig(lanes=config.lane_count, step_timeout_s=config.step_timeout_s)
-    return Fleet(build_runtime(evaluation), _worker(config, spec), settings)
-
-
-def _worker(config: TrainConfig, spec: PolicySpec) -> WorkerSpec:
-    return WorkerSpec(
-        suites=suites_of(_as_evaluation(config)),
-        reads=None if spec.inputs is None else tuple(spec.inputs),
-        cameras=spec.cameras,
-        python=config.env_python,
-    )
+    return Fleet(assembly.runtime(), assembly.worker(spec, config.lane_count), settings)
 
 
 def _auto_lanes(
-    config: TrainConfig, tasks: Sequence[plan.Task], description: Description, base: Policy | None
+    config: TrainConfig,
+    assembly: Assembly,
+    tasks: Sequence[plan.Task],
+    description: Description,
+    base: Policy | None,
 ) -> int:
     """As many lanes as keep the cores busy, by the cost of one chunk; never more than a batch has
     episodes. In synchronous mode at most as many as its fixed shape holds."""
@@ -234,15 +225,9 @@ def _auto_lanes(
         )
         suite, task = tasks[0]
         trial = Trial(suite=suite, task=task, seed=config.eval_seed)
-        worker = _worker(config, policy.spec)
-        seen = probe(build_runtime(_as_evaluation(config)), worker, policy, trial, replan=None)
-        lanes = seen.lanes(
-            cores=machine.cores(),
-            memory=machine.memory_bytes(),
-            trials=config.batch,
-            policy=policy,
-        )
-    return min(lanes, _SYNC_BATCH) if config.mode == "sync" else lanes
+        lanes = assembly.count_lanes(policy, trial, config.batch)
+    is_fixed = config.mode == "sync" and not assembly.is_batched
+    return min(lanes, _SYNC_BATCH) if is_fixed else lanes
 
 
 def _link(
@@ -268,10 +253,10 @@ def _open_log(config: TrainConfig, run: Path, state: Mapping[str, Any] | None, r
     )
 
 
-def _base(config: TrainConfig) -> Policy | None:
+def _base(config: TrainConfig, assembly: Assembly) -> Policy | None:
     if not config.residual:
         return None
-    built = build_policy(_as_evaluation(config))
+    built = assembly.policy()
     if not built.spec.chunk_length:
         raise UsageError(f"Policy {config.policy!r} does not say how long its chunks are.")
     return built
@@ -287,16 +272,3 @@ def _max_batch(config: TrainConfig) -> int:
     """In synchronous mode batches are padded to this: a fixed shape, whatever the lanes."""
     is_fixed = config.mode == "sync" and config.lane_count <= _SYNC_BATCH
     return _SYNC_BATCH if is_fixed else max(64, config.lane_count)
-
-
-def _as_evaluation(config: TrainConfig) -> EvalConfig:
-    """The same env, for what plans and builds evaluations too."""
-    return EvalConfig(
-        env=config.env,
-        policy=config.policy,
-        lanes=config.lanes,
-        env_python=config.env_python,
-        env_config=config.env_config,
-        policy_python=config.policy_python,
-        policy_config=config.policy_config,
-    )

@@ -1,8 +1,9 @@
-"""Joins engine and learner: plans episodes, hands over what they gave, evaluates, saves, stops.
+"""The trainer joins engine and learner: it plans episodes, hands over what they gave, evaluates,
+saves and stops.
 
-A reader of the engine's events, on its thread; it owns every counter of the collecting side. Both
-modes are the same loop. In synchronous mode no data may be older than the weights, so collection
-pauses when a batch is under way, and the learner works on this very thread.
+It reads the engine's events on the engine's thread, and owns every counter of the collecting side.
+Both modes are the same loop. In synchronous mode no data may be older than the weights, so
+collection pauses when a batch is under way, and the learner works on this very thread.
 """
 
 from __future__ import annotations
@@ -24,31 +25,31 @@ from hocket.core.events import (
 from hocket.engine.trials import TrialQueue
 from hocket.errors import EnvError
 from hocket.train.collect import plan
-from hocket.train.collect.assemble import Assembler, AssemblyConfig
-from hocket.train.collect.counts import Counts
+from hocket.train.collect.counts import Counts, Crossing, Shares
 from hocket.train.collect.evaluations import Evaluations, Result
 from hocket.train.collect.plan import Curriculum, Groups
 from hocket.train.collect.policy import CollectingPolicy
 from hocket.train.collect.segments import Segment
-from hocket.train.collect.shares import Shares
+from hocket.train.collect.trajectories import Trajectories, TrajectoryConfig
 from hocket.train.config import TrainConfig
-from hocket.train.display import Display
-from hocket.train.learner.learner import Updated
-from hocket.train.learner.links import LearnerLink
+from hocket.train.learner.learner import LearnerLink, Updated
 from hocket.train.learner.ranks import Ranks
-from hocket.train.learner.schedule import Crossing
-from hocket.train.log import Log
+from hocket.train.log import Display, Log
 from hocket.train.networks.building import Description
 
 _RECENT = 100
+"""Episodes that the curves of training are averaged over. Chosen by hand."""
 _ERRORS_IN_A_ROW = 50
+"""Episodes in a row that may be lost to errors before the run ends with one: an env that never
+works would otherwise be tried for ever. Chosen by hand."""
 _PATIENCE = 4
-"""Batches of episodes in groups without a difference, before such groups are taken after all."""
+"""Batches of episodes in groups without a difference, before such groups are taken after all.
+Chosen by hand; without it a policy that always succeeds would never get to the end of its run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What a trainer joins."""
+    """What a trainer joins. Whoever made them closes them."""
 
     run: Path
     policy: CollectingPolicy
@@ -60,7 +61,7 @@ class Parts:
 
 
 class Trainer:
-    """A reader of the engine; `trials` is the queue that the engine works on."""
+    """Reads the engine's events; `trials` is the queue that the engine works on."""
 
     def __init__(
         self,
@@ -78,7 +79,7 @@ class Trainer:
         self._counts = Counts()
         self._curriculum = _curriculum(config, tasks, parts.ranks)
         self._groups = Groups(config.group) if config.algo == "grpo" else None
-        self._assembler = _assembler(config, tasks, parts.link)
+        self._trajectories = _trajectories(config, tasks, parts.link)
         self._evaluations = Evaluations(config, tasks, parts.policy, parts.description, parts.run)
         self._to_save = Crossing(config.checkpoint_every)
         self._recent: list[Segment] = []
@@ -101,11 +102,10 @@ class Trainer:
     # -- reader ----------------------------------------------------------------------------------
 
     def on(self, event: Event) -> None:
-        """Reader: follow one event."""
         if self._is_finishing:
             self._follow_evaluation(event)
             return
-        for segment in self._assembler.on(event):
+        for segment in self._trajectories.on(event):
             self._link.put([segment])
         if isinstance(event, ChunksExecuted):
             self._counts.env_steps += sum(
@@ -136,15 +136,15 @@ class Trainer:
                     self._sealed(episode)
 
     def behind(self) -> bool:
-        """Durable: whether no new episode may begin, since what there is must be learnt first."""
+        """Whether no new episode may begin, since what there is must be learnt from first."""
         self._turn()
         return not self._is_finishing and self._counts.outstanding > self._limit
 
     def close(self) -> None:
-        """Reader: nothing of its own to close."""
+        """Has nothing of its own to close."""
 
     def begin(self) -> None:
-        """Plan the first episodes, and measure the start."""
+        """Plans the first episodes, and an evaluation of the start."""
         if self._config.eval_every and self._counts.updates == 0:
             self._evaluate()
         self._top_up()
@@ -160,7 +160,7 @@ class Trainer:
         counts = self._counts
         counts.episodes += 1
         counts.sealed += 1
-        segment = self._assembler.seal(episode)
+        segment = self._trajectories.seal(episode)
         if segment is not None:
             self._recent = [*self._recent[1 - _RECENT :], segment]
         if self._groups is not None:
@@ -196,7 +196,7 @@ class Trainer:
         return (self._config.staleness + 1) * self._config.batch
 
     def _top_up(self) -> None:
-        """Plan what may be begun, and always something while the engine would otherwise end."""
+        """Plans what may be begun, and always something while the engine would otherwise end."""
         if self._is_finishing:
             return
         counts = self._counts
@@ -218,16 +218,16 @@ class Trainer:
     # -- learner ---------------------------------------------------------------------------------
 
     def _turn(self) -> None:
-        """Hear the learner, tell it what it must know, and keep the lanes busy."""
+        """Tells the learner what it must know, follows its updates, and keeps the lanes busy."""
         if self._is_finishing:
             return
-        floor = self._assembler.floor
+        floor = self._trajectories.floor
         if self._groups is not None:
             floor = min([floor, *(member.oldest for member in self._groups.waiting)])
         self._link.tell(floor=floor, fraction=self.total_steps / self._config.steps)
         for updated in self._link.news():
             self._updated(updated)
-        self._shares.count(is_collecting=self._assembler.in_flight > 0)
+        self._shares.count(is_collecting=self._trajectories.in_flight > 0)
         self._top_up()
 
     def _updated(self, updated: Updated) -> None:
@@ -286,7 +286,7 @@ class Trainer:
     # -- numbers ---------------------------------------------------------------------------------
 
     def counters(self) -> dict[str, Any]:
-        """What a checkpoint must remember of the collecting side. Groups that were planned and not
+        """Returns what a checkpoint keeps of the collecting side. Groups that were planned and not
         begun are planned again."""
         waiting = self._counts.waiting // self._curriculum.group
         return {
@@ -324,15 +324,17 @@ def _curriculum(config: TrainConfig, tasks: Sequence[plan.Task], ranks: Ranks) -
     return Curriculum(tasks, config.seed, group=group, rank=ranks.rank, ranks=ranks.size)
 
 
-def _assembler(config: TrainConfig, tasks: Sequence[plan.Task], link: LearnerLink) -> Assembler:
-    settings = AssemblyConfig(
+def _trajectories(
+    config: TrainConfig, tasks: Sequence[plan.Task], link: LearnerLink
+) -> Trajectories:
+    settings = TrajectoryConfig(
         tasks=tuple(task for _, task in tasks),
         reward=config.reward,
         segment_chunks=config.segment_chunks,
         # GRPO compares whole episodes: the learner waits for slow ones instead.
         max_staleness=0 if config.algo == "grpo" else config.staleness,
     )
-    return Assembler(settings, is_training=plan.is_training, newest=lambda: link.block.version)
+    return Trajectories(settings, is_training=plan.is_training, newest=lambda: link.block.version)
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -20,7 +20,7 @@ from hocket.records.states import load_states
 from hocket.records.steps import StepsConfig, load_steps
 from hocket.records.video.encoder import FALLBACK_RATE
 from hocket.records.video.sink import videos_in
-from hocket.runs.assembly import suites_of, tasks_of
+from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
 from hocket.runs.export.chosen import ChosenRun
 from hocket.runs.export.observing import FILE as OBSERVATIONS
@@ -178,7 +178,7 @@ def _tasks(run: ChosenRun, watcher: Watcher) -> dict[tuple[str, str], TaskInfo]:
     """What the suites say of their tasks, where they can still be asked."""
     try:
         config = EvalConfig.from_plain(run.config)
-        tasks = tasks_of(config, suites_of(config))
+        tasks = Assembly(config).tasks()
     except (HocketError, ImportError) as exc:
         watcher.note(f"Prompts and control rates are not known, since the env cannot be had: {exc}")
         return {}

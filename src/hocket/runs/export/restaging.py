@@ -8,15 +8,14 @@ observe: the same studio that films a run's videos. Nothing is written into the 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hocket.core import machine, plugins
-from hocket.core.contracts.runtime import Runtime, WorkerSpec
+from hocket.core import machine
 from hocket.core.data import Episode, Ref
 from hocket.errors import RunFolderError
 from hocket.records.folder import RunFolder
@@ -25,7 +24,7 @@ from hocket.records.video.encoder import Quality, require_encoder
 from hocket.records.video.rerender import Filmed, Job, RenderingConfig, film
 from hocket.records.video.selection import restored
 from hocket.records.video.sink import videos_in
-from hocket.runs.assembly import suites_of
+from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
 from hocket.runs.export.chosen import ChosenRun, read_table
 from hocket.runs.export.observing import SINK
@@ -86,13 +85,10 @@ def restage(
     require_encoder(Quality(lossless=True).codec)
     plain = EvalConfig.from_plain(run.config)
     pictures = {"cameras": list(config.cameras), "lossless": True}
-    spec = WorkerSpec(
-        suites=suites_of(plain),
-        sinks=(Ref(name="video", config=pictures), Ref(name=SINK)),
-        folder=str(scratch),
-        python=plain.env_python,
-    )
-    runtime: Runtime = plugins.build("runtimes", "local")
+    assembly = Assembly(plain)
+    sinks = (Ref(name="video", config=pictures), Ref(name=SINK))
+    spec = replace(assembly.worker(), sinks=sinks, folder=str(scratch))
+    runtime = assembly.runtime(apart=True)
     rendering = RenderingConfig(
         workers=config.workers or machine.cores(), frame_timeout_s=plain.step_timeout_s
     )

@@ -3,66 +3,62 @@ from the same state and ended differently."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import torch
 from tensordict import TensorDict
+from torch import Tensor
 
-from hocket.train.algorithms.advantages import group_advantages
-from hocket.train.algorithms.batches import make_rollout
+from hocket.train.algorithms.config import GRPOConfig
 from hocket.train.algorithms.losses import (
-    RatioConfig,
+    Comparison,
+    Measures,
     clip_share,
     clipped_loss,
     compare,
+    counted,
+    evaluate_rows,
     joined,
     kl_estimate,
 )
-from hocket.train.algorithms.measures import Measures
-from hocket.train.algorithms.ppo import counted, evaluate_rows
+from hocket.train.algorithms.rollout import make_rollout
+from hocket.train.collect.plan import group_of
 from hocket.train.collect.segments import LayoutError, Segment
 from hocket.train.learner.ranks import Ranks
 from hocket.train.networks.contract import trainable_parameters
 
-Key = tuple[str, str, int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GRPOConfig:
-    """Settings of GRPO."""
-
-    epochs: int = 2
-    minibatches: int = 4
-    clip: float = 0.2
-    clip_high: float = 0.28
-    """Higher than `clip`: unlikely actions that turned out well may grow more."""
-    entropy: float = 0.0
-    kl_weight: float = 0.0
-    """How strongly the policy is held to the one that training began with."""
-    target_kl: float | None = None
-    """Ends an update once the new policy is this far from the old."""
-    max_grad_norm: float = 1.0
-    ratio: RatioConfig = field(default_factory=RatioConfig)
+CLIP_HIGH = 0.28
+"""How far a probability may grow where the settings do not say: further than `clip`, so that
+unlikely actions that turned out well may grow more. The value is that of DAPO; no benchmark row."""
 
 
 class GRPO:
-    """Improves a network from groups of whole episodes. `reference` is the frozen start."""
+    """Improves a network from groups of whole episodes. `reference` is the policy that training
+    began with, which `kl_weight` holds the network to; None where nothing does."""
 
     def __init__(
-        self, network: Any, optimizer: Any, config: GRPOConfig, ranks: Ranks, reference: Any = None
+        self,
+        network: Any,
+        optimizer: Any,
+        config: GRPOConfig,
+        comparison: Comparison,
+        ranks: Ranks,
+        reference: Any = None,
     ) -> None:
         self.network: Any = network
         self.optimizer = optimizer
         self.config = config
+        self.comparison = comparison
         self.ranks = ranks
         self.reference: Any = reference
+        self.clip_high = CLIP_HIGH if config.clip_high is None else config.clip_high
 
     def update(
         self, segments: Sequence[Segment], *, version: int, rng: torch.Generator
     ) -> dict[str, float]:
-        """One update of the weights `version`, which the caller then calls `version + 1`."""
+        """Improves the weights `version`, which the caller then calls `version + 1`, and returns
+        what was measured."""
         rows = self.prepare(segments, version)
         measures = Measures(self.ranks)
         for _ in range(self.config.epochs):
@@ -74,7 +70,7 @@ class GRPO:
         return measures.result()
 
     def prepare(self, segments: Sequence[Segment], version: int) -> TensorDict:
-        """Rows `[R]`, each with the advantage of its whole episode in its group."""
+        """Returns rows `[R]`, each with the advantage of its whole episode in its group."""
         rollout = make_rollout(segments, next(iter(self.network.parameters())).device)
         advantage = torch.zeros(len(segments))
         for members in groups_of(segments).values():
@@ -90,7 +86,7 @@ class GRPO:
         return flat
 
     def step(self, rows: TensorDict, measures: Measures) -> None:
-        """One minibatch."""
+        """Makes one step of the optimizer on a minibatch."""
         config, ranks = self.config, self.ranks
         seen = evaluate_rows(self.network, rows)
         mask = counted(self.network, rows)
@@ -100,14 +96,14 @@ class GRPO:
             behaviour=rows["log_prob"],
             mask=mask,
             age=rows["age"],
-            config=config.ratio,
+            how=self.comparison,
         )
         terms = ranks.total(ratio.counts.sum()).clamp(min=1.0)
-        policy = clipped_loss(ratio, rows["advantage"], config.clip, config.clip_high).sum() / terms
+        policy = clipped_loss(ratio, rows["advantage"], config.clip, self.clip_high).sum() / terms
         entropy = (seen.entropy * mask).sum() / ranks.total(mask.sum()).clamp(min=1)
         loss = policy - config.entropy * entropy
         if self.reference is not None:
-            apart = joined(rows["reference_log_prob"] - seen.log_prob, mask, config.ratio.level)
+            apart = joined(rows["reference_log_prob"] - seen.log_prob, mask, self.comparison.level)
             distance = (kl_estimate(apart) * ratio.counts).sum() / terms
             loss = loss + config.kl_weight * distance
             measures.add(kl_to_start=distance)
@@ -121,17 +117,23 @@ class GRPO:
             policy_loss=policy,
             entropy=entropy,
             kl=(kl_estimate(ratio.log) * ratio.counts).sum() / terms,
-            clip_share=clip_share(ratio, config.clip, config.clip_high) / terms,
+            clip_share=clip_share(ratio, config.clip, self.clip_high) / terms,
         )
         measures.note(grad_norm=norm)
 
 
-def groups_of(segments: Sequence[Segment]) -> dict[Key, list[int]]:
-    """Places of the members of each group: same task, same seed."""
-    groups: dict[Key, list[int]] = {}
-    for place, segment in enumerate(segments):
+def group_advantages(returns: Tensor, epsilon: float = 1e-6) -> Tensor:
+    """Compares each member `[G]` of a group with the others: `(R - mean) / (std + epsilon)`."""
+    exact = returns.to(torch.float64)
+    spread = exact.std(unbiased=False)
+    return ((exact - exact.mean()) / (spread + epsilon)).float()
+
+
+def groups_of(segments: Sequence[Segment]) -> dict[Hashable, list[int]]:
+    """Returns the indices of the members of each group: the same task and seed."""
+    groups: dict[Hashable, list[int]] = {}
+    for index, segment in enumerate(segments):
         if not segment.is_end or segment.chunk[0]:
             raise LayoutError(f"GRPO learns from whole episodes; {segment.trial.id} is a part.")
-        trial = segment.trial
-        groups.setdefault((trial.suite, trial.task, trial.seed), []).append(place)
+        groups.setdefault(group_of(segment.trial), []).append(index)
     return groups

@@ -1,40 +1,60 @@
-"""What PPO and GRPO share: ratios over executed actions, corrections for stale data, clipping."""
+"""What PPO and GRPO share: ratios over executed actions, corrections for stale data, clipping, and
+what an update measures about itself."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any
 
 import torch
+from tensordict import TensorDict
 from torch import Tensor
 
-Level = Literal["chunk", "action"]
-Correction = Literal["none", "decoupled", "interpolated", "tis"]
+from hocket.train.algorithms.config import Correction, Level
+from hocket.train.learner.ranks import Ranks
+from hocket.train.networks.contract import Evaluated, Trainable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RatioConfig:
+class Comparison:
     """How new and old probabilities are compared."""
 
-    level: Level = "chunk"
+    level: Level
     """One ratio for a chunk's executed actions together, or one for each action."""
-    correction: Correction = "none"
-    truncate: float = 2.0
+    correction: Correction
+    truncate: float
     """What `tis` cuts importance weights at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Ratio:
-    """`log` of new over proximal probability, and the detached weight of each term."""
+    """Ratios of new to proximal probabilities: `[R]` at chunk level, `[R, T]` at action level."""
 
     log: Tensor
+    """The logarithm of each ratio."""
     weight: Tensor
+    """How much each term weighs in the loss; without gradients."""
     counts: Tensor
-    """1.0 where a term counts: `[R]` at chunk level, `[R, T]` at action level."""
+    """1.0 where a term counts, 0.0 where an action was never executed."""
+
+
+def evaluate_rows(network: Any, rows: TensorDict) -> Evaluated:
+    """Evaluates rows `[R]` under the network's present weights."""
+    extras = rows["extras"].to_dict() if "extras" in rows.keys() else {}  # noqa: SIM118
+    seen: Evaluated = network.evaluate(rows["observation"].to_dict(), rows["actions"], extras)
+    return seen
+
+
+def counted(network: Trainable, rows: TensorDict) -> Tensor:
+    """Tells `[R, T]` which actions' probabilities count: the executed ones, where the network can
+    tell actions apart."""
+    mask: Tensor = rows["mask"]
+    return mask if network.is_factorised else torch.ones_like(mask)
 
 
 def joined(log_prob: Tensor, mask: Tensor, level: Level) -> Tensor:
-    """Log-probabilities `[R, T]` of executed actions, summed over the chunk at chunk level."""
+    """Zeroes log-probabilities `[R, T]` of actions that do not count, and sums them to `[R]` at
+    chunk level."""
     kept = torch.where(mask, log_prob, 0.0)
     return kept.sum(-1) if level == "chunk" else kept
 
@@ -46,32 +66,33 @@ def compare(
     behaviour: Tensor,
     mask: Tensor,
     age: Tensor,
-    config: RatioConfig,
+    how: Comparison,
 ) -> Ratio:
-    """New log-probabilities against those that they must stay near.
+    """Compares new log-probabilities with those that they must stay near.
 
     All are `[R, T]`: under the weights in training, under those at the start of the update, and
     under those that sampled. `age` `[R]` is how many versions the sampling weights are behind.
     """
-    new, start, behaviour = (joined(x, mask, config.level) for x in (new, start, behaviour))
-    counts = torch.ones_like(new) if config.level == "chunk" else mask.to(new.dtype)
+    new, start, behaviour = (joined(x, mask, how.level) for x in (new, start, behaviour))
+    counts = torch.ones_like(new) if how.level == "chunk" else mask.to(new.dtype)
     ones = torch.ones_like(new)
-    if config.correction == "none":
+    if how.correction == "none":
         return Ratio(log=new - behaviour, weight=ones, counts=counts)
-    if config.correction == "interpolated":
+    if how.correction == "interpolated":
         # The update in the making is one version ahead of `start`: alpha = age / (age + 1).
         alpha = (age / (age + 1.0)).to(new.dtype)
-        alpha = alpha if config.level == "chunk" else alpha[:, None]
+        alpha = alpha if how.level == "chunk" else alpha[:, None]
         proximal = behaviour + alpha * (new.detach() - behaviour)
         return Ratio(log=new - proximal, weight=(proximal - behaviour).exp(), counts=counts)
     weight = (start - behaviour).exp()
-    if config.correction == "tis":
-        weight = weight.clamp(max=config.truncate)
+    if how.correction == "tis":
+        weight = weight.clamp(max=how.truncate)
     return Ratio(log=new - start, weight=weight, counts=counts)
 
 
 def clipped_loss(ratio: Ratio, advantage: Tensor, low: float, high: float) -> Tensor:
-    """The pessimist's policy loss of each term; `advantage` is `[R]`."""
+    """Returns the policy loss of each term, clipped to ratios from 1 - low to 1 + high where that
+    makes it worse; `advantage` is `[R]`."""
     advantage = advantage if ratio.log.dim() == 1 else advantage[:, None]
     plain = ratio.log.exp()
     clipped = plain.clamp(1 - low, 1 + high)
@@ -79,12 +100,56 @@ def clipped_loss(ratio: Ratio, advantage: Tensor, low: float, high: float) -> Te
 
 
 def kl_estimate(log_ratio: Tensor) -> Tensor:
-    """Of old against new from samples of the old: never negative, exact in expectation."""
+    """Estimates the divergence of the new policy from the old from samples of the old: never
+    negative, exact in expectation."""
     return log_ratio.exp() - 1 - log_ratio
 
 
 def clip_share(ratio: Ratio, low: float, high: float) -> Tensor:
-    """Sum of terms outside of the clipping range."""
+    """Returns how many terms lie outside of the clipping range."""
     plain = ratio.log.exp()
     outside = ((plain < 1 - low) | (plain > 1 + high)).to(ratio.counts.dtype)
     return (outside * ratio.counts).sum()
+
+
+class Measures:
+    """Means over the minibatches of an update, by name. Parts of losses are already divided by the
+    rows of all ranks, so they are summed over ranks; what is the same on every rank is only noted.
+
+    Numbers stay on the device where they were computed until they are asked for: reading one waits
+    for the device, and the device then waits for its next work.
+    """
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+        self._rows: dict[tuple[str, ...], list[Tensor]] = {}
+        """One row of numbers for each minibatch, by the names of what was measured together."""
+
+    def add(self, **parts: Tensor) -> None:
+        """Takes this rank's parts of one minibatch's sums."""
+        self._keep(parts, self._ranks.total(_row(parts)))
+
+    def note(self, **values: Tensor) -> None:
+        """Takes one minibatch's values that are equal on all ranks."""
+        self._keep(values, _row(values))
+
+    def latest(self, name: str) -> float:
+        """Returns a value of the last minibatch."""
+        names = next(names for names in self._rows if name in names)
+        return float(self._rows[names][-1][names.index(name)])
+
+    def result(self) -> dict[str, float]:
+        """Returns the means over minibatches."""
+        means = {}
+        for names, rows in self._rows.items():
+            columns = zip(*torch.stack(rows).tolist(), strict=True)
+            for name, values in zip(names, columns, strict=True):
+                means[name] = sum(values) / len(values)
+        return means
+
+    def _keep(self, named: dict[str, Tensor], row: Tensor) -> None:
+        self._rows.setdefault(tuple(named), []).append(row)
+
+
+def _row(values: dict[str, Tensor]) -> Tensor:
+    return torch.stack([value.detach() for value in values.values()])

@@ -1,67 +1,55 @@
-"""Proximal policy optimisation on chunks, top to bottom."""
+"""Proximal policy optimisation on chunks, top to bottom.
+
+Advantages are generalised advantages in SMDP form: chunk c executes k_c steps, so its discount is
+gamma^k_c and its trace (gamma lambda)^k_c, the same scale as if every step had been a decision.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from hocket.train.algorithms.advantages import smdp_advantages
-from hocket.train.algorithms.batches import Rollout, make_rollout
+from hocket.train.algorithms.config import PPOConfig
 from hocket.train.algorithms.losses import (
-    RatioConfig,
+    Comparison,
+    Measures,
     clip_share,
     clipped_loss,
     compare,
+    counted,
+    evaluate_rows,
     kl_estimate,
 )
-from hocket.train.algorithms.measures import Measures
-from hocket.train.collect.segments import Segment
+from hocket.train.algorithms.rollout import Rollout, make_rollout
+from hocket.train.collect.segments import LayoutError, Segment
 from hocket.train.learner.ranks import Ranks
-from hocket.train.networks.contract import Evaluated, Trainable, trainable_parameters
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PPOConfig:
-    """Settings of PPO."""
-
-    gamma: float = 0.99
-    """Discount of a step; a chunk of k steps discounts by gamma^k."""
-    lam: float = 0.99
-    epochs: int = 4
-    minibatches: int = 4
-    clip: float = 0.2
-    clip_high: float = 0.2
-    clip_value: float | None = None
-    """How far a value may move in an update; None lets it."""
-    value_weight: float = 0.5
-    entropy: float = 0.0
-    target_kl: float | None = None
-    """Ends an update once the new policy is this far from the old."""
-    max_grad_norm: float = 1.0
-    value_only: int = 0
-    """First updates that train the value alone: a critic that knows nothing spoils a good start."""
-    ratio: RatioConfig = field(default_factory=RatioConfig)
+from hocket.train.networks.contract import trainable_parameters
 
 
 class PPO:
     """Improves a network from segments. `ranks` learn as one."""
 
-    def __init__(self, network: Any, optimizer: Any, config: PPOConfig, ranks: Ranks) -> None:
+    def __init__(
+        self, network: Any, optimizer: Any, config: PPOConfig, comparison: Comparison, ranks: Ranks
+    ) -> None:
         self.network: Any = network
         self.optimizer = optimizer
         self.config = config
+        self.comparison = comparison
         self.ranks = ranks
+        self.clip_high = config.clip if config.clip_high is None else config.clip_high
 
     def update(
         self, segments: Sequence[Segment], *, version: int, rng: torch.Generator
     ) -> dict[str, float]:
-        """One update of the weights `version`, which the caller then calls `version + 1`."""
-        rollout = make_rollout(segments, _device(self.network))
+        """Improves the weights `version`, which the caller then calls `version + 1`, and returns
+        what was measured."""
+        rollout = make_rollout(segments, next(iter(self.network.parameters())).device)
         rows = self.prepare(rollout, version)
         measures = Measures(self.ranks)
         for _ in range(self.config.epochs):
@@ -73,7 +61,7 @@ class PPO:
         return measures.result()
 
     def prepare(self, rollout: Rollout, version: int) -> TensorDict:
-        """Rows `[R]` with advantages, returns, and what the present weights say of them."""
+        """Returns rows `[R]` with advantages, returns, and what the present weights say of them."""
         with torch.no_grad():
             rows = rollout.rows
             seen = evaluate_rows(self.network, rows.reshape(-1))
@@ -103,7 +91,7 @@ class PPO:
         return flat
 
     def step(self, rows: TensorDict, measures: Measures, *, value_only: bool) -> None:
-        """One minibatch."""
+        """Makes one step of the optimizer on a minibatch."""
         config, ranks = self.config, self.ranks
         seen = evaluate_rows(self.network, rows)
         mask = counted(self.network, rows)
@@ -113,11 +101,11 @@ class PPO:
             behaviour=rows["log_prob"],
             mask=mask,
             age=rows["age"],
-            config=config.ratio,
+            how=self.comparison,
         )
         total_rows = ranks.count(len(rows))
         terms = ranks.total(ratio.counts.sum()).clamp(min=1.0)
-        policy = clipped_loss(ratio, rows["advantage"], config.clip, config.clip_high).sum() / terms
+        policy = clipped_loss(ratio, rows["advantage"], config.clip, self.clip_high).sum() / terms
         value = self._value_loss(seen.value, rows).sum() / total_rows
         entropy = (seen.entropy * mask).sum() / ranks.total(mask.sum()).clamp(min=1)
         loss = config.value_weight * value
@@ -134,7 +122,7 @@ class PPO:
             value_loss=value,
             entropy=entropy,
             kl=(kl_estimate(ratio.log) * ratio.counts).sum() / terms,
-            clip_share=clip_share(ratio, config.clip, config.clip_high) / terms,
+            clip_share=clip_share(ratio, config.clip, self.clip_high) / terms,
         )
         measures.note(grad_norm=norm)
 
@@ -148,27 +136,59 @@ class PPO:
         return 0.5 * loss
 
 
-def evaluate_rows(network: Any, rows: TensorDict) -> Evaluated:
-    """What the network says of rows now."""
-    extras = rows["extras"].to_dict() if "extras" in rows.keys() else {}  # noqa: SIM118
-    seen: Evaluated = network.evaluate(rows["observation"].to_dict(), rows["actions"], extras)
-    return seen
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Advantages:
+    """Advantages and returns of chunks, `[S, C]` float32, zero where padded."""
+
+    advantage: Tensor
+    returns: Tensor
+    """What the value should have been."""
 
 
-def counted(network: Trainable, rows: TensorDict) -> Tensor:
-    """Which actions' probabilities count: the executed ones, where they can be told apart."""
-    mask: Tensor = rows["mask"]
-    return mask if network.is_factorised else torch.ones_like(mask)
+def smdp_advantages(
+    *,
+    rewards: Tensor,
+    executed: Tensor,
+    value: Tensor,
+    terminated: Tensor,
+    valid: Tensor,
+    bootstrap: Tensor,
+    gamma: float,
+    lam: float,
+) -> Advantages:
+    """Computes the generalised advantages of segments `[S, C]`.
+
+    `rewards` are `[S, C, T]`, zero from `executed` on; `bootstrap` `[S]` is the value of the
+    observation that follows each segment, which counts unless the segment ended by termination.
+    """
+    if rewards.shape[:2] != valid.shape or bootstrap.shape != valid.shape[:1]:
+        raise LayoutError(
+            f"rewards {tuple(rewards.shape)} and bootstrap {tuple(bootstrap.shape)} do not fit "
+            f"segments and chunks {tuple(valid.shape)}."
+        )
+    exact = torch.float64
+    value, going_on = value.to(exact), (~terminated).to(exact)
+    ages = torch.arange(rewards.shape[2], device=rewards.device, dtype=exact)
+    is_executed = ages < executed[..., None]
+    reward = (rewards.to(exact) * is_executed * gamma**ages).sum(-1)
+    discount, trace = gamma ** executed.to(exact), (gamma * lam) ** executed.to(exact)
+
+    advantage = torch.zeros_like(value)
+    next_value, next_advantage = bootstrap.to(exact), torch.zeros_like(bootstrap, dtype=exact)
+    for c in reversed(range(valid.shape[1])):
+        delta = reward[:, c] + discount[:, c] * going_on[:, c] * next_value - value[:, c]
+        found = delta + trace[:, c] * going_on[:, c] * next_advantage
+        # Padding comes after a segment's last chunk: what follows that chunk is the bootstrap.
+        advantage[:, c] = torch.where(valid[:, c], found, 0.0)
+        next_advantage = torch.where(valid[:, c], found, next_advantage)
+        next_value = torch.where(valid[:, c], value[:, c], next_value)
+    returns = torch.where(valid, advantage + value, 0.0)
+    return Advantages(advantage=advantage.float(), returns=returns.float())
 
 
 def normalised(advantage: Tensor, ranks: Ranks) -> Tensor:
-    """With mean 0 and spread 1 over the rows of all ranks."""
+    """Shifts and scales advantages to mean 0 and spread 1 over the rows of all ranks."""
     count = max(1.0, ranks.count(len(advantage)))
     mean = ranks.total(advantage.sum()) / count
     variance = ranks.total(((advantage - mean) ** 2).sum()) / count
     return (advantage - mean) / (variance.sqrt() + 1e-8)
-
-
-def _device(network: Any) -> torch.device:
-    device: torch.device = next(iter(network.parameters())).device
-    return device

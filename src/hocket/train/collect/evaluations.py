@@ -1,4 +1,5 @@
-"""Measuring versions of the weights on fixed trials while training goes on; keeping the best."""
+"""Evaluations measure versions of the weights on fixed trials while training goes on, and keep the
+best."""
 
 from __future__ import annotations
 
@@ -12,10 +13,10 @@ import torch
 from hocket.core.data import Episode, Trial
 from hocket.results.scores import Score
 from hocket.train.collect import plan
+from hocket.train.collect.counts import Crossing
 from hocket.train.collect.policy import CollectingPolicy
 from hocket.train.config import TrainConfig
 from hocket.train.learner import checkpoint
-from hocket.train.learner.schedule import Crossing
 from hocket.train.networks.building import Description
 
 
@@ -29,13 +30,13 @@ class Evaluation:
         self._episodes: list[Episode] = []
 
     def add(self, episode: Episode) -> bool:
-        """One ended; true when all have."""
+        """Takes an episode, and returns whether all have ended."""
         if episode.trial.id in self._ids:
             self._episodes.append(episode)
         return len(self._episodes) == len(self._ids)
 
     def result(self, version: int, best: float | None) -> Result:
-        """What came of it, against the best so far."""
+        """Returns how the version did, against the best so far."""
         score = Score.of(self._episodes)
         measure = score.returns.value if score.rate is None else score.rate
         return Result(
@@ -61,7 +62,7 @@ class Result:
     def keep(
         self, run: Path, weights: Mapping[str, torch.Tensor], policy: Mapping[str, Any]
     ) -> None:
-        """Keep these weights as the run's best, ready for `hocket eval --policy RUN/best`."""
+        """Keeps these weights as the run's best, ready for `hocket eval --policy RUN/best`."""
         table = {
             "version": self.version,
             "env_steps": self.env_steps,
@@ -74,7 +75,7 @@ class Result:
         )
 
     def to_curves(self) -> dict[str, float | None]:
-        """For the log."""
+        """Returns the curves of the log."""
         score, interval = self.score, self.score.success.interval
         return {
             "eval/success": score.rate,
@@ -86,7 +87,7 @@ class Result:
         }
 
     def to_text(self) -> str:
-        """For people."""
+        """Returns a line for people."""
         score, interval = self.score, self.score.success.interval
         text = f"evaluation at {self.env_steps:,} steps: "
         if score.rate is not None:
@@ -122,15 +123,15 @@ class Evaluations:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether trials of one are planned or running."""
+        """Whether trials of an evaluation are planned or running."""
         return self._current is not None
 
     def is_due(self, env_steps: int) -> bool:
-        """Whether the schedule was passed."""
+        """Whether the env steps have passed the next evaluation."""
         return self._schedule.fires(env_steps)
 
     def begin(self, env_steps: int) -> list[Trial]:
-        """The trials of the next one; none while lanes are still busy with the last."""
+        """Returns the trials of the next evaluation; none while lanes are busy with the last."""
         if self._current is not None:
             return []
         trials = plan.evaluation_trials(
@@ -141,11 +142,12 @@ class Evaluations:
         return trials
 
     def give_up(self) -> None:
-        """What is under way is no longer wanted."""
+        """Forgets the evaluation that is under way."""
         self._current = None
 
     def add(self, episode: Episode) -> Result | None:
-        """One of its episodes ended; the result where that was the last. The best is kept."""
+        """Takes an episode that ended, and returns the result if it was the last. The weights of
+        the best result are kept."""
         current = self._current
         if current is None or not current.add(episode):
             return None
@@ -159,7 +161,7 @@ class Evaluations:
         return result
 
     def to_state(self) -> dict[str, Any]:
-        """For a checkpoint."""
+        """Returns what a checkpoint keeps."""
         return {
             "evaluations": self._number,
             "evaluated_at": self._schedule.last,
@@ -167,12 +169,12 @@ class Evaluations:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Goes on from a checkpoint."""
         self._number = state["evaluations"]
         self._schedule.last = state["evaluated_at"]
         self.best = state["best"]
 
 
 def holder_of(trial: Trial) -> Hashable | None:
-    """What holds an evaluation's trials to one version; None for training trials."""
+    """Returns what holds an evaluation's trials to one version; None for training trials."""
     return ("evaluation", trial.repeat) if plan.is_evaluation(trial) else None

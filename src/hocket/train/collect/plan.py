@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hocket.core.data import Array, Trial
+from hocket.core.data import Trial
 from hocket.errors import EnvError
 from hocket.train.collect.segments import Segment
 
@@ -17,6 +17,7 @@ EVALUATION = 1 << 20
 """Repeats from here on are evaluations: the same trials each time, told apart by number."""
 
 Task = tuple[str, str]
+"""The names of a suite and of a task in it."""
 
 
 def is_evaluation(trial: Trial) -> bool:
@@ -30,7 +31,7 @@ def is_training(trial: Trial) -> bool:
 
 
 def evaluation_trials(tasks: Sequence[Task], number: int, seed: int, episodes: int) -> list[Trial]:
-    """The trials of evaluation `number`: the same starts every time."""
+    """Returns the trials of evaluation `number`: the same starts every time."""
     return [
         Trial(suite=suite, task=task, seed=seed + episode, repeat=EVALUATION + number)
         for episode in range(episodes)
@@ -52,34 +53,34 @@ class Curriculum:
     rank: int = 0
     ranks: int = 1
     planned: int = 0
-    """Groups so far, on this rank."""
+    """Groups planned so far, on this rank."""
 
     def next_group(self) -> list[Trial]:
-        """The trials of the next group."""
-        place = self.planned * self.ranks + self.rank
+        """Returns the trials of the next group."""
+        index = self.planned * self.ranks + self.rank
         self.planned += 1
-        suite, task = self.tasks[place % len(self.tasks)]
-        seed = (self.seed + 1) * FIRST_SEED + place // len(self.tasks)
+        suite, task = self.tasks[index % len(self.tasks)]
+        seed = (self.seed + 1) * FIRST_SEED + index // len(self.tasks)
         return [
             Trial(suite=suite, task=task, seed=seed, repeat=repeat) for repeat in range(self.group)
         ]
 
 
 def group_of(trial: Trial) -> Hashable:
-    """Names a trial's group."""
+    """Returns what all trials of a group, and no others, have in common."""
     return (trial.suite, trial.task, trial.seed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What is to be done with a group that is whole."""
+    """A group whose trials have all ended, and whether it is learnt from."""
 
     group: Hashable
     segments: tuple[Segment, ...]
     is_kept: bool
     """Whether outcomes differ: otherwise there is nothing to learn from it."""
     size: int
-    """Trials that it stood for, lost ones included."""
+    """Trials of the group, those lost to errors included."""
 
 
 class Groups:
@@ -95,7 +96,8 @@ class Groups:
         return [m for members in self._members.values() for m in members if m is not None]
 
     def add(self, trial: Trial, segment: Segment | None) -> Verdict | None:
-        """A member ended (None: lost to errors); the verdict where its group is now whole."""
+        """Takes a member that ended (None: it was lost to errors), and returns the verdict if its
+        group is now whole."""
         group = group_of(trial)
         members = self._members.setdefault(group, [])
         members.append(segment)
@@ -111,12 +113,8 @@ class Groups:
 
 def _check_same_start(one: Segment, other: Segment) -> None:
     for key, seen in one.observation.items():
-        if not _equal(seen[0], other.observation[key][0]):
+        if not np.array_equal(seen[0], other.observation[key][0]):
             raise EnvError(
                 f"{one.trial.id} and {other.trial.id} are of one group but did not start alike: "
                 f"{key!r} differs. GRPO needs envs whose start depends on the seed of reset alone."
             )
-
-
-def _equal(one: Array, other: Array) -> bool:
-    return bool(np.array_equal(one, other))

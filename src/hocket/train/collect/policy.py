@@ -1,5 +1,5 @@
-"""The policy that collects: samples chunks with the newest published weights, and says how likely
-they were.
+"""The policy that collects: it samples chunks with the newest published weights, and says how
+likely they were.
 
 It has its own copy of the network, which only the thread that infers touches. Weights change at
 the start of a call, never within one. Rows that belong together (an evaluation, a pinned group) can
@@ -9,8 +9,9 @@ be held to the weights that the first of them saw.
 from __future__ import annotations
 
 import copy
+import math
 import queue
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,20 +22,23 @@ from hocket.core.contracts.policy import Binds, Policy
 from hocket.core.data import Actions, Array, ArraySpec, Batch, EnvSpec, PolicySpec, Row, Trial
 from hocket.engine.answers import check_answer
 from hocket.errors import SpecMismatchError
-from hocket.train.learner.staging import Staging
 from hocket.train.learner.weights import WeightBlock
 from hocket.train.networks.contract import (
     BASE,
     TASK,
     Acted,
     Shapes,
+    Tensors,
     Trainable,
     trainable_parameters,
 )
 
 SAMPLE, LOG_PROB, VALUE, VERSION = "sample", "log_prob", "value", "version"
+"""Keys of what an answer holds beside the actions to execute."""
 _NOISE = "noise for sampling"
-"""Travels with the observations."""
+"""Key under which the noise travels to the device, beside the observations."""
+_ALIGNED = 64
+"""Arrays in packed memory begin at multiples of this many bytes, as every dtype needs."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,7 +55,7 @@ class Holding:
 
     is_deterministic: Callable[[Trial], bool]
     held_by: Callable[[Trial], Hashable | None]
-    """Names what the row belongs to; None lets it follow the newest weights."""
+    """Names what holds a trial's rows to one version; None lets them follow the newest weights."""
 
 
 class CollectingPolicy:
@@ -82,7 +86,7 @@ class CollectingPolicy:
         self.spec = spec_of(network, shapes, max_batch=max_batch, replan=replan, base=base)
 
     def bind(self, spec: EnvSpec) -> None:
-        """Keep to this env's bounds for rows of its task."""
+        """Clips the actions of this env's task to its bounds from now on."""
         if spec.action.kind != "box":
             raise SpecMismatchError(
                 f"Task {spec.task.name!r} has discrete actions; training is of continuous ones."
@@ -93,7 +97,7 @@ class CollectingPolicy:
             base.bind(spec)
 
     def infer(self, batch: Batch) -> Actions:
-        """Chunks for a batch; every row with the weights that it is held to."""
+        """Makes chunks for a batch, every row with the weights that it is held to."""
         self._refresh()
         snapshots = [self._snapshot(row) for row in batch.rows]
         wanted = [
@@ -117,16 +121,15 @@ class CollectingPolicy:
         )
 
     def close(self) -> None:
-        """Part of the Policy contract."""
         if self._base is not None:
             self._base.close()
 
     def release(self, holder: Hashable) -> None:
-        """Nobody is held to this any more. Any thread may say so."""
+        """Lets go of the weights that this holds. Any thread may call it."""
         self._released.put(holder)
 
     def held_weights(self, holder: Hashable) -> tuple[int, dict[str, torch.Tensor]]:
-        """Version and weights of what is held; valid until released."""
+        """Returns the version and the weights that this holds; valid until they are released."""
         snapshot = self._held[holder]
         return snapshot.version, snapshot.network.state_dict()
 
@@ -149,8 +152,8 @@ class CollectingPolicy:
 
     def _arrays(self, batch: Batch) -> dict[str, Array]:
         arrays = dict(batch.arrays)
-        places = [self._shapes.tasks.index(row.trial.task) for row in batch.rows]
-        arrays[TASK] = np.array(places + places[-1:] * batch.pad, np.int64)
+        tasks = [self._shapes.tasks.index(row.trial.task) for row in batch.rows]
+        arrays[TASK] = np.array(tasks + tasks[-1:] * batch.pad, np.int64)
         if self._base is not None:
             answer = check_answer(
                 self._base.infer(batch),
@@ -199,7 +202,7 @@ def spec_of(
     replan: int | None,
     base: Policy | None = None,
 ) -> PolicySpec:
-    """What the network needs of the env; and its base, where it corrects one."""
+    """Returns what the network needs of the env, and what its base needs where it corrects one."""
     inputs: dict[str, ArraySpec] | None = {
         key: shapes.observations[key] for key in network.inputs if key != BASE
     }
@@ -217,3 +220,79 @@ def spec_of(
         max_batch=max_batch,
         replan=replan,
     )
+
+
+class Staging:
+    """Memory through which arrays reach a device and come back, each way in one copy.
+
+    Where the device is a GPU, every copy of its own waits for its turn there, and a learner on the
+    same GPU makes turns long. So arrays travel packed in page-locked memory, which the GPU reads
+    without the driver's help, and the host waits once, for the answer. Uploaded arrays are valid
+    until the next upload, and one upload is followed by one download before the next: the host has
+    then waited for both.
+    """
+
+    def __init__(self, device: torch.device, *, is_packed: bool | None = None) -> None:
+        """Arrays are packed where the device is a GPU, or wherever that is asked for."""
+        self._device = device
+        self._is_gpu = device.type == "cuda"
+        self._is_packed = self._is_gpu if is_packed is None else is_packed
+        self._up = self._page_locked(0)
+        self._down = self._page_locked(0)
+
+    def upload(self, arrays: Mapping[str, Array]) -> dict[str, torch.Tensor]:
+        """Returns the arrays as tensors on the device."""
+        if not self._is_packed:
+            return {key: torch.from_numpy(a).to(self._device) for key, a in arrays.items()}
+        starts, size = _starts({key: array.nbytes for key, array in arrays.items()})
+        if len(self._up) < size:
+            self._up = self._page_locked(size)
+        packed = self._up.numpy()
+        for key, array in arrays.items():
+            part = packed[starts[key] : starts[key] + array.nbytes]
+            part.view(array.dtype).reshape(array.shape)[...] = array
+        there = self._up[:size].to(self._device, non_blocking=True)
+        return {
+            key: there[starts[key] : starts[key] + array.nbytes]
+            .view(torch.from_numpy(np.empty(0, array.dtype)).dtype)
+            .view(array.shape)
+            for key, array in arrays.items()
+        }
+
+    def download(self, tensors: Tensors) -> dict[str, Array]:
+        """Returns the tensors as arrays of the caller's own, once the device has computed them."""
+        if not self._is_packed:
+            return {key: tensor.cpu().numpy() for key, tensor in tensors.items()}
+        # The widest first: with no gaps between them, all lie at multiples of their width.
+        order = sorted(tensors, key=lambda key: -tensors[key].element_size())
+        flat = torch.cat([_bytes(tensors[key]) for key in order])
+        if len(self._down) < len(flat):
+            self._down = self._page_locked(len(flat))
+        self._down[: len(flat)].copy_(flat, non_blocking=True)
+        if self._is_gpu:
+            torch.cuda.current_stream(self._device).synchronize()
+        packed = self._down[: len(flat)].numpy().copy()
+        arrays, start = {}, 0
+        for key in order:
+            like = torch.empty(0, dtype=tensors[key].dtype).numpy().dtype
+            size = math.prod(tensors[key].shape) * like.itemsize
+            arrays[key] = packed[start : start + size].view(like).reshape(tensors[key].shape)
+            start += size
+        return {key: arrays[key] for key in tensors}
+
+    def _page_locked(self, size: int) -> torch.Tensor:
+        # Twice what is needed now: batches grow.
+        return torch.empty(2 * size, dtype=torch.uint8, pin_memory=self._is_gpu and size > 0)
+
+
+def _starts(sizes: Mapping[str, int]) -> tuple[dict[str, int], int]:
+    """Returns the first byte of each array in packed memory, and how many bytes all need."""
+    starts, offset = {}, 0
+    for key, size in sizes.items():
+        starts[key] = offset
+        offset += -(-size // _ALIGNED) * _ALIGNED
+    return starts, offset
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().view(-1).view(torch.uint8)

@@ -34,24 +34,25 @@ class Segment:
     actions: Array
     """What it sampled, before clipping to the env's bounds: `[C, T, A]` float32."""
     executed: Array
-    """k of each chunk, 1 to T: `[C]` int64. Actions from k on were never executed."""
+    """How many actions k of each chunk were executed, 1 to T: `[C]` int64."""
     rewards: Array
-    """Of each step, zeros from k on: `[C, T]` float64."""
+    """The reward of each step, zeros from k on: `[C, T]` float64."""
     log_prob: Array
-    """Of each action under the weights that sampled it: `[C, T]` float32."""
+    """The log-probability of each action under the weights that sampled it: `[C, T]` float32."""
     value: Array
-    """As estimated when sampling: `[C]` float32."""
+    """The return to expect, as estimated when sampling: `[C]` float32."""
     version: Array
-    """Of the weights that sampled each chunk: `[C]` int64."""
+    """The version of the weights that sampled each chunk: `[C]` int64."""
     chunk: Array
-    """Index in the attempt, consecutive: `[C]` int64."""
+    """The index of each chunk in the attempt, consecutive: `[C]` int64."""
     terminated: bool
-    """The episode ended for good after the last row; its value is then 0."""
+    """Whether the episode ended for good after the last row; its value is then 0."""
     truncated: bool
-    """The episode was cut after the last row; its value goes on from `final`."""
+    """Whether the episode was cut after the last row; its value goes on from `final`."""
     final: Mapping[str, Array] | None
     """The observation after the last row, wherever the segment did not end by termination."""
     success: bool | None = None
+    """Whether the episode succeeded; None where that is not known, or not yet."""
     extras: Mapping[str, Array] = field(default_factory=dict)
     """What else the policy needs to evaluate its actions again (a denoising chain): `[C, ...]`."""
 
@@ -84,7 +85,7 @@ class Segment:
 
     @property
     def steps(self) -> int:
-        """Env steps."""
+        """Env steps in this segment."""
         return int(self.executed.sum())
 
     @property
@@ -94,16 +95,16 @@ class Segment:
 
     @property
     def oldest(self) -> int:
-        """Version of the oldest weights in it: what its staleness is counted from."""
+        """The version of the oldest weights in it: what its staleness is counted from."""
         return int(self.version.min())
 
     @property
     def total_reward(self) -> float:
-        """Undiscounted."""
+        """The sum of rewards, not discounted."""
         return float(self.rewards.sum())
 
     def to_plain(self) -> dict[str, Any]:
-        """As values that `msgpack_numpy` can send."""
+        """Returns the same as values that `msgpack_numpy` can send."""
         plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         trial = self.trial
         plain["trial"] = [trial.suite, trial.task, trial.seed, trial.repeat]
@@ -111,7 +112,7 @@ class Segment:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Segment:
-        """What `to_plain` gave."""
+        """Reads what `to_plain` returned."""
         suite, task, seed, repeat = plain["trial"]
         trial = Trial(suite=suite, task=task, seed=seed, repeat=repeat)
         return cls(**{**plain, "trial": trial})
@@ -122,7 +123,7 @@ Parcel = Sequence[Segment]
 
 
 def in_trial_order(segments: Sequence[Segment]) -> list[Segment]:
-    """Sorted by what was planned, so that who finished first does not matter."""
+    """Sorts segments by what was planned, so that who finished first does not matter."""
 
     def key(segment: Segment) -> tuple[str, str, int, int, int]:
         trial = segment.trial

@@ -27,6 +27,8 @@ WEIGHTS, OPTIMIZER = "weights.safetensors", "optimizer.safetensors"
 POLICY, STATE = "policy.json", "state.json"
 CHECKPOINTS, BEST = "checkpoints", "best"
 _KEPT = 3
+"""Checkpoints that a run keeps, so that one that a failing disk spoiled is not the only one. Chosen
+by hand."""
 
 
 def write_folder(
@@ -34,7 +36,8 @@ def write_folder(
     tensors: Mapping[str, Mapping[str, torch.Tensor]],
     tables: Mapping[str, Mapping[str, Any]],
 ) -> None:
-    """A folder of safetensors and JSON files, whole or not at all; one of that name is replaced."""
+    """Writes a folder of safetensors and JSON files, whole or not at all; it replaces one of that
+    name."""
     draft = folder.with_name(f".{folder.name}.tmp")
     old = folder.with_name(f".{folder.name}.old")
     try:
@@ -68,7 +71,7 @@ def save_checkpoint(
     policy: Mapping[str, Any],
     state: Mapping[str, Any],
 ) -> Path:
-    """Everything that training needs to go on from here; the newest few are kept."""
+    """Writes everything that training needs to go on from here, and keeps the newest few."""
     root = run / CHECKPOINTS
     folder = root / f"{version:08d}"
     write_folder(
@@ -80,14 +83,14 @@ def save_checkpoint(
 
 
 def checkpoints(run: Path) -> list[Path]:
-    """Whole ones, oldest first."""
+    """Returns the folders of whole checkpoints, oldest first."""
     root = run / CHECKPOINTS
     found = [path for path in root.glob("*") if path.name.isdigit() and (path / STATE).is_file()]
     return sorted(found)
 
 
 def latest(run: Path) -> Path:
-    """The checkpoint to resume from."""
+    """Returns the folder of the checkpoint to resume from."""
     found = checkpoints(run)
     if not found:
         raise RunFolderError(f"{run} holds no checkpoint to resume from.")
@@ -95,7 +98,7 @@ def latest(run: Path) -> Path:
 
 
 def read_table(path: Path) -> dict[str, Any]:
-    """A JSON file of a checkpoint."""
+    """Reads a JSON file of a checkpoint."""
     try:
         table: dict[str, Any] = json.loads(path.read_text())
     except (OSError, ValueError) as exc:
@@ -104,7 +107,7 @@ def read_table(path: Path) -> dict[str, Any]:
 
 
 def read_tensors(path: Path) -> dict[str, torch.Tensor]:
-    """A safetensors file."""
+    """Reads a safetensors file."""
     try:
         tensors: dict[str, torch.Tensor] = load_file(path)
     except Exception as exc:
@@ -113,17 +116,18 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
 
 
 def optimizer_tensors(optimizer: Any, names: list[str]) -> dict[str, torch.Tensor]:
-    """The optimizer's state as tensors by parameter name; settings come from the configuration."""
+    """Returns the optimizer's state as tensors by parameter name. Its settings come from the
+    configuration."""
     state = optimizer.state_dict()["state"]
     return {
-        f"{names[place]}|{key}": torch.as_tensor(value)
-        for place, entries in state.items()
+        f"{names[index]}|{key}": torch.as_tensor(value)
+        for index, entries in state.items()
         for key, value in entries.items()
     }
 
 
 def load_optimizer(optimizer: Any, names: list[str], tensors: Mapping[str, torch.Tensor]) -> None:
-    """Give an optimizer of the same parameters its state back."""
+    """Gives an optimizer of the same parameters its state back."""
     state: dict[int, dict[str, torch.Tensor]] = {}
     for name, tensor in tensors.items():
         parameter, _, key = name.rpartition("|")

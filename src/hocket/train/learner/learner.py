@@ -1,4 +1,5 @@
-"""Turns segments into new weights: the one owner of network, optimizer, version and queue."""
+"""Turns segments into new weights: the one owner of network, optimizer, version and queue; and how
+the collecting side reaches it."""
 
 from __future__ import annotations
 
@@ -6,19 +7,19 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
-from hocket.train.algorithms.grpo import GRPO, GRPOConfig
-from hocket.train.algorithms.losses import Level, RatioConfig
-from hocket.train.algorithms.ppo import PPO, PPOConfig
+from hocket.train.algorithms.config import Level
+from hocket.train.algorithms.grpo import GRPO
+from hocket.train.algorithms.losses import Comparison
+from hocket.train.algorithms.ppo import PPO
 from hocket.train.collect.segments import Parcel, in_trial_order
 from hocket.train.config import TrainConfig
 from hocket.train.learner import checkpoint
 from hocket.train.learner.queue import QueueConfig, SegmentQueue
 from hocket.train.learner.ranks import Ranks
-from hocket.train.learner.schedule import linear
 from hocket.train.learner.weights import WeightBlock
 from hocket.train.networks.building import Description, make_network
 from hocket.train.networks.contract import trainable_parameters
@@ -31,12 +32,17 @@ class Updated:
     """What the learner says after an update."""
 
     version: int
+    """The version of the new weights."""
     episodes: int
-    """Learnt from, ended in this update."""
+    """Episodes that ended in what was learnt from."""
     dropped: int
+    """Episodes that were too old to learn from, since the last update."""
     staleness: int
+    """Versions that the oldest chunk was behind."""
     learn_s: float
+    """Seconds that the update took, publishing included."""
     measures: Mapping[str, float]
+    """What the algorithm measured, by name."""
 
 
 class Learner:
@@ -70,12 +76,9 @@ class Learner:
         self.block = WeightBlock(self._parameters, block_fd)
         self.block.publish(self._parameters, self.version)
 
-    def put(self, parcel: Parcel) -> None:
-        """Take what was collected into the queue."""
-        self.queue.put(parcel)
-
     def update(self, floor: int, fraction: float) -> Updated | None:
-        """Learn from the next batch, if there is one. `fraction` of the training is done."""
+        """Learns from the next batch, if there is one that may be taken. `floor` is the oldest
+        version in flight; `fraction` of the training is done."""
         if not self.queue.is_due(self.version, floor):
             return None
         began = time.perf_counter()
@@ -105,7 +108,8 @@ class Learner:
         )
 
     def save(self, run: Path, counters: Mapping[str, Any]) -> Path:
-        """A checkpoint between two updates, with what the collecting side has to remember."""
+        """Writes a checkpoint with what the collecting side has to remember, and returns its
+        folder."""
         optimizer = checkpoint.optimizer_tensors(self._optimizer, list(self._parameters))
         return checkpoint.save_checkpoint(
             run,
@@ -126,42 +130,87 @@ class Learner:
         config = self.config
         # Where a chunk's actions cannot be told apart, only the whole has a probability.
         finest: Level = "action" if self.network.is_factorised else "chunk"
-        ratio = RatioConfig(
+        comparison = Comparison(
             level=config.ratio or finest,
             correction=config.corrected_by,
             truncate=config.truncate,
         )
-        if config.algo == "grpo":
-            start = None if self._start is None else self._start.to(config.device)
-            settings = GRPOConfig(
-                epochs=config.epochs,
-                minibatches=config.minibatches,
-                clip=config.clip,
-                clip_high=0.28 if config.clip_high is None else config.clip_high,
-                entropy=config.entropy,
-                kl_weight=config.kl_weight,
-                target_kl=config.target_kl,
-                max_grad_norm=config.max_grad_norm,
-                ratio=ratio,
-            )
-            return GRPO(self.network, self._optimizer, settings, ranks, start)
-        return PPO(
-            self.network,
-            self._optimizer,
-            PPOConfig(
-                gamma=config.gamma,
-                lam=config.lam,
-                epochs=config.epochs,
-                minibatches=config.minibatches,
-                clip=config.clip,
-                clip_high=config.clip if config.clip_high is None else config.clip_high,
-                clip_value=config.clip_value,
-                value_weight=config.value_weight,
-                entropy=config.entropy,
-                target_kl=config.target_kl,
-                max_grad_norm=config.max_grad_norm,
-                value_only=config.value_only,
-                ratio=ratio,
-            ),
-            ranks,
-        )
+        if config.algo == "ppo":
+            return PPO(self.network, self._optimizer, config, comparison, ranks)
+        start = None if self._start is None else self._start.to(config.device)
+        return GRPO(self.network, self._optimizer, config, comparison, ranks, start)
+
+
+def linear(start: float, end: float, fraction: float) -> float:
+    """Goes from `start` to `end` as `fraction` goes from 0 to 1, and stays at `end` after that."""
+    return start + (end - start) * min(1.0, max(0.0, fraction))
+
+
+class LearnerLink(Protocol):
+    """The collecting side's way to the learner. None of it waits, except `finish`."""
+
+    block: WeightBlock
+    """Where new weights appear."""
+
+    def put(self, parcel: Parcel) -> None:
+        """Gives the learner what was collected."""
+        ...
+
+    def tell(self, *, floor: int, fraction: float) -> None:
+        """Tells the oldest version in flight, and the share of the training that is done."""
+        ...
+
+    def news(self) -> list[Updated]:
+        """Returns the updates since this was asked last."""
+        ...
+
+    def save(self, counters: Mapping[str, Any]) -> None:
+        """Writes a checkpoint with these counters, soon, between two updates."""
+        ...
+
+    def finish(self, counters: Mapping[str, Any]) -> list[Updated]:
+        """Ends learning with a checkpoint, and returns the updates that were not told yet."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class InProcess:
+    """A learner on the caller's own thread. It learns when it is asked for news: everything else
+    stands still meanwhile, which is what synchronous means."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        description: Description,
+        run: Path,
+        *,
+        ranks: Ranks,
+        resume: Path | None,
+    ) -> None:
+        self.learner = Learner(config, description, ranks, resume=resume)
+        self.block = self.learner.block
+        self._run = run
+        self._ranks = ranks
+        self._floor, self._fraction = 0, 0.0
+
+    def put(self, parcel: Parcel) -> None:
+        self.learner.queue.put(parcel)
+
+    def tell(self, *, floor: int, fraction: float) -> None:
+        self._floor, self._fraction = floor, fraction
+
+    def news(self) -> list[Updated]:
+        updated = self.learner.update(self._floor, self._fraction)
+        return [] if updated is None else [updated]
+
+    def save(self, counters: Mapping[str, Any]) -> None:
+        if self._ranks.is_first:
+            self.learner.save(self._run, counters)
+
+    def finish(self, counters: Mapping[str, Any]) -> list[Updated]:
+        self.save(counters)
+        return []
+
+    def close(self) -> None:
+        self.block.close()

@@ -15,7 +15,8 @@ from hocket.train.collect.segments import Parcel, Segment
 
 _NEVER = -1
 _REMEMBERED = 100_000
-"""Attempts; those of older ones cannot come any more."""
+"""Attempts whose next chunk is known. Far more than can be outstanding, so that what is forgotten
+cannot come any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +24,7 @@ class QueueConfig:
     """How much is learnt from at once, and how old it may be."""
 
     batch: int
-    """Episodes of an update."""
+    """Episodes that an update learns from."""
     max_staleness: int
     """Versions that the oldest chunk of a segment may be behind when it is learnt from."""
 
@@ -43,7 +44,7 @@ class Taken:
     staleness: int
     """Versions that the oldest chunk is behind."""
     mean_staleness: float
-    """Over chunks."""
+    """Versions that a chunk is behind on average."""
 
     @property
     def episodes(self) -> int:
@@ -58,7 +59,8 @@ class SegmentQueue:
         self._config = config
         self._parcels: deque[Parcel] = deque()
         self._next_chunk: dict[tuple[str, int], int] = {}
-        """Of each attempt that was heard of, so that nothing comes twice or out of order."""
+        """The chunk that must come next, by attempt, so that nothing comes twice or out of
+        order."""
         self._dropped = 0
         self._episodes = 0
 
@@ -71,7 +73,7 @@ class SegmentQueue:
         return self._episodes
 
     def put(self, parcel: Parcel) -> None:
-        """Add what was collected, once."""
+        """Adds what was collected, once."""
         ended = sum(segment.is_end for segment in parcel)
         if self._episodes + ended > self._config.outstanding + self._config.batch:
             raise RuntimeError(
@@ -91,8 +93,8 @@ class SegmentQueue:
         return version + 1 - floor <= self._config.max_staleness or not self._config.max_staleness
 
     def take(self, version: int) -> Taken:
-        """What the update of this version learns from: a batch, and whatever would be too old for
-        the next one."""
+        """Takes what the update of this version learns from: a batch, and whatever would be too old
+        for the next one."""
         segments: list[Segment] = []
         episodes = 0
         kept: deque[Parcel] = deque()

@@ -34,11 +34,11 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
-        """Who evaluates, logs and saves."""
+        """Whether this rank evaluates, logs and saves for all."""
         return self.rank == 0
 
     def total(self, value: Tensor) -> Tensor:
-        """The sum over ranks."""
+        """Sums a tensor over ranks."""
         if self.size == 1:
             return value
         summed = value.detach().clone()
@@ -46,11 +46,11 @@ class Ranks:
         return summed
 
     def count(self, value: float) -> float:
-        """A number summed over ranks."""
+        """Sums a number over ranks."""
         return float(self.total(torch.tensor(value, dtype=torch.float64)))
 
     def sum_gradients(self, parameters: Iterable[Tensor]) -> None:
-        """Each parameter's gradient becomes the sum over ranks."""
+        """Makes each parameter's gradient the sum over ranks."""
         if self.size == 1:
             return
         for parameter in parameters:
@@ -59,12 +59,12 @@ class Ranks:
             dist.all_reduce(parameter.grad)
 
     def same_start(self, network: Any) -> None:
-        """All ranks take the first one's weights."""
+        """Gives all ranks the first one's weights."""
         if self.size > 1:
             for tensor in network.state_dict().values():
                 dist.broadcast(tensor, 0)
 
     def close(self) -> None:
-        """Leave the others."""
+        """Leaves the others."""
         if self.size > 1 and dist.is_initialized():
             dist.destroy_process_group()

@@ -21,8 +21,11 @@ import torch
 from hocket.workers.shm import create_file, map_block
 
 _HEAD = 64
+"""Bytes before the first slot."""
 _NOTHING = -1
 _ATTEMPTS = 1000
+"""How often a read begins again before it gives up: publishing takes as long as copying, so that
+more than a few can only be a fault."""
 
 
 class WeightBlock:
@@ -30,9 +33,9 @@ class WeightBlock:
 
     def __init__(self, like: Mapping[str, torch.Tensor], fd: int | None = None) -> None:
         """`like` gives names, shapes and dtypes; a file descriptor is the other side's block."""
-        places, offset = {}, 0
+        starts, offset = {}, 0
         for name, tensor in like.items():
-            places[name] = offset
+            starts[name] = offset
             offset += -(-tensor.numel() * tensor.element_size() // 64) * 64
         self._slot_size = offset
         self.fd = create_file("hocket-weights", _HEAD + 2 * offset) if fd is None else fd
@@ -42,10 +45,10 @@ class WeightBlock:
         self._version = np.frombuffer(self._map, np.int64, 1)
         self._whole = whole = torch.frombuffer(self._map, dtype=torch.uint8)
         self._is_locked: bool | None = None
-        """Whether a GPU may copy by itself; None before the first copy of one."""
+        """Whether a GPU may copy by itself; None before a GPU's first copy."""
         self._slots = [
             {
-                name: _view(whole, _HEAD + slot * offset + places[name], tensor)
+                name: _view(whole, _HEAD + slot * offset + starts[name], tensor)
                 for name, tensor in like.items()
             }
             for slot in range(2)
@@ -55,11 +58,11 @@ class WeightBlock:
 
     @property
     def version(self) -> int:
-        """Of the weights published last; -1 before the first."""
+        """The version of the weights published last; -1 before the first."""
         return int(self._version[0])
 
     def publish(self, parameters: Mapping[str, torch.Tensor], version: int) -> None:
-        """Make these the weights to act with."""
+        """Makes these the weights to act with."""
         if self.version not in (_NOTHING, version - 1):
             # Slots alternate by version: one that is skipped would overwrite what is being read.
             raise ValueError(f"Version {version} cannot follow {self.version}.")
@@ -67,7 +70,7 @@ class WeightBlock:
         self._version[0] = version
 
     def read(self, into: Mapping[str, torch.Tensor]) -> int:
-        """Copy the newest weights into these tensors; returns their version."""
+        """Copies the newest weights into these tensors, and returns their version."""
         for _ in range(_ATTEMPTS):
             version = self.version
             self._copy(into, self._slots[version % 2])
@@ -76,7 +79,7 @@ class WeightBlock:
         raise RuntimeError("New weights are published faster than they can be copied.")
 
     def close(self) -> None:
-        """Let go of the descriptor; the memory goes with its last user."""
+        """Closes the descriptor; the memory goes with its last user."""
         if self._is_locked:
             torch.cuda.cudart().cudaHostUnregister(self._whole.data_ptr())
             self._is_locked = False
@@ -85,7 +88,7 @@ class WeightBlock:
             self.fd = -1
 
     def _copy(self, into: Mapping[str, torch.Tensor], source: Mapping[str, torch.Tensor]) -> None:
-        """All of it, to its end."""
+        """Copies all tensors, and waits until GPUs have done so."""
         gpus = {one.device for one in (*into.values(), *source.values()) if one.is_cuda}
         if gpus and self._is_locked is None:
             self._is_locked = _lock_pages(self._whole)
@@ -97,7 +100,8 @@ class WeightBlock:
 
 
 def _lock_pages(memory: torch.Tensor) -> bool:
-    """Whether CUDA could lock them. Where it could not, copies are slower and just as right."""
+    """Locks pages, and returns whether CUDA could. Where it could not, copies are slower and just
+    as right."""
     error = torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), len(memory), 0)
     if int(error) == 0:
         return True

@@ -1,7 +1,8 @@
-"""`actor`: a chunk actor-critic in torch, from the state, or from state and images.
+"""The network of `actor`: a chunk actor-critic from the state, or from state and images; and its
+residual kind, which corrects the chunks of another policy.
 
 Actions are Gaussian around a chunk of means, each with a spread of its own that does not depend on
-the observation, so the probability of the executed ones stands for itself.
+the observation, so the executed ones have a probability of their own.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -17,10 +19,11 @@ from torch import Tensor, nn
 from hocket.core.data import ArraySpec
 from hocket.errors import ConfigError
 from hocket.train.networks.contract import BASE, TASK, Acted, Evaluated, Shapes, Tensors
-from hocket.train.networks.features import feature_size, features_of
-from hocket.train.networks.names import ActorConfig
+from hocket.train.networks.policies import ActorConfig
 
 _LOG_2PI = math.log(2 * math.pi)
+_METAWORLD_STATE, _METAWORLD_FEATURES = 39, 76
+"""Numbers in MetaWorld's state, and in what `_metaworld` makes of it."""
 
 
 class ChunkActor(nn.Module):  # type: ignore[misc]
@@ -59,7 +62,6 @@ class ChunkActor(nn.Module):  # type: ignore[misc]
         self.register_buffer("scale", torch.ones(len(shapes.tasks), size))
 
     def act(self, observation: Tensors, noise: Tensor, *, deterministic: bool) -> Acted:
-        """Part of the contract."""
         seen = self._see(observation)
         mean = self._means(seen, observation)
         actions = mean
@@ -72,7 +74,6 @@ class ChunkActor(nn.Module):  # type: ignore[misc]
         )
 
     def evaluate(self, observation: Tensors, actions: Tensor, extras: Tensors) -> Evaluated:
-        """Part of the contract."""
         del extras
         seen = self._see(observation)
         log_prob = self._log_prob(self._means(seen, observation), actions)
@@ -80,7 +81,6 @@ class ChunkActor(nn.Module):  # type: ignore[misc]
         return Evaluated(log_prob=log_prob, entropy=entropy, value=self._values(seen, observation))
 
     def value(self, observation: Tensors) -> Tensor:
-        """Part of the contract."""
         return self._values(self._see(observation), observation)
 
     def _see(self, observation: Tensors) -> Tensor:
@@ -109,8 +109,47 @@ class ChunkActor(nn.Module):  # type: ignore[misc]
         return self.log_std
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResidualConfig(ActorConfig):
+    """Settings of a correction; `std` is in units of the correction, before scaling."""
+
+    scale: float = 0.2
+    """How far an action may be moved, roughly."""
+
+
+class ResidualActor(ChunkActor):
+    """Corrects a policy that nobody can look into: a = base + scale * correction.
+
+    The base may be served over the wire and give no log-probabilities; only the correction is
+    trained, and it starts out near zero. The critic does not see the base's chunk, since at the end
+    of an episode nobody asks for one.
+    """
+
+    Config: ClassVar = ResidualConfig
+
+    def __init__(self, shapes: Shapes, config: ResidualConfig) -> None:
+        super().__init__(shapes, config)
+        self._scale = config.scale
+        size = self.mean.shape[1] + self.encoder.size + self.noise_size
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            self.actors = nn.ModuleList(
+                mlp([size, *config.hidden, self.noise_size], last=0.01) for _ in shapes.tasks
+            )
+
+    def _means(self, seen: Tensor, observation: Tensors) -> Tensor:
+        base = observation[BASE].float()
+        both = torch.cat((seen, base.flatten(1)), -1)
+        correction = by_task(self.actors, both, observation[TASK])
+        return base + self._scale * correction.view(base.shape)
+
+    def _log_std(self) -> Tensor:
+        return self.log_std + math.log(self._scale)
+
+
 class ImageEncoder(nn.Module):  # type: ignore[misc]
-    """Images `[B, height, width, channels]` uint8 as one vector; without cameras, of size 0."""
+    """Turns images `[B, height, width, channels]` uint8 into one vector `[B, size]`, each camera
+    through a tower of its own; without cameras `size` is 0."""
 
     def __init__(self, cameras: Sequence[ArraySpec]) -> None:
         super().__init__()
@@ -118,7 +157,6 @@ class ImageEncoder(nn.Module):  # type: ignore[misc]
         self.size = 128 * len(cameras)
 
     def forward(self, images: Sequence[Tensor]) -> Tensor:
-        """Every camera through its own tower."""
         found = [
             tower(image.movedim(-1, 1).float() / 255.0 - 0.5)
             for tower, image in zip(self.towers, images, strict=True)
@@ -135,7 +173,7 @@ def _tower(channels: int) -> Any:
 
 
 def mlp(sizes: Sequence[int], *, last: float) -> Any:
-    """Layers with rectifiers between them; the last one starts out small."""
+    """Returns layers with rectifiers between them; the last one's weights are scaled by `last`."""
     layers: list[nn.Module] = []
     for fan_in, fan_out in itertools.pairwise(sizes):
         linear = nn.Linear(fan_in, fan_out)
@@ -148,7 +186,7 @@ def mlp(sizes: Sequence[int], *, last: float) -> Any:
 
 
 def by_task(networks: Any, seen: Tensor, task: Tensor) -> Tensor:
-    """Each row through the network of its task.
+    """Sends each row `seen` `[B, F]` through the network of its task `[B]`.
 
     When acting, networks work on the whole batch and rows are picked after: how many rows of a task
     are in a batch must not change the last bits of the others.
@@ -158,8 +196,8 @@ def by_task(networks: Any, seen: Tensor, task: Tensor) -> Tensor:
         return only
     is_learning = torch.is_grad_enabled()
     whole: Tensor | None = None
-    for place, network in enumerate(networks):
-        rows = (task == place).nonzero().squeeze(-1)
+    for index, network in enumerate(networks):
+        rows = (task == index).nonzero().squeeze(-1)
         if len(rows):
             part = network(seen[rows]) if is_learning else network(seen)[rows]
             if whole is None:
@@ -167,3 +205,36 @@ def by_task(networks: Any, seen: Tensor, task: Tensor) -> Tensor:
             whole = whole.index_copy(0, rows, part)
     assert whole is not None  # a batch has rows
     return whole
+
+
+def feature_size(kind: str, states: Sequence[ArraySpec]) -> int:
+    """Returns how many numbers `features_of` makes of such states."""
+    sizes = [int(torch.Size(spec.shape).numel()) for spec in states]
+    if kind == "metaworld":
+        if sizes != [_METAWORLD_STATE]:
+            raise ConfigError(
+                f"The features 'metaworld' need one state of 39 numbers, not {sizes}."
+            )
+        return _METAWORLD_FEATURES
+    return sum(sizes)
+
+
+def features_of(kind: str, states: Sequence[Tensor]) -> Tensor:
+    """Turns states `[B, ...]` into what the first layer sees: one `[B, F]` float32."""
+    if kind == "metaworld":
+        return _metaworld(states[0])
+    flat = torch.cat([state.flatten(1).float() for state in states], -1)
+    return flat.sign() * flat.abs().log1p()
+
+
+def _metaworld(state: Tensor) -> Tensor:
+    """Computes the same numbers as `reference.features`, which the bundled weights expect."""
+    state = state.double()
+    now, before, goal = state[:, :18], state[:, 18:36], state[:, 36:39]
+    hand, first, second = now[:, 0:3], now[:, 4:7], now[:, 11:14]
+    motion = (now[:, :7] - before[:, :7]) * 100.0
+    gaps = torch.cat((first - hand, goal - hand, goal - first, second - hand), 1)
+    flat = gaps.view(-1, 4, 3)[:, :, :2].square().sum(-1).sqrt()
+    gaps = torch.cat((gaps, flat), 1)
+    near, nearer = (gaps / 0.1).clamp(-1, 1), (gaps / 0.025).clamp(-1, 1)
+    return torch.cat((now, goal, motion, gaps, near, nearer), 1).float()

@@ -1,4 +1,4 @@
-"""From a name to a network that can be trained, and to what is needed to build it again.
+"""Builds the networks that are trained, from the name of a policy or from a saved description.
 
 Nothing is imported that the user did not name: a saved network of a user's own class is built only
 where that class is named again.
@@ -24,12 +24,13 @@ from hocket.train.config import TrainConfig
 from hocket.train.learner import checkpoint
 from hocket.train.networks.contract import BASE, Shapes
 
-OURS = (
-    "hocket.train.networks.actor:ChunkActor",
-    "hocket.train.networks.flow:FlowActor",
-    "hocket.train.networks.residual:ResidualActor",
-)
-"""Classes that a saved policy may name without the user naming them too."""
+NETWORKS = {
+    "hocket.train.actor:ChunkActor": "hocket.train.networks.actor:ChunkActor",
+    "hocket.train.flow:FlowActor": "hocket.train.networks.flow:FlowActor",
+    "hocket.train.residual:ResidualActor": "hocket.train.networks.actor:ResidualActor",
+}
+"""Where the classes live that a saved policy may name without the user naming them too. The keys
+are what `policy.json` says: they are part of its format and stay when classes move."""
 _CONTRACT = ("act", "evaluate", "value")
 
 
@@ -38,32 +39,36 @@ class Description:
     """What `policy.json` says: enough to build the network, not its weights."""
 
     network: str
+    """The class, as a key of `NETWORKS` or as the user's own package.module:Class."""
     config: Mapping[str, Any]
+    """The settings that the class is built with."""
     shapes: Shapes
     replan: int | None = None
+    """How many actions of each chunk are executed; None for all."""
     base: str = ""
-    """The policy whose actions a residual corrects."""
+    """The policy whose actions a residual network corrects; empty without one."""
     base_config: Mapping[str, Any] = field(default_factory=dict)
+    """The settings of that policy."""
 
     def to_plain(self) -> dict[str, Any]:
-        """As values that JSON knows."""
+        """Returns the same as values that JSON knows."""
         plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         settings = {"config": dict(self.config), "base_config": dict(self.base_config)}
         return {**plain, **settings, "shapes": self.shapes.to_plain()}
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Description:
-        """What `to_plain` gave."""
+        """Reads what `to_plain` returned."""
         return cls(**{**plain, "shapes": Shapes.from_plain(plain["shapes"])})
 
     def build(self, named: str = "") -> Any:
-        """The network with first weights. `named` is the class that the user named, if any."""
-        if self.network not in OURS and self.network != named:
+        """Returns the network with first weights. `named` is the class that the user named."""
+        if self.network not in NETWORKS and self.network != named:
             raise ConfigError(
                 f"These weights belong to the class {self.network!r}, which is not imported "
                 f"unasked. Name it: --policy.network {self.network}"
             )
-        module, _, attribute = self.network.partition(":")
+        module, _, attribute = NETWORKS.get(self.network, self.network).partition(":")
         kind = getattr(importlib.import_module(module), attribute)
         values = {
             key: tuple(value) if isinstance(value, list) else value
@@ -80,7 +85,7 @@ class Description:
 
 
 def describe(config: TrainConfig, shapes: Shapes) -> Description:
-    """What the configured policy is."""
+    """Returns the description of the policy that a run is configured with."""
     if config.residual:
         base_length = shapes.observations[BASE].shape[0]
         residual: dict[str, Any] = {
@@ -90,7 +95,7 @@ def describe(config: TrainConfig, shapes: Shapes) -> Description:
             "seed": config.seed,
         }
         return Description(
-            network="hocket.train.networks.residual:ResidualActor",
+            network="hocket.train.residual:ResidualActor",
             config=residual,
             shapes=shapes,
             replan=config.replan,
@@ -105,7 +110,7 @@ def describe(config: TrainConfig, shapes: Shapes) -> Description:
             "std": config.std or 0.25,
             "seed": config.seed,
         }
-        kind = "hocket.train.networks.actor:ChunkActor"
+        kind = "hocket.train.actor:ChunkActor"
         return Description(network=kind, config=reference, shapes=shapes, replan=config.replan)
     adapter = plugins.find("policies", config.policy)
     saved = Path(config.policy) / checkpoint.POLICY
@@ -120,8 +125,9 @@ def describe(config: TrainConfig, shapes: Shapes) -> Description:
 
 
 def make_network(config: TrainConfig, description: Description, start: Path | None) -> Any:
-    """The network with the weights that training begins with, or goes on from. Both sides begin
-    with this: only what is trained is published later."""
+    """Returns the network with the weights that training begins with, or those of the checkpoint
+    `start`. The learner and the collecting side both begin with this: later only the parameters
+    that are trained are published."""
     network = description.build(config.policy)
     if start is not None:
         load_weights(network, start / checkpoint.WEIGHTS)
@@ -140,7 +146,7 @@ def _first_weights(network: Any, config: TrainConfig, shapes: Shapes) -> None:
 
 
 def load_weights(network: Any, path: Path) -> None:
-    """All of a network's weights from a safetensors file."""
+    """Loads all of a network's weights from a safetensors file."""
     try:
         network.load_state_dict(checkpoint.read_tensors(path))
     except RuntimeError as exc:
@@ -159,7 +165,7 @@ def _load_reference(network: Any, config: TrainConfig, shapes: Shapes) -> None:
     except (OSError, KeyError, ValueError) as exc:
         raise ConfigError(f"The weights of 'reference' in {path} cannot be read: {exc}") from exc
     with torch.no_grad():
-        for place, task in enumerate(shapes.tasks):
+        for index, task in enumerate(shapes.tasks):
             if task not in networks:
                 raise SpecMismatchError(
                     f"Policy 'reference' knows the tasks of MT10 only, not {task!r}."
@@ -167,9 +173,9 @@ def _load_reference(network: Any, config: TrainConfig, shapes: Shapes) -> None:
                     f"scratch."
                 )
             source = networks[task]
-            network.mean[place] = torch.from_numpy(np.array(source.mean))
-            network.scale[place] = torch.from_numpy(np.array(source.scale))
-            linears = [m for m in network.actors[place] if isinstance(m, torch.nn.Linear)]
+            network.mean[index] = torch.from_numpy(np.array(source.mean))
+            network.scale[index] = torch.from_numpy(np.array(source.scale))
+            linears = [m for m in network.actors[index] if isinstance(m, torch.nn.Linear)]
             for linear, (weight, bias) in zip(linears, source.layers, strict=True):
                 linear.weight.copy_(torch.from_numpy(np.array(weight)))
                 linear.bias.copy_(torch.from_numpy(np.array(bias)))

@@ -7,7 +7,7 @@
         def evaluate(self, observation, actions, extras) -> Evaluated: ...
         def value(self, observation) -> Tensor: ...
 
-Observations are dicts of tensors `[B, ...]` with the env's keys, and `task`, int64 `[B]`, the place
+Observations are dicts of tensors `[B, ...]` with the env's keys, and `task`, int64 `[B]`, the index
 of each row's task in `Shapes.tasks`. Only parameters that require gradients are trained, published
 to the collecting side, and saved with optimizer state.
 """
@@ -32,16 +32,19 @@ BASE = "base"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shapes:
-    """What the env turned out to be, as far as a network must know."""
+    """What a network must know of the env."""
 
     observations: Mapping[str, ArraySpec]
+    """Shape and dtype of one observation, by key."""
     action_size: int
+    """A: numbers in an action."""
     tasks: tuple[str, ...]
+    """Names of the tasks; a row's `task` is an index into them."""
     cameras: tuple[str, ...] = ()
     """Keys of `observations` that are images, uint8 `[height, width, channels]`."""
 
     def to_plain(self) -> dict[str, Any]:
-        """As values that JSON knows."""
+        """Returns the same as values that JSON knows."""
         observations = {
             key: [list(spec.shape), spec.dtype] for key, spec in self.observations.items()
         }
@@ -55,7 +58,7 @@ class Shapes:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Shapes:
-        """What `to_plain` gave."""
+        """Reads what `to_plain` returned."""
         return cls(
             observations={
                 key: ArraySpec(shape=tuple(shape), dtype=dtype)
@@ -72,52 +75,53 @@ class Acted:
     """Chunks for a batch."""
 
     actions: Tensor
-    """`[B, T, A]`, as sampled: clipping to the env's bounds is the caller's."""
+    """The actions as sampled, `[B, T, A]`; the caller clips them to the env's bounds."""
     log_prob: Tensor
-    """Of each action, `[B, T]`."""
+    """The log-probability of each action, `[B, T]`."""
     value: Tensor
-    """`[B]`."""
+    """The expected return from each observation, `[B]`."""
     extras: Tensors = field(default_factory=dict)
     """What `evaluate` needs beside the actions, such as a denoising chain: `[B, ...]`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Evaluated:
-    """Chunks seen again under the present weights."""
+    """What the present weights say of given chunks, with gradients."""
 
     log_prob: Tensor
-    """Of each action, `[B, T]`."""
+    """The log-probability of each action, `[B, T]`."""
     entropy: Tensor
-    """Of each action's distribution, `[B, T]`."""
+    """The entropy of each action's distribution, `[B, T]`."""
     value: Tensor
-    """`[B]`."""
+    """The expected return from each observation, `[B]`."""
 
 
 class Trainable(Protocol):
     """A torch module that `hocket train` can improve."""
 
     chunk_length: int
+    """T: actions in a chunk."""
     inputs: tuple[str, ...]
-    """Observation keys that it reads; of these, images are rendered."""
+    """Observation keys that the network reads. Only the cameras among them are rendered."""
     noise_size: int
-    """Standard normal numbers that `act` consumes for one row."""
+    """How many standard normal numbers `act` consumes for one row."""
     is_factorised: bool
-    """Actions of a chunk are independent given the observation, so that the probability of the
-    executed ones is that of the whole without the rest. Where False, all of the chunk counts."""
+    """Whether the actions of a chunk are independent given the observation. If so, the executed
+    ones have a probability of their own; if not, the whole chunk counts."""
 
     def act(self, observation: Tensors, noise: Tensor, *, deterministic: bool) -> Acted:
-        """Chunks from noise `[B, noise_size]`; the most likely ones where deterministic."""
+        """Makes chunks from noise `[B, noise_size]`; the most likely ones if `deterministic`."""
         ...
 
     def evaluate(self, observation: Tensors, actions: Tensor, extras: Tensors) -> Evaluated:
-        """Log-probabilities of given chunks, with gradients."""
+        """Evaluates given chunks again, with gradients; `extras` are those of `Acted`."""
         ...
 
     def value(self, observation: Tensors) -> Tensor:
-        """Expected return from here, `[B]`."""
+        """Estimates the return to expect from each observation, `[B]`."""
         ...
 
 
 def trainable_parameters(network: Any) -> dict[str, Tensor]:
-    """By name, in a fixed order."""
+    """Returns the parameters that require gradients, by name and in a fixed order."""
     return {name: p for name, p in network.named_parameters() if p.requires_grad}

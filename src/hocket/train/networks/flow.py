@@ -1,4 +1,4 @@
-"""`flow`: a small flow-matching policy whose denoising steps are noisy, and so have probabilities.
+"""The network of `flow`: flow matching with noisy denoising steps, which so have probabilities.
 
 Sampling integrates a learnt velocity from noise to a chunk in K steps and adds Gaussian noise of a
 learnt spread to each (Flow-Noise). The whole chain x_0 ... x_K is recorded: given it, the
@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from hocket.errors import ConfigError
-from hocket.train.networks.actor import by_task, mlp
+from hocket.train.networks.actor import by_task, feature_size, features_of, mlp
 from hocket.train.networks.contract import TASK, Acted, Evaluated, Shapes, Tensors
-from hocket.train.networks.features import feature_size, features_of
-from hocket.train.networks.names import FlowConfig
+from hocket.train.networks.policies import FlowConfig
 
 _LOG_2PI = math.log(2 * math.pi)
 CHAIN = "chain"
+"""Key of the extras that hold x_0 ... x_K, `[B, K + 1, T, A]`."""
 
 
 class FlowActor(nn.Module):  # type: ignore[misc]
@@ -56,7 +56,7 @@ class FlowActor(nn.Module):  # type: ignore[misc]
         self.register_buffer("scale", torch.ones(len(shapes.tasks), size))
 
     def act(self, observation: Tensors, noise: Tensor, *, deterministic: bool) -> Acted:
-        """Part of the contract. Deterministic chunks come from the middle of the noise."""
+        """Samples a chain. Without noise it starts from zeros, the middle of the noise."""
         seen, task = self._see(observation), observation[TASK]
         shape = (len(noise), self._steps + 1, self.chunk_length, self.action_size)
         noise = torch.zeros_like(noise).view(shape) if deterministic else noise.view(shape)
@@ -73,7 +73,6 @@ class FlowActor(nn.Module):  # type: ignore[misc]
         )
 
     def evaluate(self, observation: Tensors, actions: Tensor, extras: Tensors) -> Evaluated:
-        """Part of the contract."""
         seen, task = self._see(observation), observation[TASK]
         log_prob = self._log_prob(seen, task, extras[CHAIN])
         entropy = (0.5 + 0.5 * _LOG_2PI + self.log_std).sum() * self.action_size
@@ -84,12 +83,12 @@ class FlowActor(nn.Module):  # type: ignore[misc]
         )
 
     def value(self, observation: Tensors) -> Tensor:
-        """Part of the contract."""
         return self._value(self._see(observation), observation[TASK])
 
     def matching_loss(self, observation: Tensors, actions: Tensor, noise: Tensor) -> Tensor:
-        """Flow matching on demonstrations: the velocity from noise straight to the action. `noise`
-        is `[B, T * A + 1]`; its last column, squashed, is the time."""
+        """Returns the loss of flow matching on demonstrations: the velocity should lead from noise
+        straight to the action. `noise` is `[B, T * A + 1]`; its last column, squashed, is the
+        time."""
         seen, task = self._see(observation), observation[TASK]
         start = noise[:, :-1].view(actions.shape)
         time = torch.sigmoid(noise[:, -1])

@@ -1,4 +1,6 @@
-"""`--policy runs/x/best`: what `hocket train` saved, as a policy. Importing it needs no torch."""
+"""What `--policy` may name where networks are trained: `actor`, `flow`, and a folder that
+`hocket train` saved. Importing this needs no torch, so that `--help` is quick.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,87 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from hocket.core import plugins
 from hocket.core.contracts.policy import Policy
 from hocket.core.data import Actions, Batch, EnvSpec, PolicySpec
-from hocket.errors import ConfigError
+from hocket.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
     from hocket.train.networks.building import Description
+
+FEATURES = ("plain", "metaworld")
+_UNTRAINED = (
+    "This policy has no weights yet: give it to `hocket train`, and evaluate what comes of it, as "
+    "in --policy runs/x/best."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActorConfig:
+    """Settings of `actor`."""
+
+    chunk_length: int = 8
+    """T: actions in a chunk."""
+    hidden: tuple[int, ...] = (256, 256)
+    """Widths of the layers of actor and critic."""
+    std: float = 0.5
+    """Spread of actions at the start, in units of actions."""
+    train_std: bool = True
+    """Whether the spread is trained too."""
+    images: bool = False
+    """See through the env's cameras too."""
+    features: str = "plain"
+    """What is made of the state: `plain` squashes large numbers, `metaworld` adds distances between
+    hand, objects and goal."""
+    seed: int = 0
+    """Seed of the first weights."""
+
+    def __post_init__(self) -> None:
+        if self.chunk_length < 1 or self.std <= 0:
+            raise ConfigError("chunk_length must be at least 1, and std above 0.")
+        if self.features not in FEATURES:
+            raise ConfigError(f"features is one of {', '.join(FEATURES)}, not {self.features!r}.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowConfig:
+    """Settings of `flow`."""
+
+    chunk_length: int = 8
+    """T: actions in a chunk."""
+    hidden: tuple[int, ...] = (256, 256)
+    """Widths of the layers of the velocity field and of the critic."""
+    denoising_steps: int = 4
+    """Steps from noise to a chunk."""
+    std: float = 0.1
+    """Spread of the noise that each denoising step adds when sampling."""
+    features: str = "plain"
+    """What is made of the state, as in `actor`."""
+    seed: int = 0
+    """Seed of the first weights."""
+
+    def __post_init__(self) -> None:
+        if self.chunk_length < 1 or self.denoising_steps < 1 or self.std <= 0:
+            raise ConfigError("chunk_length and denoising_steps are at least 1, std is above 0.")
+        if self.features not in FEATURES:
+            raise ConfigError(f"features is one of {', '.join(FEATURES)}, not {self.features!r}.")
+
+
+class Actor:
+    """The policy `actor`: a Gaussian chunk actor-critic from scratch."""
+
+    Config: ClassVar = ActorConfig
+    network = "hocket.train.actor:ChunkActor"
+
+    def __init__(self, argument: str, config: Any) -> None:
+        raise UsageError(_UNTRAINED)
+
+
+class Flow:
+    """The policy `flow`: a small flow-matching policy from scratch."""
+
+    Config: ClassVar = FlowConfig
+    network = "hocket.train.flow:FlowActor"
+
+    def __init__(self, argument: str, config: Any) -> None:
+        raise UsageError(_UNTRAINED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,10 +108,11 @@ class TrainedConfig:
     base_python: str = ""
     """Interpreter for that policy, where it needs another one than this."""
     device: str = "cpu"
+    """Where the network runs."""
 
 
 class TrainedPolicy:
-    """A saved network, which acts alone."""
+    """The policy `runs/x/best`: a network that `hocket train` saved."""
 
     Config: ClassVar = TrainedConfig
 
@@ -66,14 +146,12 @@ class TrainedPolicy:
         return self._inner.spec
 
     def bind(self, spec: EnvSpec) -> None:
-        """Keep to this env's bounds; refuse a task that was not trained."""
         self._inner.bind(spec)
 
     def infer(self, batch: Batch) -> Actions:
         return Actions(self._inner.infer(batch).values)
 
     def close(self) -> None:
-        """Let go of the weights."""
         self._inner.close()
         self._block.close()
 

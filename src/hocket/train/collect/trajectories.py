@@ -1,4 +1,5 @@
-"""From the engine's events to segments: what each row saw and sampled, and what came of it."""
+"""Trajectories under way: they follow the engine's events, and give segments of what each chunk saw
+and sampled and what came of it."""
 
 from __future__ import annotations
 
@@ -23,23 +24,27 @@ from hocket.train.collect.segments import Segment
 from hocket.train.networks.contract import BASE, TASK
 
 _OWN = (SAMPLE, LOG_PROB, VALUE, VERSION, BASE)
+"""Extras of an answer that have columns of their own; the others are the network's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AssemblyConfig:
+class TrajectoryConfig:
     """How trajectories are cut, and what counts as reward."""
 
     tasks: tuple[str, ...]
+    """Names of the tasks; a row's `task` is an index into them."""
     reward: Literal["success", "env"]
     """`success`: 1 at the step that ends an episode with success, else 0. `env`: the env's own."""
     segment_chunks: int = 0
-    """Cut episodes into stretches of so many chunks; 0 leaves them whole."""
+    """How many chunks a stretch of an episode has; 0 leaves episodes whole."""
     max_staleness: int = 0
-    """Cut an episode that spans so many versions, rather than lose it; 0 never cuts."""
+    """How many versions an episode may span before it is cut, rather than lost; 0 never cuts."""
 
 
 @dataclass(slots=True)
 class _Row:
+    """A chunk that was inferred; it has rewards once it was executed."""
+
     observation: dict[str, Array]
     extras: Mapping[str, Array]
     chunk: int
@@ -62,21 +67,21 @@ class _Open:
 Key = tuple[str, int]
 
 
-class Assembler:
-    """Follows training attempts. One thread calls it.
+class Trajectories:
+    """The trajectories of training attempts. One thread calls it.
 
-    Stretches are given out by `on` when they are cut; the last segment of an episode by `seal`,
-    once the engine says that the episode counts.
+    `on` returns stretches when they are cut; `seal` returns the last segment of an episode, once
+    the engine says that the episode counts.
     """
 
     def __init__(
         self,
-        config: AssemblyConfig,
+        config: TrajectoryConfig,
         *,
         is_training: Callable[[Trial], bool],
         newest: Callable[[], int],
     ) -> None:
-        """`newest` tells the version that any later inference will have at least."""
+        """`newest` returns the version that any later inference will have at least."""
         self._config = config
         self._is_training = is_training
         self._newest = newest
@@ -96,7 +101,7 @@ class Assembler:
         return min([self._newest(), *open_floors, *ended_floors])
 
     def on(self, event: Event) -> list[Segment]:
-        """Stretches that this event completes."""
+        """Follows one event, and returns the stretches that it completes."""
         if isinstance(event, AttemptsBegan):
             for lane, trial, attempt in zip(event.lanes, event.trials, event.attempts, strict=True):
                 if self._is_training(trial):
@@ -114,7 +119,7 @@ class Assembler:
         return []
 
     def seal(self, episode: Episode) -> Segment | None:
-        """The last segment of an episode that counts; None for one that was lost to errors."""
+        """Returns the last segment of an episode that counts; None if it was lost to errors."""
         return self._ended.pop((episode.trial.id, episode.attempt), None)
 
     def _inferred(self, event: BatchInferred) -> list[Segment]:
@@ -134,13 +139,14 @@ class Assembler:
         return cut
 
     def _row(
-        self, observations: Mapping[str, Array], place: int, trial: Trial, chunk: Chunk, index: int
+        self, observations: Mapping[str, Array], i: int, trial: Trial, chunk: Chunk, number: int
     ) -> _Row:
-        observation = {key: array[place] for key, array in observations.items()}
+        """Returns row `i` of a batch, which is the chunk `number` of its attempt."""
+        observation = {key: array[i] for key, array in observations.items()}
         observation[TASK] = np.asarray(self._config.tasks.index(trial.task), np.int64)
         if BASE in chunk.extras:
             observation[BASE] = chunk.extras[BASE]
-        return _Row(observation, chunk.extras, index)
+        return _Row(observation, chunk.extras, number)
 
     def _is_long(self, one: _Open, version: int) -> bool:
         config = self._config
@@ -199,9 +205,9 @@ class Assembler:
         length = rows[0].extras[SAMPLE].shape[0]
         rewards = np.zeros((len(rows), length))
         if self._config.reward == "env":
-            for place, row in enumerate(rows):
+            for c, row in enumerate(rows):
                 assert row.rewards is not None  # every row before a cut or an end was executed
-                rewards[place, : row.executed] = row.rewards
+                rewards[c, : row.executed] = row.rewards
         extras = [key for key in rows[0].extras if key not in _OWN]
         return Segment(
             trial=one.trial,
@@ -231,5 +237,5 @@ def _stacked(observations: Sequence[Mapping[str, Any]]) -> dict[str, Array]:
 
 
 def _seen(row: _Row) -> dict[str, Array]:
-    """What a critic needs of the observation after a stretch."""
+    """Returns what a critic needs of the observation after a stretch."""
     return {key: value for key, value in row.observation.items() if key != BASE}

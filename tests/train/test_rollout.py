@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hocket.adapters.policies.openpi import msgpack_numpy
-from hocket.train.algorithms.batches import Rollout, make_rollout
+from hocket.train.algorithms.rollout import Rollout, make_rollout
 from hocket.train.collect.segments import LayoutError, Segment, in_trial_order
 from support.trajectories import LENGTH, SIZE, segment
 

@@ -14,7 +14,6 @@ from hocket.core.events import (
     EpisodesEnded,
 )
 from hocket.errors import ConfigError, EnvError
-from hocket.train.collect.assemble import Assembler, AssemblyConfig
 from hocket.train.collect.plan import (
     Curriculum,
     Groups,
@@ -23,6 +22,7 @@ from hocket.train.collect.plan import (
     is_training,
 )
 from hocket.train.collect.segments import Segment
+from hocket.train.collect.trajectories import Trajectories, TrajectoryConfig
 from support.trajectories import segment
 
 TRIAL = Trial(suite="toy", task="count", seed=1)
@@ -30,15 +30,17 @@ LENGTH = 4
 
 
 class Engine:
-    """Tells an assembler what the engine would."""
+    """Tells trajectories what the engine would."""
 
     def __init__(self, **config: Any) -> None:
         self.newest = 0
-        settings = AssemblyConfig(tasks=("count",), **{"reward": "env", **config})
-        self.assembler = Assembler(settings, is_training=is_training, newest=lambda: self.newest)
+        settings = TrajectoryConfig(tasks=("count",), **{"reward": "env", **config})
+        self.trajectories = Trajectories(
+            settings, is_training=is_training, newest=lambda: self.newest
+        )
 
     def begin(self, trial: Trial = TRIAL, attempt: int = 0) -> None:
-        self.assembler.on(AttemptsBegan(time=0, lanes=[3], trials=[trial], attempts=[attempt]))
+        self.trajectories.on(AttemptsBegan(time=0, lanes=[3], trials=[trial], attempts=[attempt]))
 
     def infer(self, chunk: int, version: int = 0, attempt: int = 0) -> list[Segment]:
         extras = {
@@ -48,7 +50,7 @@ class Engine:
             "version": np.int64(version),
         }
         delivered = Chunk(actions=extras["sample"], version=version, source="", extras=extras)
-        return self.assembler.on(
+        return self.trajectories.on(
             BatchInferred(
                 time=0,
                 batch=0,
@@ -74,7 +76,7 @@ class Engine:
         truncated: bool = False,
     ) -> None:
         final = {"observation/state": np.full(3, 99, np.float32)}
-        self.assembler.on(
+        self.trajectories.on(
             ChunksExecuted(
                 time=0,
                 lanes=[3],
@@ -95,8 +97,8 @@ class Engine:
         episode = Episode(
             trial=TRIAL, attempt=0, outcome=outcome, steps=0, total_reward=0.0, **ends
         )
-        self.assembler.on(EpisodesEnded(time=0, lanes=[3], episodes=[episode]))
-        return self.assembler.seal(episode)
+        self.trajectories.on(EpisodesEnded(time=0, lanes=[3], episodes=[episode]))
+        return self.trajectories.seal(episode)
 
 
 def test_an_episode_becomes_one_row_for_each_executed_chunk() -> None:
@@ -150,8 +152,10 @@ def test_a_lost_attempt_leaves_nothing_to_learn_from() -> None:
     engine.begin()
     engine.infer(0)
     engine.execute(0)
-    engine.assembler.on(AttemptFailed(time=0, lane=3, trial=TRIAL, attempt=0, error="", again=True))
-    assert engine.assembler.in_flight == 0
+    engine.trajectories.on(
+        AttemptFailed(time=0, lane=3, trial=TRIAL, attempt=0, error="", again=True)
+    )
+    assert engine.trajectories.in_flight == 0
     engine.begin(attempt=1)
     assert engine.infer(0, attempt=1) == []
 
@@ -182,9 +186,9 @@ def test_an_episode_is_cut_rather_than_left_to_become_too_old() -> None:
     engine.execute(1)
     (cut,) = engine.infer(2, version=6)
     assert cut.version.tolist() == [4, 5]
-    assert engine.assembler.floor == 0  # `newest` of this engine
+    assert engine.trajectories.floor == 0  # `newest` of this engine
     engine.newest = 9
-    assert engine.assembler.floor == 6
+    assert engine.trajectories.floor == 6
 
 
 def test_the_floor_counts_attempts_before_their_first_chunk_and_ended_ones_until_sealed() -> None:
@@ -192,9 +196,9 @@ def test_the_floor_counts_attempts_before_their_first_chunk_and_ended_ones_until
     engine.newest = 3
     engine.begin()
     engine.newest = 5
-    assert engine.assembler.floor == 3
+    assert engine.trajectories.floor == 3
     engine.infer(0, version=4)
-    assert engine.assembler.floor == 4
+    assert engine.trajectories.floor == 4
     engine.execute(0, terminated=True)
     episode = Episode(
         trial=TRIAL,
@@ -204,10 +208,10 @@ def test_the_floor_counts_attempts_before_their_first_chunk_and_ended_ones_until
         total_reward=0.0,
         terminated=True,
     )
-    engine.assembler.on(EpisodesEnded(time=0, lanes=[3], episodes=[episode]))
-    assert engine.assembler.floor == 4
-    engine.assembler.seal(episode)
-    assert engine.assembler.floor == 5
+    engine.trajectories.on(EpisodesEnded(time=0, lanes=[3], episodes=[episode]))
+    assert engine.trajectories.floor == 4
+    engine.trajectories.seal(episode)
+    assert engine.trajectories.floor == 5
 
 
 def test_evaluations_are_the_same_starts_every_time_and_never_trained_on() -> None:

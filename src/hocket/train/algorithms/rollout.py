@@ -1,4 +1,4 @@
-"""The layout of training data, in one place.
+"""The layout of training data, all of it documented here.
 
 A rollout is a TensorDict `[S, C]`: S segments (trajectories or stretches of them), and the chunks
 that each executed, padded at the end to the longest. Its keys:
@@ -36,7 +36,7 @@ from hocket.train.collect.segments import LayoutError, Segment
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Rollout:
-    """Segments side by side."""
+    """Segments side by side, as the module's docstring says."""
 
     rows: TensorDict
     final: TensorDict
@@ -46,7 +46,8 @@ class Rollout:
         check_layout(self.rows)
 
     def flat(self, **columns: Tensor) -> TensorDict:
-        """Rows `[R]` without padding, with further columns `[S, C, ...]` such as advantages."""
+        """Returns rows `[R]` without padding, with further `columns` `[S, C, ...]` such as
+        advantages."""
         valid = self.rows["valid"]
         for name, column in columns.items():
             if column.shape[:2] != valid.shape:
@@ -58,12 +59,12 @@ class Rollout:
 
 
 def make_rollout(segments: Sequence[Segment], device: torch.device | str = "cpu") -> Rollout:
-    """Lay segments side by side, padded to the longest."""
+    """Lays segments side by side, padded to the longest."""
     if not segments:
         raise LayoutError("There is no segment to learn from.")
     columns: dict[str, list[Array]] = {}
-    for number, segment in enumerate(segments):
-        for key, array in _columns(segment, number).items():
+    for index, segment in enumerate(segments):
+        for key, array in _columns(segment, index).items():
             columns.setdefault(key, []).append(array)
     count = max(len(segment) for segment in segments)
     shape = (len(segments), count)
@@ -77,7 +78,7 @@ def make_rollout(segments: Sequence[Segment], device: torch.device | str = "cpu"
 
 
 def check_layout(rows: TensorDict) -> None:
-    """Refuse what is not `[S, C]` with the chunks of a trajectory along the second axis."""
+    """Refuses what is not `[S, C]` with the chunks of a trajectory along the second axis."""
     if len(rows.batch_size) != 2:
         raise LayoutError(f"A rollout is [S, C], not {tuple(rows.batch_size)}.")
     steps = rows["chunk"][:, 1:] - rows["chunk"][:, :-1]
@@ -92,7 +93,7 @@ def check_layout(rows: TensorDict) -> None:
         raise LayoutError("An episode goes on after its end: segments must not be joined.")
 
 
-def _columns(segment: Segment, number: int) -> dict[str, Array]:
+def _columns(segment: Segment, index: int) -> dict[str, Array]:
     count, length = segment.rewards.shape
     ends = np.zeros((2, count), np.bool_)
     ends[:, -1] = segment.terminated, segment.truncated
@@ -110,7 +111,7 @@ def _columns(segment: Segment, number: int) -> dict[str, Array]:
         "version": segment.version,
         "chunk": segment.chunk,
         "lane": np.full(count, segment.lane, np.int64),
-        "segment": np.full(count, number, np.int64),
+        "segment": np.full(count, index, np.int64),
         "valid": np.ones(count, np.bool_),
     }
 
@@ -118,18 +119,19 @@ def _columns(segment: Segment, number: int) -> dict[str, Array]:
 def _pad(key: str, arrays: Sequence[Array], count: int) -> Array:
     first = arrays[0]
     whole = np.zeros((len(arrays), count, *first.shape[1:]), first.dtype)
-    for place, array in enumerate(arrays):
+    for index, array in enumerate(arrays):
         if array.shape[1:] != first.shape[1:] or array.dtype != first.dtype:
             raise LayoutError(
                 f"{key!r} is {array.dtype}{array.shape[1:]} in one segment and "
                 f"{first.dtype}{first.shape[1:]} in another."
             )
-        whole[place, : len(array)] = array
+        whole[index, : len(array)] = array
     return whole
 
 
 def _finals(segments: Sequence[Segment], device: torch.device | str) -> tuple[TensorDict, Tensor]:
-    """Observations after each segment; zeros where it ended for good."""
+    """Returns the observations `[S]` after each segment, zeros where it ended for good, and which
+    of them there are."""
     given: list[Mapping[str, Array] | None] = [
         None if segment.terminated else segment.final for segment in segments
     ]
