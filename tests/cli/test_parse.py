@@ -144,7 +144,7 @@ def test_flags_that_are_not_given_leave_the_configuration_its_defaults() -> None
     assert EvalConfig.from_plain(parsed.config) == EvalConfig(env=(SMALL,), policy="zero")
 
 
-@pytest.mark.parametrize("config", [EvalConfig])
+@pytest.mark.parametrize("config", [EvalConfig, TrainConfig])
 def test_every_knob_has_a_help(config: type[Any]) -> None:
     assert [name for name, flag in knobs_of(config).items() if not flag.help] == []
 

@@ -50,7 +50,7 @@ _SHORT = {"--ready-timeout": "ready_timeout_s", "--flush-on-reconnect": "flush_o
 
 @dataclass(frozen=True, kw_only=True)
 class FileFlags:
-    """The flag of every verb that makes a run and is no part of the run's configuration."""
+    """What a verb that makes a run takes besides the fields of the run's configuration."""
 
     config: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Start from this file: the run.yaml of any run, or its folder. Flags override it."""
