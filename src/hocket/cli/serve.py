@@ -46,13 +46,13 @@ class Serve:
     tls_key: Annotated[str | None, arg(metavar="FILE")] = None
     """The certificate's key, where it is a file of its own."""
     prompt: str = ""
-    """For requests that bring none."""
+    """Instruction for requests that bring none."""
     metadata: Annotated[Path | None, arg(metavar="FILE")] = None
     """A YAML file whose content is sent to every client first."""
     action_size: Annotated[int | None, arg(metavar="A")] = None
     """Numbers a step, for policies that adapt to an env (random, zero)."""
     seed: int = 0
-    """Of the noise for requests that bring no seed of their own."""
+    """Seed of the noise for requests that bring none of their own."""
     policy_python: Annotated[str | None, arg(metavar="PATH")] = None
     """Interpreter for the policy, where it needs another one (3.10 or later) than this:
     path/to/venv/bin/python. hocket need not be installed there."""

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from hocket.engine.chunk_rules import make_rule
 from hocket.errors import ConfigError
-from hocket.records.video.selection import Wish
 from hocket.runs.subject import Subject
 
 
@@ -81,5 +79,9 @@ class EvalConfig(Subject):
             raise ConfigError(f"sequential is {self.sequential!r}; it is 'paired' or 'step'.")
         if not 0 < self.alpha < 1:
             raise ConfigError(f"alpha is {self.alpha}; it must lie between 0 and 1.")
+        # Imported here because they import numpy, and the help of every verb reads this class.
+        from hocket.engine.chunk_rules import make_rule
+        from hocket.records.video.selection import Wish
+
         Wish.parse(self.video)
         make_rule(self.replan, self.ensemble)
