@@ -5,31 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated
 
 from tyro.conf import arg
 
-from hocket.cli.subject import Subject, parse, refuse_bad_run_file
+from hocket.cli.parse import FileFlags, knobs_of, parse_run, refuse_bad_run_file
 from hocket.core.plugins import did_you_mean
 from hocket.errors import UnknownNameError
+from hocket.runs.config import EvalConfig
 
-if TYPE_CHECKING:
-    from hocket.runs.config import EvalConfig
+KNOBS = ("env", "policy", "seed", "replan", "env_python", "policy_python")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check(Subject):
+class Check(FileFlags):
     """Run one chunk and show what the policy really sees: both specs side by side, the range of
     every input (for a server also of the request that it is sent), the actions against their
     bounds, and a contact sheet of the exact images. Exits with 1 where env and policy do not fit.
     """
 
-    NOT_CONFIG: ClassVar[frozenset[str]] = frozenset({"config", "task", "out"})
-
     task: Annotated[str | None, arg(metavar="TASK")] = None
     """The task to look at; the first of each suite by default."""
-    replan: Annotated[int | None, arg(metavar="K")] = None
-    """Execute only the first K actions of the chunk."""
     out: Annotated[Path, arg(metavar="FILE")] = Path("check.png")
     """Where to write the contact sheet; with several envs a number is added."""
 
@@ -37,12 +33,11 @@ class Check(Subject):
 def run(arguments: Sequence[str]) -> int:
     """Check each env; 1 where any does not fit."""
     refuse_bad_run_file(arguments)
-    parsed = parse(Check, arguments, verb="check")
+    parsed = parse_run(Check, knobs_of(EvalConfig, only=KNOBS), arguments, verb="check")
     from rich.console import Console
 
     from hocket import cli
     from hocket.runs.check import run_check
-    from hocket.runs.evaluation import EvalConfig
 
     config, flags = EvalConfig.from_plain(parsed.config), parsed.flags
     console, has_problems = Console(), False

@@ -7,40 +7,44 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from hocket.cli.subject import Subject, parse
+from hocket.cli.parse import FileFlags, knobs_of, parse_run
+from hocket.runs.config import EvalConfig
+
+KNOBS = (
+    "env",
+    "policy",
+    "seed",
+    "episodes",
+    "lanes",
+    "replan",
+    "max_steps",
+    "record",
+    "env_python",
+    "policy_python",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Collect(Subject):
+class Collect(FileFlags):
     """Collect a fixed number of episodes of each task straight to a dataset: successes alone,
     unless told otherwise. A collection that was interrupted goes on with the same command."""
-
-    NOT_CONFIG: ClassVar[frozenset[str]] = frozenset(
-        {"config", "out", "to", "failures", "most", "fps"}
-    )
 
     out: Positional[Path]
     """The dataset's folder (or file), which must not exist. The run that it is made from is kept
     beside it, under the same name with .run."""
     to: Annotated[str, arg(metavar="lerobot|hdf5|run")] = "lerobot"
     """LeRobotDataset v3, robomimic's HDF5, or no dataset: the run folder alone."""
-    episodes: int = 10
+    episodes: int
     """Episodes of each task in the dataset. Tasks that lack successes get further trials."""
     failures: bool = False
     """Take every episode, whatever became of it."""
     most: Annotated[int | None, arg(metavar="N")] = None
     """Most trials of each task; by default five times the episodes."""
-    lanes: Annotated[int | Literal["auto"], arg(metavar="N|auto")] = "auto"
-    """Episodes that run at once."""
-    replan: Annotated[int | None, arg(metavar="K")] = None
-    """Execute only the first K actions of each chunk, then ask again."""
-    max_steps: Annotated[int | None, arg(metavar="N")] = None
-    """End episodes after N control steps (truncated)."""
-    record: Literal["numbers", "full"] = "numbers"
+    record: Literal["numbers", "full"]
     """numbers suffices where the env can be shown again from its states, which is done for the
     episodes of the dataset alone; full keeps every picture while running, for other envs."""
     fps: Annotated[float | None, arg(metavar="N")] = None
@@ -49,15 +53,14 @@ class Collect(Subject):
 
 def run(arguments: Sequence[str]) -> int:
     """Collect; 1 where a task has too few successes, 130 after Ctrl-C."""
-    parsed = parse(Collect, arguments, verb="collect")
+    parsed = parse_run(Collect, knobs_of(EvalConfig, only=KNOBS), arguments, verb="collect")
     from hocket import cli
     from hocket.cli.export import Teller
     from hocket.results.progress import Progress
     from hocket.runs.collect import CollectConfig, collect
-    from hocket.runs.config import EvalConfig
     from hocket.runs.export import ExportConfig
 
-    flags: Collect = parsed.flags
+    flags = parsed.flags
     config = CollectConfig(
         run=EvalConfig.from_plain({**parsed.config, "video": "none"}),
         to=flags.to,

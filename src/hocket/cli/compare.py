@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from hocket.cli.flags import parse
+from hocket.cli.parse import parse
 
 if TYPE_CHECKING:
     from hocket.results.compare import RunComparison
@@ -39,7 +39,7 @@ class Compare:
 
 def run(arguments: Sequence[str]) -> int:
     """Compare; 0 whichever is better."""
-    flags: Compare = parse(Compare, arguments, verb="compare")
+    flags = parse(Compare, arguments, verb="compare")
     from hocket import cli
     from hocket.results.compare import Side, compare_runs
 

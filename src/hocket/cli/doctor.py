@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hocket.cli.flags import parse
+from hocket.cli.parse import parse
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -31,7 +31,7 @@ class Doctor:
 
 def run(arguments: Sequence[str]) -> int:
     """Print the findings; always 0: a machine is not wrong."""
-    flags: Doctor = parse(Doctor, arguments, verb="doctor")
+    flags = parse(Doctor, arguments, verb="doctor")
     from rich.console import Console
 
     from hocket import cli

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
-from hocket.cli.flags import parse
+from hocket.cli.parse import parse
 from hocket.cli.values import Names
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Export:
 
 def run(arguments: Sequence[str]) -> int:
     """Export."""
-    flags: Export = parse(Export, arguments, verb="export")
+    flags = parse(Export, arguments, verb="export")
     from hocket import cli
     from hocket.runs.export import Choice, ExportConfig, export_run
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import arg
 
-from hocket.cli.flags import parse
+from hocket.cli.parse import parse
 
 if TYPE_CHECKING:
     from hocket.runs.jobs import JobResult
@@ -34,7 +34,7 @@ class Jobs:
 
 def run(arguments: Sequence[str]) -> int:
     """Make every run of a file of jobs."""
-    flags: Jobs = parse(Jobs, arguments, verb="eval")
+    flags = parse(Jobs, arguments, verb="eval")
     from hocket.results.progress import Progress
     from hocket.runs.jobs import load_jobs, run_jobs
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import arg
 
-from hocket.cli.flags import parse
+from hocket.cli.parse import parse
 from hocket.cli.values import Counts, Latencies
 from hocket.errors import UsageError
 
@@ -47,7 +47,7 @@ class Plan:
 
 def run(arguments: Sequence[str]) -> int:
     """Print the plan."""
-    flags: Plan = parse(Plan, arguments, verb="plan")
+    flags = parse(Plan, arguments, verb="plan")
     from rich.console import Console
 
     from hocket.core import machine

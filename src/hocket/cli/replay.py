@@ -10,7 +10,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from hocket.cli.flags import parse
+from hocket.cli.parse import parse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class Replay:
 
 def run(arguments: Sequence[str]) -> int:
     """Verify a trial; 1 where it differs."""
-    flags: Replay = parse(Replay, arguments, verb="replay")
+    flags = parse(Replay, arguments, verb="replay")
     from hocket import cli
     from hocket.runs.verify import verify
 

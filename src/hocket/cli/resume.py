@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tyro.conf import Positional
 
-from hocket.cli.flags import parse
+from hocket.cli.parse import parse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,8 +25,8 @@ class Resume:
 
 def run(arguments: Sequence[str]) -> int:
     """Run what is left of a run."""
-    flags: Resume = parse(Resume, arguments, verb="resume")
-    from hocket.cli.results import conclude
+    flags = parse(Resume, arguments, verb="resume")
+    from hocket.cli.report import conclude
     from hocket.results.progress import Progress
     from hocket.runs.run import Run
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import sys
 from collections.abc import Sequence
@@ -13,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import arg
 
-from hocket.cli import adapters
-from hocket.cli.flags import documented, parse_flags
+from hocket.cli.parse import parse_with_policy
 from hocket.cli.values import Bytes, Name
 from hocket.core import plugins
 from hocket.errors import ConfigError, UsageError
@@ -48,13 +46,13 @@ class Serve:
     tls_key: Annotated[str | None, arg(metavar="FILE")] = None
     """The certificate's key, where it is a file of its own."""
     prompt: str = ""
-    """For requests that bring none."""
+    """Instruction for requests that bring none."""
     metadata: Annotated[Path | None, arg(metavar="FILE")] = None
     """A YAML file whose content is sent to every client first."""
     action_size: Annotated[int | None, arg(metavar="A")] = None
     """Numbers a step, for policies that adapt to an env (random, zero)."""
     seed: int = 0
-    """Of the noise for requests that bring no seed of their own."""
+    """Seed of the noise for requests that bring none of their own."""
     policy_python: Annotated[str | None, arg(metavar="PATH")] = None
     """Interpreter for the policy, where it needs another one (3.10 or later) than this:
     path/to/venv/bin/python. hocket need not be installed there."""
@@ -72,7 +70,8 @@ class Serve:
 
 def run(arguments: Sequence[str]) -> int:
     """Serve until SIGTERM or Ctrl-C."""
-    flags = _parse(arguments)
+    parsed = parse_with_policy(Serve, arguments, verb="serve")
+    flags = parsed.flags
     from hocket import cli
     from hocket.serve.access import check_exposure, load_keys, load_tls
     from hocket.serve.metrics import Metrics
@@ -93,43 +92,27 @@ def run(arguments: Sequence[str]) -> int:
         drain_s=flags.drain_s,
     )
     metrics = Metrics()
-    backend = _backend(flags, metrics)
+    backend = _backend(flags, parsed.config["policy_config"], metrics)
     scheme = "wss" if listening.tls else "ws"
 
     def say_ready(server: PolicyServer) -> None:
-        place = flags.socket or f"{scheme}://{flags.host}:{server.port}"
-        sys.stderr.write(f"hocket: serving {flags.policy} on {place}\n")
+        address = flags.socket or f"{scheme}://{flags.host}:{server.port}"
+        sys.stderr.write(f"hocket: serving {flags.policy} on {address}\n")
         sys.stderr.flush()
 
     try:
         asyncio.run(serve_until_signal(backend, listening, metrics, say_ready))
     except OSError as exc:
-        place = flags.socket or f"{flags.host}:{flags.port}"
-        raise UsageError(f"The server cannot listen on {place}: {exc.strerror or exc}") from exc
+        address = flags.socket or f"{flags.host}:{flags.port}"
+        raise UsageError(f"The server cannot listen on {address}: {exc.strerror or exc}") from exc
     return cli.OK
 
 
-def _parse(arguments: Sequence[str]) -> Any:
-    """The flags, with those of the named policy."""
-    name = adapters.scan(arguments, "--policy")
-    settings = adapters.policy_settings(name, arguments)
-    arguments = adapters.spell_out(arguments, settings)
-    fields = documented(Serve)
-    if dataclasses.fields(settings):
-        text = arg(name="policy", help=f"Settings of {name}.")
-        group: Any = Annotated[settings, text]
-        fields.append(("policy_config", group, adapters.default_settings(settings, {})))
-    whole = dataclasses.make_dataclass("Flags", fields, kw_only=True, frozen=True)
-    return parse_flags(whole, arguments, verb="serve", about=Serve.__doc__)
-
-
-def _backend(flags: Any, metrics: Metrics) -> Backend:
+def _backend(flags: Serve, config: dict[str, Any], metrics: Metrics) -> Backend:
     from hocket.adapters.policies.openpi.policy import OpenPI
     from hocket.serve.backend import PolicyBackend, PolicyOptions
     from hocket.serve.gateway import Gateway
 
-    given = getattr(flags, "policy_config", None)
-    config = adapters.given_settings(given) if given is not None else {}
     name = flags.policy
     if flags.policy_python is not None:
         name, config = f"sidecar:{name}", {"python": flags.policy_python, "config": config}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
+import yaml
 from tyro.conf import arg
 from tyro.constructors import PrimitiveConstructorSpec
 
@@ -69,26 +71,37 @@ def parse_latency(text: str) -> dict[int, float]:
     return points
 
 
-Names = Annotated[
-    tuple[str, ...],
-    PrimitiveConstructorSpec(
-        nargs=1,
-        metavar="NAME[,NAME...]",
-        instance_from_str=lambda texts: parse_names(texts[0]),
+def _names(metavar: str, nargs: Literal[1, "*"] = 1) -> PrimitiveConstructorSpec[tuple[str, ...]]:
+    return PrimitiveConstructorSpec(
+        nargs=nargs,
+        metavar=metavar,
+        instance_from_str=lambda texts: tuple(name for text in texts for name in parse_names(text)),
         is_instance=lambda value: isinstance(value, tuple),
         str_from_instance=lambda value: [",".join(value)],
-    ),
-]
-Bytes = Annotated[
-    int | None,
+    )
+
+
+Names = Annotated[tuple[str, ...], _names("NAME[,NAME...]")]
+Words = Annotated[tuple[str, ...], _names("NAME[,NAME...]", nargs="*")]
+"""Names that may also be given one by one: `a b`."""
+Yaml = Annotated[
+    Any,
     PrimitiveConstructorSpec(
         nargs=1,
-        metavar="2G",
-        instance_from_str=lambda texts: parse_bytes(texts[0]),
-        is_instance=lambda value: value is None or isinstance(value, int),
-        str_from_instance=lambda value: [format_bytes(value)],
+        metavar="YAML",
+        instance_from_str=lambda texts: yaml.safe_load(texts[0]),
+        is_instance=lambda value: True,
+        str_from_instance=lambda value: [repr(value)],
     ),
 ]
+_BYTES: PrimitiveConstructorSpec[int | None] = PrimitiveConstructorSpec(
+    nargs=1,
+    metavar="2G",
+    instance_from_str=lambda texts: parse_bytes(texts[0]),
+    is_instance=lambda value: value is None or isinstance(value, int),
+    str_from_instance=lambda value: [format_bytes(value)],
+)
+Bytes = Annotated[int | None, _BYTES]
 Counts = Annotated[
     tuple[int, ...],
     PrimitiveConstructorSpec(
@@ -112,3 +125,35 @@ Latencies = Annotated[
     ),
 ]
 Name = Annotated[str, arg(metavar="NAME")]
+
+FIELDS: Mapping[str, Any] = {
+    # What is run in what.
+    "env": _names("NAME[,NAME...]"),
+    "policy": arg(metavar="NAME"),
+    "policy_devices": _names("DEVICE[,DEVICE...]"),
+    "env_python": arg(metavar="PATH"),
+    "policy_python": arg(metavar="PATH"),
+    # How.
+    "lanes": arg(metavar="N|auto"),
+    "replan": arg(metavar="K"),
+    "ensemble": arg(metavar="M"),
+    "max_steps": arg(metavar="N"),
+    "step_timeout_s": arg(name="step-timeout", metavar="SECONDS"),
+    "worker_memory": _BYTES,
+    "recycle_after": arg(metavar="N"),
+    "against": arg(metavar="RUN"),
+    "alpha": arg(metavar="P"),
+    "video": arg(metavar="none|first:N|failures|all"),
+    # Training.
+    "minutes": arg(metavar="M"),
+    "stop_at": arg(metavar="SCORE"),
+    "lr_end": arg(metavar="LR"),
+    "clip_high": arg(metavar="SHARE"),
+    "clip_value": arg(metavar="X"),
+    "target_kl": arg(metavar="KL"),
+    "ratio": arg(metavar="chunk|action"),
+    "std": arg(metavar="STD"),
+    "correction": arg(metavar="KIND"),
+    "weights": arg(metavar="FILE"),
+}
+"""How fields of configurations are spelled, by name, where tyro would not find out by itself."""

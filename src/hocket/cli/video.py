@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
-from hocket.cli.flags import parse
+from hocket.cli.parse import parse
 from hocket.cli.values import Names
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Video:
 
 def run(arguments: Sequence[str]) -> int:
     """Film; 1 where an episode could not be filmed."""
-    flags: Video = parse(Video, arguments, verb="video")
+    flags = parse(Video, arguments, verb="video")
     from hocket import cli
     from hocket.records.ledger import LedgerView
     from hocket.records.video.encoder import Quality, require_encoder

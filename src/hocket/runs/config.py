@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from hocket.engine.chunk_rules import make_rule
 from hocket.errors import ConfigError
-from hocket.records.video.selection import VideoSelection
 from hocket.runs.subject import Subject
 
 
@@ -16,31 +14,54 @@ class EvalConfig(Subject):
     """Everything that an evaluation is; saved with the run, and enough to run it again."""
 
     episodes: int = 10
-    """Of each task."""
+    """Trials of each task. All that are planned are run and counted."""
     seed: int = 0
-    """Of each task's first episode; the next ones count up."""
+    """First seed. A trial's start state and noise come from its task and seed alone, so the same
+    seed gives the same trials on any machine and with any number of lanes."""
     lanes: int | Literal["auto"] = "auto"
+    """Episodes that run at once, each in a process of its own. auto takes as many as keep the
+    scarcer of cores and policy busy, within memory; 1 runs in this process, where a debugger
+    works. The results do not depend on it."""
     replan: int | None = None
+    """Execute only the first K actions of each chunk, then ask again. Fewer react sooner and cost
+    more inferences; the default is the policy's own, or the whole chunk."""
     ensemble: float | None = None
+    """Ask after every action (every K with --replan K) and average what the overlapping chunks
+    say of a step, the i-th oldest weighing exp(-M i): temporal ensembling. ACT uses 0.01."""
     exact: bool = False
+    """Pad every batch to one shape, so that results are the same to the bit whatever the number
+    of lanes, for policies whose arithmetic depends on the batch size. Costs throughput."""
     max_steps: int | None = None
+    """End episodes after N control steps (truncated), instead of each task's own limit."""
     retries: int = 2
+    """Further attempts at a trial whose env crashed, hung or raised. Only when they are used up
+    does the trial count as an error; an error is never a failure of the policy."""
     step_timeout_s: float = 60.0
+    """A worker that makes no step for this long hangs: its attempt is lost, and it is replaced."""
     worker_memory: int | None = None
+    """Replace a worker that uses more than this (2G, 512M), once its attempt is over or lost."""
     recycle_after: int | None = None
+    """Replace each worker after N episodes, for simulators that leak."""
     until: Literal["done", "decided"] = "done"
-    """`decided` stops when the comparison with `against` is decided; `episodes` is then the cap."""
+    """decided stops as soon as the comparison with --against is decided, by a paired test that
+    stays valid however often one looks; --episodes is then the cap."""
     against: str | None = None
-    """The run folder to compare with."""
+    """With --until decided: the run folder to compare with, which has run the same trials."""
     alpha: float = 0.05
-    """How often a decision may be wrong where there is no difference."""
+    """With --until decided: how often it may decide where there is no difference."""
     sequential: Literal["paired", "step"] = "paired"
-    """The test that decides: on pairs, or STEP's, which ignores the pairing."""
+    """With --until decided: the test. paired bets on pairs that differ; step is the unpaired STEP
+    test of the package sequentialized-barnard-tests, which must be installed."""
     record: Literal["none", "numbers", "full"] = "numbers"
-    """What is kept of each step in the run folder; `full` adds every camera's picture."""
+    """What is kept of each step in the run folder. numbers: action, reward, state and the
+    simulator's own state, from which video can be made later. full: every camera's picture too,
+    without loss, as datasets need them."""
     video: str = "first:1"
-    """Which episodes get a video: `none`, `first:N` of each task, `failures` or `all`."""
+    """Which episodes get a video; first:N means of each task. Where the env's states are kept they
+    are filmed after the run, in all cores' time, and `hocket video` can film more later; other
+    envs are filmed while they run."""
     video_overlay: bool = False
+    """Burn the task, the step and the outcome into videos."""
 
     def __post_init__(self) -> None:
         Subject.__post_init__(self)
@@ -58,5 +79,9 @@ class EvalConfig(Subject):
             raise ConfigError(f"sequential is {self.sequential!r}; it is 'paired' or 'step'.")
         if not 0 < self.alpha < 1:
             raise ConfigError(f"alpha is {self.alpha}; it must lie between 0 and 1.")
+        # Imported here because they import numpy, and the help of every verb reads this class.
+        from hocket.engine.chunk_rules import make_rule
+        from hocket.records.video.selection import VideoSelection
+
         VideoSelection.parse(self.video)
         make_rule(self.replan, self.ensemble)

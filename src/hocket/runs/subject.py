@@ -78,7 +78,7 @@ class Subject:
             value = values.get(key)
             if isinstance(value, str):
                 values[key] = tuple(part for part in value.split(",") if part)
-            elif value is not None:
+            elif isinstance(value, (list, tuple)):
                 values[key] = tuple(value)
         try:
             return cls(**values)
