@@ -25,7 +25,7 @@ Choice = Callable[[Trial], Outcome]
 SUCCESS, FAILURE, FINISHED, ERROR = Outcome
 
 STEPS, INFER_S, EXECUTE_S, OBSERVE_S, RESET_S = 8, 0.25, 0.5, 0.125, 1.0
-"""Of every chunk, and before every episode."""
+"""The steps and the times of every chunk, and the time to reset before every episode."""
 TRACE = "Traceback (most recent call last):\n  File 'env.py', line 3\nRuntimeError: broke at 0x{}"
 
 

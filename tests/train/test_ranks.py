@@ -15,11 +15,11 @@ import torch
 
 from hocket.train.algorithms.config import GRPOConfig, PPOConfig
 from hocket.train.algorithms.grpo import GRPO
-from hocket.train.algorithms.losses import Comparison, Measures
+from hocket.train.algorithms.losses import Comparison
 from hocket.train.algorithms.ppo import PPO
+from hocket.train.algorithms.ranks import Measures, Ranks
 from hocket.train.algorithms.rollout import make_rollout
 from hocket.train.collect.segments import Segment
-from hocket.train.learner.ranks import Ranks
 from hocket.train.networks.actor import ChunkActor
 from hocket.train.networks.policies import ActorConfig
 from support.trajectories import segment

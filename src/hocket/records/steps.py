@@ -91,7 +91,7 @@ class StepsTrack:
         return [_write(self._folder / FILE, self._table())]
 
     def discard(self) -> None:
-        """Nothing is on disk before `seal`."""
+        """Do nothing: nothing is on disk before `seal`."""
 
     def _table(self) -> Array:
         actions = _same_size("action", self._actions)

@@ -117,7 +117,7 @@ class RunComparison:
     """Those that both runs planned, in planned order."""
     comparison: Comparison
     pairs: Pairs | None
-    """None where returns are compared."""
+    """Counts of paired successes; None where returns are compared."""
     excluded: Excluded
     notes: tuple[str, ...]
     look: Look | None

@@ -31,7 +31,7 @@ class Divergence:
     """The first point at which two runs of a trial differ."""
 
     step: int
-    """0 is the reset."""
+    """The step; 0 is the reset."""
     key: str
     recorded: str
     again: str

@@ -36,7 +36,7 @@ class RenderConfig:
     again: bool = False
     """Render also where there is a video already, which is replaced."""
     workers: int | None = None
-    """None takes as many as there are cores."""
+    """How many workers render at once; None takes one for each core."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

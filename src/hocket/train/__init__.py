@@ -1,5 +1,6 @@
 """Training on the engine that evaluates: chunk-level PPO and GRPO, synchronous or asynchronous.
 
-`batches.py` says what the data is, `contract.py` what can be trained, `ppo.py` and `grpo.py` how,
-and `loop.py` joins them to the engine. Only what a learner needs imports torch.
+`collect` makes segments of the engine's episodes, `learner` turns them into new weights by one of
+the `algorithms`, and `networks` says what can be trained. `trainer.py` joins the two sides, and
+`loop.py` is a run from its configuration to its end. What `--help` needs imports no torch.
 """

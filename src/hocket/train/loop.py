@@ -22,6 +22,7 @@ from hocket.records import run_file as run_config
 from hocket.records.folder import RunFolder
 from hocket.runs.assembly import Assembly
 from hocket.runs.probe import probe
+from hocket.train.algorithms.ranks import Ranks
 from hocket.train.collect import plan
 from hocket.train.collect.evaluations import holder_of
 from hocket.train.collect.policy import CollectingPolicy, Holding, spec_of
@@ -29,7 +30,6 @@ from hocket.train.config import TrainConfig
 from hocket.train.learner import checkpoint
 from hocket.train.learner.learner import InProcess, LearnerLink
 from hocket.train.learner.process import Remote
-from hocket.train.learner.ranks import Ranks
 from hocket.train.learner.weights import WeightBlock
 from hocket.train.log import Display, Log
 from hocket.train.networks.building import Description, describe, make_network

@@ -24,6 +24,7 @@ from hocket.core.events import (
 )
 from hocket.engine.trials import TrialQueue
 from hocket.errors import EnvError
+from hocket.train.algorithms.ranks import Ranks
 from hocket.train.collect import plan
 from hocket.train.collect.counts import Counts, Crossing, Shares
 from hocket.train.collect.evaluations import Evaluations, Result
@@ -33,7 +34,6 @@ from hocket.train.collect.segments import Segment
 from hocket.train.collect.trajectories import Trajectories, TrajectoryConfig
 from hocket.train.config import TrainConfig
 from hocket.train.learner.learner import LearnerLink, Updated
-from hocket.train.learner.ranks import Ranks
 from hocket.train.log import Display, Log
 from hocket.train.networks.building import Description
 
@@ -141,7 +141,7 @@ class Trainer:
         return not self._is_finishing and self._counts.outstanding > self._limit
 
     def close(self) -> None:
-        """Has nothing of its own to close."""
+        """Closes nothing: the parts belong to whoever made them."""
 
     def begin(self) -> None:
         """Plans the first episodes, and an evaluation of the start."""

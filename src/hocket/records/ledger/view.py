@@ -115,7 +115,7 @@ class LedgerView:
         return [found for row in rows if (found := Segment(*row)).table == table]
 
     def close(self) -> None:
-        """Closing twice is safe."""
+        """Give the connection back. Closing twice is safe."""
         self._connection.close()
 
     def __enter__(self) -> LedgerView:

@@ -36,7 +36,7 @@ _AT_ONCE = 16
 """Frames that are encoded one after the other: alone, each would find the caches cold, which
 doubles what it takes. Never more than a quarter of a second of them."""
 _WAITING = 2
-"""Such groups that may wait for the encoder."""
+"""How many such groups may wait for the encoder."""
 _LONGEST_WAIT_S = 120.0
 """A disk that takes no frame for this long is an error. Chosen by hand; no benchmark row."""
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hocket.records.folder import write_atomic
-from hocket.results.page.charts import IntervalRow, interval_chart
+from hocket.results.page.charts import interval_chart
 from hocket.results.page.markup import (
     Child,
     Markup,
@@ -17,8 +17,8 @@ from hocket.results.page.markup import (
     join,
     tag,
 )
+from hocket.results.page.report_page import score_row
 from hocket.results.report import Report
-from hocket.results.tables import percent
 
 FILE_NAME = "jobs.html"
 _TICKS = ((0.0, "0 %"), (0.25, "25"), (0.5, "50"), (0.75, "75"), (1.0, "100 %"))
@@ -45,7 +45,7 @@ def jobs_page(title: str, runs: Sequence[Made]) -> str:
             title="Success per run",
             lead="Dots are rates, bars their 95 % Wilson intervals; errors are not in n.",
             body=interval_chart(
-                [_row(name, report) for name, report in reported],
+                [score_row(name, report.overall, judged=True) for name, report in reported],
                 low=0.0,
                 high=1.0,
                 ticks=_TICKS,
@@ -58,21 +58,6 @@ def jobs_page(title: str, runs: Sequence[Made]) -> str:
     trials = sum(len(report.episodes) for _, report in reported)
     head = tag("p", f"{len(reported)} of {len(runs)} runs, {trials:,} episodes.", class_="big-note")
     return document(title=title, kicker="hocket eval --jobs", head=head, sections=sections)
-
-
-def _row(name: str, report: Report) -> IntervalRow:
-    score = report.overall
-    interval = score.success.interval
-    return IntervalRow(
-        label=name,
-        value=score.rate,
-        low=interval.low if interval else None,
-        high=interval.high if interval else None,
-        text=percent(score.rate),
-        bounds=f"[{100 * interval.low:.1f}, {100 * interval.high:.1f}]" if interval else "",
-        count=f"n = {score.success.n:,}{f', {score.errors:,} err' if score.errors else ''}",
-        kind="success",
-    )
 
 
 def _links(reported: Sequence[tuple[str, Report]]) -> Markup:

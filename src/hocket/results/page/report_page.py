@@ -161,12 +161,12 @@ def _alerts(run: RecordedRun) -> Markup:
 def _success_section(run: RecordedRun) -> Section:
     report, wanted = run.report, set(shown_tasks(run))
     judged = report.overall.success.n > 0 or report.overall.n == 0
-    rows = [_score_row("overall", report.overall, judged=judged, strong=True)]
+    rows = [score_row("overall", report.overall, judged=judged, strong=True)]
     for suite in report.suites:
         if len(report.suites) > 1:
-            rows.append(_score_row(suite.suite or "", suite, judged=judged, strong=True))
+            rows.append(score_row(suite.suite or "", suite, judged=judged, strong=True))
         rows += [
-            _score_row(score.task or "", score, judged=judged)
+            score_row(score.task or "", score, judged=judged)
             for score in report.tasks
             if score.suite == suite.suite and (suite.suite, score.task) in wanted
         ]
@@ -190,7 +190,8 @@ def _returns(rows: list[IntervalRow]) -> Markup:
     return interval_chart(rows, low=low, high=high, ticks=ticks, zero=0.0)
 
 
-def _score_row(label: str, score: Score, *, judged: bool, strong: bool = False) -> IntervalRow:
+def score_row(label: str, score: Score, *, judged: bool, strong: bool = False) -> IntervalRow:
+    """A chart's row with the success rate, or the mean return where no success is `judged`."""
     errors = f", {score.errors:,} err" if score.errors else ""
     if judged:
         interval, value = score.success.interval, score.rate

@@ -13,7 +13,6 @@ from torch import Tensor
 from hocket.train.algorithms.config import GRPOConfig
 from hocket.train.algorithms.losses import (
     Comparison,
-    Measures,
     clip_share,
     clipped_loss,
     compare,
@@ -22,10 +21,10 @@ from hocket.train.algorithms.losses import (
     joined,
     kl_estimate,
 )
+from hocket.train.algorithms.ranks import Measures, Ranks
 from hocket.train.algorithms.rollout import make_rollout
 from hocket.train.collect.plan import group_of
 from hocket.train.collect.segments import LayoutError, Segment
-from hocket.train.learner.ranks import Ranks
 from hocket.train.networks.contract import trainable_parameters
 
 CLIP_HIGH = 0.28

@@ -17,7 +17,6 @@ from torch import Tensor
 from hocket.train.algorithms.config import PPOConfig
 from hocket.train.algorithms.losses import (
     Comparison,
-    Measures,
     clip_share,
     clipped_loss,
     compare,
@@ -25,9 +24,9 @@ from hocket.train.algorithms.losses import (
     evaluate_rows,
     kl_estimate,
 )
+from hocket.train.algorithms.ranks import Measures, Ranks
 from hocket.train.algorithms.rollout import Rollout, make_rollout
 from hocket.train.collect.segments import LayoutError, Segment
-from hocket.train.learner.ranks import Ranks
 from hocket.train.networks.contract import trainable_parameters
 
 

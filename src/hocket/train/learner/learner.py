@@ -15,11 +15,11 @@ from hocket.train.algorithms.config import Level
 from hocket.train.algorithms.grpo import GRPO
 from hocket.train.algorithms.losses import Comparison
 from hocket.train.algorithms.ppo import PPO
+from hocket.train.algorithms.ranks import Ranks
 from hocket.train.collect.segments import Parcel, in_trial_order
 from hocket.train.config import TrainConfig
 from hocket.train.learner import checkpoint
 from hocket.train.learner.queue import QueueConfig, SegmentQueue
-from hocket.train.learner.ranks import Ranks
 from hocket.train.learner.weights import WeightBlock
 from hocket.train.networks.building import Description, make_network
 from hocket.train.networks.contract import trainable_parameters

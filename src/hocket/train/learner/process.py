@@ -23,10 +23,10 @@ from typing import Any
 
 from hocket.adapters.policies.openpi import msgpack_numpy
 from hocket.errors import HocketError
+from hocket.train.algorithms.ranks import Ranks
 from hocket.train.collect.segments import Parcel, Segment
 from hocket.train.config import TrainConfig
 from hocket.train.learner.learner import Learner, Updated
-from hocket.train.learner.ranks import Ranks
 from hocket.train.learner.weights import WeightBlock
 from hocket.train.networks.building import Description
 from hocket.train.networks.contract import trainable_parameters

@@ -62,28 +62,21 @@ class SegmentQueue:
         """The chunk that must come next, by attempt, so that nothing comes twice or out of
         order."""
         self._dropped = 0
-        self._episodes = 0
-
-    def __len__(self) -> int:
-        return len(self._parcels)
-
-    @property
-    def episodes(self) -> int:
-        """Ended episodes that wait."""
-        return self._episodes
+        self.episodes = 0
+        """Episodes that have ended and wait to be learnt from."""
 
     def put(self, parcel: Parcel) -> None:
         """Adds what was collected, once."""
         ended = sum(segment.is_end for segment in parcel)
-        if self._episodes + ended > self._config.outstanding + self._config.batch:
+        if self.episodes + ended > self._config.outstanding + self._config.batch:
             raise RuntimeError(
-                f"{self._episodes + ended} episodes wait to be learnt from; the throttle allows "
+                f"{self.episodes + ended} episodes wait to be learnt from; the throttle allows "
                 f"{self._config.outstanding}."
             )
         for segment in parcel:
             self._count(segment)
         self._parcels.append(parcel)
-        self._episodes += ended
+        self.episodes += ended
 
     def is_due(self, version: int, floor: int) -> bool:
         """Whether an update of this version may begin. `floor` is the oldest version among the
@@ -104,11 +97,11 @@ class SegmentQueue:
             staleness = version - _oldest(parcel)
             if staleness > self._config.max_staleness:
                 self._dropped += ended
-                self._episodes -= ended
+                self.episodes -= ended
             elif episodes < self._config.batch or staleness == self._config.max_staleness:
                 segments.extend(parcel)
                 episodes += ended
-                self._episodes -= ended
+                self.episodes -= ended
             else:
                 kept.append(parcel)
         self._parcels = kept

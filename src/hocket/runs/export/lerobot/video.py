@@ -24,7 +24,7 @@ class Clip:
     """The part of a camera's video that is one episode."""
 
     file: int
-    """Number of the file, from 0."""
+    """The number of the file, from 0."""
     begin_s: float
     end_s: float
     stats: PictureStats

@@ -68,3 +68,46 @@ class Ranks:
         """Leaves the others."""
         if self.size > 1 and dist.is_initialized():
             dist.destroy_process_group()
+
+
+class Measures:
+    """Means over the minibatches of an update, by name. Parts of losses are already divided by the
+    rows of all ranks, so they are summed over ranks; what is the same on every rank is only noted.
+
+    Numbers stay on the device where they were computed until they are asked for: reading one waits
+    for the device, and the device then waits for its next work.
+    """
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+        self._rows: dict[tuple[str, ...], list[Tensor]] = {}
+        """One row of numbers for each minibatch, by the names of what was measured together."""
+
+    def add(self, **parts: Tensor) -> None:
+        """Takes this rank's parts of one minibatch's sums."""
+        self._keep(parts, self._ranks.total(_row(parts)))
+
+    def note(self, **values: Tensor) -> None:
+        """Takes one minibatch's values that are equal on all ranks."""
+        self._keep(values, _row(values))
+
+    def latest(self, name: str) -> float:
+        """Returns a value of the last minibatch."""
+        names = next(names for names in self._rows if name in names)
+        return float(self._rows[names][-1][names.index(name)])
+
+    def result(self) -> dict[str, float]:
+        """Returns the means over minibatches."""
+        means = {}
+        for names, rows in self._rows.items():
+            columns = zip(*torch.stack(rows).tolist(), strict=True)
+            for name, values in zip(names, columns, strict=True):
+                means[name] = sum(values) / len(values)
+        return means
+
+    def _keep(self, named: dict[str, Tensor], row: Tensor) -> None:
+        self._rows.setdefault(tuple(named), []).append(row)
+
+
+def _row(values: dict[str, Tensor]) -> Tensor:
+    return torch.stack([value.detach() for value in values.values()])
