@@ -122,10 +122,12 @@ class Ready(NamedTuple):
     spec: Mapping[str, Any] | None
     """The EnvSpec as plain values, where this worker has not sent it before."""
     layout: Sequence[tuple[str, Sequence[int], str, int]] | None
-    """Key, shape, dtype and offset of each array, where that is new; the file descriptor of the
-    shared memory, if there is one, comes with this message."""
+    """Key, shape, dtype and offset of each array, where that is new for these lanes."""
+    block: int
+    """The number of the shared memory that the layout is of; the file descriptor of one that is
+    new comes with this message."""
     arrays: bytes | None
-    """What shared memory would hold, where there is none."""
+    """What shared memory would hold of these lanes, one after the other, where there is none."""
     build_s: float
     """Seconds that it took to make the env; nearly 0 where it was there."""
     reset_s: float

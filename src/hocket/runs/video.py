@@ -125,7 +125,7 @@ def rerender_episodes(
     if not jobs:
         return []
     assembly = Assembly(run)
-    spec = replace(assembly.worker(), sinks=tuple(sinks), folder=str(folder.root))
+    spec = replace(assembly.worker(), renders=True, sinks=tuple(sinks), folder=str(folder.root))
     runtime = assembly.runtime(apart=True)
     config = VideoWorkersConfig(
         workers=workers or machine.cores(), frame_timeout_s=run.step_timeout_s

@@ -69,6 +69,7 @@ class InlineLink:
         self._host = Host(spec, self._control, self, 0)
         self.is_alive = True
         self.is_shared = True
+        self.block = 0
 
     def send(self, message: Message) -> bool:
         self._inbox.append(message)

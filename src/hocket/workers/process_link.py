@@ -7,7 +7,7 @@ import signal
 import socket
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hocket.core.data import Observation
@@ -59,8 +59,10 @@ class ProcessLink:
         self._out = bytearray()
         self._fds: deque[int] = deque()
         self._expects_fd = False
-        self._layout: Layout | None = None
-        self._inline: memoryview | None = None
+        self._blocks: dict[int, Any] = {}
+        """The worker's shared memory, by its number."""
+        self._inline: dict[int, memoryview] = {}
+        """What a lane's arrays are copied into, where they come over the stream."""
         self._views: list[Observation] = [{} for _ in range(lanes)]
         self._old_tail = b""
         self._is_closed = False
@@ -108,7 +110,7 @@ class ProcessLink:
             kind = type(message)
             if kind is Executed:
                 if message.arrays is not None:  # type: ignore[union-attr]
-                    self._fill(message.arrays)  # type: ignore[union-attr]
+                    self._fill(message.lanes, message.arrays)  # type: ignore[union-attr]
             elif kind is Ready:
                 self._adopt(message)  # type: ignore[arg-type]
         return messages
@@ -157,7 +159,7 @@ class ProcessLink:
     def _read(self) -> bytes | None:
         """The bytes that have come: None for none yet, empty at the end of the stream."""
         try:
-            size = _READ if self._inline is None else _READ_INLINE
+            size = _READ_INLINE if self._inline else _READ
             if not self._expects_fd:
                 return self._stream.recv(size)
             data, fds, _, _ = socket.recv_fds(self._stream, size, 4)
@@ -169,25 +171,34 @@ class ProcessLink:
         return data
 
     def _adopt(self, ready: Ready) -> None:
-        """Learn where the arrays lie, from the first Ready and from each that moves them."""
-        if ready.layout is not None:
-            memory: Any
-            if ready.arrays is not None:
-                memory = bytearray(ready.arrays)
-                self._inline = memoryview(memory)
-            else:
+        """Learn where lanes' arrays lie, from their first Ready and from each that moves them."""
+        if ready.layout is not None and ready.arrays is not None:
+            layout = Layout.from_plain(ready.layout, len(ready.arrays) // len(ready.lanes))
+            for lane in ready.lanes:
+                memory = bytearray(layout.stride)
+                self._inline[lane] = memoryview(memory)
+                self._views[lane] = layout.views(memory, 0)
+        elif ready.layout is not None:
+            if ready.block not in self._blocks:
+                if self._lanes == 1:
+                    self._blocks.clear()  # No lane is left that reads the old one.
                 fd = self._fds.popleft()
-                memory = map_block(fd)
+                self._blocks[ready.block] = map_block(fd)
                 os.close(fd)
-                self._inline = None
-            self._layout = Layout.from_plain(ready.layout, len(memory) // self._lanes)
-            self._views = [self._layout.views(memory, lane) for lane in range(self._lanes)]
-        elif ready.arrays is not None:
-            self._fill(ready.arrays)
+            block = self._blocks[ready.block]
+            layout = Layout.from_plain(ready.layout, len(block) // self._lanes)
+            for lane in ready.lanes:
+                self._inline.pop(lane, None)
+                self._views[lane] = layout.views(block, lane)
+        if ready.arrays is not None:
+            self._fill(ready.lanes, ready.arrays)
 
-    def _fill(self, arrays: bytes) -> None:
-        if self._inline is not None:
-            self._inline[:] = arrays
+    def _fill(self, lanes: Sequence[int], arrays: bytes) -> None:
+        begin = 0
+        for lane in lanes:
+            held = self._inline[lane]
+            held[:] = arrays[begin : begin + len(held)]
+            begin += len(held)
 
     def _epitaph(self) -> str:
         """How the worker ended, and the end of its log."""

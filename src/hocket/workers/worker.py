@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import platform
+import select
 import socket
 import sys
 from collections import deque
@@ -15,7 +16,9 @@ from hocket.core.wire import Close, Failed, Frames, Hello, Message, Open, Ready,
 from hocket.errors import HocketError, WireError
 from hocket.workers.env.host import Host
 from hocket.workers.plain import worker_spec_from_plain
+from hocket.workers.rows.process import RowsProcess
 from hocket.workers.shm import Control, create_block, map_block
+from hocket.workers.suites import is_batched
 
 _READ = 1 << 18
 """Bytes of one read from the stream: an Execute message with a long chunk fits. Chosen by hand."""
@@ -28,7 +31,9 @@ class SocketPort:
         self._stream = stream
         self._frames = Frames()
         self._inbox: deque[Message] = deque()
-        self._block: int | None = None
+        self._fd: int | None = None
+        """The descriptor of a block that the parent does not have yet."""
+        self.block = -1
         self.transport = "auto"
         self.is_shared = False
 
@@ -41,31 +46,40 @@ class SocketPort:
             self._inbox.extend(self._frames.feed(data))
         return self._inbox.popleft()
 
+    def has_message(self, timeout_s: float | None = 0.0) -> bool:
+        """Whether something has come, within so many seconds; None waits for it."""
+        if self._inbox:
+            return True
+        poller = select.poll()
+        poller.register(self._stream, select.POLLIN)
+        return bool(poller.poll(None if timeout_s is None else timeout_s * 1000))
+
     def post(self, message: Message) -> None:
         """Send a message; a new block's descriptor goes with the Ready that describes it."""
         data = pack(message)
-        if self._block is not None and isinstance(message, Ready):
-            sent = socket.send_fds(self._stream, [data], [self._block])
-            os.close(self._block)
-            self._block = None
+        if self._fd is not None and isinstance(message, Ready):
+            sent = socket.send_fds(self._stream, [data], [self._fd])
+            os.close(self._fd)
+            self._fd = None
             data = data[sent:]
         self._stream.sendall(data)
 
     def allocate(self, size: int) -> Any:
         """Shared memory where that can be had, else plain memory that travels in messages."""
         self.is_shared = False
-        if self._block is not None:
-            os.close(self._block)
-            self._block = None
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
         if self.transport != "inline":
             try:
-                self._block = create_block("hocket-arrays", size)
-                memory = map_block(self._block)
+                self._fd = create_block("hocket-arrays", size)
+                memory = map_block(self._fd)
             except (OSError, AttributeError):
                 if self.transport == "shm":
                     raise
             else:
                 self.is_shared = True
+                self.block += 1
                 return memory
         return bytearray(size)
 
@@ -76,8 +90,11 @@ def serve(stream: socket.socket, control: Control, index: int) -> int:
     first = port.receive()
     if first is None:
         return 0
+    host: Host | RowsProcess
     try:
-        host = Host(_open(first, port), control, port, index)
+        spec = _open(first, port)
+        is_plain = spec.renders or not is_batched(spec)
+        host = (Host if is_plain else RowsProcess)(spec, control, port, index)
     except HocketError as exc:
         port.post(Failed.of(-1, -1, exc))
         return 1
@@ -85,6 +102,9 @@ def serve(stream: socket.socket, control: Control, index: int) -> int:
     port.post(Hello(os.getpid(), sys.executable, version, port.transport))
     try:
         while True:
+            if isinstance(host, RowsProcess) and not port.has_message(host.due_s()):
+                host.work(port.has_message)
+                continue
             message = port.receive()
             if message is None or isinstance(message, Close):
                 return 0

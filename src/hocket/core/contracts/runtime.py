@@ -37,6 +37,9 @@ class WorkerSpec:
     """The run folder, where sinks write."""
     python: str | None = None
     """Another interpreter; None is this one."""
+    renders: bool = False
+    """It renders ended attempts again from their states, in a single env even where the suite is a
+    batched one."""
     transport: str = "auto"
     """`shm`, `inline` or `auto` (shared memory where it can be had)."""
 

@@ -42,6 +42,11 @@ class Port(Protocol):
 
     def post(self, message: Message) -> None: ...
 
+    @property
+    def block(self) -> int:
+        """The number of the memory that was allocated last, where it is shared."""
+        ...
+
     def allocate(self, size: int) -> Any:
         """Get memory for arrays, `size` bytes."""
         ...
@@ -144,6 +149,7 @@ class Host:
             prompts=[prompt],
             spec=spec,
             layout=layout.entries if is_new and layout is not None else None,
+            block=self._port.block,
             arrays=self._arrays(),
             build_s=built - began,
             reset_s=time.perf_counter() - built,

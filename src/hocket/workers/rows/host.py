@@ -228,6 +228,7 @@ class RowsHost:
                     prompts=[prompts[index] for index in group],
                     spec=spec,
                     layout=None,
+                    block=-1,
                     arrays=None,
                     build_s=build_s,
                     reset_s=self._clock() - began,
