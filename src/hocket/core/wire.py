@@ -150,7 +150,7 @@ class Executed(NamedTuple):
     observe_s: list[float]
     """Seconds of these that were spent observing."""
     arrays: bytes | None
-    """As in Ready."""
+    """What shared memory would hold, where there is none and the end was observed."""
 
 
 class Sealed(NamedTuple):

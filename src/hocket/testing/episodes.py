@@ -1,4 +1,4 @@
-"""Plays short episodes on the env on trial, and tells two of them apart."""
+"""Plays short episodes on the env on trial, and compares them."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Bench:
         return moments
 
     def play_deferred(self, seed: int, *, observe: int) -> list[Moment]:
-        """The same by `advance`, observed `observe` times at each step, which must agree."""
+        """The same episode by `advance`, observed `observe` times at each step; all must agree."""
         self.reset(seed)
         moments = [self._deferred((0.0, False, False, {}), observe)]
         for action in self.actions:
@@ -109,7 +109,7 @@ class Bench:
 
 
 def draw_actions(space: Any, count: int) -> Array:
-    """So many actions `[count, ...]`, all over an action space, the same at each call."""
+    """Actions `[count, ...]` all over an action space, the same at each call."""
     drive = Drive(space)
     low = np.where(np.isfinite(drive.spec.low), drive.spec.low, -1.0).ravel()
     high = np.where(np.isfinite(drive.spec.high), drive.spec.high, 1.0).ravel()
@@ -118,7 +118,7 @@ def draw_actions(space: Any, count: int) -> Array:
 
 
 def read(raw: Any) -> Observation:
-    """An observation, flat and copied: an env may write into what it returned."""
+    """The observation as a flat copy: an env may write into what it returned."""
     arrays, _ = flatten(raw)
     return {key: np.array(array) for key, array in arrays.items()}
 
@@ -152,7 +152,7 @@ def require_same(
 
 @contextmanager
 def kept_randomness() -> Iterator[None]:
-    """The caller's global randomness, unchanged by what happens inside."""
+    """Leave the caller's global random numbers as they were."""
     state, numpy_state = random.getstate(), np.random.get_state()
     try:
         yield

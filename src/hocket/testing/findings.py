@@ -82,26 +82,26 @@ def all_broken(
 
 
 def conclude(subject: str, findings: Sequence[Finding]) -> None:
-    """Raise where there is something to tell."""
+    """Raise ConformanceError where a rule does not hold."""
     if findings:
         raise ConformanceError(subject, findings)
 
 
 def require(claim: bool, detail: str) -> None:  # noqa: FBT001 - reads like assert
-    """The claim must hold."""
+    """Raise Broken unless the claim holds."""
     if not claim:
         raise Broken(detail)
 
 
 def is_same(one: Array, other: Array) -> bool:
-    """Equal to the bit, NaN included."""
+    """Whether two arrays are equal to the bit, NaN included."""
     return (
         one.shape == other.shape and one.dtype == other.dtype and one.tobytes() == other.tobytes()
     )
 
 
 def is_close(one: Array, other: Array, tolerance: float) -> bool:
-    """Equal up to rounding."""
+    """Whether two arrays are equal up to rounding."""
     return one.shape == other.shape and bool(
         np.allclose(one, other, rtol=tolerance, atol=tolerance, equal_nan=True)
     )

@@ -104,7 +104,7 @@ class _Examination:
         ).values
 
     def require_equal(self, one: Array, other: Array, detail: str) -> None:
-        """To the bit where the policy claims it, else up to rounding."""
+        """Two answers must be equal: to the bit if the policy claims that, else up to rounding."""
         if self.is_exact:
             require(is_same(one, other), f"{detail} (to the bit, as batch_invariant claims).")
         else:

@@ -114,7 +114,7 @@ class ScriptedPolicy:
         return self._misbehave(batch, self._values(batch))
 
     def close(self) -> None:
-        """Nothing is held."""
+        """There is nothing to let go of."""
 
     def _values(self, batch: Batch) -> Array:
         if self._function is not None:

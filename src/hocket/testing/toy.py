@@ -39,7 +39,7 @@ class ToyConfig:
     """
 
     length_min: int = 20
-    """Steps of an episode: drawn between these two by the trial's seed."""
+    """The trial's seed draws the steps of an episode between this and `length_max`."""
     length_max: int = 60
     max_steps: int | None = None
     """The limit that the task announces."""
@@ -63,7 +63,7 @@ class ToyConfig:
     exit_at: int = 0
     hang_at: int = 0
     leak: int = 0
-    """Bytes kept of every step."""
+    """Bytes that every step takes and never gives back."""
     drop_key_at: int = 0
     """Observations lack the state from this step on."""
     reshape_at: int = 0
@@ -75,7 +75,7 @@ class ToyConfig:
 
 
 class ToyError(RuntimeError):
-    """What toys raise when told to."""
+    """The error that toys raise on request."""
 
 
 class PlainToyEnv(gymnasium.Env[Any, Any]):
@@ -197,20 +197,16 @@ class ToyEnv(PlainToyEnv):
     """A toy that can defer its observation and give its state away."""
 
     def advance(self, action: Any) -> tuple[float, bool, bool, dict[str, Any]]:
-        """`step` without the observation."""
         return self._move(action)
 
     def observe(self) -> Any:
-        """The observation now."""
         return self._look()
 
     def get_state(self) -> Array:
-        """All there is to know, as numbers."""
         low, high = self._word & 0xFFFFFFFF, self._word >> 32
         return np.array([low, high, self._step, self._length, self._seed], np.float64)
 
     def set_state(self, state: Array) -> None:
-        """Be where `get_state` was called."""
         low, high, self._step, self._length, self._seed = (int(value) for value in state)
         self._word = high << 32 | low
 
@@ -222,15 +218,13 @@ class CameraToyEnv(ToyEnv):
         super().__init__(task, config)
         self._shown: tuple[str, ...] = CAMERAS
         self.pictures = 0
-        """Rendered so far."""
+        """How many pictures were rendered so far."""
 
     @property
     def camera_keys(self) -> tuple[str, ...]:
-        """All that there are."""
         return CAMERAS
 
     def use_cameras(self, keys: Collection[str]) -> None:
-        """Render these from now on."""
         self._shown = tuple(key for key in CAMERAS if key in keys)
 
     def _look(self) -> Any:
@@ -267,7 +261,6 @@ class ToySuite:
         self._names = (argument,) if argument else tuple(_ENVS)
 
     def tasks(self) -> Sequence[TaskInfo]:
-        """One for each toy."""
         config = self._config
         return [
             TaskInfo(
@@ -281,5 +274,4 @@ class ToySuite:
         ]
 
     def make(self, task: str) -> PlainToyEnv:
-        """A toy."""
         return _ENVS[task](task, self._config)

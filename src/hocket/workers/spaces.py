@@ -69,6 +69,23 @@ def is_image(array: Array) -> bool:
     return array.dtype == np.uint8 and array.ndim == 3 and array.shape[2] in (1, 3, 4)
 
 
+def choose(arrays: Mapping[str, Array], reads: tuple[str, ...] | None) -> dict[str, Array]:
+    """The keys that the policy reads; None means all."""
+    if reads is None:
+        return dict(arrays)
+    chosen = {}
+    for key in reads:
+        if key == PROMPT:
+            continue
+        if key not in arrays:
+            raise ObservationError(
+                f"The observation has no key {key!r}, which the policy reads. It has: "
+                f"{', '.join(sorted(arrays))}."
+            )
+        chosen[key] = arrays[key]
+    return chosen
+
+
 def array_specs(arrays: Observation) -> dict[str, ArraySpec]:
     """Shape and dtype of each array of an observation, by key."""
     return {

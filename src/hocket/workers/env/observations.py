@@ -10,13 +10,14 @@ import numpy as np
 from hocket.core.data import Array, Observation
 from hocket.errors import ObservationError
 from hocket.workers.layout import Layout
+from hocket.workers.spaces import choose
 
 
 class ObservationBuffer:
     """Checks observations against the attempt's first one and lays them into shared memory."""
 
     def __init__(self, reads: tuple[str, ...] | None, history: int) -> None:
-        self._reads = None if reads is None else tuple(key for key in reads if key != "prompt")
+        self._reads = reads
         self._history = history
         self._views: Observation = {}
         self.last = -1
@@ -30,7 +31,7 @@ class ObservationBuffer:
 
     def restart(self, arrays: Observation, allocate: Callable[[int], Any]) -> bool:
         """Begin an attempt with the observation of its reset; true where the layout is new."""
-        chosen = arrays if self._reads is None else self._choose(arrays)
+        chosen = choose(arrays, self._reads)
         layout = Layout.of(chosen, self._history)
         is_new = layout != self.layout
         if is_new:
@@ -76,15 +77,6 @@ class ObservationBuffer:
         those that come in between; 0 where there is one at this step."""
         streak = self._streak if step == self.last else 0
         return self._history - streak if self.lacks(step) else 0
-
-    def _choose(self, arrays: Observation) -> Observation:
-        for key in self._reads or ():
-            if key not in arrays:
-                raise ObservationError(
-                    f"The observation has no key {key!r}, which the policy reads. It has: "
-                    f"{', '.join(sorted(arrays))}."
-                )
-        return {key: arrays[key] for key in self._reads or ()}
 
 
 def _changed(key: str, value: Array | None, held: Array, step: int) -> str:

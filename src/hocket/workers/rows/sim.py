@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,9 +11,9 @@ from hocket.core.arrays import as_numpy
 from hocket.core.contracts.batched import BatchedEnv, CostsByRow, RowSnapshots, RowSteps
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Array, EnvSpec, Observation, Signature, TaskInfo, signature
-from hocket.errors import EnvError, ObservationError, SuspensionError
+from hocket.errors import EnvError, SuspensionError
 from hocket.workers.rows.moves import Moving, as_bytes
-from hocket.workers.spaces import Drive, array_specs, is_image
+from hocket.workers.spaces import Drive, array_specs, choose, is_image
 from hocket.workers.suites import Suites, find_task
 
 WAYS = {
@@ -155,7 +155,7 @@ class RowSim:
 
     def observe(self, rows: Array, reads: tuple[str, ...] | None) -> dict[str, Array]:
         """What the policy reads of these rows."""
-        return _choose(self.env.observe(rows), reads)
+        return choose(self.env.observe(rows), reads)
 
     def look(self, rows: Array) -> dict[str, Array]:
         """All that these rows see, on the host, whatever the policy reads."""
@@ -264,20 +264,3 @@ class RowSims:
 def on_host(value: Any) -> Array:
     """The values as a numpy array, copied only where they live on a device."""
     return np.asarray(as_numpy(value))
-
-
-def _choose(arrays: Mapping[str, Array], reads: tuple[str, ...] | None) -> dict[str, Array]:
-    """The keys that the policy reads; None means all."""
-    if reads is None:
-        return dict(arrays)
-    chosen = {}
-    for key in reads:
-        if key == "prompt":
-            continue
-        if key not in arrays:
-            raise ObservationError(
-                f"The observation has no key {key!r}, which the policy reads. It has: "
-                f"{', '.join(sorted(arrays))}."
-            )
-        chosen[key] = arrays[key]
-    return chosen

@@ -32,7 +32,7 @@ class RowTable:
         self.attempt = np.full(rows, -1, np.int64)
         """Number of the running attempt; -1 where there is none."""
         self.home = np.zeros(rows, np.int64)
-        """Which simulator the row's task is in."""
+        """Index of the simulator that has the row's task."""
         self.active = np.zeros(rows, np.bool_)
         """Which rows have an action to execute. Only `load` and `halt` change it."""
         self.chunk = np.full(rows, -1, np.int64)
