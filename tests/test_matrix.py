@@ -64,7 +64,7 @@ ALWAYS = [
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return interpreter(tmp_path_factory.mktemp("interpreter") / "venv", *SIMULATORS)
+    return interpreter(tmp_path_factory.mktemp("interpreter") / "venv", *SIMULATORS, "av")
 
 
 @pytest.fixture

@@ -40,6 +40,8 @@ class StepsConfig:
 
     state_key: str = "observation/state"
     """The observation that goes into the column `state`, at the steps where one was taken."""
+    every_step: bool = False
+    """Take one at every step, where it cannot be observed again later."""
 
 
 class StepsSink:
@@ -49,7 +51,7 @@ class StepsSink:
 
     def __init__(self, argument: str = "", config: StepsConfig | None = None) -> None:
         self.config = config or StepsConfig()
-        self.needs = SinkNeeds()
+        self.needs = SinkNeeds(observations=self.config.every_step)
 
     def open(self, start: AttemptStart) -> StepsTrack:
         return StepsTrack(self.config, Path(start.folder))

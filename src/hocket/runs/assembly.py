@@ -55,6 +55,13 @@ class Assembly:
         """Whether the lanes are rows of a batched simulator."""
         return any(has_rows(name) for name in self.subject.env)
 
+    @functools.cached_property
+    def has_rows_alone(self) -> bool:
+        """Whether no single env can be made of a batched simulator: then its episodes cannot be
+        shown again from their states."""
+        builds = [plugins.find("envs", name).build for name in self.subject.env]
+        return any(hasattr(b, "make_rows") and not hasattr(b, "make") for b in builds)
+
     # -- envs ----------------------------------------------------------------------------------
 
     def tasks(self) -> dict[str, Sequence[TaskInfo]]:

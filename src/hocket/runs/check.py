@@ -185,7 +185,7 @@ def run_check(
         except (EnvError, PolicyError, WorkerFailed) as error:
             errors.append(str(error))
         spec = witness.env or _describe(runtime, worker, trial)
-    return _result(config.policy, trial, witness, spec, timing, errors)
+        return _result(config.policy, trial, witness, spec, timing, errors)
 
 
 def _describe(runtime: Runtime, worker: WorkerSpec, trial: Trial) -> EnvSpec | None:

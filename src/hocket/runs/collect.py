@@ -95,6 +95,9 @@ def collect(
     """Collect into `out`, or go on with what an earlier call began. `readers` is called anew for
     each leg of the run."""
     folder = run_folder(out, config.to)
+    if Assembly(config.run).has_rows_alone:
+        # Rows cannot be shown again, so that what a dataset needs is kept while they run.
+        config = replace(config, run=replace(config.run, record="full"))
     if config.to != RUN:
         refuse_existing(out.absolute())
     own = None if policy is not None else Assembly(config.run).policy()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hocket.core import machine, plugins
+from hocket.core import machine
 from hocket.core.data import Episode, Outcome, Ref, Trial
 from hocket.core.events import ChunksExecuted, EpisodeFilmed, Event, Noted, SpecLearned
 from hocket.records.folder import TEMPORARY, RunFolder
@@ -56,7 +56,9 @@ def sinks_of(config: EvalConfig) -> tuple[Ref, ...]:
     has_video = VideoSelection.parse(config.video).kind != "none"
     sinks = []
     if keeps_numbers:
-        sinks.append(Ref(name="steps"))
+        # What cannot be shown again is observed while it runs, where everything is to be kept.
+        observes = config.record == "full" and Assembly(config).has_rows_alone
+        sinks.append(Ref(name="steps", config={"every_step": observes}))
     if keeps_numbers or has_video:
         sinks.append(Ref(name="states", config={"only_with_video": not keeps_numbers}))
     if has_video:
@@ -142,7 +144,7 @@ def render_wanted(
 ) -> None:
     """Render what a run's configuration asks for and is not there yet. What cannot be rendered is
     told; a run is no worse for it. Simulators that only have rows get no video."""
-    if any(_has_rows_alone(name) for name in run.env):
+    if Assembly(run).has_rows_alone:
         return
     wanted: list[tuple[RenderConfig, list[Episode]]] = [
         (
@@ -170,12 +172,6 @@ def render_wanted(
     except KeyboardInterrupt:
         text = f"Filming was interrupted; `hocket video {folder.root}` makes what is missing."
         tell(Noted(text=text))
-
-
-def _has_rows_alone(env: str) -> bool:
-    """Whether no single env can be made of a batched simulator, to show states in."""
-    build = plugins.find("envs", env).build
-    return hasattr(build, "make_rows") and not hasattr(build, "make")
 
 
 def _video_sink(config: RenderConfig) -> Ref:

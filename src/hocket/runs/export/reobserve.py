@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hocket.core.data import Episode, Ref
-from hocket.errors import RunFolderError
+from hocket.errors import HocketError, RunFolderError
 from hocket.records.folder import RunFolder
 from hocket.records.observations import SINK
 from hocket.records.parquet import read_table
@@ -24,6 +24,7 @@ from hocket.records.video.encoder import Quality, require_encoder
 from hocket.records.video.rerender import Rendered, RenderJob
 from hocket.records.video.selection import rerender_record
 from hocket.records.video.sink import videos_in
+from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
 from hocket.runs.export import ChosenRun, ExportConfig, Watcher
 from hocket.runs.video import rerender_episodes
@@ -44,6 +45,7 @@ class Missing:
 def plan_missing(run: ChosenRun, config: ExportConfig) -> Missing:
     """Find out what is missing; episodes without steps are refused."""
     rows, states = _recorded_steps(run)
+    shows_again = _shows_again(run)
     jobs: dict[str, RenderJob] = {}
     without: list[str] = []
     for episode in run.episodes:
@@ -56,7 +58,12 @@ def plan_missing(run: ChosenRun, config: ExportConfig) -> Missing:
         folder = run.folder.attempt(episode.trial, episode.attempt)
         lacks_pictures = config.images and not videos_in(folder, lossless=True)
         lacks_states = states.get(trial, 0) < rows[trial]
-        if (lacks_pictures or lacks_states) and (folder / FILE).is_file():
+        if lacks_states and not shows_again:
+            raise RunFolderError(
+                f"{trial} was observed where the policy looked and not at every step, and its "
+                f"simulator, which has rows alone, cannot show it again. Record with --record full."
+            )
+        if (lacks_pictures or lacks_states) and shows_again and (folder / FILE).is_file():
             record = rerender_record(episode, images=lacks_pictures)
             jobs[trial] = RenderJob(episode=episode, states=folder / FILE, record=record)
         elif lacks_pictures:
@@ -91,6 +98,13 @@ def observe_missing(
 
     plain, folder = EvalConfig.from_plain(run.config), RunFolder.at(scratch)
     rerender_episodes(plain, folder, jobs, sinks, on_rendered, workers=config.workers)
+
+
+def _shows_again(run: ChosenRun) -> bool:
+    try:
+        return not Assembly(EvalConfig.from_plain(run.config)).has_rows_alone
+    except (HocketError, ImportError):
+        return True  # Whoever needs the env will say that it cannot be had.
 
 
 def _recorded_steps(run: ChosenRun) -> tuple[dict[str, int], dict[str, int]]:
