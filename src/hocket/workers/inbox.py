@@ -192,6 +192,12 @@ class Inbox:
 
     def executed(self, worker: WorkerSlot, message: Executed, now: float) -> bool:
         """Note that chunks were run; true where an episode ended."""
+        if len(message.lanes) == 1 and not message.ends[0]:
+            slot = worker.slots[message.lanes[0]]
+            if not slot.orphans:
+                slot.phase = Phase.READY
+                self._append(worker, message)
+                return False
         rewards, totals = _rewards(message)
         first = worker.lanes.start
         told = LanesExecuted(
@@ -223,6 +229,29 @@ class Inbox:
             out.busy_s.extend(told.busy_s)
             out.observe_s.extend(told.observe_s)
         return any(message.ends)
+
+    def _append(self, worker: WorkerSlot, message: Executed) -> None:
+        """Note the usual answer of a worker with one lane, at less than half the cost of others."""
+        lanes, attempts, chunks, steps, packed, ends, busy_s, observe_s, _ = message
+        if worker.lanes.start:
+            lanes = [worker.lanes.start + lanes[0]]
+        rewards = np.frombuffer(packed)
+        total = _total(rewards.tolist())
+        out = self._executed
+        if out is None:
+            self._executed = LanesExecuted(
+                lanes, attempts, chunks, steps, [rewards], [total], ends, busy_s, observe_s
+            )
+            return
+        out.lanes.append(lanes[0])
+        out.attempts.append(attempts[0])
+        out.chunks.append(chunks[0])
+        out.steps.append(steps[0])
+        out.rewards.append(rewards)
+        out.totals.append(total)
+        out.ends.append(0)
+        out.busy_s.append(busy_s[0])
+        out.observe_s.append(observe_s[0])
 
     def _settle(self, worker: WorkerSlot, message: Executed, now: float) -> list[bool] | None:
         """Bring the slots to what a message says. Where some of its rows are of attempts that were
