@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,9 @@ from hocket.core import plugins
 from hocket.core.data import Batch, Row, Trial, noise_seed
 from hocket.errors import ConfigError, PolicyError, PolicyUnavailableError
 from hocket.testing import ScriptedPolicy
+from support.processes import DEADLINE_S as WAIT_S
+from support.processes import wait_gone
 
-WAIT_S = 30.0
 POLICY = """
 import os, sys
 import numpy as np
@@ -154,18 +154,16 @@ def test_child_ends_with_its_parent_however_that_ends(tmp_path: Path) -> None:
         [sys.executable, "-c", script],
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]),
+        },
     )
     assert parent.stdout is not None
     child = int(parent.stdout.readline())
     os.kill(parent.pid, signal.SIGKILL)
     parent.communicate()
-    deadline = time.monotonic() + 5
-    while Path(f"/proc/{child}/stat").exists() and time.monotonic() < deadline:
-        if Path(f"/proc/{child}/stat").read_text().split()[2] == "Z":
-            return
-        time.sleep(0.02)
-    assert not Path(f"/proc/{child}").exists(), "the sidecar outlived its parent"
+    wait_gone([child])
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +171,7 @@ def bare_python(tmp_path_factory: pytest.TempPathFactory) -> str:
     """An interpreter that has numpy, and nothing of hocket's."""
     folder = tmp_path_factory.mktemp("venv")
     subprocess.run(
-        [sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=60
+        [sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=100
     )
     (site,) = folder.glob("lib/python*/site-packages")
     packages = Path(np.__file__).parent.parent
@@ -183,7 +181,7 @@ def bare_python(tmp_path_factory: pytest.TempPathFactory) -> str:
     python = str(folder / "bin" / "python")
     for absent in ("hocket", "msgpack", "websockets", "yaml", "gymnasium"):
         done = subprocess.run(
-            [python, "-c", f"import {absent}"], capture_output=True, check=False, timeout=60
+            [python, "-c", f"import {absent}"], capture_output=True, check=False, timeout=100
         )
         assert done.returncode, f"{absent} should not be there"
     return python
