@@ -18,7 +18,6 @@ from support import synthetic_run
 from support.counted import check_counted
 from support.synthetic_run import open_run, plan
 
-KILLS = 25
 TRIALS = 240
 
 
@@ -37,12 +36,13 @@ def kill_at_random(root: Path, rng: random.Random) -> bool:
 
 
 @pytest.mark.timeout(300)
-def test_every_trial_is_counted_once_after_many_kills(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [8, pytest.param(25, marks=pytest.mark.slow)])
+def test_every_trial_is_counted_once_after_many_kills(tmp_path: Path, kills: int) -> None:
     root = tmp_path / "run"
     open_run(root, resume=False, trials=plan(TRIALS)).close()
     rng = random.Random(11)
     before: dict[Trial, int] = {}
-    for _ in range(KILLS):
+    for _ in range(kills):
         assert kill_at_random(root, rng), "the run ended before it was killed: plan more trials"
         counted = check_counted(root)
         assert before.items() <= counted.items(), "a finished episode was lost or changed"

@@ -173,6 +173,6 @@ def test_what_rows_did_is_filmed_from_their_states(tmp_path: Path) -> None:
 
 
 def test_of_simulators_that_have_rows_alone_no_film_is_expected(tmp_path: Path) -> None:
-    heard = evaluate(tmp_path / "run", env="vector:envs.test_vector:Pendulums")
+    heard = evaluate(tmp_path / "run", env="vector:adapters.envs.test_vector:Pendulums")
     assert not [text for text in heard.notes if "film" in text]
     assert not any(filmed(tmp_path / "run").values())

@@ -57,7 +57,7 @@ class Damp:
 
 def returns(lanes: int) -> dict[str, tuple[int, float]]:
     report = hocket.evaluate(
-        env="vector:envs.test_vector:Pendulums", policy=Damp(), lanes=lanes, episodes=6
+        env="vector:adapters.envs.test_vector:Pendulums", policy=Damp(), lanes=lanes, episodes=6
     )
     return {e.trial.id: (e.steps, e.total_reward) for e in report.episodes}
 
@@ -78,12 +78,12 @@ def test_rows_are_as_the_env_alone() -> None:
         for _ in range(3):
             seen, reward, _, over, _ = env.step(np.array([action]))
             total += reward
-    suite = "vector:envs.test_vector:Pendulums"
-    assert returns(4)[f"{suite}/envs.test_vector:Pendulums/2"][1] == pytest.approx(total)
+    suite = "vector:adapters.envs.test_vector:Pendulums"
+    assert returns(4)[f"{suite}/adapters.envs.test_vector:Pendulums/2"][1] == pytest.approx(total)
 
 
 def test_a_vector_env_without_its_states_is_refused() -> None:
     with pytest.raises(SuspensionError, match="get_rows"):
-        Vector("envs.test_vector:Bare", VectorConfig()).make_rows("pendulum", 2)
+        Vector("adapters.envs.test_vector:Bare", VectorConfig()).make_rows("pendulum", 2)
     with pytest.raises(ConfigError, match="make\\(rows\\)"):
         Vector("Pendulum-v1", VectorConfig())
