@@ -1,4 +1,4 @@
-"""Starting is cheap because of what is not imported; benchmarks/startup.py has the times."""
+"""Starting is cheap because of what is not imported; benchmarks/engine/startup.py has the times."""
 
 import json
 import subprocess

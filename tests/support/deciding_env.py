@@ -26,14 +26,15 @@ class Told(gymnasium.Env[Any, Any]):
     ) -> tuple[Any, dict[str, Any]]:
         if self._lanes:
             # No lane runs ahead while another still builds its env.
-            wait_until(
-                lambda: sum(alive(int(p.name)) for p in self._built.iterdir()) >= self._lanes
-            )
+            wait_until(lambda: self._living() >= self._lanes)
             self._lanes = 0
         return np.zeros(2, np.float32), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         return np.zeros(2, np.float32), 0.0, True, False, {"success": bool(action[0] > 0.5)}
+
+    def _living(self) -> int:
+        return sum(alive(int(file.name)) for file in self._built.iterdir())
 
 
 def make(folder: str = "", lanes: int = 0) -> Told:
