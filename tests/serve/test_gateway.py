@@ -113,7 +113,7 @@ def test_error_frame_passes_to_its_client_alone(open_gateway: OpenGateway) -> No
 
 def test_dead_servers_are_told_as_such(open_gateway: OpenGateway) -> None:
     with StockServer(echo) as server:
-        gateway = open_gateway(server.address, ready_timeout_s=0.3)
+        gateway = open_gateway(server.address, ready_timeout_s=1.0)
     assert "PolicyUnavailableError" in ask_once(gateway, 1)
 
 

@@ -101,14 +101,14 @@ class StockServer:
         """Die as if killed: sockets are reset, nothing is said."""
         if self._server is None:
             return
+        self._server.socket.close()
+        for connection in list(self._live):
+            with contextlib.suppress(OSError):
+                connection.socket.shutdown(socket.SHUT_RDWR)
+        self.is_dead.set()
+        # Later than the sockets: it says goodbye to those that are open, and waits for handlers.
         self._server.shutdown()
         self._server = None
-        for connection in list(self._live):
-            try:
-                connection.socket.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                continue
-        self.is_dead.set()
         wait_until(lambda: not self._live)
 
     def _check(self, connection: ServerConnection, request: Request) -> Response | None:

@@ -276,7 +276,7 @@ def test_late_reply_is_never_taken_for_a_newer_one(connect: Opened) -> None:
         policy = connect(server.address, timeout_s=2.0, retries=0)
         policy.infer(make_batch(1))
         is_slow.set()
-        with pytest.raises(PolicyUnavailableError, match=r"did not answer within 2 s"):
+        with pytest.raises(PolicyUnavailableError, match=r"did not answer within 2\.0 s"):
             policy.infer(make_batch(2))
         release.set()
         assert policy.infer(make_batch(3)).values[0, 0, 0] == 3
@@ -325,7 +325,7 @@ def test_question_that_was_given_up_keeps_no_place_in_the_pool(connect: Opened) 
         return echo(request)
 
     with StockServer(stuck) as server:
-        policy = connect(server.address, connections=1, timeout_s=0.2, ready_timeout_s=0.2)
+        policy = connect(server.address, connections=1, timeout_s=0.3, ready_timeout_s=1.0)
         with ThreadPoolExecutor(4) as pool:
             failures = [pool.submit(policy.infer, make_batch(i)) for i in range(4)]
             assert any(one.exception(WAIT_S) for one in failures)

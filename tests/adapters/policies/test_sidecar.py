@@ -21,6 +21,7 @@ from hocket.testing import ScriptedPolicy
 from support.processes import DEADLINE_S as WAIT_S
 from support.processes import wait_gone
 
+HERE = Path(__file__).parent
 POLICY = """
 import os, sys
 import numpy as np
@@ -143,7 +144,7 @@ def test_policy_that_cannot_be_loaded_tells_its_own_traceback(build: Build) -> N
 def test_child_ends_with_its_parent_however_that_ends(tmp_path: Path) -> None:
     (tmp_path / "my_model.py").write_text(POLICY)
     script = (
-        f"import sys, time; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        f"import sys, time; sys.path[:0] = [{str(HERE)!r}, {str(HERE.parents[1])!r}]\n"
         "from hocket.adapters.policies.sidecar import Sidecar\n"
         "from test_sidecar import make_batch\n"
         "policy = Sidecar('my_model:Model')\n"
@@ -181,7 +182,7 @@ def bare_python(tmp_path_factory: pytest.TempPathFactory) -> str:
     python = str(folder / "bin" / "python")
     for absent in ("hocket", "msgpack", "websockets", "yaml", "gymnasium"):
         done = subprocess.run(
-            [python, "-c", f"import {absent}"], capture_output=True, check=False, timeout=100
+            [python, "-E", "-c", f"import {absent}"], capture_output=True, check=False, timeout=100
         )
         assert done.returncode, f"{absent} should not be there"
     return python
