@@ -18,6 +18,10 @@ MARK = "HOCKET_TEST_PROCESS"
 GRACE_S = 20.0
 """Seconds for what has been told to end; chosen by hand."""
 
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Its siblings use the other cores: threads of torch would only wait for each other.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # How long an example takes depends on what else the machine does.
 settings.register_profile("hocket", deadline=None, print_blob=True)
 settings.load_profile("hocket")
