@@ -1,13 +1,18 @@
-# Two commands to remember: `make demo` and `make test`. Both set up what they need.
+# Three commands to remember: `make demo`, `make quick` and `make test`. They set up what they need.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 GL_PACKAGES := libosmesa6 libegl1
+# One pytest process for each core: each imports torch and jax for itself, and tests start processes
+# of their own, so that many cores would gain little (the limit is chosen by hand).
+PYTEST := $(BIN)/python -m pytest --numprocesses=logical --maxprocesses=4 --dist=worksteal
+# Tests start hundreds of interpreters, each of which would compile the package for itself.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup venvs demo lint test test-all clean
+.PHONY: help setup venvs demo lint quick test test-all clean
 
 help: ## List these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -51,11 +56,14 @@ lint: setup ## Style, types and the direction of imports
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache --no-logo
 
+quick: setup ## Tests of core, engine, workers and results, within a minute; no simulator, torch or jax
+	$(PYTEST) -m 'not slow and not torch' tests/core tests/engine tests/workers tests/results
+
 test: lint ## What every change has to pass
-	$(BIN)/python -m pytest -m 'not slow'
+	$(PYTEST) -m 'not slow'
 
 test-all: lint chromium ## The slow tests too
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 # Pages are tested in a real browser where there is one.
 .PHONY: chromium

@@ -6,9 +6,12 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from hocket.cli import EXAMPLES, main
 
 ROOT = Path(__file__).parents[1]
 PAGES = ["README.md", "docs/bring-an-env.md", "docs/bring-a-policy.md"]
@@ -74,14 +77,33 @@ def test_conformance_tests_pass_as_they_are_shown(folder: Path) -> None:
     run(folder, "-m", "pytest", "-p", "no:cacheprovider", "test_slippery.py", "test_constant.py")
 
 
+@pytest.fixture
+def inside(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """This process stands in the folder, and forgets its modules afterwards."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    yield
+    for name in shown_files():
+        sys.modules.pop(Path(name).stem, None)
+
+
+def assert_understood(words: list[str]) -> None:
+    try:
+        code = main(words)
+    except SystemExit as done:
+        code = done.code
+    assert not code, words
+
+
+@pytest.mark.usefixtures("inside")
 @pytest.mark.parametrize("command", commands())
-def test_every_command_is_understood(folder: Path, command: str) -> None:
+def test_every_command_is_understood(command: str) -> None:
     words = shlex.split(command)[1:]
     if words[0] == "eval":
         words.append("--dry-run")
     elif words[0] != "plan":
         words.append("--help")
-    run(folder, "-m", "hocket", *words)
+    assert_understood(words)
 
 
 def test_an_env_of_the_documents_is_evaluated_with_its_own_flags(folder: Path) -> None:
@@ -98,14 +120,13 @@ def test_the_torch_module_of_the_documents_is_evaluated(folder: Path) -> None:
     assert json.loads(done.stdout)["overall"]["n"] == 2
 
 
-def test_the_examples_of_the_help_are_understood(folder: Path) -> None:
-    from hocket.cli import EXAMPLES
-
+@pytest.mark.usefixtures("inside")
+def test_the_examples_of_the_help_are_understood() -> None:
     lines = [line.partition("#")[0] for line in EXAMPLES.splitlines()[1:]]
     assert len(lines) >= 5
     for line in lines:
         words = shlex.split(line.replace("my_package.models:MyPolicy", "my_policies:Homing"))
-        run(folder, "-m", "hocket", *words[1:], *([] if words[1] == "plan" else ["--help"]))
+        assert_understood([*words[1:], *([] if words[1] == "plan" else ["--help"])])
 
 
 @pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: page.name)

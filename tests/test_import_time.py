@@ -1,4 +1,4 @@
-"""Starting is cheap because of what is not imported; benchmarks/startup.py has the times."""
+"""Starting is cheap because of what is not imported; benchmarks/engine/startup.py has the times."""
 
 import json
 import subprocess
@@ -15,7 +15,7 @@ def imported_by(statement: str) -> set[str]:
         "sys.__stdout__.write(json.dumps(sorted(sys.modules)))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=True
     )
     return set(json.loads(done.stdout))
 

@@ -189,7 +189,7 @@ def test_an_interrupted_run_reports_what_is_done_and_exits_with_130(folder: Path
                 if "warming up" in line:
                     break
             process.send_signal(signal.SIGINT)
-            out, _ = process.communicate(timeout=30)
+            out, _ = process.communicate(timeout=100)
         finally:
             process.kill()
     assert process.returncode == 130

@@ -11,6 +11,7 @@ import hocket
 from hocket.core.data import Outcome
 from hocket.core.events import AttemptFailed, Event, WorkerChanged
 from hocket.errors import ConfigError, EnvError, HocketError, SpecMismatchError
+from support.processes import DEADLINE_S
 
 EPISODES = 6
 
@@ -66,7 +67,9 @@ def test_a_fault_of_an_env_costs_one_attempt_and_changes_no_result(
     untroubled: list[tuple[str, str, int, float]],
 ) -> None:
     once = {"fault_seed": 2, "once_file": str(tmp_path / "once")}
-    report, failures = run({**fault, **once}, step_timeout_s=1.0)
+    # Only the env that hangs has to be waited for.
+    step_timeout_s = 3.0 if kind == "WorkerHung" else DEADLINE_S
+    report, failures = run({**fault, **once}, step_timeout_s=step_timeout_s)
     assert results(report) == untroubled
     assert len(failures) == 1
     assert failures[0].again
@@ -165,7 +168,7 @@ def test_a_policy_of_another_action_size_is_refused_before_anything_runs() -> No
 
 def test_a_policy_slow_on_its_first_call_costs_no_attempt() -> None:
     report, failures = run(
-        {}, policy_config={"slow_first_call_s": 2.0}, step_timeout_s=1.0, lanes=2
+        {}, policy_config={"slow_first_call_s": 3.0}, step_timeout_s=2.0, lanes=2
     )
     assert failures == []
     assert report.complete

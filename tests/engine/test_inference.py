@@ -10,6 +10,7 @@ import pytest
 from hocket.core.data import Actions, Answer, Array, Batch, Chunks, PolicySpec, Row, Trial
 from hocket.engine.inference import Answered, Inference, Job, WarmedUp, account
 from hocket.errors import ChunkShapeError, ChunkValueError
+from support.processes import DEADLINE_S
 
 
 class Echo:
@@ -53,7 +54,7 @@ def run(policy: Echo, *jobs: Job) -> list[Answered]:
     for each in jobs:
         inference.submit(each)
     answers: list[Answered] = []
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + DEADLINE_S
     while len(answers) < len(jobs) and time.monotonic() < deadline:
         arrived.wait(1)
         arrived.clear()
@@ -130,7 +131,7 @@ def test_extras_are_handed_out_by_row() -> None:
 
 
 def test_as_many_calls_run_at_once_as_the_policy_allows() -> None:
-    together = threading.Barrier(3, timeout=10)
+    together = threading.Barrier(3, timeout=DEADLINE_S)
     policy = Echo(lambda _: together.wait() and None, concurrency=3)
     answers = run(policy, *(job(1, number=i) for i in range(3)))
     assert {answer.job.number for answer in answers} == {0, 1, 2}
@@ -154,7 +155,7 @@ def test_warm_up_times_every_size_after_a_call_that_does_not_count() -> None:
     inference = Inference([policy], ["echo"])
     inference.start(arrived.set)
     inference.warm_up(job(1), [1, 2, 4])
-    assert arrived.wait(10)
+    assert arrived.wait(DEADLINE_S)
     (answer,) = inference.answers()
     inference.close()
     assert isinstance(answer, WarmedUp)
@@ -171,7 +172,7 @@ def test_a_warm_up_that_raises_tells_so() -> None:
     inference = Inference([Echo(broken)], ["echo"])
     inference.start(arrived.set)
     inference.warm_up(job(1), [1])
-    assert arrived.wait(10)
+    assert arrived.wait(DEADLINE_S)
     (answer,) = inference.answers()
     inference.close()
     assert isinstance(answer, WarmedUp)
@@ -210,9 +211,9 @@ def test_a_session_that_cannot_end_is_told_and_the_seat_goes_on(
     inference = Inference([policy], ["echo"])
     inference.start(arrived.set)
     inference.end_session("0@0")
-    assert policy.told.wait(10)
+    assert policy.told.wait(DEADLINE_S)
     inference.submit(job(1))
-    assert arrived.wait(10)
+    assert arrived.wait(DEADLINE_S)
     inference.close()
     assert "never heard of 0@0" in caplog.text
     assert isinstance(inference.answers()[0], Answered)

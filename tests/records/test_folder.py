@@ -37,7 +37,7 @@ def hold(root: Path) -> subprocess.Popen[str]:
 
 def end(child: subprocess.Popen[str]) -> None:
     child.kill()
-    child.wait(timeout=20)
+    child.wait(timeout=100)
     for pipe in (child.stdin, child.stdout):
         assert pipe is not None
         pipe.close()

@@ -43,17 +43,17 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)],
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=100,
         check=False,
     )
     if done.returncode:
         pytest.skip(f"a small disk cannot be mounted: {done.stderr.strip()}")
     yield place
-    subprocess.run(["umount", str(place)], timeout=20, check=True)
+    subprocess.run(["umount", str(place)], timeout=100, check=True)
 
 
 def resize(place: Path, size: str) -> None:
-    subprocess.run(["mount", "-o", f"remount,size={size}", str(place)], timeout=20, check=True)
+    subprocess.run(["mount", "-o", f"remount,size={size}", str(place)], timeout=100, check=True)
 
 
 def finish(ledger: Ledger, trials: list[Trial]) -> None:
@@ -153,7 +153,7 @@ def test_episode_whose_rows_cannot_be_written_does_not_count(root: Path) -> None
     ledger.attach(broken)
     ledger.on(began(*plan(2)))
     ledger.on(sealed(episode_of(plan(1)[0], 0)))
-    assert broken.wrote.wait(timeout=20)
+    assert broken.wrote.wait(timeout=100)
     with pytest.raises(RunFolderError, match="No space is left"):
         ledger.on(ENDED)
     with pytest.raises(RunFolderError, match="No space is left"):

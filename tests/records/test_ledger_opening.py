@@ -40,7 +40,7 @@ def test_second_ledger_on_a_folder_is_refused(ledger: Ledger, root: Path) -> Non
 def test_other_process_is_refused_and_told_who_writes(ledger: Ledger, root: Path) -> None:
     code = f"from hocket.records.ledger import Ledger; Ledger.open({str(root)!r})"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False
     )
     assert done.returncode == 1
     assert "RunFolderError" in done.stderr

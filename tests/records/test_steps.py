@@ -231,6 +231,6 @@ def test_worker_needs_neither_pyarrow_nor_sqlite_for_the_sink() -> None:
         "sys.exit(' '.join({'pyarrow', 'sqlite3', 'torch'} & set(sys.modules)) or 0)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False
     )
     assert done.returncode == 0, done.stderr

@@ -115,16 +115,24 @@ class Chooses:
     def close(self) -> None: ...
 
 
-CAP = 1000
-"""So many that lanes cannot run through all while one of them still builds its env."""
+CAP = 400
+"""So many that no lane runs through all that is left while another does a few."""
 
 
 def test_a_run_stops_when_its_comparison_is_decided(tmp_path: Path) -> None:
-    common = {"env": "support.deciding_env:make", "lanes": 3, "episodes": CAP}
+    (tmp_path / "built").mkdir()
+    settings = {"folder": str(tmp_path / "built"), "lanes": 3}
+    common = {
+        "env": "support.deciding_env:make",
+        "env_config": settings,
+        "lanes": 3,
+        "episodes": CAP,
+    }
     hocket.evaluate(policy=Chooses(2), out=tmp_path / "a", **common)
     against = str(tmp_path / "a")
     config = EvalConfig(
         env=("support.deciding_env:make",),
+        env_config=settings,
         policy="chooses",
         lanes=3,
         episodes=CAP,

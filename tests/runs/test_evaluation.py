@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from hocket.core.data import Batch, PolicySpec
 from hocket.core.events import AttemptsBegan, BatchInferred, ChunksExecuted, Event
 from hocket.errors import ConfigError, PolicyError, UnknownNameError, UsageError
 from hocket.runs.evaluation import EvalConfig, name_of, plan_trials
+from support.processes import DEADLINE_S, children, wait_gone
 
 
 class Log:
@@ -228,27 +228,6 @@ def test_a_factory_inside_a_function_is_refused_with_advice() -> None:
         name_of(make)
 
 
-def children(pid: int) -> set[int]:
-    """Every process below `pid`."""
-    found: set[int] = set()
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[1]) == pid:
-            child = int(stat.parent.name)
-            found |= {child} | children(child)
-    return found
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 SCRIPT = """
 import sys
 import hocket
@@ -268,7 +247,7 @@ print("complete" if report.complete else "interrupted", len(report.episodes), fl
 """
 
 
-def start_script() -> tuple[subprocess.Popen[str], set[int]]:
+def start_script() -> tuple[subprocess.Popen[str], list[int]]:
     process = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(SCRIPT)], stdout=subprocess.PIPE, text=True
     )
@@ -279,29 +258,20 @@ def start_script() -> tuple[subprocess.Popen[str], set[int]]:
     return process, workers
 
 
-def wait_gone(pids: set[int], seconds: float) -> set[int]:
-    deadline = time.monotonic() + seconds
-    while (left := {pid for pid in pids if is_alive(pid)}) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return left
-
-
 def test_ctrl_c_keeps_what_has_ended_and_leaves_no_process() -> None:
     process, workers = start_script()
     with process:
         assert process.stdout is not None
         os.kill(process.pid, signal.SIGINT)
-        began = time.monotonic()
         said = process.stdout.readline()
-        process.wait(10)
-        assert time.monotonic() - began < 5
+        process.wait(DEADLINE_S)
         assert said.startswith("interrupted")
-        assert wait_gone(workers, 2.0) == set()
+        wait_gone(workers)
 
 
 def test_after_sigkill_of_the_main_process_every_worker_is_gone() -> None:
     process, workers = start_script()
     with process:
         process.kill()
-        process.wait(10)
-        assert wait_gone(workers, 5.0) == set()
+        process.wait(DEADLINE_S)
+        wait_gone(workers)

@@ -16,23 +16,10 @@ import pytest
 import hocket
 from hocket.records.ledger import LedgerView
 from hocket.records.steps import load_steps
+from support.processes import DEADLINE_S, children, wait_until
 
 EPISODES = 60
 ENV = {"step_s": 0.002}
-
-
-def descendants(pid: int) -> list[int]:
-    """Every process below `pid`."""
-    found: list[int] = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[1]) == pid:
-            child = int(stat.parent.name)
-            found += [child, *descendants(child)]
-    return found
 
 
 def results(report: hocket.Report) -> list[tuple[str, str, int, float]]:
@@ -56,13 +43,11 @@ def kill_at_random(folder: Path, kills: int, rng: random.Random) -> tuple[int, i
     main = worker = 0
     while main + worker < kills:
         process = start(folder, is_new=not (folder / "ledger.sqlite").exists())
-        patience = time.monotonic() + 60
-        while not (folder / "ledger.sqlite").exists() and time.monotonic() < patience:
-            time.sleep(0.01)
+        wait_until((folder / "ledger.sqlite").exists)
         deadline = time.monotonic() + rng.uniform(0.0, 2.0)
         while time.monotonic() < deadline and process.poll() is None:
             time.sleep(0.01)
-        below = descendants(process.pid)
+        below = children(process.pid)
         if process.poll() is not None:
             # It ended before its kill: begin a new one with nothing run yet.
             return main, worker
@@ -73,7 +58,7 @@ def kill_at_random(folder: Path, kills: int, rng: random.Random) -> tuple[int, i
         else:
             main += 1
         process.kill()
-        process.wait(20)
+        process.wait(DEADLINE_S)
     return main, worker
 
 
@@ -122,17 +107,15 @@ def test_a_second_process_on_a_run_folder_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     process = start(folder, is_new=True)
     try:
-        deadline = time.monotonic() + 20
-        while not (folder / "ledger.sqlite").exists() and time.monotonic() < deadline:
-            time.sleep(0.02)
+        wait_until((folder / "ledger.sqlite").exists)
         second = subprocess.run(
             [sys.executable, "-m", "hocket", "resume", str(folder)],
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=100,
         )
     finally:
         process.kill()
-        process.wait(20)
+        process.wait(DEADLINE_S)
     assert second.returncode == 2
     assert str(process.pid) in second.stderr

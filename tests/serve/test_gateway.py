@@ -18,6 +18,7 @@ from hocket.adapters.policies.openpi.policy import OpenPI, OpenPIConfig
 from hocket.core.data import Actions, ArraySpec, Batch, PolicySpec
 from hocket.serve.gateway import Gateway
 from hocket.serve.metrics import Metrics
+from support.processes import wait_until
 from support.running_server import WAIT_S, Running, ServePolicy, running
 from support.stock_openpi import StockServer
 
@@ -84,7 +85,7 @@ def test_request_moves_when_its_server_dies(open_gateway: OpenGateway) -> None:
 
     def dies(_: dict[str, Any]) -> dict[str, Any]:
         asked.set()
-        threading.Event().wait(0.3)
+        assert servers[0].is_dead.wait(WAIT_S)
         return {"action": np.full((2, 2), -1.0)}
 
     with StockServer(dies) as one, StockServer(echo) as two, ThreadPoolExecutor() as pool:
@@ -112,7 +113,7 @@ def test_error_frame_passes_to_its_client_alone(open_gateway: OpenGateway) -> No
 
 def test_dead_servers_are_told_as_such(open_gateway: OpenGateway) -> None:
     with StockServer(echo) as server:
-        gateway = open_gateway(server.address, ready_timeout_s=0.3)
+        gateway = open_gateway(server.address, ready_timeout_s=1.0)
     assert "PolicyUnavailableError" in ask_once(gateway, 1)
 
 
@@ -160,10 +161,7 @@ def test_server_that_batches_gets_batches_through_a_gateway(
     with ThreadPoolExecutor(8) as pool:
         replies = [pool.submit(ask_once, gateway, float(i)) for i in range(7)]
         assert policy.entered.wait(WAIT_S)
-        for _ in range(2000):
-            if server.metrics.queue_depth >= 7 - sum(policy.sizes):
-                break
-            threading.Event().wait(0.005)
+        wait_until(lambda: server.metrics.queue_depth >= 7 - sum(policy.sizes))
         policy.gate.set()
         for i, reply in enumerate(replies):
             assert reply.result(WAIT_S)["actions"].ravel().tolist() == [i]

@@ -146,8 +146,8 @@ def test_network_that_misbehaves_all_along(connect: Any, expected: list[Any], fa
             return stock(request)
 
         server.infer = act_up
-        timeout_s = 0.3 if fault == "stall" else 2.0
-        report = run(connect(f"127.0.0.1:{proxy.port}", timeout_s=timeout_s))
+        given = {"timeout_s": 0.3, "retries": 60} if fault == "stall" else {}
+        report = run(connect(f"127.0.0.1:{proxy.port}", **given))
     assert outcomes(report) == expected
 
 
@@ -295,7 +295,7 @@ def test_drop_in_the_middle_of_a_step_mixes_nothing_and_moves_no_place(
         if dies.is_set() and request[STATE][0] == 2:
             dies.clear()
             threading.Thread(target=restart).start()
-            threading.Event().wait(0.5)
+            assert server.is_dead.wait(WAIT_S)
         return {"actions": base + np.arange(3.0)[:, None]}
 
     def restart() -> None:
@@ -320,7 +320,7 @@ def test_step_that_raised_is_returned_whole_by_the_next_call(connect: Any) -> No
     server = StockServer(lambda _: {"actions": np.arange(3.0)[:, None]})
     observation = {STATE: np.arange(4, dtype=np.float32)[:, None]}
     with server:
-        policy = connect(server.address, max_batch=4, ready_timeout_s=0.3, retries=0)
+        policy = connect(server.address, max_batch=4, ready_timeout_s=2.0, retries=0)
         replay = ChunkReplay(policy)
         assert replay.act(observation).ravel().tolist() == [0] * 4
         replay.reset(2)

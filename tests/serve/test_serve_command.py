@@ -24,9 +24,11 @@ import hocket
 from hocket.adapters.policies.openpi.msgpack_numpy import pack, unpack
 from hocket.errors import ConfigError, UsageError
 from hocket.serve.access import NO_KEYS, Keys, check_exposure, load_keys, load_tls
+from support.processes import DEADLINE_S as WAIT_S
+from support.processes import wait_until
 from support.stock_openpi import StockServer
 
-WAIT_S = 30.0
+TESTS = str(Path(__file__).parents[1])
 MAKE_CERTIFICATE = [
     "openssl",
     "req",
@@ -50,7 +52,11 @@ def command(*flags: str, **variables: str) -> Iterator[tuple[subprocess.Popen[st
         [sys.executable, "-m", "hocket", "serve", *flags],
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent), **variables},
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([TESTS, os.environ.get("PYTHONPATH", "")]),
+            **variables,
+        },
     )
     assert process.stderr is not None
     try:
@@ -92,9 +98,7 @@ def test_sigterm_answers_what_is_under_way(tmp_path: Path) -> None:
         answers: list[Any] = []
         asking = threading.Thread(target=lambda: answers.append(ask(place)))
         asking.start()
-        deadline = time.monotonic() + WAIT_S
-        while not began.exists() and time.monotonic() < deadline:
-            time.sleep(0.005)
+        wait_until(began.exists)
         process.send_signal(signal.SIGTERM)
         asking.join(WAIT_S)
         assert process.wait(WAIT_S) == 0
@@ -117,7 +121,7 @@ def test_tls_serves_wss(tmp_path: Path) -> None:
         [*MAKE_CERTIFICATE, "-keyout", str(key), "-out", str(certificate)],
         capture_output=True,
         check=False,
-        timeout=60,
+        timeout=100,
     )
     if made.returncode:
         pytest.skip("openssl is not here to make a certificate")

@@ -6,9 +6,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
+
+from support.processes import DEADLINE_S, children
 
 TESTS = Path(__file__).parents[1]
 SOURCES = TESTS.parent / "src"
@@ -32,38 +32,6 @@ def start(out: Path, *flags: str) -> subprocess.Popen[str]:
     )
 
 
-def wait_for(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
-    """Until something is true."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"Nothing happened in {timeout_s} s.")
-        time.sleep(0.05)
-
-
-def children(pid: int) -> list[int]:
-    """All processes below one, whatever group they made for themselves."""
-    found, queue = [], [pid]
-    while queue:
-        path = Path(f"/proc/{queue[0]}/task/{queue[0]}/children")
-        queue.pop(0)
-        try:
-            below = [int(word) for word in path.read_text().split()]
-        except OSError:
-            continue
-        found += below
-        queue += below
-    return found
-
-
-def is_alive(pid: int) -> bool:
-    """Whether a process runs (a zombie does not)."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 def learner_of(pid: int) -> int:
     """The learner's process."""
     for child in children(pid):
@@ -77,4 +45,4 @@ def end(process: subprocess.Popen[str]) -> None:
     """Whatever is left, by its own id."""
     if process.poll() is None:
         process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=10)
+    process.communicate(timeout=DEADLINE_S)

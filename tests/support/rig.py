@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -23,8 +22,8 @@ from hocket.workers.notices import (
     LanesUp,
     Notice,
 )
+from support.processes import DEADLINE_S
 
-DEADLINE_S = 30.0
 N = TypeVar("N", bound=Notice)
 
 
@@ -180,34 +179,3 @@ class Rig:
 def trials(count: int, task: str = "count") -> list[Trial]:
     """So many, by seed."""
     return [Trial(suite="toy", task=task, seed=seed) for seed in range(count)]
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs (a zombie does not)."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return text.rsplit(")", 1)[1].split()[0] not in ("Z", "X")
-
-
-def wait_until(claim: Callable[[], bool], timeout_s: float = DEADLINE_S) -> None:
-    """Fail unless the claim becomes true in time."""
-    deadline = time.monotonic() + timeout_s
-    while not claim():
-        assert time.monotonic() < deadline, "It did not become true in time."
-        time.sleep(0.01)
-
-
-def children(pid: int) -> list[int]:
-    """Processes that a process started, and those that these did."""
-    found: list[int] = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rsplit(")", 1)[1].split()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if int(fields[1]) == pid and fields[0] not in ("Z", "X"):
-            child = int(path.parent.name)
-            found += [child, *children(child)]
-    return found

@@ -12,8 +12,9 @@ from typing import Any
 from hocket.serve.backend import Backend
 from hocket.serve.metrics import Metrics
 from hocket.serve.server import Listening, PolicyServer, serving
+from support.processes import DEADLINE_S
 
-WAIT_S = 60.0
+WAIT_S = DEADLINE_S
 
 
 @dataclass

@@ -6,6 +6,8 @@ text frame with the traceback and close code 1011 after any exception.
 
 from __future__ import annotations
 
+import contextlib
+import random
 import socket
 import threading
 import time
@@ -18,6 +20,8 @@ import numpy as np
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 from websockets.sync.server import Server, ServerConnection, serve
+
+from support.processes import wait_until
 
 Infer = Callable[[dict[str, Any]], Any]
 
@@ -67,6 +71,8 @@ class StockServer:
         self._one_at_a_time = threading.Lock()
         self._server: Server | None = None
         self._live: set[ServerConnection] = set()
+        self.is_dead = threading.Event()
+        """Nothing reaches anybody any more; for an `infer` that is to be under way until then."""
 
     def __enter__(self) -> StockServer:
         self.start()
@@ -80,6 +86,7 @@ class StockServer:
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
+        self.is_dead.clear()
         listener = socket.create_server(("127.0.0.1", self.port))
         self._server = serve(
             self._serve,
@@ -94,16 +101,15 @@ class StockServer:
         """Die as if killed: sockets are reset, nothing is said."""
         if self._server is None:
             return
+        self._server.socket.close()
+        for connection in list(self._live):
+            with contextlib.suppress(OSError):
+                connection.socket.shutdown(socket.SHUT_RDWR)
+        self.is_dead.set()
+        # Later than the sockets: it says goodbye to those that are open, and waits for handlers.
         self._server.shutdown()
         self._server = None
-        for connection in list(self._live):
-            try:
-                connection.socket.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                continue
-        deadline = time.monotonic() + 5
-        while self._live and time.monotonic() < deadline:
-            time.sleep(0.005)
+        wait_until(lambda: not self._live)
 
     def _check(self, connection: ServerConnection, request: Request) -> Response | None:
         if request.path == "/healthz":
@@ -142,5 +148,9 @@ class StockServer:
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
+    """A port that nobody listens on, from below the range that the kernel hands out: no socket of
+    another process comes upon it by chance before it is used."""
+    while True:
+        port = random.SystemRandom().randrange(10_000, 32_000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port

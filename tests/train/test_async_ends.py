@@ -4,37 +4,28 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
 
 from hocket.train.learner import checkpoint
-from support.async_runs import children, end, is_alive, learner_of, start, wait_for
+from support.async_runs import end, learner_of, start
+from support.processes import DEADLINE_S, children, wait_gone, wait_until
 
 
 def has_checkpoint(run: Path) -> bool:
     return bool(checkpoint.checkpoints(run))
 
 
-def gone_within(pids: list[int], seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while any(is_alive(pid) for pid in pids):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
-
-
 def test_ctrl_c_ends_both_sides_and_the_run_can_be_resumed(tmp_path: Path) -> None:
     process = start(tmp_path / "run", "--mode", "async")
     try:
-        wait_for(lambda: has_checkpoint(tmp_path / "run") or process.poll() is not None)
+        wait_until(lambda: has_checkpoint(tmp_path / "run") or process.poll() is not None)
         pids = [process.pid, *children(process.pid)]
         assert len(pids) >= 3
         process.send_signal(signal.SIGINT)
-        assert process.wait(5) == 130
-        assert gone_within(pids, 5)
+        assert process.wait(DEADLINE_S) == 130
+        wait_gone(pids)
         assert checkpoint.read_table(checkpoint.latest(tmp_path / "run") / "state.json")["version"]
     finally:
         end(process)
@@ -43,10 +34,10 @@ def test_ctrl_c_ends_both_sides_and_the_run_can_be_resumed(tmp_path: Path) -> No
 def test_after_kill_9_of_the_collecting_side_nothing_is_left_running(tmp_path: Path) -> None:
     process = start(tmp_path / "run", "--mode", "async")
     try:
-        wait_for(lambda: has_checkpoint(tmp_path / "run") or process.poll() is not None)
+        wait_until(lambda: has_checkpoint(tmp_path / "run") or process.poll() is not None)
         pids = children(process.pid)
         process.kill()
-        assert gone_within(pids, 5)
+        wait_gone(pids)
     finally:
         end(process)
 
@@ -54,11 +45,11 @@ def test_after_kill_9_of_the_collecting_side_nothing_is_left_running(tmp_path: P
 def test_the_death_of_the_learner_ends_the_run_with_an_error(tmp_path: Path) -> None:
     process = start(tmp_path / "run", "--mode", "async")
     try:
-        wait_for(lambda: has_checkpoint(tmp_path / "run") or process.poll() is not None)
+        wait_until(lambda: has_checkpoint(tmp_path / "run") or process.poll() is not None)
         pids = children(process.pid)
         os.kill(learner_of(process.pid), signal.SIGKILL)
-        assert gone_within(pids, 5)
-        _, errors = process.communicate(timeout=10)
+        wait_gone(pids)
+        _, errors = process.communicate(timeout=DEADLINE_S)
         assert process.returncode == 1
         assert "learner" in errors.splitlines()[-1]
     finally:
@@ -73,10 +64,10 @@ def test_a_killed_run_goes_on_where_its_newest_checkpoint_was(tmp_path: Path, mo
     run = tmp_path / "run"
     process = start(run, "--mode", mode)
     try:
-        wait_for(lambda: has_checkpoint(run) or process.poll() is not None)
+        wait_until(lambda: has_checkpoint(run) or process.poll() is not None)
         pids = children(process.pid)
         process.kill()
-        assert gone_within(pids, 5)
+        wait_gone(pids)
     finally:
         end(process)
     state = checkpoint.read_table(checkpoint.latest(run) / "state.json")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +21,8 @@ from hocket.train.algorithms.rollout import make_rollout
 from hocket.train.collect.segments import Segment
 from hocket.train.networks.actor import ChunkActor
 from hocket.train.networks.policies import ActorConfig
+from support.processes import DEADLINE_S
+from support.stock_openpi import free_port
 from support.trajectories import segment
 from train.test_collecting import SHAPES
 
@@ -85,9 +86,7 @@ def work(algo: str, out: str) -> None:
 
 @pytest.mark.parametrize("algo", ["ppo", "grpo"])
 def test_gradients_of_two_ranks_are_those_of_one_process(tmp_path: Path, algo: str) -> None:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
+    port = free_port()
     code = f"from train.test_ranks import work; work({algo!r}, {str(tmp_path / 'rank')!r})"
     processes = [
         subprocess.Popen(
@@ -105,7 +104,7 @@ def test_gradients_of_two_ranks_are_those_of_one_process(tmp_path: Path, algo: s
         for rank in range(2)
     ]
     try:
-        assert [process.wait(90) for process in processes] == [0, 0]
+        assert [process.wait(DEADLINE_S) for process in processes] == [0, 0]
     finally:
         for process in processes:
             process.kill()

@@ -30,7 +30,7 @@ def test_help_does_not_import_torch() -> None:
         "except SystemExit: pass\n"
         "assert 'torch' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, stdout=subprocess.DEVNULL)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=100, stdout=subprocess.DEVNULL)
 
 
 def test_a_run_from_a_file_with_flags_over_it(tmp_path: Path) -> None:

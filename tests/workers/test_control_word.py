@@ -13,7 +13,8 @@ from hocket.workers.inline import InlineRuntime
 from hocket.workers.link import Link
 from hocket.workers.notices import LanesExecuted, LanesReady
 from hocket.workers.shm import STOP, Control, word
-from support.rig import Rig, wait_until
+from support.processes import wait_until
+from support.rig import Rig
 
 LONG = {"length_min": 5000, "length_max": 5000}
 SLOW = {**LONG, "step_s": 0.01}

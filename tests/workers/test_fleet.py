@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +22,8 @@ from hocket.workers.notices import (
     LanesRecycled,
     LanesUp,
 )
-from support.rig import Rig, children, trials
+from support.processes import DEADLINE_S, children
+from support.rig import Rig, trials
 
 
 def test_same_trials_give_the_same_rewards_on_any_lanes_runtime_and_transport() -> None:
@@ -154,11 +154,10 @@ def test_many_tasks_take_turns_in_one_worker() -> None:
 def test_wake_ends_a_poll_from_another_thread() -> None:
     with Rig() as rig:
         rig.wait(LanesUp)
-        began = time.monotonic()
         timer = threading.Timer(0.05, rig.fleet.wake)
         timer.start()
-        assert rig.fleet.poll(20.0) == []
-        assert time.monotonic() - began < 15.0
+        # Without the wake it would last longer than a test may.
+        assert rig.fleet.poll(1e6) == []
         timer.join()
 
 
@@ -174,7 +173,7 @@ def test_a_poll_lingers_until_enough_chunks_have_ended() -> None:
         begun_pair(rig)
         for lane in (0, 1):
             rig.execute(np.zeros((4, 4)), lane=lane)
-        (told,) = rig.fleet.poll(20.0, 2, 20.0)
+        (told,) = rig.fleet.poll(DEADLINE_S, 2, DEADLINE_S)
         assert isinstance(told, LanesExecuted)
         assert sorted(told.lanes) == [0, 1]
 
@@ -183,7 +182,7 @@ def test_a_poll_does_not_linger_for_what_does_not_come() -> None:
     with Rig(lanes=2, toy={"length_min": 50, "length_max": 50}) as rig:
         begun_pair(rig)
         rig.execute(np.zeros((4, 4)), lane=1)
-        (told,) = rig.fleet.poll(20.0, 2, 0.01)
+        (told,) = rig.fleet.poll(DEADLINE_S, 2, 0.01)
         assert isinstance(told, LanesExecuted)
         assert told.lanes == [1]
 
@@ -191,12 +190,11 @@ def test_a_poll_does_not_linger_for_what_does_not_come() -> None:
 def test_the_end_of_an_episode_is_told_at_once() -> None:
     with Rig(lanes=2, toy={"length_min": 3, "length_max": 3}) as rig:
         begun_pair(rig)
-        began = time.monotonic()
         rig.execute(np.zeros((4, 4)), lane=1)
-        told = rig.fleet.poll(20.0, 2, 20.0)[0]
+        # If it lingered for the other lane, it would do so for longer than a test may last.
+        told = rig.fleet.poll(DEADLINE_S, 2, 1e6)[0]
         assert isinstance(told, LanesExecuted)
         assert told.lanes == [1]
-        assert time.monotonic() - began < 15.0
 
 
 def test_lanes_may_begin_before_their_worker_is_up() -> None:
@@ -208,8 +206,8 @@ def test_lanes_may_begin_before_their_worker_is_up() -> None:
 def test_describe_asks_a_worker_for_the_tasks() -> None:
     spec = WorkerSpec(suites={"all": Ref(name="toy"), "one": Ref(name="toy:image")})
     with Fleet(LocalRuntime(), spec, FleetConfig(lanes=1)) as fleet:
-        assert [task.name for task in fleet.describe("one", 20.0)] == ["image"]
-        assert "count" in [task.name for task in fleet.describe("all", 20.0)]
+        assert [task.name for task in fleet.describe("one", DEADLINE_S)] == ["image"]
+        assert "count" in [task.name for task in fleet.describe("all", DEADLINE_S)]
 
 
 def test_describe_raises_the_workers_own_error(
@@ -220,9 +218,9 @@ def test_describe_raises_the_workers_own_error(
     spec = WorkerSpec(suites={"a": Ref(name="toy:cuont"), "b": Ref(name="poor_envs:make")})
     with Fleet(LocalRuntime(), spec, FleetConfig(lanes=1)) as fleet:
         with pytest.raises(UnknownNameError, match="Did you mean 'count'"):
-            fleet.describe("a", 20.0)
+            fleet.describe("a", DEADLINE_S)
         with pytest.raises(EnvError, match=r"(?s)Traceback.*poor_envs\.py.*no simulator"):
-            fleet.describe("b", 20.0)
+            fleet.describe("b", DEADLINE_S)
 
 
 def test_discarded_attempt_leaves_no_answer_behind() -> None:
@@ -281,7 +279,7 @@ def test_plain_env_is_refused_in_a_worker_of_many_lanes() -> None:
             final_observation=False,
             record=[{}],
         )
-        failed = fleet.poll(20.0)[0]
+        failed = fleet.poll(DEADLINE_S)[0]
     assert isinstance(failed, LaneFailed)
     assert failed.kind == "WorkerStart"
     assert "one lane, not 2" in failed.message
@@ -307,14 +305,14 @@ def test_closing_ends_a_worker_that_does_not_listen() -> None:
     assert set(children(os.getpid())) <= before
 
 
-def test_twenty_fleets_leave_no_file_descriptor_open() -> None:
+def test_fleets_leave_no_file_descriptor_open() -> None:
     def one() -> None:
         with Rig(lanes=1, toy={"length_min": 2, "length_max": 2}) as rig:
             rig.play(trials(1))
 
     one()
     before = len(os.listdir("/proc/self/fd"))
-    for _ in range(20):
+    for _ in range(5):
         one()
     assert len(os.listdir("/proc/self/fd")) == before
 

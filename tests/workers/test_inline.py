@@ -15,7 +15,8 @@ from hocket.errors import UsageError
 from hocket.testing.toy import ToyConfig, ToyEnv
 from hocket.workers.inline import InlineRuntime
 from hocket.workers.notices import LanesExecuted, LanesReady, LanesRecycled
-from support.rig import Rig, children, trials
+from support.processes import children
+from support.rig import Rig, trials
 
 SPEC = WorkerSpec(suites={"toy": Ref(name="toy")})
 

@@ -41,7 +41,7 @@ class Track:
     def seal(self, outcome):
         if self.sink.action == "refuse":
             raise OSError("cannot seal")
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 90
         while self.sink.go and not os.path.exists(self.sink.go) and time.monotonic() < deadline:
             time.sleep(0.01)
         os.makedirs(self.start.folder, exist_ok=True)

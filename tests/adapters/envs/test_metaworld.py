@@ -3,6 +3,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hocket.adapters.envs.metaworld.tasks import CAMERAS, MT10, PROMPTS, UPSIDE_
 from hocket.core.contracts.env import DeferredObservation, SelectsCameras, Snapshot
 from hocket.errors import ConfigError, EnvError, ObservationError, UnknownNameError
 
-pytest.importorskip("metaworld")
+pytestmark = pytest.mark.skipif(not find_spec("metaworld"), reason="no metaworld")
 STATE = "observation/state"
 ODD = {"basketball-v3", "bin-picking-v3", "door-lock-v3", "shelf-place-v3", "sweep-into-v3"}
 """Tasks that keep more than most in the simulator or in MetaWorld between episodes."""
@@ -51,7 +52,7 @@ def test_importing_the_suite_loads_no_simulator():
         "MetaWorld('mt50', MetaWorld.Config()).tasks();"
         "sys.exit(any(m in sys.modules for m in ('mujoco', 'metaworld', 'OpenGL')))"
     )
-    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=100, check=False).returncode == 0
 
 
 def test_importing_the_simulator_loads_no_opengl_whatever_mujoco_gl_says():
@@ -60,7 +61,7 @@ def test_importing_the_simulator_loads_no_opengl_whatever_mujoco_gl_says():
         "import hocket.adapters.envs.metaworld.env;"
         "sys.exit('OpenGL' in sys.modules or os.environ['MUJOCO_GL'] != 'egl')"
     )
-    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=100, check=False).returncode == 0
 
 
 def test_names_mean_one_ten_or_fifty_tasks():
@@ -329,6 +330,7 @@ def test_a_full_image_is_the_one_that_metaworld_renders():
     """In a process of its own, since two OpenGL contexts in one process give wrong images."""
     code = """
 import sys
+from importlib.util import find_spec
 import numpy as np
 from hocket.adapters.envs.gl import backends as rendering
 from hocket.adapters.envs.metaworld.suite import MetaWorld

@@ -78,7 +78,7 @@ sys.stdout.buffer.write(values.tobytes())
             [sys.executable, "-c", code],
             env={"OPENBLAS_NUM_THREADS": threads, "PATH": ""},
             capture_output=True,
-            timeout=60,
+            timeout=100,
             check=True,
         ).stdout
         for threads in ("1", "2")
@@ -139,7 +139,7 @@ def test_importing_and_answering_loads_neither_torch_nor_the_simulator():
         "Reference('', Reference.Config());"
         "sys.exit(any(m in sys.modules for m in ('torch', 'mujoco', 'metaworld')))"
     )
-    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=100, check=False).returncode == 0
 
 
 def test_features_of_a_row_do_not_depend_on_its_neighbours():

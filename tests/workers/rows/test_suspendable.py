@@ -7,7 +7,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -99,7 +98,9 @@ def test_a_rows_trajectory_depends_on_its_own_actions_alone(schedule: list[set[i
         assert sim.clocks[row] == len(taken[row])
 
 
+@pytest.mark.torch
 def test_resumed_rows_go_on_from_where_they_stand() -> None:
+    torch = pytest.importorskip("torch")
     plain, sim = Drift(), Drift()
     envs = hocket.Suspendable(sim)
     plain.reset(seed=1)
@@ -128,7 +129,10 @@ def test_rows_are_put_back_even_where_the_step_raises() -> None:
     assert (sim.at[1] == first[1]).all()
 
 
+@pytest.mark.torch
 def test_tensors_and_dicts_of_them_stay_what_they_are() -> None:
+    torch = pytest.importorskip("torch")
+
     class Torch(Drift):
         def reset(self, *, seed: int = 0) -> Any:
             seen, info = super().reset(seed=seed)

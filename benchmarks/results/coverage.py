@@ -1,6 +1,6 @@
 """Do the intervals cover, and does the sequential test keep its word?
 
-    python benchmarks/coverage.py [--json FILE] [--pairs-of-runs 10000]
+    python benchmarks/results/coverage.py [--json FILE] [--pairs-of-runs 10000]
 
 At each stated setting (pairs n, true rates of a and b, correlation of a pair's two outcomes) runs
 are simulated, and hocket's own functions judge them:

@@ -5,7 +5,7 @@ image rendered at every step, one action queue shared by all envs, the next batc
 when the slowest has ended. Both sides run the same trials with the same policy, one BLAS thread per
 process and the same render flags; each trial's return is compared.
 
-    python benchmarks/cameras.py [--trials 24] [--lanes 8] [--json FILE]
+    python benchmarks/engine/cameras.py [--trials 24] [--lanes 8] [--json FILE]
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""LeRobot's side of benchmarks/libero.py, run by an interpreter that has LeRobot and LIBERO.
+"""LeRobot's side of evaluation.py, run by an interpreter that has LeRobot and LIBERO.
 
-python libero_peer.py save FOLDER                 a random ACT policy
-python libero_peer.py rollout FOLDER TASK STEPS   LeRobot's own loop; prints one JSON object
-python libero_peer.py times FOLDER TASK STEPS     what a step, two frames and inferences cost
+python peer.py save FOLDER                 a random ACT policy
+python peer.py rollout FOLDER TASK STEPS   LeRobot's own loop; prints one JSON object
+python peer.py times FOLDER TASK STEPS     what a step, two frames and inferences cost
 """
 
-# ruff: noqa: E402 - the path is set right before anything is imported from it
 from __future__ import annotations
 
 import contextlib
@@ -14,19 +13,17 @@ import os
 import sys
 import time
 import types
+from pathlib import Path
 from typing import Any
-
-# hocket in place of this folder, whose libero.py would hide LIBERO.
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[0] = os.path.join(HERE, "..", "src")
-sys.path.append(HERE)
-from others import Others
-
-sys.path.remove(HERE)
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+
+from others import Others
+
+# hocket is not installed where LeRobot is.
+sys.path.append(str(Path(__file__).parents[2] / "src"))
 
 LANES, SIZE, EXECUTED = 4, 128, 16
 GOAL = slice(2, 5)

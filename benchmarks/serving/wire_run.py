@@ -1,6 +1,6 @@
 """A whole evaluation through the wire, against the same policy in this process.
 
-    python benchmarks/wire_run.py [--lanes 16] [--episodes 64] [--repeats 3] [--json]
+    python benchmarks/serving/wire_run.py [--lanes 16] [--episodes 64] [--repeats 3] [--json]
 
 The policy takes 75 + 8.5 B ms, env steps 10 ms (sleeping, so that few cores host many lanes), with
 two camera images in each observation. hocket's server runs in a process of its own on this machine.

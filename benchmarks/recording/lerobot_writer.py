@@ -1,4 +1,4 @@
-"""LeRobot's own writer on given frames; run by LeRobot's interpreter, for benchmarks/export.py.
+"""LeRobot's own writer on given frames; run by LeRobot's interpreter, for export.py.
 
     python lerobot_writer.py FRAMES OUT CODEC STREAMING
 

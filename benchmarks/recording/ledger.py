@@ -1,6 +1,6 @@
 """What keeping everything costs: episodes committed per second, memory, opening, and each step.
 
-    python benchmarks/ledger.py [--episodes 100000] [--json]
+    python benchmarks/recording/ledger.py [--episodes 100000] [--json]
 
 Commits: an engine's events for 64 lanes, as fast as the ledger takes them, every attempt number
 committed before its dispatch. Memory is the process's resident size after each tenth.

@@ -1,6 +1,6 @@
 """What asynchronous training gains with real work on both sides: MetaWorld and a large network.
 
-    python benchmarks/train_overlap_real.py --device cuda --lanes 4
+    python benchmarks/training/overlap_real.py --device cuda --lanes 4
 
 Nothing sleeps here. C and T, the seconds of collecting and of learning from one batch, are those of
 the synchronous run; what async can gain over it is (C + T) / max(C, T). The number of epochs sets
@@ -72,7 +72,7 @@ def configured(setup: Benchmark, mode: str, epochs: int, updates: int) -> TrainC
     return TrainConfig(
         env=(f"metaworld:{setup.task}",),
         env_config={"max_steps": MAX_STEPS},
-        policy="train_overlap_real:LargeActor",
+        policy="overlap_real:LargeActor",
         policy_config={"chunk_length": 10, "hidden": [setup.width] * 3},
         mode=mode,
         lanes=setup.lanes,

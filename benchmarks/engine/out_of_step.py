@@ -5,7 +5,7 @@ can host 32). hocket's rule runs beside what the field does: full batches whenev
 chunk, one global clock with holding, greedy batches, and the three best static (batch, wait) pairs
 that the simulation finds. Repeats are interleaved; medians are shown.
 
-    python benchmarks/out_of_step.py [--repeats 5] [--seconds 12] [--json FILE]
+    python benchmarks/engine/out_of_step.py [--repeats 5] [--seconds 12] [--json FILE]
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 from hocket.core import plugins
 from hocket.core.contracts.runtime import WorkerSpec

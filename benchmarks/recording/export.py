@@ -7,7 +7,8 @@ and of a quarter, since memory must not grow with their number. Where LeRobot's 
 decode them as the export must. LeRobot is asked for the codec that hocket uses, frame by frame into
 the encoder and through PNG files, and for its default.
 
-    python benchmarks/export.py [--episodes 100] [--pixels 128] [--steps 100] [--writers 3]
+    python benchmarks/recording/export.py [--episodes 100] [--pixels 128] [--steps 100]
+        [--writers 3]
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from hocket.runs.export import Choice, ExportConfig, Silent, open_chosen
 from hocket.runs.export.demonstrations import Demonstrations
 
 HERE = Path(__file__).parent
-LEROBOT = HERE.parent / "venvs" / "lerobot" / "bin" / "python"
+LEROBOT = HERE.parents[1] / "venvs" / "lerobot" / "bin" / "python"
 WRITERS = (("h264", "streaming"), ("h264", "png"), ("libsvtav1", "png"))
 _MEASURE = """
 import json, resource, sys, time

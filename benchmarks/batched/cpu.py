@@ -11,8 +11,8 @@ not. The limit is what
 nobody can exceed: neither rows that get each chunk as soon as a policy that works on it alone could
 give it, nor a policy that is busy all the time with batches of the best size.
 
-    python benchmarks/batched.py                ten minutes
-    python benchmarks/batched.py --simulation   the stepping rule over many settings, seconds
+    python benchmarks/batched/cpu.py                ten minutes
+    python benchmarks/batched/cpu.py --simulation   the stepping rule over many settings, seconds
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from typing import Any
 
 import numpy as np
 
-from batched_engine import roll
-from batched_simulation import (
+from engine import roll
+from hocket.core.data import Batch
+from simulation import (
     SETTINGS,
     Hocket,
     Outcome,
@@ -42,8 +43,7 @@ from batched_simulation import (
     paused,
     synced,
 )
-from batched_sleeper import SleeperConfig, SleepingPolicy, SleepingRows
-from hocket.core.data import Batch
+from sleeper import SleeperConfig, SleepingPolicy, SleepingRows
 
 PEERS = {
     "any()": any_triggered,
@@ -57,7 +57,7 @@ def run_hocket(setting: Setting) -> tuple[Outcome, float]:
     """The real engine; and the share of rows' time in which they stepped."""
     policy = SleepingPolicy(base_s=setting.base_s, row_s=setting.row_s, chunk=setting.chunk)
     done = roll(
-        "batched_sleeper:Sleepers",
+        "sleeper:Sleepers",
         policy,
         rows=setting.rows,
         episodes=setting.episodes,

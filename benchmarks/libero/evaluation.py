@@ -1,6 +1,6 @@
 """LIBERO with a LeRobot policy: hocket against LeRobot's own evaluation loop.
 
-    python benchmarks/libero.py --steps 220 --repeats 1
+    python benchmarks/libero/evaluation.py --steps 220 --repeats 1
 
 The same env class, the same four trials of a libero_spatial task (220 steps is that suite's limit),
 the same ACT policy (random weights, two cameras of 128 px, 16 of 50 actions executed), one torch
@@ -31,7 +31,7 @@ from hocket.runs.run import Run
 from hocket.workers.fleet import Fleets
 from others import Others, worker_memory
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 LIBERO = ROOT / "venvs" / "libero" / "bin" / "python"
 LEROBOT = ROOT / "venvs" / "lerobot" / "bin" / "python"
 TASK = "pick_up_the_black_bowl_next_to_the_plate_and_place_it_on_the_plate"
@@ -41,7 +41,7 @@ GOAL = slice(2, 5)
 
 
 def peer(*arguments: str) -> Any:
-    script = str(Path(__file__).with_name("libero_peer.py"))
+    script = str(Path(__file__).with_name("peer.py"))
     done = subprocess.run(
         [str(LEROBOT), script, *arguments],
         capture_output=True,

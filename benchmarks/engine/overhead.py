@@ -3,7 +3,7 @@
 Prints microseconds of the parent's CPU per chunk (engine, fleet, scheduler, inference thread) and
 env steps per second, beside gymnasium's AsyncVectorEnv and, where it is installed, EnvPool.
 
-    python benchmarks/overhead.py [--json FILE] [--quick]
+    python benchmarks/engine/overhead.py [--json FILE] [--quick]
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 import hocket
 from hocket.core import events

@@ -1,6 +1,7 @@
 """Independence: the same 40 trials with 1, 4 and 16 lanes, in shuffled order, to the bit.
 
-    python benchmarks/independence.py [--env metaworld:mt10] [--policy reference] [--json FILE]
+    python benchmarks/engine/independence.py [--env metaworld:mt10] [--policy reference]
+        [--json FILE]
 
 Outcomes, lengths and returns are compared trial by trial. Exits with 1 where any differs.
 """

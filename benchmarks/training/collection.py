@@ -1,6 +1,6 @@
 """Chunk samples a second with one camera, against a lockstep collector of vectorised envs.
 
-    python benchmarks/train_collection.py --lanes 2
+    python benchmarks/training/collection.py --lanes 2
 
 Both sides drive the same MetaWorld task with the same sampling network and 128 px images, in the
 same run, one after the other. The lockstep collector is what RL frameworks do: gymnasium's

@@ -1,6 +1,7 @@
 """From a weak clone of an expert to a good policy: start and end on the same unseen trials.
 
-    python benchmarks/train_learning.py --task window-close-v3 --algo ppo --mode sync --out /tmp/x
+    python benchmarks/training/learning.py --task window-close-v3 --algo ppo --mode sync \\
+        --out /tmp/x
 
 Clones MetaWorld's expert ever better, until the clone succeeds in 20 to 50 % of some trials;
 trains it; then measures start and end deterministically on 100 other trials that neither cloning,

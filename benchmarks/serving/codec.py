@@ -1,6 +1,6 @@
 """Encoding and decoding of a request with two 224 px images: microseconds each way.
 
-    python benchmarks/codec.py [--json]
+    python benchmarks/serving/codec.py [--json]
 
 The limit that hocket sets itself is 100 us each way, raw.
 """

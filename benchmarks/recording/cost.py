@@ -1,6 +1,6 @@
 """What recording costs: numbers and states beside a 1 ms env step, encoding beside rendering.
 
-    python benchmarks/recording.py [--quick] [--json FILE]
+    python benchmarks/recording/cost.py [--quick] [--json FILE]
 
 Numbers and states: whole evaluations of an env whose step is 1 ms of CPU, in one process (engine,
 ledger and worker together), with `record="numbers"` and with `record="none"`. Encoding: MetaWorld
@@ -21,8 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 import hocket
 from hocket.core.contracts.recorder import AttemptStart, StepRecord

@@ -1,6 +1,6 @@
 """MJX push on a GPU with a torch policy on the same GPU: where the time of a chunk goes.
 
-    python benchmarks/batched_gpu.py [--rows 1024] [--json FILE]
+    python benchmarks/batched/gpu.py [--rows 1024] [--json FILE]
 
 First what hocket itself takes: a simulator and a policy that do nothing, the CPU time of the whole
 process for each chunk and row, from 256 to 4,096 rows, from the first batch on; what starting takes
@@ -23,11 +23,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from batched_engine import Rolled, roll
-from batched_sleeper import SleepingPolicy
+from engine import Rolled, roll
 from hocket.adapters.envs.mjx.tasks import TASKS
 from hocket.core.contracts.batched import RowSteps
 from hocket.core.data import Actions, Array, Batch, TaskInfo
+from sleeper import SleepingPolicy
 
 CHUNK = 16
 
@@ -139,7 +139,7 @@ def measure_own(rows: int) -> dict[str, Any]:
     best: Rolled | None = None
     for _ in range(3):
         done = roll(
-            "batched_sleeper:Sleepers",
+            "sleeper:Sleepers",
             policy,
             rows=rows,
             episodes=16 * rows,
@@ -159,12 +159,10 @@ def measure_own(rows: int) -> dict[str, Any]:
 
 def measure_push(rows: int, episodes: int) -> dict[str, Any]:
     policy = TorchPush(max_batch=rows)
-    roll("batched_gpu:TimedPush", policy, rows=rows, episodes=rows, config={}, task="push")
+    roll("gpu:TimedPush", policy, rows=rows, episodes=rows, config={}, task="push")
     Clocks.seconds.clear()
     policy.on_device = 0
-    done = roll(
-        "batched_gpu:TimedPush", policy, rows=rows, episodes=episodes, config={}, task="push"
-    )
+    done = roll("gpu:TimedPush", policy, rows=rows, episodes=episodes, config={}, task="push")
     counted, compiled_s = done.counted, done.wall_s - done.counted.wall_s
     chunk = 1e6 / counted.chunks
     return {
@@ -206,6 +204,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     # Under its own name, by which the engine finds the simulator: there is one set of clocks then.
-    import batched_gpu
+    import gpu
 
-    batched_gpu.main()
+    gpu.main()

@@ -1,6 +1,6 @@
 """How much memory workers of LIBERO take, and how many of them `--lanes auto` starts.
 
-    python benchmarks/libero_memory.py --suites spatial 10
+    python benchmarks/libero/memory.py --suites spatial 10
 
 Each suite is run in two lanes, so that a worker builds one scene after another; the largest size
 seen of any worker is told. Then the rule behind `--lanes auto` is asked what it would choose on 24
@@ -26,7 +26,7 @@ from hocket.runs.run import Run
 from others import worker_memory
 
 GIB = 1 << 30
-LIBERO = Path(__file__).parents[1] / "venvs" / "libero" / "bin" / "python"
+LIBERO = Path(__file__).parents[2] / "venvs" / "libero" / "bin" / "python"
 
 
 class Looking:

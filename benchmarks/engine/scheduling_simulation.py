@@ -1,6 +1,6 @@
 """hocket's scheduling rule against greedy, the best static pair, any() and the synced clock.
 
-    python benchmarks/scheduling_simulation.py [--quick] [--json FILE] [--only TEXT]
+    python benchmarks/engine/scheduling_simulation.py [--quick] [--json FILE] [--only TEXT]
 
 Every row is one setting, averaged over seeds. The best static pair is found by brute force for that
 row alone, on the same seeds; hocket's rule is told nothing about it. any() and synced are one clock

@@ -1,6 +1,6 @@
 """Serving: what batching across connections gives to clients that know nothing of it.
 
-    python benchmarks/serving.py [--clients 32] [--seconds 12] [--json]
+    python benchmarks/serving/clients.py [--clients 32] [--seconds 12] [--json]
 
 The policy is modelled: a batch of B takes 75 + 8.5 B ms. Clients speak stock OpenPI, one request
 after the other, with two 224 px images in each; they run in processes of their own. The same

@@ -1,6 +1,6 @@
 """Serving a pi0-sized model from one GPU: eager and CUDA graphs, batch sizes 1 to 64.
 
-    python benchmarks/serving_gpu.py [--seconds 10] [--json FILE]
+    python benchmarks/serving/gpu.py [--seconds 10] [--json FILE]
 
 Prints the bare forward by batch size, then what stock OpenPI clients (three 224 px images in each
 request, one request after the other, in processes of their own) get of `hocket serve`. Throughput
@@ -21,9 +21,7 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-import serving
+import clients
 from hocket.adapters.policies.openpi.msgpack_numpy import pack
 from hocket.adapters.policies.torch import TorchPolicy
 from hocket.core.data import ArraySpec, Batch, Row, Trial
@@ -86,9 +84,9 @@ def forward_ms(made: TorchPolicy, size: int) -> float:
     return 1e3 * statistics.median(times[2:])
 
 
-def clients(pipe: Any, port: int, count: int, seconds: float) -> None:
-    serving.request = request
-    serving.drive(pipe, port, count, seconds)
+def drive_many(pipe: Any, port: int, count: int, seconds: float) -> None:
+    clients.request = request
+    clients.drive(pipe, port, count, seconds)
 
 
 def serve(made: TorchPolicy, count: int, seconds: float) -> dict[str, float]:
@@ -96,13 +94,13 @@ def serve(made: TorchPolicy, count: int, seconds: float) -> dict[str, float]:
     found: list[tuple[float, float]] = []
 
     def drive(port: int) -> None:
-        with serving.process(clients, port, count, seconds) as pipe:
+        with clients.process(drive_many, port, count, seconds) as pipe:
             found.extend(pipe.recv())
 
     async def main() -> None:
         metrics = Metrics()
         backend = PolicyBackend(made, PolicyOptions(name="pi0-sized"), metrics)
-        async with serving.serving(backend, Listening(port=0), metrics) as server:
+        async with clients.serving(backend, Listening(port=0), metrics) as server:
             await asyncio.to_thread(drive, server.port)
 
     asyncio.run(main())

@@ -1,6 +1,6 @@
 """How much of the possible gain asynchronous training gets: (C + T) / max(C, T) at most.
 
-    python benchmarks/train_overlap.py
+    python benchmarks/training/overlap.py
 
 Collection of a batch takes C seconds and learning from it T, both by sleeping, so that the figure
 is about overlap alone and not about this machine's cores. Synchronous and asynchronous runs are
@@ -24,7 +24,7 @@ from hocket.train.loop import train
 from hocket.train.networks.actor import ChunkActor
 from hocket.train.networks.contract import Evaluated, Shapes, Tensors
 from hocket.train.networks.policies import ActorConfig
-from train_envs import STEPS
+from sleepy_env import STEPS
 
 CHUNK, BATCH, LANES = 4, 8, 2
 SKIPPED = 3
@@ -61,9 +61,9 @@ class Benchmark:
 
 def seconds_per_update(mode: str, collect_s: float, learn_s: float, updates: int) -> float:
     config = TrainConfig(
-        env=("train_envs:make_sleepy",),
+        env=("sleepy_env:make_sleepy",),
         env_config={"step_s": collect_s * LANES / (BATCH * STEPS)},
-        policy="train_overlap:SleepyActor",
+        policy="overlap:SleepyActor",
         policy_config={"chunk_length": CHUNK, "hidden": (8,), "learn_s": learn_s},
         mode=mode,
         reward="env",
