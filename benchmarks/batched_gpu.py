@@ -25,7 +25,7 @@ import numpy as np
 
 from batched_engine import Rolled, roll
 from batched_sleeper import SleepingPolicy
-from hocket.adapters.envs.mjx.tasks import TASKS
+from hocket.adapters.envs.mjx import TASKS
 from hocket.core.contracts.batched import RowSteps
 from hocket.core.data import Actions, Array, Batch, TaskInfo
 

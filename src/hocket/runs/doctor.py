@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from hocket.adapters.envs.gl import backends
+from hocket.adapters.envs import rendering
 from hocket.core import machine, plugins
 from hocket.workers.shm import create_block
 
@@ -79,8 +79,8 @@ def machine_findings() -> list[Finding]:
 def rendering_findings() -> list[Finding]:
     """Each backend, its devices, and what a small 224 px frame takes on each."""
     found: list[Finding] = []
-    for backend in backends.BACKENDS:
-        result = backends.probe(backend)
+    for backend in rendering.BACKENDS:
+        result = rendering.probe(backend)
         if not result.devices:
             lines = result.reason.strip().splitlines() or ["it does not work"]
             found.append(
@@ -89,7 +89,7 @@ def rendering_findings() -> list[Finding]:
                     name=backend,
                     state="missing",
                     detail=lines[-1],
-                    advice=backends.APT_COMMAND,
+                    advice=rendering.APT_COMMAND,
                 )
             )
         for device in result.devices:
@@ -154,7 +154,7 @@ def registry() -> dict[str, Sequence[str]]:
     return {kind: plugins.names(kind) for kind in plugins.BUILTIN}
 
 
-def _frame_ms(device: backends.Device) -> str:
+def _frame_ms(device: rendering.Device) -> str:
     """Measured in a process of its own: a process can use one GL backend only."""
     if importlib.util.find_spec("mujoco") is None:
         return "not timed without mujoco"

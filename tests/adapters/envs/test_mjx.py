@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hocket
-from hocket.adapters.envs.mjx.suite import Mjx, MjxConfig
-from hocket.adapters.envs.mjx.tasks import TASKS, uniform
+from hocket.adapters.envs.mjx import TASKS, Mjx, MjxConfig, uniform
 from hocket.adapters.envs.mjx.threads import KEY, ThreadedRows
 from hocket.core.data import Array
 from hocket.errors import EnvError, UnknownNameError

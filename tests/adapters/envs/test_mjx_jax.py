@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import hocket
-from hocket.adapters.envs.mjx.tasks import TASKS
+from hocket.adapters.envs.mjx import TASKS
 from hocket.adapters.envs.mjx.threads import KEY, ThreadedRows
 from hocket.core.data import Array
 

@@ -10,11 +10,11 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from hocket.adapters.envs.gl.offscreen import OffscreenRenderer
+from hocket.adapters.envs.libero import CAMERAS, LiberoConfig
 from hocket.adapters.envs.libero.data import find_data
 from hocket.adapters.envs.libero.sampling import SamplingClock, Seen
 from hocket.adapters.envs.libero.simulation import RandomizationError, make_simulation, mujoco
-from hocket.adapters.envs.libero.suite import CAMERAS, LiberoConfig
+from hocket.adapters.envs.rendering import OffscreenRenderer
 from hocket.core.data import Array
 from hocket.errors import EnvError, ObservationError
 

@@ -13,8 +13,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from hocket.adapters.envs.gl.backends import no_gl_at_import
 from hocket.adapters.envs.libero.data import LiberoData, find_data
+from hocket.adapters.envs.rendering import no_gl_at_import
 from hocket.core.data import Array
 
 

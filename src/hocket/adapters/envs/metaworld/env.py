@@ -12,10 +12,8 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.utils import seeding
 
-from hocket.adapters.envs.gl.backends import no_gl_at_import
-from hocket.adapters.envs.gl.offscreen import OffscreenRenderer
-from hocket.adapters.envs.metaworld.suite import MetaWorldConfig
-from hocket.adapters.envs.metaworld.tasks import UPSIDE_DOWN
+from hocket.adapters.envs.metaworld import UPSIDE_DOWN, MetaWorldConfig
+from hocket.adapters.envs.rendering import OffscreenRenderer, no_gl_at_import
 from hocket.core.data import Array
 from hocket.errors import EnvError, ObservationError
 

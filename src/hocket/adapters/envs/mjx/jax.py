@@ -21,7 +21,7 @@ import mujoco
 import numpy as np
 from mujoco import mjx
 
-from hocket.adapters.envs.mjx.tasks import MjxTask
+from hocket.adapters.envs.mjx import MjxTask
 from hocket.core.contracts.batched import RowSteps
 from hocket.core.data import Array
 

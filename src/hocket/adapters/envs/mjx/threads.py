@@ -13,7 +13,7 @@ import mujoco
 import mujoco.rollout
 import numpy as np
 
-from hocket.adapters.envs.mjx.tasks import MjxTask
+from hocket.adapters.envs.mjx import MjxTask
 from hocket.core import machine
 from hocket.core.contracts.batched import RowSteps
 from hocket.core.data import Array

@@ -13,8 +13,8 @@ import mujoco
 import numpy as np
 from gymnasium import spaces
 
-from hocket.adapters.envs.gl.offscreen import OffscreenRenderer
-from hocket.adapters.envs.mjx.tasks import MjxTask
+from hocket.adapters.envs.mjx import MjxTask
+from hocket.adapters.envs.rendering import OffscreenRenderer
 from hocket.core.data import Array
 from hocket.errors import EnvError
 

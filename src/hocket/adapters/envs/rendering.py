@@ -1,4 +1,4 @@
-"""Chooses how MuJoCo renders: EGL where it works, OSMesa otherwise, and which EGL device.
+"""How MuJoCo renders without a screen: EGL where it works, OSMesa otherwise, and on which device.
 
 The choice is made when the first image is wanted, so a worker without cameras never touches
 OpenGL. What the user set in MUJOCO_GL, or in MUJOCO_EGL_DEVICE_ID, is respected.
@@ -13,11 +13,14 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from hocket.core.data import Array
 from hocket.errors import ConfigError, MissingExtraError
 
 APT_COMMAND = "apt-get install -y libegl1 libosmesa6"
@@ -25,6 +28,7 @@ BACKENDS = ("egl", "osmesa")
 _OFF = ("disable", "disabled", "off", "false", "0")
 _ON_CPU = ("llvmpipe", "softpipe", "swrast", "swiftshader", "software")
 _PROBE_TIMEOUT_S = 60.0
+_MAX_GEOMS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +76,7 @@ def set_worker(index: int) -> None:
 @functools.cache
 def probe(backend: str) -> Probe:
     """Try a backend in a process of its own, since a broken driver may abort the process."""
-    script = Path(__file__).with_name("probe.py")
+    script = Path(__file__).with_name("gl_probe.py")
     try:
         done = subprocess.run(
             [sys.executable, "-I", "-S", str(script), backend],
@@ -152,3 +156,67 @@ def no_gl_at_import() -> Iterator[None]:
             del os.environ["MUJOCO_GL"]
         else:
             os.environ["MUJOCO_GL"] = before
+
+
+class OffscreenRenderer:
+    """Square images of one model, upright, HWC uint8, without the geoms of `hidden_groups`. One may
+    live in a process at a time: two OpenGL contexts in one process give silently wrong images."""
+
+    def __init__(
+        self, model: Any, size: int, *, fast: bool, hidden_groups: Collection[int] = ()
+    ) -> None:
+        import mujoco
+
+        self._mujoco = mujoco
+        self._model = model
+        self.device = choose_device()
+        model.vis.global_.offwidth = size
+        model.vis.global_.offheight = size
+        if fast:
+            model.vis.quality.shadowsize = 0
+            model.vis.quality.offsamples = 0
+        self._gl = make_context(self.device, size, size)
+        self._gl.make_current()
+        self._context = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100)
+        mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._context)
+        self._scene = mujoco.MjvScene(model, _MAX_GEOMS)
+        if fast:
+            self._scene.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = 0
+            self._scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = 0
+        self._option = mujoco.MjvOption()
+        for group in hidden_groups:
+            self._option.geomgroup[group] = 0
+        self._camera = mujoco.MjvCamera()
+        self._camera.type = mujoco.mjtCamera.mjCAMERA_FIXED
+        self._viewport = mujoco.MjrRect(0, 0, size, size)
+        self._pixels = np.empty((size, size, 3), np.uint8)
+
+    def render(self, data: Any, camera: str, *, upside_down: bool = False) -> Array:
+        """The scene as one camera sees it; `upside_down` says that the camera hangs so."""
+        mujoco = self._mujoco
+        self._camera.fixedcamid = self._model.camera(camera).id
+        mujoco.mjv_updateScene(
+            self._model,
+            data,
+            self._option,
+            None,
+            self._camera,
+            mujoco.mjtCatBit.mjCAT_ALL,
+            self._scene,
+        )
+        self._gl.make_current()
+        mujoco.mjr_render(self._viewport, self._scene, self._context)
+        mujoco.mjr_readPixels(self._pixels, None, self._viewport, self._context)
+        # OpenGL counts rows from the bottom, so an upside-down camera only needs its columns
+        # turned.
+        turned = self._pixels[:, ::-1] if upside_down else self._pixels[::-1]
+        return np.ascontiguousarray(turned)
+
+    def close(self) -> None:
+        """Free the OpenGL context. Closing twice is safe."""
+        if self._gl is None:
+            return
+        self._gl.make_current()
+        self._context.free()
+        self._gl.free()
+        self._gl = None
