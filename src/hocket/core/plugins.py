@@ -61,9 +61,7 @@ BUILTIN: Mapping[Kind, Mapping[str, Builtin]] = {
             "hocket.adapters.policies.reference:MetaWorldExpert", "metaworld", ("metaworld",)
         ),
         "torch": Builtin("hocket.adapters.policies.torch:load", "torch", ("torch",)),
-        "lerobot": Builtin(
-            "hocket.adapters.policies.lerobot.policy:load_policy", "lerobot", ("lerobot",)
-        ),
+        "lerobot": Builtin("hocket.adapters.policies.lerobot:load_policy", "lerobot", ("lerobot",)),
         "openpi": Builtin("hocket.adapters.policies.openpi.policy:OpenPI"),
         "sidecar": Builtin("hocket.adapters.policies.sidecar:Sidecar"),
         "gr00t": Builtin("hocket.adapters.policies.gr00t:Gr00t", "gr00t", ("zmq",)),

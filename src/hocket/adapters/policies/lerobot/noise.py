@@ -30,7 +30,7 @@ class KeyedNoise(TorchFunctionMode):  # type: ignore[misc]
             torch.randn_like: self._like(torch.randn),
             torch.rand_like: self._like(torch.rand),
             torch.normal: self._normal,
-            torch.multinomial: self._multinomial,
+            torch.multinomial: self._by_rows,
             torch.bernoulli: self._by_rows,
             torch.Tensor.normal_: self._in_place,
             torch.Tensor.uniform_: self._in_place,
@@ -96,18 +96,13 @@ class KeyedNoise(TorchFunctionMode):  # type: ignore[misc]
             )
         return mean + std * self._draw(torch.randn, tuple(size), values)
 
-    def _multinomial(
-        self, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]
-    ) -> Any:
-        weights, rest = args[0], args[1:]
-        return torch.cat(
-            [func(part, *rest, generator=g, **named) for part, g in self._parts(weights)]
-        )
-
     def _by_rows(
         self, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]
     ) -> Any:
-        return torch.cat([func(part, generator=g, **named) for part, g in self._parts(args[0])])
+        values, rest = args[0], args[1:]
+        return torch.cat(
+            [func(part, *rest, generator=g, **named) for part, g in self._parts(values)]
+        )
 
     def _in_place(
         self, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]
