@@ -138,7 +138,6 @@ class PolicyBackend:
         return {**self._options.metadata, EXTENSION: announce(announcement)}
 
     async def answer(self, caller: Caller, frame: bytes) -> bytes:
-        """The reply to one frame."""
         began = time.perf_counter()
         request = unpack(frame)
         if not isinstance(request, Mapping):
@@ -158,7 +157,6 @@ class PolicyBackend:
             self._batcher.end_session(session)
 
     async def close(self) -> None:
-        """End the policy."""
         if self._warming is not None:
             self._warming.cancel()
         self._batcher.close()
@@ -320,7 +318,8 @@ class PolicyBackend:
                     f"The observation lacks {key!r}; it has: "
                     f"{', '.join(sorted(found)) or 'nothing'}."
                 )
-            if not _fits(value.shape, wanted.shape):
+            sizes = zip(value.shape, wanted.shape, strict=False)
+            if value.ndim != len(wanted.shape) or any(w not in (-1, n) for n, w in sizes):
                 raise ObservationError(
                     f"{key!r} has shape {value.shape}; the policy takes {wanted.shape}."
                 )
@@ -330,12 +329,6 @@ class PolicyBackend:
                 )
             fitted[key] = value.astype(wanted.dtype, copy=False)
         return fitted
-
-
-def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
-    return len(shape) == len(wanted) and all(
-        w in (-1, n) for n, w in zip(shape, wanted, strict=True)
-    )
 
 
 def _example(spec: PolicySpec) -> Observation | None:

@@ -66,18 +66,10 @@ class ClosedLoop:
 
     def __init__(self, max_batch: int) -> None:
         self._max_batch = max_batch
-        self._latency = Latency()
+        self.latency = Latency()
+        """What batches cost, in seconds by size."""
         self._due: dict[int, float] = {}
         """Lanes that should come back, and when each is given up."""
-
-    def learn(self, latencies: dict[int, float]) -> None:
-        """Note what batches of some sizes cost at warm-up, in seconds by size."""
-        for size, seconds in latencies.items():
-            self._latency.observe(size, seconds)
-
-    def inferred(self, size: int, seconds: float) -> None:
-        """Note what a batch cost."""
-        self._latency.observe(size, seconds)
 
     def answered(self, lane: int, think_s: float | None, infer_s: float, now: float) -> None:
         """A lane got its answer; last time it took `think_s` to come back."""
@@ -97,7 +89,7 @@ class ClosedLoop:
         if coming <= 0:
             return None
         until = max(self._due.values())
-        predict = self._latency.predict
+        predict = self.latency.predict
         together_s = until - now + predict(ready + coming)
         return until if together_s < predict(ready) + predict(coming) else None
 
@@ -195,7 +187,7 @@ class Batcher:
         self._scheduler.leave(lane)
         if self._closed_loop is not None:
             self._closed_loop.came(lane)
-        self._count()
+        self._metrics.queue_depth = self._scheduler.waiting
 
     def submit(
         self, lanes: Sequence[int], rows: Sequence[Row], views: Sequence[Observation]
@@ -221,12 +213,11 @@ class Batcher:
             self._scheduler.ready(lane, kind, now, None)
             if self._closed_loop is not None:
                 self._closed_loop.came(lane)
-        self._count()
+        self._metrics.queue_depth = self._scheduler.waiting
         self._pump_soon()
         return futures
 
     def end_session(self, session: str) -> None:
-        """Tell a policy that keeps state that an attempt is over."""
         self._inference.end_session(session)
 
     def close(self) -> None:
@@ -290,7 +281,8 @@ class Batcher:
     def _warmed(self, answer: WarmedUp) -> None:
         self._scheduler.seed_latency(answer.latencies)
         if self._closed_loop is not None:
-            self._closed_loop.learn(answer.latencies)
+            for size, seconds in answer.latencies.items():
+                self._closed_loop.latency.observe(size, seconds)
         if self._warming is not None and not self._warming.done():
             if answer.error is not None:
                 self._warming.set_exception(answer.error)
@@ -304,7 +296,7 @@ class Batcher:
         self._scheduler.inferred(len(lanes), seconds, now)
         self._metrics.inferred(len(lanes), seconds)
         if self._closed_loop is not None:
-            self._closed_loop.inferred(len(lanes), seconds)
+            self._closed_loop.latency.observe(len(lanes), seconds)
         for i, lane in enumerate(lanes):
             pace = self._paces.get(lane)
             waiting = self._waiting.pop(lane, None)
@@ -323,7 +315,7 @@ class Batcher:
                         infer_s=seconds,
                     )
                 )
-        self._count()
+        self._metrics.queue_depth = self._scheduler.waiting
 
     def _admit(self, kind: Signature) -> None:
         if kind in self._signatures:
@@ -334,6 +326,3 @@ class Batcher:
                 f"dtypes) and takes no more. Send observations of one kind."
             )
         self._signatures.add(kind)
-
-    def _count(self) -> None:
-        self._metrics.queue_depth = self._scheduler.waiting

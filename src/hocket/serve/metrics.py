@@ -38,14 +38,8 @@ class Metrics:
         self._latencies.append(seconds)
 
     def inferred(self, size: int, seconds: float) -> None:
-        """Count a batch that was inferred."""
         self._batches[size] += 1
         self.busy_s += seconds
-
-    @property
-    def batches(self) -> int:
-        """Batches so far."""
-        return sum(self._batches.values())
 
     def text(self) -> str:
         """All of it, in Prometheus' text format."""
@@ -83,9 +77,10 @@ class Metrics:
         for limit in BATCH_BUCKETS:
             count = sum(n for size, n in self._batches.items() if size <= limit)
             yield f'hocket_batch_size_bucket{{le="{limit}"}} {count}'
-        yield f'hocket_batch_size_bucket{{le="+Inf"}} {self.batches}'
+        batches = self._batches.total()
+        yield f'hocket_batch_size_bucket{{le="+Inf"}} {batches}'
         yield f"hocket_batch_size_sum {sum(size * n for size, n in self._batches.items())}"
-        yield f"hocket_batch_size_count {self.batches}"
+        yield f"hocket_batch_size_count {batches}"
 
 
 def _escaped(text: str) -> str:

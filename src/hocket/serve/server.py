@@ -79,7 +79,6 @@ class PolicyServer:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
         assert self._server is not None
         found: int = next(iter(self._server.sockets)).getsockname()[1]
         return found
@@ -98,15 +97,18 @@ class PolicyServer:
         assert self._server is not None
         self._is_draining = True
         self._server.close(close_connections=False)
-        for connection, is_busy in list(self._connections.items()):
-            if not is_busy:
-                _spawn(connection.close(GOING_AWAY, "The server is closing."))
+        closing = [
+            asyncio.ensure_future(connection.close(GOING_AWAY, "The server is closing."))
+            for connection, is_busy in self._connections.items()
+            if not is_busy
+        ]
         deadline = asyncio.get_running_loop().time() + self._listening.drain_s
         while self._connections and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.01)
         for connection in list(self._connections):
             connection.transport.abort()
         await self._server.wait_closed()
+        await asyncio.gather(*closing, return_exceptions=True)
         await self._backend.close()
 
     def _settings(self) -> dict[str, Any]:
@@ -223,16 +225,6 @@ async def _refuse(connection: ServerConnection, exc: Exception) -> None:
         await connection.close(CLOSE_TRY_AGAIN, "The server is busy. See the previous frame.")
     else:
         await connection.close(CLOSE_INTERNAL_ERROR, ERROR_REASON)
-
-
-_TASKS: set[asyncio.Future[Any]] = set()
-
-
-def _spawn(work: Any) -> None:
-    # The loop holds tasks weakly; this set keeps them until they are done.
-    task = asyncio.ensure_future(work)
-    _TASKS.add(task)
-    task.add_done_callback(_TASKS.discard)
 
 
 @contextlib.asynccontextmanager

@@ -273,7 +273,7 @@ class OpenPI:
         try:
             reply = client.run(client.servers.ask([frame], sessions, read))
         except BaseException:
-            written.abandon()
+            written.close()
             raise
         with self._lock:
             shared.release(written)

@@ -10,7 +10,7 @@ Such a request carries a number that its reply repeats.
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -60,26 +60,15 @@ class Announcement:
 
 def announce(announcement: Announcement) -> dict[str, Any]:
     """The announcement as it stands in the metadata."""
-    spec = announcement.spec
-    inputs = spec.inputs
+    spec = {f.name: getattr(announcement.spec, f.name) for f in fields(PolicySpec)}
+    if spec["inputs"]:
+        spec["inputs"] = {k: [v.shape, v.dtype] for k, v in spec["inputs"].items()}
     return {
         "version": EXTENSION_VERSION,
         "instance": announcement.instance,
         "stateful": announcement.is_stateful,
         "machine": announcement.machine,
-        "spec": {
-            "chunk_length": spec.chunk_length,
-            "action_size": spec.action_size,
-            "inputs": inputs and {k: [list(v.shape), v.dtype] for k, v in inputs.items()},
-            "cameras": None if spec.cameras is None else list(spec.cameras),
-            "history": spec.history,
-            "control_rate": spec.control_rate,
-            "max_batch": spec.max_batch,
-            "concurrency": spec.concurrency,
-            "batch_invariant": spec.batch_invariant,
-            "keyed_noise": spec.keyed_noise,
-            "replan": spec.replan,
-        },
+        "spec": spec,
     }
 
 
