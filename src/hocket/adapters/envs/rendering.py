@@ -144,18 +144,23 @@ def make_context(device: Device, width: int, height: int) -> Any:
 
 
 @contextlib.contextmanager
-def no_gl_at_import() -> Iterator[None]:
-    """Import mujoco inside this, and it loads no OpenGL: the choice stays open, and the process
-    may still be forked."""
-    before = os.environ.get("MUJOCO_GL")
-    os.environ["MUJOCO_GL"] = "disable"
+def variable(name: str, value: str) -> Iterator[None]:
+    """Set a variable of the environment inside the block."""
+    before = os.environ.get(name)
+    os.environ[name] = value
     try:
         yield
     finally:
         if before is None:
-            del os.environ["MUJOCO_GL"]
+            del os.environ[name]
         else:
-            os.environ["MUJOCO_GL"] = before
+            os.environ[name] = before
+
+
+def no_gl_at_import() -> contextlib.AbstractContextManager[None]:
+    """Import mujoco inside this, and it loads no OpenGL: the choice stays open, and the process
+    may still be forked."""
+    return variable("MUJOCO_GL", "disable")
 
 
 class OffscreenRenderer:

@@ -95,13 +95,12 @@ class TorchPolicy:
 
     @property
     def device(self) -> str:
-        """Where the module is."""
         return str(self._device)
 
     def infer(self, batch: Batch) -> Actions:
         import torch
 
-        size = self._padded(batch.size)
+        size = next((fixed for fixed in self._sizes if fixed >= batch.size), batch.size)
         with self._lock, torch.inference_mode(), on_device(self._device):
             tensors = {
                 key: self._tensor(key, array, size)
@@ -144,21 +143,17 @@ class TorchPolicy:
         twin._float = self._float
         return twin
 
-    def _padded(self, size: int) -> int:
-        for fixed in self._sizes:
-            if fixed >= size:
-                return fixed
-        return size
-
     def _tensor(self, key: str, array: Any, size: int) -> torch.Tensor:
         import torch
 
         if not isinstance(array, np.ndarray) and hasattr(array, "__dlpack__"):
             array = torch.from_dlpack(array)
         if isinstance(array, torch.Tensor):
-            filled = array if len(array) == size else _repeat_last(array, size)
-            kind = self._float if filled.is_floating_point() else filled.dtype
-            return filled.to(self._device, kind)
+            if len(array) < size:
+                last = array[-1:].expand(size - len(array), *array.shape[1:])
+                array = torch.cat([array, last])
+            kind = self._float if array.is_floating_point() else array.dtype
+            return array.to(self._device, kind)
         buffer = self._buffers.get(key)
         if buffer is None or not buffer.fits(array, size):
             rows = max(size, self.spec.max_batch)
@@ -181,12 +176,6 @@ class TorchPolicy:
                 f"Module {type(self._module).__name__} returned {came} for {size} rows; its "
                 f"forward must return one tensor [B, T, A]."
             )
-
-
-def _repeat_last(rows: torch.Tensor, size: int) -> torch.Tensor:
-    import torch
-
-    return torch.cat([rows, rows[-1:].expand(size - len(rows), *rows.shape[1:])])
 
 
 def _sizes(fixed: bool | Sequence[int], max_batch: int) -> tuple[int, ...]:  # noqa: FBT001

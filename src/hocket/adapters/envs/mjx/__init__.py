@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -26,25 +26,10 @@ from hocket.errors import UnknownNameError
 if TYPE_CHECKING:
     from hocket.adapters.envs.mjx.view import MjxView
 
+STATE_KEY = "observation/state"
 CONTROL_RATE = 20.0
 LINK = 0.3
 SHOULDER_Z = 0.3
-
-
-class Rules(Protocol):
-    """How a task begins and what of it is seen. `xp` is numpy, or JAX's."""
-
-    def start(self, seeds: Array) -> tuple[Array, Array]:
-        """Positions of all joints `[k, nq]` and goals `[k, 3]`."""
-        ...
-
-    def observe(self, xp: Any, qpos: Any, qvel: Any, goal: Any) -> Any:
-        """What each row sees: `[N, S]`, 32-bit floats."""
-        ...
-
-    def distance(self, xp: Any, qpos: Any, goal: Any) -> Any:
-        """Metres between each row and its goal: `[N]`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +37,10 @@ class MjxTask:
     """A task and its model."""
 
     info: TaskInfo
-    rules: Rules
+    rules: Reach | Push
+    """`start(seeds)` gives positions of all joints `[k, nq]` and goals `[k, 3]`; `observe` what
+    each row sees, `[N, S]` in 32-bit floats, and `distance` the metres from each row to its goal,
+    `[N]`, both in the arrays of `xp`: numpy, or JAX's."""
     asset: str
     speed: float
     """Joint speed at a full action, rad/s."""
@@ -123,7 +111,7 @@ class Push:
             [uniform(seeds, 4, 0.5, 0.9), uniform(seeds, 5, -2.6, -2.2), uniform(seeds, 6, 1, 2)],
             axis=1,
         )
-        return np.concatenate([joints, block], axis=1), _with_zero(goal)
+        return np.concatenate([joints, block], axis=1), np.pad(goal, ((0, 0), (0, 1)))
 
     def observe(self, xp: Any, qpos: Any, qvel: Any, goal: Any) -> Any:
         seen = xp.concatenate([qpos[:, :3], qvel[:, :3], qpos[:, 3:], goal[:, :2]], axis=1)
@@ -132,10 +120,6 @@ class Push:
     def distance(self, xp: Any, qpos: Any, goal: Any) -> Any:
         apart = qpos[:, 3:] - goal[:, :2]
         return xp.sqrt((apart * apart).sum(axis=1))
-
-
-def _with_zero(flat: Array) -> Array:
-    return np.concatenate([flat, np.zeros((len(flat), 1))], axis=1)
 
 
 TASKS: Mapping[str, MjxTask] = {
@@ -197,17 +181,13 @@ class Mjx:
 
     def make_rows(self, task: str, rows: int) -> BatchedEnv:
         """A simulator of one task: each task has a model of its own."""
-        made: Any
         if self._config.backend == "c":
             from hocket.adapters.envs.mjx.threads import ThreadedRows
 
-            made = ThreadedRows(TASKS[task], rows, self._config.threads)
-        else:
-            from hocket.adapters.envs.mjx.jax import JaxRows
+            return ThreadedRows(TASKS[task], rows, self._config.threads)
+        from hocket.adapters.envs.mjx.jax import JaxRows
 
-            made = JaxRows(TASKS[task], rows)
-        env: BatchedEnv = made
-        return env
+        return JaxRows(TASKS[task], rows)
 
     @staticmethod
     def prepare_worker(index: int) -> None:

@@ -34,6 +34,21 @@ _DROID_REQUEST: Mapping[str, Any] = {
     "observation/gripper_position": {"from": "observation/gripper_position", "size": 1},
 }
 
+
+def _libero(rotate: int) -> Mapping[str, Any]:
+    image = {"rotate": rotate, **_IMAGE}
+    return {
+        "request": {
+            "observation/image": {"from": "observation/image", **image},
+            "observation/wrist_image": {"from": "observation/wrist_image", **image},
+            "observation/state": {"from": "observation/state", "size": 8},
+        },
+        "actions": {"slice": [0, 7]},
+        "control_rate": 20,
+        "replan": 5,
+    }
+
+
 BUILTIN: Mapping[str, Mapping[str, Any]] = {
     # Joint velocities and a gripper that is open or closed, as the DROID checkpoints answer.
     "droid": {
@@ -52,26 +67,8 @@ BUILTIN: Mapping[str, Mapping[str, Any]] = {
     # LIBERO's checkpoints saw the simulator's images turned by 180 degrees, which is upright.
     # An env that gives them upright already needs no turn; one that gives LIBERO's raw images
     # needs `libero-raw`.
-    "libero": {
-        "request": {
-            "observation/image": {"from": "observation/image", **_IMAGE},
-            "observation/wrist_image": {"from": "observation/wrist_image", **_IMAGE},
-            "observation/state": {"from": "observation/state", "size": 8},
-        },
-        "actions": {"slice": [0, 7]},
-        "control_rate": 20,
-        "replan": 5,
-    },
-    "libero-raw": {
-        "request": {
-            "observation/image": {"from": "observation/image", "rotate": 180, **_IMAGE},
-            "observation/wrist_image": {"from": "observation/wrist_image", "rotate": 180, **_IMAGE},
-            "observation/state": {"from": "observation/state", "size": 8},
-        },
-        "actions": {"slice": [0, 7]},
-        "control_rate": 20,
-        "replan": 5,
-    },
+    "libero": _libero(rotate=0),
+    "libero-raw": _libero(rotate=180),
     "aloha": {
         "request": {
             "images/cam_high": {"from": "observation/image", "layout": "chw", **_IMAGE},
@@ -128,6 +125,12 @@ def open_mapping(name: str) -> Embodiment:
         f"No mapping is called {name!r}.{did_you_mean(name, BUILTIN)} Known: "
         f"{', '.join(BUILTIN)}; or give a .yaml file, or your own class as package.module:Class."
     )
+
+
+def spec_fields(mapping: Embodiment) -> dict[str, Any]:
+    """The fields of a PolicySpec that a mapping determines; None where it does not say."""
+    names = ("action_size", "cameras", "control_rate", "replan")
+    return {name: getattr(mapping, name, None) for name in names}
 
 
 def check_env(mapping: Embodiment, name: str, spec: EnvSpec) -> None:

@@ -41,7 +41,14 @@ class Field:
 
     def make(self, key: str, observation: Observation, owner: str) -> Array:
         """The value of this key, or ObservationError with the name of what is missing or wrong."""
-        parts = [_find(source, key, observation, owner) for source in self.sources]
+        for source in self.sources:
+            if source not in observation:
+                raise ObservationError(
+                    f"The mapping {owner!r} makes {key!r} of {source!r}, which the env does not "
+                    f"give.{did_you_mean(source, observation)} It gives: "
+                    f"{', '.join(sorted(observation))}."
+                )
+        parts = [observation[source] for source in self.sources]
         value = parts[0] if len(parts) == 1 else np.concatenate([p.reshape(-1) for p in parts])
         if self.is_image and value.ndim != 3:
             raise ObservationError(
@@ -169,7 +176,7 @@ class RuleMapping:
 
 def parse_mapping(name: str, data: Any) -> RuleMapping:
     """A mapping from plain data, as a YAML file holds it; unknown keys are errors."""
-    top = _mapping(f"{name}", data)
+    top = _mapping(name, data)
     _refuse_unknown(name, top, ("request", "prompt", "nested", "actions", "control_rate", "replan"))
     fields = {
         str(key): _field(f"{name}: request.{key}", value)
@@ -225,16 +232,6 @@ def _answer(where: str, value: Any) -> ActionRule:
         _refuse_unknown(f"{where}.gripper", parts, [f.name for f in dataclasses.fields(Gripper)])
         gripper = Gripper(**{key: _frozen(part) for key, part in parts.items()})
     return ActionRule(gripper=gripper, **settings)
-
-
-def _find(source: str, key: str, observation: Observation, owner: str) -> Array:
-    value = observation.get(source)
-    if value is None:
-        raise ObservationError(
-            f"The mapping {owner!r} makes {key!r} of {source!r}, which the env does not give."
-            f"{did_you_mean(source, observation)} It gives: {', '.join(sorted(observation))}."
-        )
-    return value
 
 
 def _mapping(where: str, value: Any) -> Mapping[str, Any]:

@@ -21,7 +21,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from hocket.adapters.policies.mapping import Embodiment, Identity, check_env, open_mapping
+from hocket.adapters.policies.mapping import (
+    Embodiment,
+    Identity,
+    check_env,
+    open_mapping,
+    spec_fields,
+)
 from hocket.adapters.policies.openpi.connection import (
     API_KEY_VARIABLE,
     Endpoint,
@@ -152,22 +158,18 @@ class OpenPI:
 
     @property
     def reconnects(self) -> int:
-        """Connections that were made after one was lost."""
         client = self._client
         return 0 if client is None else client.servers.reconnects
 
     @property
     def flushes(self) -> bool:
-        """Whether chunks of lost connections are to be recalled."""
         return self._config.flush_on_reconnect
 
     def is_stale(self, source: str) -> bool:
-        """Whether the connection that a chunk came over is gone."""
         client = self._client
         return client is not None and not client.servers.knows(source)
 
     def request(self, observation: Observation, prompt: str) -> dict[str, Any]:
-        """What the server is sent for one env's observation."""
         return self._mapping.request(observation, prompt)
 
     def close(self) -> None:
@@ -215,14 +217,7 @@ class OpenPI:
             )
         if isinstance(mapping, Identity):
             return spec
-        return replace(
-            spec,
-            inputs=None,
-            cameras=getattr(mapping, "cameras", None),
-            action_size=getattr(mapping, "action_size", None),
-            control_rate=getattr(mapping, "control_rate", None),
-            replan=getattr(mapping, "replan", None),
-        )
+        return replace(spec, inputs=None, **spec_fields(mapping))
 
     # -- One batch -------------------------------------------------------------------------------
 
