@@ -22,7 +22,6 @@ from hocket.adapters.policies.openpi.protocol import (
     read_arrays,
     read_observation,
     read_row,
-    source_names,
 )
 from hocket.adapters.policies.openpi.shared import SharedReader, this_machine
 from hocket.core.contracts.policy import Binds, Policy, Sessions
@@ -162,8 +161,6 @@ class PolicyBackend:
         self._batcher.close()
         self._policy.close()
 
-    # -- Requests --------------------------------------------------------------------------------
-
     async def _answer_stock(
         self, caller: Caller, request: Mapping[str, Any], began: float
     ) -> dict[str, Any]:
@@ -239,7 +236,7 @@ class PolicyBackend:
         self._metrics.answered(len(rows), time.perf_counter() - began)
         extras = {k: np.stack([chunk.extras[k] for chunk in chunks]) for k in chunks[0].extras}
         head["version"] = min(chunk.version for chunk in chunks)
-        head["source"] = source_names([chunk.source for chunk in chunks])
+        head["source"] = ",".join(sorted({one.source for one in chunks if one.source})) or None
         return {
             "actions": np.stack([chunk.actions for chunk in chunks]),
             "extras": extras,

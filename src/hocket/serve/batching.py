@@ -200,7 +200,12 @@ class Batcher:
                 f"{self._max_queue}. Try again later, or use fewer clients."
             )
         kind = signature(views[0])
-        self._admit(kind)
+        if kind not in self._signatures and len(self._signatures) >= MAX_SIGNATURES:
+            raise ObservationError(
+                f"This server has met {MAX_SIGNATURES} kinds of observation (keys, shapes and "
+                f"dtypes) and takes no more. Send observations of one kind."
+            )
+        self._signatures.add(kind)
         now = time.perf_counter()
         futures = []
         for lane, row, view in zip(lanes, rows, views, strict=True):
@@ -229,8 +234,6 @@ class Batcher:
                 waiting.future.set_exception(PolicyUnavailableError("The server is closing."))
         self._waiting.clear()
         self._inference.close()
-
-    # -- Turning ---------------------------------------------------------------------------------
 
     def _pump_soon(self) -> None:
         # Requests that came in the same turn of the loop are seen together.
@@ -316,13 +319,3 @@ class Batcher:
                     )
                 )
         self._metrics.queue_depth = self._scheduler.waiting
-
-    def _admit(self, kind: Signature) -> None:
-        if kind in self._signatures:
-            return
-        if len(self._signatures) >= MAX_SIGNATURES:
-            raise ObservationError(
-                f"This server has met {MAX_SIGNATURES} kinds of observation (keys, shapes and "
-                f"dtypes) and takes no more. Send observations of one kind."
-            )
-        self._signatures.add(kind)

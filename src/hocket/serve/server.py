@@ -126,8 +126,6 @@ class PolicyServer:
             "logger": _LOG_OF_FRAMES,
         }
 
-    # -- Plain HTTP ------------------------------------------------------------------------------
-
     def _check(self, connection: ServerConnection, request: Request) -> Response | None:
         path = request.path.partition("?")[0]
         if path == "/healthz":
@@ -157,8 +155,6 @@ class PolicyServer:
                 f"{len(self._connections)} clients are connected, which is this server's limit.\n",
             )
         return None
-
-    # -- One connection --------------------------------------------------------------------------
 
     async def _serve(self, connection: ServerConnection) -> None:
         caller = Caller(f"connection-{next(self._numbers)}")

@@ -133,8 +133,6 @@ class IsaacRows(TensorRows):
                 success,
             )
 
-    # -- Keeping rows still --------------------------------------------------------------------
-
     @contextmanager
     def _suspended(self, rows: Array) -> Any:
         """Put these rows back where they were, whatever happens inside."""

@@ -124,8 +124,6 @@ class ManiSkillRows(TensorRows):
             None if success is None else host(success) != 0,
         )
 
-    # -- Keeping rows still --------------------------------------------------------------------
-
     def _take(self, ids: Any) -> tuple[Any, Any, Any]:
         env = self._env
         controllers = RowTensors([env.agent.controller], self.rows, skip=[env, env.scene])

@@ -13,16 +13,17 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from hocket.core.data import Array
-from hocket.errors import ConfigError, MissingExtraError
+from hocket.errors import ConfigError, MissingExtraError, ObservationError
 
+STATE_KEY = "observation/state"
 APT_COMMAND = "apt-get install -y libegl1 libosmesa6"
 BACKENDS = ("egl", "osmesa")
 _OFF = ("disable", "disabled", "off", "false", "0")
@@ -161,6 +162,60 @@ def no_gl_at_import() -> contextlib.AbstractContextManager[None]:
     """Import mujoco inside this, and it loads no OpenGL: the choice stays open, and the process
     may still be forked."""
     return variable("MUJOCO_GL", "disable")
+
+
+class CameraEnv:
+    """What envs share that see a state and render only the cameras in use. The env sets all that
+    is named here before it calls `_describe`."""
+
+    _simulator: ClassVar[str]
+    _state_size: ClassVar[int]
+    _camera_advice: ClassVar[str] = ""
+    """Said where a camera is asked for that is not there."""
+    _task: str
+    _config: Any
+    """Has `size`, in pixels, and `render`, which is `full` or `fast`."""
+    _keys: Mapping[str, str]
+    """Observation keys, and the camera behind each."""
+    _in_use: tuple[str, ...]
+    _renderer: OffscreenRenderer | None
+    _data_notes: tuple[str, ...] = ()
+    observation_space: Any
+
+    @property
+    def camera_keys(self) -> tuple[str, ...]:
+        return tuple(self._keys)
+
+    def use_cameras(self, keys: Collection[str]) -> None:
+        missing = sorted(set(keys) - set(self._keys))
+        if missing:
+            raise ObservationError(
+                f"{self._task} has no camera for {missing[0]!r}; it has "
+                f"{', '.join(self._keys) or 'none'}.{self._camera_advice}"
+            )
+        self._in_use = tuple(key for key in self._keys if key in keys)
+        self._describe()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know; complete once the first image was rendered."""
+        if not self._in_use:
+            return ()
+        fast = (
+            f"--env.render fast leaves out shadows, multisampling and reflections: images differ "
+            f"from {self._simulator}'s own.",
+        )
+        device = self._renderer.device.notes if self._renderer is not None else ()
+        return (*self._data_notes, *(fast if self._config.render == "fast" else ()), *device)
+
+    def _describe(self) -> None:
+        from gymnasium import spaces
+
+        size = self._config.size
+        image = spaces.Box(0, 255, (size, size, 3), np.uint8)
+        state = spaces.Box(-np.inf, np.inf, (self._state_size,), np.float64)
+        keys: dict[str, spaces.Space[Any]] = {STATE_KEY: state}
+        self.observation_space = spaces.Dict({**keys, **dict.fromkeys(self._in_use, image)})
 
 
 class OffscreenRenderer:

@@ -93,7 +93,6 @@ class Gr00t:
         self._is_ready = False
 
     def bind(self, spec: EnvSpec) -> None:
-        """Check that an env can feed the mapping."""
         check_env(self._mapping, self._config.mapping, spec)
 
     def infer(self, batch: Batch) -> Actions:
@@ -114,8 +113,6 @@ class Gr00t:
         """Close the socket; closing twice is safe."""
         with self._lock:
             self._drop()
-
-    # -- Requests --------------------------------------------------------------------------------
 
     def _observation(self, batch: Batch) -> dict[str, Any]:
         requests = [
@@ -157,8 +154,6 @@ class Gr00t:
             raise ChunkShapeError(f"{self._address} answered with parts of {shapes}.")
         values = np.concatenate(arrays, axis=-1)
         return np.stack([self._mapping.actions(chunk) for chunk in values])
-
-    # -- The socket ------------------------------------------------------------------------------
 
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + self._config.ready_timeout_s

@@ -119,8 +119,6 @@ def _by_config(file: Path) -> LiberoData:
     return LiberoData(**paths, origin=str(file))
 
 
-# -- .pruned_init --------------------------------------------------------------------------------
-
 _ALLOWED: Mapping[tuple[str, str], Any] = {
     ("numpy", "ndarray"): np.ndarray,
     ("numpy", "dtype"): np.dtype,

@@ -88,7 +88,6 @@ class Gripper:
     range: tuple[tuple[float, float], tuple[float, float]] | None = None
 
     def apply(self, actions: Array) -> None:
-        """Rewrites the gripper's column."""
         column = actions[..., self.index]
         if self.range is not None:
             (low, high), (new_low, new_high) = self.range
@@ -156,7 +155,6 @@ class RuleMapping:
         return None if self.answer.slice is None else self.answer.slice[1] - self.answer.slice[0]
 
     def request(self, observation: Observation, prompt: str) -> dict[str, Any]:
-        """What the server is asked, from one env's observation."""
         found: dict[str, Any] = {}
         for key, field in self.fields.items():
             head, _, tail = key.partition("/")
@@ -170,7 +168,6 @@ class RuleMapping:
         return found
 
     def actions(self, chunk: Array) -> Array:
-        """The env's actions, from one chunk of the server's."""
         return self.answer.apply(chunk, self.name)
 
 

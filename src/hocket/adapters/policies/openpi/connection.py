@@ -234,15 +234,12 @@ async def _dial(endpoint: Endpoint) -> ClientConnection:
     if endpoint.uri.startswith("wss:"):
         settings["ssl"] = endpoint.tls or ssl.create_default_context()
     opened = await connect(endpoint.uri, proxy=None, **settings)
-    _keep_alive(opened.transport.get_extra_info("socket"))
-    return opened
-
-
-def _keep_alive(raw: Any) -> None:
+    raw = opened.transport.get_extra_info("socket")
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 6)):
         if hasattr(socket, name):
             raw.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return opened
 
 
 @contextlib.asynccontextmanager

@@ -219,8 +219,6 @@ class OpenPI:
             return spec
         return replace(spec, inputs=None, **spec_fields(mapping))
 
-    # -- One batch -------------------------------------------------------------------------------
-
     def _infer_stock(self, client: _Client, batch: Batch) -> Actions:
         frames = [pack(self._request(batch, i)) for i in range(len(batch.rows))]
         read = partial(read_chunk, reply_key=self._config.reply_key)

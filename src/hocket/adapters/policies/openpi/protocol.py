@@ -9,7 +9,7 @@ Such a request carries a number that its reply repeats.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -95,9 +95,6 @@ def find_announcement(metadata: Any) -> Announcement | None:
         )
     except (KeyError, TypeError, ValueError, IndexError) as exc:
         raise WireError(f"The server's metadata cannot be read: {exc!r}") from exc
-
-
-# -- Requests ------------------------------------------------------------------------------------
 
 
 def batch_request(
@@ -221,9 +218,6 @@ def _numbers(key: str, value: Any) -> Array:
     return array
 
 
-# -- Replies -------------------------------------------------------------------------------------
-
-
 def read_chunk(frame: bytes, reply_key: str = "") -> Array:
     """The actions `[T, A]` in a stock reply."""
     value = reply = unpack(frame)
@@ -271,9 +265,3 @@ _KINDS: Mapping[str, type[HocketError]] = {
     "SharedArraysError": SharedArraysError,
 }
 """Errors of a server that a client treats in their own ways; any other is a PolicyError."""
-
-
-def source_names(found: Sequence[Any]) -> str | None:
-    """One name for the sources of several rows."""
-    names = sorted({str(name) for name in found if name})
-    return ",".join(names) or None

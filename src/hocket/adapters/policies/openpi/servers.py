@@ -128,7 +128,6 @@ class Servers:
 
     @property
     def reconnects(self) -> int:
-        """Connections to any server that were made after one was lost."""
         return sum(replica.reconnects for replica in self.replicas)
 
     def knows(self, source: str) -> bool:
@@ -137,11 +136,9 @@ class Servers:
 
     @property
     def load(self) -> int:
-        """Questions in flight or waiting, on all servers."""
         return sum(replica.load for replica in self.replicas)
 
     async def close(self) -> None:
-        """Close all connections."""
         await asyncio.gather(*(replica.close() for replica in self.replicas))
 
     async def _until_answered(
@@ -317,8 +314,6 @@ class Replica:
             self._in_flight -= 1
         self._has_answered = True
         return answer
-
-    # -- The pool of connections -----------------------------------------------------------------
 
     @property
     def _limit(self) -> int:
