@@ -23,7 +23,7 @@ from websockets.sync.client import connect
 import hocket
 from hocket.adapters.policies.openpi.msgpack_numpy import pack, unpack
 from hocket.errors import ConfigError, UsageError
-from hocket.serve.access import NO_KEYS, Keys, check_exposure, load_keys, load_tls
+from hocket.serve.server import NO_KEYS, Keys, check_exposure, load_keys, load_tls
 from support.stock_openpi import StockServer
 
 WAIT_S = 30.0

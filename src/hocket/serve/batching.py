@@ -121,7 +121,8 @@ class Batcher:
                 cores=NO_CONTENTION, max_batch=spec.max_batch, concurrency=spec.concurrency
             )
         )
-        self._closed_loop = ClosedLoop(spec.max_batch) if spec.concurrency == 1 else None
+        self._closed_loop = ClosedLoop(spec.max_batch)
+        self._waits_for_clients = spec.concurrency == 1
         self._inference = Inference([policy], [name])
         self._metrics = metrics
         metrics.concurrency = spec.concurrency
@@ -185,8 +186,7 @@ class Batcher:
         if waiting is not None:
             waiting.future.cancel()
         self._scheduler.leave(lane)
-        if self._closed_loop is not None:
-            self._closed_loop.came(lane)
+        self._closed_loop.came(lane)
         self._metrics.queue_depth = self._scheduler.waiting
 
     def submit(
@@ -216,8 +216,7 @@ class Batcher:
             futures.append(future)
             self._waiting[lane] = _Waiting(row, view, future)
             self._scheduler.ready(lane, kind, now, None)
-            if self._closed_loop is not None:
-                self._closed_loop.came(lane)
+            self._closed_loop.came(lane)
         self._metrics.queue_depth = self._scheduler.waiting
         self._pump_soon()
         return futures
@@ -247,7 +246,7 @@ class Batcher:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._closed_loop is not None and not self._scheduler.in_flight:
+        if self._waits_for_clients and not self._scheduler.in_flight:
             held = self._closed_loop.hold_until(self._scheduler.waiting, now)
             if held is not None:
                 self._pump_at(held, now)
@@ -283,9 +282,8 @@ class Batcher:
 
     def _warmed(self, answer: WarmedUp) -> None:
         self._scheduler.seed_latency(answer.latencies)
-        if self._closed_loop is not None:
-            for size, seconds in answer.latencies.items():
-                self._closed_loop.latency.observe(size, seconds)
+        for size, seconds in answer.latencies.items():
+            self._closed_loop.latency.observe(size, seconds)
         if self._warming is not None and not self._warming.done():
             if answer.error is not None:
                 self._warming.set_exception(answer.error)
@@ -298,8 +296,7 @@ class Batcher:
         seconds = answer.ended - answer.began
         self._scheduler.inferred(len(lanes), seconds, now)
         self._metrics.inferred(len(lanes), seconds)
-        if self._closed_loop is not None:
-            self._closed_loop.latency.observe(len(lanes), seconds)
+        self._closed_loop.latency.observe(len(lanes), seconds)
         for i, lane in enumerate(lanes):
             pace = self._paces.get(lane)
             waiting = self._waiting.pop(lane, None)
@@ -307,8 +304,7 @@ class Batcher:
                 continue
             pace.answered_at = now
             self._scheduler.leave(lane)
-            if self._closed_loop is not None:
-                self._closed_loop.answered(lane, pace.think_s, seconds, now)
+            self._closed_loop.answered(lane, pace.think_s, seconds, now)
             if not waiting.future.done():
                 waiting.future.set_result(
                     Served(

@@ -69,7 +69,8 @@ _worker_index = 0
 
 
 def set_worker(index: int) -> None:
-    """Tell which worker this process is: workers take turns over EGL devices."""
+    """Tell which worker this process is: workers take turns over EGL devices. Suites whose envs
+    render have it called first in each worker, as `prepare_worker`."""
     global _worker_index
     _worker_index = index
 

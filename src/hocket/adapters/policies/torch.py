@@ -232,12 +232,11 @@ class _Loader:
         module = _module(argument, config)
         if config.weights:
             _load_file(module, config.weights)
-        own = {name: getattr(module, name, None) for name in ("chunk_length", "action_size")}
         cameras = getattr(module, "cameras", None) if config.cameras is None else config.cameras
         return TorchPolicy(
             module,
-            chunk_length=config.chunk_length or own["chunk_length"] or 0,
-            action_size=config.action_size or own["action_size"],
+            chunk_length=config.chunk_length or getattr(module, "chunk_length", None) or 0,
+            action_size=config.action_size or getattr(module, "action_size", None),
             inputs=getattr(module, "inputs", None),
             device=config.device,
             dtype=config.dtype,

@@ -221,10 +221,7 @@ class Libero:
         self._suite, self._tasks = _find(argument)
         self._config = config
 
-    @staticmethod
-    def prepare_worker(index: int) -> None:
-        """Called first in each worker: workers take turns over the EGL devices."""
-        rendering.set_worker(index)
+    prepare_worker = staticmethod(rendering.set_worker)
 
     @staticmethod
     def require_data(argument: str) -> None:

@@ -143,10 +143,7 @@ class MetaWorld:
         self._tasks = _task_names(argument)
         self._config = config
 
-    @staticmethod
-    def prepare_worker(index: int) -> None:
-        """Called first in each worker: workers take turns over the EGL devices."""
-        rendering.set_worker(index)
+    prepare_worker = staticmethod(rendering.set_worker)
 
     def tasks(self) -> tuple[TaskInfo, ...]:
         return tuple(

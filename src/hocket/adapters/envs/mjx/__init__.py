@@ -189,10 +189,7 @@ class Mjx:
 
         return JaxRows(TASKS[task], rows)
 
-    @staticmethod
-    def prepare_worker(index: int) -> None:
-        """Called first in each worker that renders: workers take turns over the EGL devices."""
-        rendering.set_worker(index)
+    prepare_worker = staticmethod(rendering.set_worker)
 
     def make(self, task: str) -> MjxView:
         """One row to look at, for videos of what rows did."""

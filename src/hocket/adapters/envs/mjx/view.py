@@ -6,7 +6,7 @@ steps; MuJoCo only derives the poses of bodies, and simulates nothing.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import gymnasium
 import mujoco
@@ -57,9 +57,11 @@ class MjxView(gymnasium.Env[Any, Array]):
         self._show(qpos[0], np.zeros(self._model.nv), goals[0])
         return self.observe(), {}
 
-    def step(self, action: Array) -> tuple[dict[str, Array], float, bool, bool, dict[str, Any]]:
+    def step(self, action: Array) -> NoReturn:
         """Raise EnvError: rows are simulated together."""
         raise EnvError("This env shows what rows did. It is simulated as rows, many at once.")
+
+    advance = step
 
     def get_state(self) -> Array:
         return np.concatenate([self._data.qpos, self._data.qvel, self._goal])
@@ -67,11 +69,6 @@ class MjxView(gymnasium.Env[Any, Array]):
     def set_state(self, state: Array) -> None:
         at = self._model.nq
         self._show(state[:at], state[at:-3], state[-3:])
-
-    def advance(self, action: Array) -> tuple[float, bool, bool, dict[str, Any]]:
-        """Raise EnvError, as `step` does."""
-        _, reward, terminated, truncated, info = self.step(action)
-        return reward, terminated, truncated, info
 
     def close(self) -> None:
         """Free what rendering holds. Twice is safe."""

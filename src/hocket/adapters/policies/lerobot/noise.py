@@ -9,16 +9,12 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-_SHARED_SEED = 0
-
 
 class KeyedNoise(TorchFunctionMode):  # type: ignore[misc]
     """While it is entered, whatever torch draws for a batch is drawn row by row, each row from a
     generator with its own seed. What has no row for each lane comes from one seed, `shared`."""
 
-    def __init__(
-        self, seeds: Sequence[int], device: torch.device, *, shared: int = _SHARED_SEED
-    ) -> None:
+    def __init__(self, seeds: Sequence[int], device: torch.device, *, shared: int = 0) -> None:
         super().__init__()
         self._device = device
         self._rows = [torch.Generator(device).manual_seed(seed) for seed in seeds]

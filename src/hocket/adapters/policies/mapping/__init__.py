@@ -11,7 +11,6 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,14 +23,18 @@ from hocket.errors import ConfigError, SpecMismatchError, UnknownNameError
 
 _IMAGE = {"resize": [224, 224], "dtype": "uint8"}
 
-_DROID_REQUEST: Mapping[str, Any] = {
-    "observation/exterior_image_1_left": {
-        "from": "observation/exterior_image_1_left",
-        **_IMAGE,
+_DROID: Mapping[str, Any] = {
+    "request": {
+        "observation/exterior_image_1_left": {
+            "from": "observation/exterior_image_1_left",
+            **_IMAGE,
+        },
+        "observation/wrist_image_left": {"from": "observation/wrist_image_left", **_IMAGE},
+        "observation/joint_position": {"from": "observation/joint_position", "size": 7},
+        "observation/gripper_position": {"from": "observation/gripper_position", "size": 1},
     },
-    "observation/wrist_image_left": {"from": "observation/wrist_image_left", **_IMAGE},
-    "observation/joint_position": {"from": "observation/joint_position", "size": 7},
-    "observation/gripper_position": {"from": "observation/gripper_position", "size": 1},
+    "control_rate": 15,
+    "replan": 8,
 }
 
 
@@ -52,18 +55,11 @@ def _libero(rotate: int) -> Mapping[str, Any]:
 BUILTIN: Mapping[str, Mapping[str, Any]] = {
     # Joint velocities and a gripper that is open or closed, as the DROID checkpoints answer.
     "droid": {
-        "request": _DROID_REQUEST,
+        **_DROID,
         "actions": {"slice": [0, 8], "gripper": {"threshold": 0.5}, "clip": [-1.0, 1.0]},
-        "control_rate": 15,
-        "replan": 8,
     },
     # Absolute joint targets in radians: nothing to clip.
-    "droid-jointpos": {
-        "request": _DROID_REQUEST,
-        "actions": {"slice": [0, 8], "gripper": {"threshold": 0.5}},
-        "control_rate": 15,
-        "replan": 8,
-    },
+    "droid-jointpos": {**_DROID, "actions": {"slice": [0, 8], "gripper": {"threshold": 0.5}}},
     # LIBERO's checkpoints saw the simulator's images turned by 180 degrees, which is upright.
     # An env that gives them upright already needs no turn; one that gives LIBERO's raw images
     # needs `libero-raw`.
@@ -100,7 +96,6 @@ class Embodiment(Protocol):
     def actions(self, chunk: Array) -> Array: ...
 
 
-@dataclass(frozen=True, slots=True)
 class Identity:
     """Sends the env's keys as they are, and takes the server's actions as they come."""
 

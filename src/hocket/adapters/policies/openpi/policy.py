@@ -224,7 +224,12 @@ class OpenPI:
         read = partial(read_chunk, reply_key=self._config.reply_key)
         reply = client.run(client.servers.ask(frames, read=read))
         chunks = [self._mapping.actions(chunk) for chunk in reply.answers]
-        return Actions(_stack(chunks, batch.pad, reply.source), source=reply.source)
+        shapes = {chunk.shape for chunk in chunks}
+        if len(shapes) != 1:
+            raise ChunkShapeError(
+                f"{reply.source} answered rows of one batch with {sorted(shapes)}."
+            )
+        return Actions(_pad(np.stack(chunks), batch.pad), source=reply.source)
 
     def _infer_extended(self, client: _Client, batch: Batch) -> Actions:
         assert self._announcement is not None
@@ -345,13 +350,6 @@ def _endpoints(argument: str, config: OpenPIConfig) -> tuple[Endpoint, ...]:
             ) from exc
     tls = ssl.create_default_context(cafile=config.ca_file) if config.ca_file else None
     return parse_endpoints(argument, key or None, tls)
-
-
-def _stack(chunks: list[Array], pad: int, source: str) -> Array:
-    shapes = {chunk.shape for chunk in chunks}
-    if len(shapes) != 1:
-        raise ChunkShapeError(f"{source} answered rows of one batch with {sorted(shapes)}.")
-    return np.stack(chunks + [chunks[-1]] * pad)
 
 
 def _pad(values: Array, pad: int) -> Array:

@@ -104,7 +104,10 @@ def batch_request(
     head: dict[str, Any] = {
         "op": "infer",
         "id": number,
-        "rows": [_plain_row(row) for row in batch.rows],
+        "rows": [
+            [[*row.trial], row.attempt, row.chunk, row.noise_seed, row.prompt, row.session]
+            for row in batch.rows
+        ],
     }
     if shared is not None:
         return {EXTENSION: {**head, "shared": shared}}
@@ -129,18 +132,6 @@ def bind_key(request: Mapping[str, Any]) -> bytes:
 def reset_request(number: int, session: str) -> dict[str, Any]:
     """Tell a stateful policy that an attempt is over."""
     return {EXTENSION: {"op": "reset", "id": number, "session": session}}
-
-
-def _plain_row(row: Row) -> list[Any]:
-    trial = row.trial
-    return [
-        [trial.suite, trial.task, trial.seed, trial.repeat],
-        row.attempt,
-        row.chunk,
-        row.noise_seed,
-        row.prompt,
-        row.session,
-    ]
 
 
 def read_row(plain: Any) -> Row:
