@@ -81,7 +81,10 @@ class Gateway:
         elif op == "reset":
             reply = await self._servers.end(str(extension.get("session")), frame)
         else:
-            sessions = _sessions(extension)
+            try:  # the sessions that it is about, and whether each begins with it
+                sessions = {str(row[5]): row[2] == 0 for row in extension["rows"]}
+            except (KeyError, TypeError, IndexError) as exc:
+                raise WireError(f"An extended request needs rows: {exc!r}") from exc
             for session, is_first in sessions.items():
                 if is_first:
                     await self._servers.begin(session)
@@ -92,11 +95,3 @@ class Gateway:
         self._tasks.discard(task)
         if not task.cancelled() and isinstance(task.exception(), PolicyUnavailableError):
             self._metrics.errors["upstream"] += 1
-
-
-def _sessions(extension: Mapping[str, Any]) -> dict[str, bool]:
-    """The sessions that an extended request is about, and whether each begins with it."""
-    try:
-        return {str(row[5]): row[2] == 0 for row in extension["rows"]}
-    except (KeyError, TypeError, IndexError) as exc:
-        raise WireError(f"An extended request needs rows: {exc!r}") from exc

@@ -108,7 +108,10 @@ class TorchPolicy:
                 if self.spec.inputs is None or key in self.spec.inputs
             }
             if self._takes_seeds:
-                answer = self._call(tensors, noise_seeds=self._seeds(batch, size))
+                seeds = [row.noise_seed for row in batch.rows]
+                seeds += seeds[-1:] * (size - len(seeds))
+                drawn = torch.tensor(seeds, dtype=torch.int64, device=self._device)
+                answer = self._call(tensors, noise_seeds=drawn)
             else:
                 answer = self._call(tensors)
             self._check(answer, size)
@@ -159,13 +162,6 @@ class TorchPolicy:
             rows = max(size, self.spec.max_batch)
             buffer = self._buffers[key] = HostBuffer(array, rows, self._device, self._float)
         return buffer.fill(array, size)
-
-    def _seeds(self, batch: Batch, size: int) -> torch.Tensor:
-        import torch
-
-        seeds = [row.noise_seed for row in batch.rows]
-        seeds += seeds[-1:] * (size - len(seeds))
-        return torch.tensor(seeds, dtype=torch.int64, device=self._device)
 
     def _check(self, answer: Any, size: int) -> None:
         import torch

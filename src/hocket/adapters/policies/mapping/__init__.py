@@ -9,7 +9,6 @@ for one env at a time. It may also say `inputs` and `cameras` (the env's keys th
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -113,7 +112,7 @@ def open_mapping(name: str) -> Embodiment:
     if name in BUILTIN:
         return parse_mapping(name, BUILTIN[name])
     if name.endswith((".yaml", ".yml")):
-        return _from_file(Path(name))
+        return _from_file(name)
     if ":" in name:
         return _from_class(name)
     raise UnknownNameError(
@@ -146,16 +145,16 @@ def check_env(mapping: Embodiment, name: str, spec: EnvSpec) -> None:
         )
 
 
-def _from_file(path: Path) -> RuleMapping:
+def _from_file(name: str) -> RuleMapping:
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = yaml.safe_load(Path(name).read_text(encoding="utf-8"))
     except OSError as exc:
-        raise ConfigError(f"The mapping {os.fspath(path)!r} cannot be read: {exc}") from exc
+        raise ConfigError(f"The mapping {name!r} cannot be read: {exc}") from exc
     except yaml.YAMLError as exc:
-        raise ConfigError(f"The mapping {os.fspath(path)!r} is no YAML: {exc}") from exc
+        raise ConfigError(f"The mapping {name!r} is no YAML: {exc}") from exc
     if not isinstance(data, Mapping):
-        raise ConfigError(f"The mapping {os.fspath(path)!r} must be keys with values.")
-    return parse_mapping(path.name, data)
+        raise ConfigError(f"The mapping {name!r} must be keys with values.")
+    return parse_mapping(Path(name).name, data)
 
 
 def _from_class(name: str) -> Embodiment:

@@ -167,7 +167,9 @@ class Connection:
         self._expected = asyncio.get_running_loop().create_future()
         try:
             async with _within(timeout_s):
-                await self._socket.send(frame if len(frame) <= FRAGMENT else _fragments(frame))
+                view = memoryview(frame)
+                pieces = [view[i : i + FRAGMENT] for i in range(0, len(view), FRAGMENT)]
+                await self._socket.send(pieces if len(pieces) > 1 else frame)
                 return await self._expected
         except TimeoutError as exc:
             raise Dropped(f"{self.source} did not answer within {timeout_s:.1f} s") from exc
@@ -209,11 +211,6 @@ class Connection:
             self._socket.transport.abort()
             if self._expected is not None and not self._expected.done():
                 self._expected.set_exception(failure)
-
-
-def _fragments(frame: bytes) -> list[memoryview]:
-    view = memoryview(frame)
-    return [view[start : start + FRAGMENT] for start in range(0, len(view), FRAGMENT)]
 
 
 async def _dial(endpoint: Endpoint) -> ClientConnection:
