@@ -17,7 +17,7 @@ import torch
 from metaworld.policies import ENV_POLICY_MAP
 
 import hocket
-from hocket.adapters.envs.metaworld.suite import MetaWorld
+from hocket.adapters.envs.metaworld import MetaWorld
 from hocket.core.data import ArraySpec
 from hocket.train.config import TrainConfig
 from hocket.train.learner import checkpoint

@@ -28,8 +28,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from hocket.adapters.envs.metaworld.suite import MetaWorld
-from hocket.adapters.envs.metaworld.tasks import MT10
+from hocket.adapters.envs.metaworld import MT10, MetaWorld
 from hocket.adapters.policies.reference import (
     ACTION_SIZE,
     CHUNK_LENGTH,

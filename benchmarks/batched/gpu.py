@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from engine import Rolled, roll
-from hocket.adapters.envs.mjx.tasks import TASKS
+from hocket.adapters.envs.mjx import TASKS
 from hocket.core.contracts.batched import RowSteps
 from hocket.core.data import Actions, Array, Batch, TaskInfo
 from sleeper import SleepingPolicy

@@ -24,7 +24,7 @@ import gymnasium
 import numpy as np
 
 import hocket
-from hocket.adapters.envs.metaworld.suite import MetaWorld
+from hocket.adapters.envs.metaworld import MetaWorld
 from hocket.adapters.policies.reference import Reference
 from hocket.core.data import Array, Batch, Row, Trial, noise_seed
 

@@ -37,7 +37,7 @@ class LeRobotsView(gymnasium.Env[Any, Any]):
     metadata = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012
 
     def __init__(self, task: str, steps: int) -> None:
-        from hocket.adapters.envs.libero.suite import Libero
+        from hocket.adapters.envs.libero import Libero
 
         suite = Libero(task, Libero.Config(size=SIZE))
         self._env = suite.make(task)

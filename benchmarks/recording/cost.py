@@ -99,7 +99,7 @@ class Still:
 
 def measure_encoding(render: str, repeats: int, frames: int) -> dict[str, float]:
     """Share of rendering that encoding adds, of one camera of MetaWorld's."""
-    from hocket.adapters.envs.metaworld.suite import MetaWorld
+    from hocket.adapters.envs.metaworld import MetaWorld
 
     suite = MetaWorld("push", MetaWorld.Config(size=SIZE, render=render))  # type: ignore[arg-type]
     states = kept_states()[:frames]

@@ -23,7 +23,7 @@ import torch
 import tyro
 
 import hocket
-from hocket.adapters.envs.metaworld.suite import MetaWorld
+from hocket.adapters.envs.metaworld import MetaWorld
 from hocket.core.data import ArraySpec, Batch, Row, Trial, noise_seed
 from hocket.train.collect.policy import CollectingPolicy, Holding
 from hocket.train.learner.weights import WeightBlock

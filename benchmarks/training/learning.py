@@ -25,7 +25,7 @@ import torch
 import tyro
 
 import hocket
-from hocket.adapters.envs.metaworld.suite import MetaWorld
+from hocket.adapters.envs.metaworld import MetaWorld
 from hocket.adapters.policies.reference import (
     CHUNK_LENGTH,
     STATE_KEY,

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from hocket.adapters.policies.mapping import BUILTIN, check_env, open_mapping
-from hocket.adapters.policies.mapping.images import resize, resize_with_pad
-from hocket.adapters.policies.mapping.rules import parse_mapping
+from hocket.adapters.policies.mapping.rules import parse_mapping, resize, resize_with_pad
 from hocket.core.data import ActionSpec, ArraySpec, EnvSpec, TaskInfo
 from hocket.errors import (
     ChunkShapeError,

@@ -14,7 +14,8 @@ def seconds(batch: int) -> float:
 
 def learned(max_batch: int = 64) -> ClosedLoop:
     loop = ClosedLoop(max_batch)
-    loop.learn({size: seconds(size) for size in (1, 2, 4, 8, 16, 32, 64)})
+    for size in (1, 2, 4, 8, 16, 32, 64):
+        loop.latency.observe(size, seconds(size))
     return loop
 
 
@@ -60,7 +61,8 @@ def test_full_batch_waits_for_nobody() -> None:
 
 def test_waiting_that_costs_more_than_a_second_batch_is_not_done() -> None:
     loop = ClosedLoop(64)
-    loop.learn({1: 0.010, 2: 0.020, 4: 0.040})  # no gain from batches at all
+    for size in (1, 2, 4):
+        loop.latency.observe(size, 0.010 * size)  # no gain from batches at all
     loop.answered(0, 0.002, 0.010, now=1.0)
     assert loop.hold_until(1, now=1.0) is None
 

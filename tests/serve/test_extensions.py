@@ -388,4 +388,4 @@ def test_only_sealed_memory_of_ours_is_mapped(tmp_path: Any) -> None:
                 reader.read(description)
     for number in (unsealed, stranger):
         os.close(number)
-    written.abandon()
+    written.close()

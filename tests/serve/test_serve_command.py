@@ -23,7 +23,7 @@ from websockets.sync.client import connect
 import hocket
 from hocket.adapters.policies.openpi.msgpack_numpy import pack, unpack
 from hocket.errors import ConfigError, UsageError
-from hocket.serve.access import NO_KEYS, Keys, check_exposure, load_keys, load_tls
+from hocket.serve.server import NO_KEYS, Keys, check_exposure, load_keys, load_tls
 from support.processes import DEADLINE_S as WAIT_S
 from support.processes import wait_until
 from support.stock_openpi import StockServer

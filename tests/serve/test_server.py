@@ -18,8 +18,8 @@ from websockets.sync.client import ClientConnection, connect
 from hocket.adapters.policies.openpi.msgpack_numpy import pack, unpack
 from hocket.core import plugins
 from hocket.core.data import Actions, ArraySpec, Batch, PolicySpec, Row
-from hocket.serve.access import Keys
 from hocket.serve.metrics import Metrics
+from hocket.serve.server import Keys
 from support.running_server import WAIT_S, Running, ServePolicy
 
 

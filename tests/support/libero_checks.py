@@ -11,7 +11,7 @@ import tempfile
 
 import numpy as np
 
-from hocket.adapters.envs.libero.suite import Libero
+from hocket.adapters.envs.libero import Libero
 from hocket.testing import check_env
 
 GOAL = "open_the_middle_drawer_of_the_cabinet"

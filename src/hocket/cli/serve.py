@@ -73,9 +73,14 @@ def run(arguments: Sequence[str]) -> int:
     parsed = parse_with_policy(Serve, arguments, verb="serve")
     flags = parsed.flags
     from hocket import cli
-    from hocket.serve.access import check_exposure, load_keys, load_tls
     from hocket.serve.metrics import Metrics
-    from hocket.serve.server import Listening, serve_until_signal
+    from hocket.serve.server import (
+        Listening,
+        check_exposure,
+        load_keys,
+        load_tls,
+        serve_until_signal,
+    )
 
     logging.basicConfig(format="hocket: %(message)s", level=logging.INFO)
     keys = load_keys(flags.key_file)

@@ -43,14 +43,12 @@ class Builtin:
 BUILTIN: Mapping[Kind, Mapping[str, Builtin]] = {
     "envs": {
         "metaworld": Builtin(
-            "hocket.adapters.envs.metaworld.suite:MetaWorld", "metaworld", ("metaworld",)
+            "hocket.adapters.envs.metaworld:MetaWorld", "metaworld", ("metaworld",)
         ),
-        "libero": Builtin(
-            "hocket.adapters.envs.libero.suite:Libero", "libero", ("libero", "robosuite")
-        ),
+        "libero": Builtin("hocket.adapters.envs.libero:Libero", "libero", ("libero", "robosuite")),
         "gym": Builtin("hocket.adapters.envs.gym:Gym"),
         "toy": Builtin("hocket.testing:ToySuite"),
-        "mjx": Builtin("hocket.adapters.envs.mjx.suite:Mjx", "mjx", ("mujoco",)),
+        "mjx": Builtin("hocket.adapters.envs.mjx:Mjx", "mjx", ("mujoco",)),
         "isaaclab": Builtin("hocket.adapters.envs.isaaclab:IsaacLab"),
         "maniskill": Builtin("hocket.adapters.envs.maniskill:ManiSkill"),
         "vector": Builtin("hocket.adapters.envs.vector:Vector"),
@@ -62,9 +60,7 @@ BUILTIN: Mapping[Kind, Mapping[str, Builtin]] = {
             "hocket.adapters.policies.reference:MetaWorldExpert", "metaworld", ("metaworld",)
         ),
         "torch": Builtin("hocket.adapters.policies.torch:load", "torch", ("torch",)),
-        "lerobot": Builtin(
-            "hocket.adapters.policies.lerobot.policy:load_policy", "lerobot", ("lerobot",)
-        ),
+        "lerobot": Builtin("hocket.adapters.policies.lerobot:load_policy", "lerobot", ("lerobot",)),
         "openpi": Builtin("hocket.adapters.policies.openpi.policy:OpenPI"),
         "sidecar": Builtin("hocket.adapters.policies.sidecar:Sidecar"),
         "gr00t": Builtin("hocket.adapters.policies.gr00t:Gr00t", "gr00t", ("zmq",)),

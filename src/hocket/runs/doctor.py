@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from hocket.adapters.envs.gl import backends
+from hocket.adapters.envs import rendering
 from hocket.core import machine, plugins
 from hocket.workers.shm import create_block
 
@@ -79,8 +79,8 @@ def machine_findings() -> list[Finding]:
 def rendering_findings() -> list[Finding]:
     """Each rendering backend with its devices, and how long a small frame (224 px) takes there."""
     found: list[Finding] = []
-    for backend in backends.BACKENDS:
-        result = backends.probe(backend)
+    for backend in rendering.BACKENDS:
+        result = rendering.probe(backend)
         if not result.devices:
             lines = result.reason.strip().splitlines() or ["it does not work"]
             found.append(
@@ -89,7 +89,7 @@ def rendering_findings() -> list[Finding]:
                     name=backend,
                     state="missing",
                     detail=lines[-1],
-                    advice=backends.APT_COMMAND,
+                    advice=rendering.APT_COMMAND,
                 )
             )
         for device in result.devices:
@@ -154,7 +154,7 @@ def registry() -> dict[str, Sequence[str]]:
     return {kind: plugins.names(kind) for kind in plugins.BUILTIN}
 
 
-def _frame_ms(device: backends.Device) -> str:
+def _frame_ms(device: rendering.Device) -> str:
     """How long a frame takes, measured in a process of its own: one can use one GL backend only."""
     if importlib.util.find_spec("mujoco") is None:
         return "not timed without mujoco"

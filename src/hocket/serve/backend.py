@@ -22,7 +22,6 @@ from hocket.adapters.policies.openpi.protocol import (
     read_arrays,
     read_observation,
     read_row,
-    source_names,
 )
 from hocket.adapters.policies.openpi.shared import SharedReader, this_machine
 from hocket.core.contracts.policy import Binds, Policy, Sessions
@@ -138,7 +137,6 @@ class PolicyBackend:
         return {**self._options.metadata, EXTENSION: announce(announcement)}
 
     async def answer(self, caller: Caller, frame: bytes) -> bytes:
-        """The reply to one frame."""
         began = time.perf_counter()
         request = unpack(frame)
         if not isinstance(request, Mapping):
@@ -158,13 +156,10 @@ class PolicyBackend:
             self._batcher.end_session(session)
 
     async def close(self) -> None:
-        """End the policy."""
         if self._warming is not None:
             self._warming.cancel()
         self._batcher.close()
         self._policy.close()
-
-    # -- Requests --------------------------------------------------------------------------------
 
     async def _answer_stock(
         self, caller: Caller, request: Mapping[str, Any], began: float
@@ -241,7 +236,7 @@ class PolicyBackend:
         self._metrics.answered(len(rows), time.perf_counter() - began)
         extras = {k: np.stack([chunk.extras[k] for chunk in chunks]) for k in chunks[0].extras}
         head["version"] = min(chunk.version for chunk in chunks)
-        head["source"] = source_names([chunk.source for chunk in chunks])
+        head["source"] = ",".join(sorted({one.source for one in chunks if one.source})) or None
         return {
             "actions": np.stack([chunk.actions for chunk in chunks]),
             "extras": extras,
@@ -320,7 +315,8 @@ class PolicyBackend:
                     f"The observation lacks {key!r}; it has: "
                     f"{', '.join(sorted(found)) or 'nothing'}."
                 )
-            if not _fits(value.shape, wanted.shape):
+            sizes = zip(value.shape, wanted.shape, strict=False)
+            if value.ndim != len(wanted.shape) or any(w not in (-1, n) for n, w in sizes):
                 raise ObservationError(
                     f"{key!r} has shape {value.shape}; the policy takes {wanted.shape}."
                 )
@@ -330,12 +326,6 @@ class PolicyBackend:
                 )
             fitted[key] = value.astype(wanted.dtype, copy=False)
         return fitted
-
-
-def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
-    return len(shape) == len(wanted) and all(
-        w in (-1, n) for n, w in zip(shape, wanted, strict=True)
-    )
 
 
 def _example(spec: PolicySpec) -> Observation | None:

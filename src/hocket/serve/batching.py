@@ -66,18 +66,10 @@ class ClosedLoop:
 
     def __init__(self, max_batch: int) -> None:
         self._max_batch = max_batch
-        self._latency = Latency()
+        self.latency = Latency()
+        """What batches cost, in seconds by size."""
         self._due: dict[int, float] = {}
         """Lanes that should come back, and when each is given up."""
-
-    def learn(self, latencies: dict[int, float]) -> None:
-        """Note what batches of some sizes cost at warm-up, in seconds by size."""
-        for size, seconds in latencies.items():
-            self._latency.observe(size, seconds)
-
-    def inferred(self, size: int, seconds: float) -> None:
-        """Note what a batch cost."""
-        self._latency.observe(size, seconds)
 
     def answered(self, lane: int, think_s: float | None, infer_s: float, now: float) -> None:
         """A lane got its answer; last time it took `think_s` to come back."""
@@ -97,7 +89,7 @@ class ClosedLoop:
         if coming <= 0:
             return None
         until = max(self._due.values())
-        predict = self._latency.predict
+        predict = self.latency.predict
         together_s = until - now + predict(ready + coming)
         return until if together_s < predict(ready) + predict(coming) else None
 
@@ -129,7 +121,8 @@ class Batcher:
                 cores=NO_CONTENTION, max_batch=spec.max_batch, concurrency=spec.concurrency
             )
         )
-        self._closed_loop = ClosedLoop(spec.max_batch) if spec.concurrency == 1 else None
+        self._closed_loop = ClosedLoop(spec.max_batch)
+        self._waits_for_clients = spec.concurrency == 1
         self._inference = Inference([policy], [name])
         self._metrics = metrics
         metrics.concurrency = spec.concurrency
@@ -193,9 +186,8 @@ class Batcher:
         if waiting is not None:
             waiting.future.cancel()
         self._scheduler.leave(lane)
-        if self._closed_loop is not None:
-            self._closed_loop.came(lane)
-        self._count()
+        self._closed_loop.came(lane)
+        self._metrics.queue_depth = self._scheduler.waiting
 
     def submit(
         self, lanes: Sequence[int], rows: Sequence[Row], views: Sequence[Observation]
@@ -208,7 +200,12 @@ class Batcher:
                 f"{self._max_queue}. Try again later, or use fewer clients."
             )
         kind = signature(views[0])
-        self._admit(kind)
+        if kind not in self._signatures and len(self._signatures) >= MAX_SIGNATURES:
+            raise ObservationError(
+                f"This server has met {MAX_SIGNATURES} kinds of observation (keys, shapes and "
+                f"dtypes) and takes no more. Send observations of one kind."
+            )
+        self._signatures.add(kind)
         now = time.perf_counter()
         futures = []
         for lane, row, view in zip(lanes, rows, views, strict=True):
@@ -219,14 +216,12 @@ class Batcher:
             futures.append(future)
             self._waiting[lane] = _Waiting(row, view, future)
             self._scheduler.ready(lane, kind, now, None)
-            if self._closed_loop is not None:
-                self._closed_loop.came(lane)
-        self._count()
+            self._closed_loop.came(lane)
+        self._metrics.queue_depth = self._scheduler.waiting
         self._pump_soon()
         return futures
 
     def end_session(self, session: str) -> None:
-        """Tell a policy that keeps state that an attempt is over."""
         self._inference.end_session(session)
 
     def close(self) -> None:
@@ -238,8 +233,6 @@ class Batcher:
                 waiting.future.set_exception(PolicyUnavailableError("The server is closing."))
         self._waiting.clear()
         self._inference.close()
-
-    # -- Turning ---------------------------------------------------------------------------------
 
     def _pump_soon(self) -> None:
         # Requests that came in the same turn of the loop are seen together.
@@ -253,7 +246,7 @@ class Batcher:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._closed_loop is not None and not self._scheduler.in_flight:
+        if self._waits_for_clients and not self._scheduler.in_flight:
             held = self._closed_loop.hold_until(self._scheduler.waiting, now)
             if held is not None:
                 self._pump_at(held, now)
@@ -289,8 +282,8 @@ class Batcher:
 
     def _warmed(self, answer: WarmedUp) -> None:
         self._scheduler.seed_latency(answer.latencies)
-        if self._closed_loop is not None:
-            self._closed_loop.learn(answer.latencies)
+        for size, seconds in answer.latencies.items():
+            self._closed_loop.latency.observe(size, seconds)
         if self._warming is not None and not self._warming.done():
             if answer.error is not None:
                 self._warming.set_exception(answer.error)
@@ -303,8 +296,7 @@ class Batcher:
         seconds = answer.ended - answer.began
         self._scheduler.inferred(len(lanes), seconds, now)
         self._metrics.inferred(len(lanes), seconds)
-        if self._closed_loop is not None:
-            self._closed_loop.inferred(len(lanes), seconds)
+        self._closed_loop.latency.observe(len(lanes), seconds)
         for i, lane in enumerate(lanes):
             pace = self._paces.get(lane)
             waiting = self._waiting.pop(lane, None)
@@ -312,8 +304,7 @@ class Batcher:
                 continue
             pace.answered_at = now
             self._scheduler.leave(lane)
-            if self._closed_loop is not None:
-                self._closed_loop.answered(lane, pace.think_s, seconds, now)
+            self._closed_loop.answered(lane, pace.think_s, seconds, now)
             if not waiting.future.done():
                 waiting.future.set_result(
                     Served(
@@ -323,17 +314,4 @@ class Batcher:
                         infer_s=seconds,
                     )
                 )
-        self._count()
-
-    def _admit(self, kind: Signature) -> None:
-        if kind in self._signatures:
-            return
-        if len(self._signatures) >= MAX_SIGNATURES:
-            raise ObservationError(
-                f"This server has met {MAX_SIGNATURES} kinds of observation (keys, shapes and "
-                f"dtypes) and takes no more. Send observations of one kind."
-            )
-        self._signatures.add(kind)
-
-    def _count(self) -> None:
         self._metrics.queue_depth = self._scheduler.waiting

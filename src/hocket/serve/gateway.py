@@ -47,7 +47,6 @@ class Gateway:
         return {**metadata, EXTENSION: {**extension, "spec": spec}}
 
     async def answer(self, caller: Caller, frame: bytes) -> bytes:
-        """The reply of whichever server answers."""
         if self._servers.load >= self._max_queue:
             raise Overloaded(f"{self._servers.load} requests wait already. Try again later.")
         request = unpack(frame)
@@ -67,7 +66,6 @@ class Gateway:
         """Sessions outlive connections: their owner ends them."""
 
     async def close(self) -> None:
-        """Close all connections."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -75,30 +73,25 @@ class Gateway:
 
     async def _ask(self, frame: bytes, request: Mapping[str, Any]) -> bytes:
         extension = request.get(EXTENSION)
-        if not isinstance(extension, Mapping):
-            return (await self._servers.ask([frame])).frames[0]
-        if extension.get("op") == "bind":
-            replies = await self._servers.tell_all(bind_key(request), frame)
-            return replies[0].frames[0]
-        if not self._is_stateful:
-            return (await self._servers.ask([frame])).frames[0]
-        if extension.get("op") == "reset":
-            return (await self._servers.end(str(extension.get("session")), frame)).frames[0]
-        sessions = _sessions(extension)
-        for session, is_first in sessions.items():
-            if is_first:
-                await self._servers.begin(session)
-        return (await self._servers.ask([frame], list(sessions))).frames[0]
+        op = extension.get("op") if isinstance(extension, Mapping) else None
+        if op == "bind":
+            reply, *_ = await self._servers.tell_all(bind_key(request), frame)
+        elif not isinstance(extension, Mapping) or not self._is_stateful:
+            reply = await self._servers.ask([frame])
+        elif op == "reset":
+            reply = await self._servers.end(str(extension.get("session")), frame)
+        else:
+            try:  # the sessions that it is about, and whether each begins with it
+                sessions = {str(row[5]): row[2] == 0 for row in extension["rows"]}
+            except (KeyError, TypeError, IndexError) as exc:
+                raise WireError(f"An extended request needs rows: {exc!r}") from exc
+            for session, is_first in sessions.items():
+                if is_first:
+                    await self._servers.begin(session)
+            reply = await self._servers.ask([frame], list(sessions))
+        return reply.frames[0]
 
     def _forget(self, task: asyncio.Future[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and isinstance(task.exception(), PolicyUnavailableError):
             self._metrics.errors["upstream"] += 1
-
-
-def _sessions(extension: Mapping[str, Any]) -> dict[str, bool]:
-    """The sessions that an extended request is about, and whether each begins with it."""
-    try:
-        return {str(row[5]): row[2] == 0 for row in extension["rows"]}
-    except (KeyError, TypeError, IndexError) as exc:
-        raise WireError(f"An extended request needs rows: {exc!r}") from exc

@@ -38,14 +38,8 @@ class Metrics:
         self._latencies.append(seconds)
 
     def inferred(self, size: int, seconds: float) -> None:
-        """Count a batch that was inferred."""
         self._batches[size] += 1
         self.busy_s += seconds
-
-    @property
-    def batches(self) -> int:
-        """Batches so far."""
-        return sum(self._batches.values())
 
     def text(self) -> str:
         """All of it, in Prometheus' text format."""
@@ -67,7 +61,14 @@ class Metrics:
         busy = self.busy_s / (up_s * self.concurrency) if up_s else 0.0
         yield from _one("busy_ratio", "gauge", "Share of the time that the policy worked.", busy)
         yield from _one("busy_seconds_total", "counter", "Seconds of inference.", self.busy_s)
-        yield from self._batch_lines()
+        yield "# HELP hocket_batch_size Observations in a batch."
+        yield "# TYPE hocket_batch_size histogram"
+        for limit in BATCH_BUCKETS:
+            count = sum(n for size, n in self._batches.items() if size <= limit)
+            yield f'hocket_batch_size_bucket{{le="{limit}"}} {count}'
+        yield f'hocket_batch_size_bucket{{le="+Inf"}} {self._batches.total()}'
+        yield f"hocket_batch_size_sum {sum(size * n for size, n in self._batches.items())}"
+        yield f"hocket_batch_size_count {self._batches.total()}"
         yield "# HELP hocket_request_seconds From request to reply, over the latest requests."
         yield "# TYPE hocket_request_seconds summary"
         ordered = sorted(self._latencies)
@@ -76,16 +77,6 @@ class Metrics:
             yield f'hocket_request_seconds{{quantile="{share}"}} {value:.6f}'
         yield f"hocket_request_seconds_sum {self.latency_sum_s:.6f}"
         yield f"hocket_request_seconds_count {self.requests}"
-
-    def _batch_lines(self) -> Iterator[str]:
-        yield "# HELP hocket_batch_size Observations in a batch."
-        yield "# TYPE hocket_batch_size histogram"
-        for limit in BATCH_BUCKETS:
-            count = sum(n for size, n in self._batches.items() if size <= limit)
-            yield f'hocket_batch_size_bucket{{le="{limit}"}} {count}'
-        yield f'hocket_batch_size_bucket{{le="+Inf"}} {self.batches}'
-        yield f"hocket_batch_size_sum {sum(size * n for size, n in self._batches.items())}"
-        yield f"hocket_batch_size_count {self.batches}"
 
 
 def _escaped(text: str) -> str:

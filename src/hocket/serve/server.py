@@ -1,4 +1,4 @@
-"""The server: connections, health, metrics, refusals, and an end that loses nothing.
+"""The server: who may connect, connections, health, metrics, and an end that loses nothing.
 
 Stock protocol: metadata first, then one reply per request, in order; a client's own bad request
 gets a text frame and close code 1011. Requests are read one at a time from each connection, so what
@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+import hmac
+import ipaddress
 import itertools
 import logging
+import os
 import signal
 import ssl
 import traceback
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 from websockets.asyncio.server import Server, ServerConnection, serve, unix_serve
@@ -24,14 +29,14 @@ from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
+from hocket.adapters.policies.openpi.connection import API_KEY_VARIABLE
 from hocket.adapters.policies.openpi.msgpack_numpy import pack
 from hocket.adapters.policies.openpi.protocol import (
     CLOSE_INTERNAL_ERROR,
     CLOSE_TRY_AGAIN,
     ERROR_REASON,
 )
-from hocket.errors import HocketError, PolicyUnavailableError
-from hocket.serve.access import NO_KEYS, Keys
+from hocket.errors import ConfigError, HocketError, PolicyUnavailableError, UsageError
 from hocket.serve.backend import Backend, Caller
 from hocket.serve.batching import Overloaded
 from hocket.serve.metrics import Metrics
@@ -41,9 +46,37 @@ PING_TIMEOUT_S = 120.0
 """Seconds after which a client that answered no ping is given up. A client that simulates with its
 interpreter locked may answer late. Chosen by hand; no benchmark row."""
 GOING_AWAY = 1001
+SCHEME = "Api-Key "
 _LOG = logging.getLogger("hocket.serve")
 _LOG_OF_FRAMES = logging.getLogger("hocket.serve.frames")
 _LOG_OF_FRAMES.setLevel(logging.CRITICAL)  # what strangers send is no event of ours
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Accepted keys, by digest: comparing digests of one length takes the same time for all."""
+
+    digests: tuple[bytes, ...]
+
+    @classmethod
+    def of(cls, keys: Sequence[str]) -> Keys:
+        return cls(tuple(hashlib.sha256(key.encode()).digest() for key in keys))
+
+    def __bool__(self) -> bool:
+        return bool(self.digests)
+
+    def accept(self, header: str | None) -> bool:
+        """Whether an Authorization header carries one of the keys; any does where there is none."""
+        if not self.digests:
+            return True
+        if header is None or not header.startswith(SCHEME):
+            return False
+        given = hashlib.sha256(header[len(SCHEME) :].strip().encode()).digest()
+        matches = [hmac.compare_digest(given, known) for known in self.digests]
+        return any(matches)
+
+
+NO_KEYS = Keys(())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +112,6 @@ class PolicyServer:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
         assert self._server is not None
         found: int = next(iter(self._server.sockets)).getsockname()[1]
         return found
@@ -87,7 +119,20 @@ class PolicyServer:
     async def start(self) -> None:
         """Get the backend ready, then listen."""
         self._metadata = pack(await self._backend.start())
-        listening, settings = self._listening, self._settings()
+        listening = self._listening
+        settings: dict[str, Any] = {
+            "ssl": listening.tls,
+            "compression": None,
+            "max_size": listening.max_message_bytes,
+            "max_queue": 8,
+            "process_request": self._check,
+            # Browsers name an origin; a page must not reach a server on its reader's machine.
+            "origins": [None],
+            "ping_interval": PING_INTERVAL_S,
+            "ping_timeout": PING_TIMEOUT_S,
+            "close_timeout": 2.0,
+            "logger": _LOG_OF_FRAMES,
+        }
         if listening.unix_path is not None:
             self._server = await unix_serve(self._serve, listening.unix_path, **settings)
         else:
@@ -98,33 +143,19 @@ class PolicyServer:
         assert self._server is not None
         self._is_draining = True
         self._server.close(close_connections=False)
-        for connection, is_busy in list(self._connections.items()):
-            if not is_busy:
-                _spawn(connection.close(GOING_AWAY, "The server is closing."))
+        closing = [
+            asyncio.ensure_future(connection.close(GOING_AWAY, "The server is closing."))
+            for connection, is_busy in self._connections.items()
+            if not is_busy
+        ]
         deadline = asyncio.get_running_loop().time() + self._listening.drain_s
         while self._connections and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.01)
         for connection in list(self._connections):
             connection.transport.abort()
         await self._server.wait_closed()
+        await asyncio.gather(*closing, return_exceptions=True)
         await self._backend.close()
-
-    def _settings(self) -> dict[str, Any]:
-        return {
-            "ssl": self._listening.tls,
-            "compression": None,
-            "max_size": self._listening.max_message_bytes,
-            "max_queue": 8,
-            "process_request": self._check,
-            # Browsers name an origin; a page must not reach a server on its reader's machine.
-            "origins": [None],
-            "ping_interval": PING_INTERVAL_S,
-            "ping_timeout": PING_TIMEOUT_S,
-            "close_timeout": 2.0,
-            "logger": _LOG_OF_FRAMES,
-        }
-
-    # -- Plain HTTP ------------------------------------------------------------------------------
 
     def _check(self, connection: ServerConnection, request: Request) -> Response | None:
         path = request.path.partition("?")[0]
@@ -155,8 +186,6 @@ class PolicyServer:
                 f"{len(self._connections)} clients are connected, which is this server's limit.\n",
             )
         return None
-
-    # -- One connection --------------------------------------------------------------------------
 
     async def _serve(self, connection: ServerConnection) -> None:
         caller = Caller(f"connection-{next(self._numbers)}")
@@ -225,16 +254,6 @@ async def _refuse(connection: ServerConnection, exc: Exception) -> None:
         await connection.close(CLOSE_INTERNAL_ERROR, ERROR_REASON)
 
 
-_TASKS: set[asyncio.Future[Any]] = set()
-
-
-def _spawn(work: Any) -> None:
-    # The loop holds tasks weakly; this set keeps them until they are done.
-    task = asyncio.ensure_future(work)
-    _TASKS.add(task)
-    task.add_done_callback(_TASKS.discard)
-
-
 @contextlib.asynccontextmanager
 async def serving(
     backend: Backend, listening: Listening, metrics: Metrics
@@ -262,3 +281,52 @@ async def serve_until_signal(
     async with serving(backend, listening, metrics) as server:
         on_ready(server)
         await stop.wait()
+
+
+def load_keys(file: str | None) -> Keys:
+    """Keys from a file, one a line, or else from the environment."""
+    if file is None:
+        key = os.environ.get(API_KEY_VARIABLE, "").strip()
+        return Keys.of([key] if key else [])
+    try:
+        lines = Path(file).read_text(encoding="utf-8").splitlines()
+    except OSError as exc:
+        raise ConfigError(f"The key file {file!r} cannot be read: {exc}") from exc
+    keys = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+    if not keys:
+        raise ConfigError(f"The key file {file!r} holds no key. Write one on each line.")
+    return Keys.of(keys)
+
+
+def check_exposure(host: str, keys: Keys, *, insecure: bool) -> None:
+    """Nothing without a key listens beyond loopback, unless the user insists."""
+    if keys or insecure or is_loopback(host):
+        return
+    raise UsageError(
+        f"{host} can be reached from other machines. Give a --key-file (or {API_KEY_VARIABLE}), or "
+        f"say --insecure to serve anyone who can connect."
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host means this machine alone."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def load_tls(certificate: str | None, key: str | None) -> ssl.SSLContext | None:
+    """TLS from certificate files; None without them."""
+    if certificate is None:
+        if key is not None:
+            raise ConfigError("A TLS key needs its certificate: --tls-cert.")
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as exc:
+        raise ConfigError(f"The certificate {certificate!r} cannot be used: {exc}") from exc
+    return context

@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 
 import hocket
+from hocket.adapters.envs.libero import STEP_LIMITS, SUITES, Libero, language
 from hocket.adapters.envs.libero.data import find_data, read_pruned_init
 from hocket.adapters.envs.libero.sampling import SamplingClock
-from hocket.adapters.envs.libero.suite import Libero
-from hocket.adapters.envs.libero.tasks import STEP_LIMITS, SUITES, language
 from hocket.errors import ConfigError, MissingExtraError, UnknownNameError
 from hocket.records.states import load_states
 from support.libero_venv import DATA, NEEDS_LIBERO, PYTHON, ROOT
@@ -57,7 +56,7 @@ def as_torch_writes(path: Path, value: object) -> Path:
 
 def test_importing_the_suite_loads_no_simulator():
     code = (
-        "import sys; from hocket.adapters.envs.libero.suite import Libero;"
+        "import sys; from hocket.adapters.envs.libero import Libero;"
         "Libero('10', Libero.Config()).tasks();"
         "sys.exit(any(m in sys.modules for m in ('mujoco', 'libero', 'robosuite', 'OpenGL')))"
     )

@@ -8,8 +8,14 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
-from hocket.adapters.envs.metaworld.suite import CONTROL_RATE, MetaWorld
-from hocket.adapters.envs.metaworld.tasks import CAMERAS, MT10, PROMPTS, UPSIDE_DOWN
+from hocket.adapters.envs.metaworld import (
+    CAMERAS,
+    CONTROL_RATE,
+    MT10,
+    PROMPTS,
+    UPSIDE_DOWN,
+    MetaWorld,
+)
 from hocket.core.contracts.env import DeferredObservation, SelectsCameras, Snapshot
 from hocket.errors import ConfigError, EnvError, ObservationError, UnknownNameError
 
@@ -48,7 +54,7 @@ def play(env, moves):
 
 def test_importing_the_suite_loads_no_simulator():
     code = (
-        "import sys; from hocket.adapters.envs.metaworld.suite import MetaWorld;"
+        "import sys; from hocket.adapters.envs.metaworld import MetaWorld;"
         "MetaWorld('mt50', MetaWorld.Config()).tasks();"
         "sys.exit(any(m in sys.modules for m in ('mujoco', 'metaworld', 'OpenGL')))"
     )
@@ -332,8 +338,8 @@ def test_a_full_image_is_the_one_that_metaworld_renders():
 import sys
 from importlib.util import find_spec
 import numpy as np
-from hocket.adapters.envs.gl import backends as rendering
-from hocket.adapters.envs.metaworld.suite import MetaWorld
+from hocket.adapters.envs import rendering
+from hocket.adapters.envs.metaworld import MetaWorld
 
 env = MetaWorld("push", MetaWorld.Config(size=96)).make("push-v3")
 env.reset(seed=0)

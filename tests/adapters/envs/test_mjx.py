@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hocket
-from hocket.adapters.envs.mjx.suite import Mjx, MjxConfig
-from hocket.adapters.envs.mjx.tasks import TASKS, uniform
-from hocket.adapters.envs.mjx.threads import KEY, ThreadedRows
+from hocket.adapters.envs.mjx import STATE_KEY, TASKS, Mjx, MjxConfig, uniform
+from hocket.adapters.envs.mjx.threads import ThreadedRows
 from hocket.core.data import Array
 from hocket.errors import EnvError, UnknownNameError
 
@@ -139,7 +138,7 @@ def test_the_reference_succeeds_and_trials_are_the_same_one_by_one() -> None:
 def test_the_reference_answers_a_row_the_same_in_any_batch(sim: ThreadedRows) -> None:
     from hocket.adapters.policies.reference_mjx import push, reach
 
-    state = sim.observe(EVERYONE)[KEY].astype(np.float64)
+    state = sim.observe(EVERYONE)[STATE_KEY].astype(np.float64)
     plan = reach if state.shape[1] == 12 else push
     together = plan(state, 8)
     for row in range(6):
@@ -152,20 +151,20 @@ def test_a_view_shows_what_a_row_kept_of_itself(name: str) -> None:
     rows.reset(EVERYONE, [name] * 6, list(range(6)))
     view = Mjx(name, MjxConfig()).make(name)
     first, _ = view.reset(seed=4)
-    assert (first[KEY] == rows.observe(np.array([4]))[KEY][0]).all()
+    assert (first[STATE_KEY] == rows.observe(np.array([4]))[STATE_KEY][0]).all()
     for turn in range(10):
         rows.step(waves(turn), np.ones(6, np.bool_))
     state = rows.get_rows(np.array([4]))[0]
     view.set_state(state)
     assert (view.get_state() == state).all()
-    assert (view.observe()[KEY] == rows.observe(np.array([4]))[KEY][0]).all()
+    assert (view.observe()[STATE_KEY] == rows.observe(np.array([4]))[STATE_KEY][0]).all()
     rows.close()
     view.close()
 
 
 def test_a_view_is_an_image_only_where_a_camera_is_asked_for() -> None:
     view = Mjx("reach", MjxConfig()).make("reach")
-    assert sorted(view.reset(seed=0)[0]) == [KEY]
+    assert sorted(view.reset(seed=0)[0]) == [STATE_KEY]
     view.use_cameras(view.camera_keys)
     near = view.reset(seed=0)[0]["observation/image"]
     far = view.reset(seed=1)[0]["observation/image"]

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import hocket
-from hocket.adapters.envs.mjx.tasks import TASKS
-from hocket.adapters.envs.mjx.threads import KEY, ThreadedRows
+from hocket.adapters.envs.mjx import STATE_KEY, TASKS
+from hocket.adapters.envs.mjx.threads import ThreadedRows
 from hocket.core.data import Array
 
 pytestmark = pytest.mark.skipif(not find_spec("jax"), reason="pip install 'hocket[mjx]'")
@@ -43,7 +43,7 @@ def test_it_moves_as_mujoco_does_to_single_precision(sim: Any) -> None:
     for turn in range(5):
         ours, theirs = sim.step(waves(turn), everyone), other.step(waves(turn), everyone)
         np.testing.assert_allclose(ours.rewards, theirs.rewards, atol=1e-4)
-    seen = sim.observe(np.arange(ROWS))[KEY], other.observe(np.arange(ROWS))[KEY]
+    seen = sim.observe(np.arange(ROWS))[STATE_KEY], other.observe(np.arange(ROWS))[STATE_KEY]
     np.testing.assert_allclose(*seen, atol=2e-3)
     other.close()
 

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
-from hocket.adapters.envs.metaworld.suite import MetaWorld
+from hocket.adapters.envs.metaworld import MetaWorld
 from hocket.adapters.policies.reference import STATE_KEY, MetaWorldExpert
 from hocket.core.data import ActionSpec, Batch, EnvSpec, Row, TaskInfo, Trial
 from hocket.errors import PolicyError, SpecMismatchError

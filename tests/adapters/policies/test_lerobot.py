@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import hocket
+from hocket.adapters.policies.lerobot import LeRobotConfig, default_key
 from hocket.adapters.policies.lerobot.folder import REFUSED, check_folder, find_folder
-from hocket.adapters.policies.lerobot.policy import LeRobotConfig, default_key
 from hocket.core import plugins
 from hocket.errors import ConfigError, SpecMismatchError
 

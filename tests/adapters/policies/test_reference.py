@@ -7,8 +7,7 @@ from importlib import resources
 import numpy as np
 import pytest
 
-from hocket.adapters.envs.metaworld.suite import MetaWorld
-from hocket.adapters.envs.metaworld.tasks import MT10
+from hocket.adapters.envs.metaworld import MT10, MetaWorld
 from hocket.adapters.policies.reference import STATE_KEY, Reference, features, pack, unpack
 from hocket.core import plugins
 from hocket.core.data import ActionSpec, Batch, EnvSpec, Row, TaskInfo, Trial

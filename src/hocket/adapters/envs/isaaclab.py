@@ -17,14 +17,14 @@ operations of its `step` and `reset` in their order, not in Isaac Sim itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from hocket.adapters.envs.row_tensors import RowTensors, SeenRows, host, pick
+from hocket.adapters.envs.row_tensors import RowTensors, TensorRows, host, pick
 from hocket.core import plugins
 from hocket.core.contracts.batched import RowSteps
 from hocket.core.data import Array, TaskInfo
@@ -83,26 +83,21 @@ class IsaacLab:
         return IsaacRows(make(rows), task, self._config.success_term)
 
 
-class IsaacRows:
+class IsaacRows(TensorRows):
     """A BatchedEnv around a ManagerBasedRLEnv."""
 
-    suspension = "snapshot"
-
     def __init__(self, env: Any, task: str, success_term: str) -> None:
-        import torch
-
-        self._torch = torch
-        self._env = getattr(env, "unwrapped", env)
-        self.rows = int(self._env.num_envs)
-        self.tasks = (task,)
-        self.action_space = _single(self._env)
+        super().__init__(getattr(env, "unwrapped", env), task)
+        self.action_space = getattr(self._env, "single_action_space", None)
+        if self.action_space is None:
+            kind = type(self._env).__name__
+            raise EnvError(f"{kind} has no single_action_space: is it a vector env?")
         terms = self._env.termination_manager.active_terms
         self._success = success_term if success_term in terms else None
         managers = [getattr(self._env, name, None) for name in _MANAGERS]
         self._tensors = RowTensors(
             managers, self.rows, skip=[self._env, self._env.scene, self._env.sim]
         )
-        self._seen = SeenRows()
         self.notes = (
             "Isaac Lab's scene state is restored around each step; its solver's memory of contacts "
             "is not part of it.",
@@ -111,27 +106,22 @@ class IsaacRows:
     def reset(self, rows: Array, tasks: Sequence[str], seeds: Sequence[int]) -> None:
         """Reset the rows one by one: a seed holds for the whole process."""
         del tasks
-        others = self._suspended(self._all_but(rows))
-        with others:
+        others = np.setdiff1d(np.arange(self.rows), rows) if self._seen else np.array([], np.int64)
+        with self._suspended(others):
             for row, seed in zip(rows.tolist(), seeds, strict=True):
                 ids = self._ids([row])
                 seen, _ = self._env.reset(seed=int(seed), env_ids=ids)
                 self._seen.update(seen, ids)
 
     def step(self, actions: Array, active: Array) -> RowSteps:
-        torch, env = self._torch, self._env
+        env = self._env
         moving = self._ids(np.flatnonzero(active))
-        given = np.array(actions, np.float32)
-        # Rows that will be put back take the action of one that moves: that is valid.
-        given[~active] = given[int(np.argmax(active))]
         with (
             self._suspended(np.flatnonzero(~active)),
             self._without_resets(),
             self._recording_only(moving),
         ):
-            seen, rewards, terminated, truncated, _ = env.step(
-                torch.as_tensor(given, device=env.device)
-            )
+            seen, rewards, terminated, truncated, _ = env.step(self._actions(actions, active))
             self._seen.update(seen, moving)
             success = None
             if self._success is not None:
@@ -143,22 +133,13 @@ class IsaacRows:
                 success,
             )
 
-    def observe(self, rows: Array) -> Mapping[str, Array]:
-        """What each row saw when it moved last."""
-        return self._seen.pick(self._ids(rows))
-
-    def close(self) -> None:
-        self._env.close()
-
-    # -- Keeping rows still --------------------------------------------------------------------
-
-    def _suspended(self, rows: Array) -> AbstractContextManager[None]:
-        return self._restoring(self._ids(rows)) if len(rows) else nullcontext()
-
     @contextmanager
-    def _restoring(self, ids: Any) -> Any:
+    def _suspended(self, rows: Array) -> Any:
         """Put these rows back where they were, whatever happens inside."""
-        env = self._env
+        if not len(rows):
+            yield
+            return
+        env, ids = self._env, self._ids(rows)
         scene = pick(env.scene.get_state(is_relative=False), ids)
         tensors = self._tensors.take(ids)
         clocks = env.episode_length_buf[ids].clone()
@@ -205,19 +186,3 @@ class IsaacRows:
             yield
         finally:
             del manager.add_to_episodes
-
-    # -- Small things --------------------------------------------------------------------------
-
-    def _all_but(self, rows: Array) -> Array:
-        return np.setdiff1d(np.arange(self.rows), rows) if self._seen else np.array([], np.int64)
-
-    def _ids(self, rows: Any) -> Any:
-        return self._torch.as_tensor(np.asarray(rows, np.int64), device=self._env.device)
-
-
-def _single(env: Any) -> Any:
-    """The action space of one row; Isaac Lab's is often unbounded."""
-    space = getattr(env, "single_action_space", None)
-    if space is None:
-        raise EnvError(f"{type(env).__name__} has no single_action_space: is it a vector env?")
-    return space

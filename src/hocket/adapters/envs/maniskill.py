@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from hocket.adapters.envs.row_tensors import RowTensors, SeenRows, host, pick, put
+from hocket.adapters.envs.row_tensors import RowTensors, TensorRows, host, pick, put
 from hocket.adapters.envs.vector import VectorConfig
 from hocket.core.contracts.batched import RowSteps
 from hocket.core.data import Array, TaskInfo
@@ -74,21 +74,13 @@ class ManiSkill:
         return ManiSkillRows(made.unwrapped, task)
 
 
-class ManiSkillRows:
+class ManiSkillRows(TensorRows):
     """A BatchedEnv around a BaseEnv."""
 
-    suspension = "snapshot"
-
     def __init__(self, env: Any, task: str) -> None:
-        import torch
-
-        self._torch = torch
-        self._env = env
-        self.rows = int(env.num_envs)
-        self.tasks = (task,)
+        super().__init__(env, task)
         self.action_space = env.single_action_space
         self._takes_rows = "env_idx" in inspect.signature(env.set_state_dict).parameters
-        self._seen = SeenRows()
         self.notes = (
             "ManiSkill's state dict is restored around each step; its solver's memory of contacts "
             "is not part of it.",
@@ -111,16 +103,10 @@ class ManiSkillRows:
             self._seen.update(seen, ids)
 
     def step(self, actions: Array, active: Array) -> RowSteps:
-        env = self._env
         held = self._ids(np.flatnonzero(~active))
-        given = np.array(actions, np.float32)
-        # Rows that will be put back take the action of one that moves: that is valid.
-        given[~active] = given[int(np.argmax(active))]
         taken = self._take(held) if len(held) else None
         try:
-            seen, rewards, terminated, _, info = env.step(
-                self._torch.as_tensor(given, device=env.device)
-            )
+            seen, rewards, terminated, _, info = self._env.step(self._actions(actions, active))
         finally:
             if taken is not None:
                 self._give_back(held, taken)
@@ -137,15 +123,6 @@ class ManiSkillRows:
             np.zeros(self.rows, np.bool_),
             None if success is None else host(success) != 0,
         )
-
-    def observe(self, rows: Array) -> Mapping[str, Array]:
-        """What each row saw when it moved last."""
-        return self._seen.pick(self._ids(rows))
-
-    def close(self) -> None:
-        self._env.close()
-
-    # -- Keeping rows still --------------------------------------------------------------------
 
     def _take(self, ids: Any) -> tuple[Any, Any, Any]:
         env = self._env
@@ -174,6 +151,3 @@ class ManiSkillRows:
         old = seeds[0].copy() if hasattr(seeds[0], "copy") else seeds[0]
         seeds[0] = seed
         return old
-
-    def _ids(self, rows: Any) -> Any:
-        return self._torch.as_tensor(np.asarray(rows, np.int64), device=self._env.device)

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from hocket.core.data import Array
 
 _DEEPEST = 6
@@ -28,17 +30,14 @@ class RowTensors:
 
     def take(self, rows: Any) -> list[tuple[Any, Any]]:
         """Each tensor, with a copy of its entries for these rows."""
-        return [(tensor, tensor[rows].clone()) for tensor in self._find()]
+        seen = set(self._skip)
+        found = [tensor for owner in self._owners for tensor in self._walk(owner, seen, 0)]
+        return [(tensor, tensor[rows].clone()) for tensor in found]
 
     def give_back(self, rows: Any, taken: list[tuple[Any, Any]]) -> None:
         """Write the copies into the tensors that they came from, in place."""
         for tensor, values in taken:
             tensor[rows] = values
-
-    def _find(self) -> Iterator[Any]:
-        seen = set(self._skip)
-        for owner in self._owners:
-            yield from self._walk(owner, seen, 0)
 
     def _walk(self, thing: Any, seen: set[int], depth: int) -> Iterator[Any]:
         if isinstance(thing, _PLAIN) or callable(thing) or id(thing) in seen or depth > _DEEPEST:
@@ -56,6 +55,38 @@ class RowTensors:
             inner = list(getattr(thing, "__dict__", {}).values())
         for part in inner:
             yield from self._walk(part, seen, depth + 1)
+
+
+class TensorRows:
+    """A vector env of torch's whose step moves all of its rows: what its batched envs share."""
+
+    suspension = "snapshot"
+
+    def __init__(self, env: Any, task: str) -> None:
+        import torch
+
+        self._torch = torch
+        self._env = env
+        self.rows = int(env.num_envs)
+        self.tasks = (task,)
+        self._seen = SeenRows()
+
+    def observe(self, rows: Array) -> Mapping[str, Array]:
+        """What each row saw when it moved last."""
+        return self._seen.pick(self._ids(rows))
+
+    def close(self) -> None:
+        self._env.close()
+
+    def _ids(self, rows: Any) -> Any:
+        return self._torch.as_tensor(np.asarray(rows, np.int64), device=self._env.device)
+
+    def _actions(self, actions: Array, active: Array) -> Any:
+        """Actions for all rows: those that will be put back take the action of one that moves,
+        which is valid."""
+        given = np.array(actions, np.float32)
+        given[~active] = given[int(np.argmax(active))]
+        return self._torch.as_tensor(given, device=self._env.device)
 
 
 class SeenRows:

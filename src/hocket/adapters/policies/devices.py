@@ -142,10 +142,8 @@ def own_dtype(module: torch.nn.Module) -> torch.dtype:
     """What a module computes in: the dtype of its first floating-point parameter."""
     import torch
 
-    for parameter in module.parameters():
-        if parameter.is_floating_point():
-            return parameter.dtype
-    return torch.float32
+    floats = (one.dtype for one in module.parameters() if one.is_floating_point())
+    return next(floats, torch.float32)
 
 
 def on_device(device: torch.device) -> contextlib.AbstractContextManager[Any]:

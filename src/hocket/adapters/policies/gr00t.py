@@ -20,7 +20,13 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from hocket.adapters.policies.mapping import Embodiment, Identity, check_env, open_mapping
+from hocket.adapters.policies.mapping import (
+    Embodiment,
+    Identity,
+    check_env,
+    open_mapping,
+    spec_fields,
+)
 from hocket.core.data import Actions, Array, Batch, EnvSpec, Observation, PolicySpec
 from hocket.errors import (
     ChunkShapeError,
@@ -75,15 +81,11 @@ class Gr00t:
         self._address = _address(argument)
         self._token = _token(self._config)
         self._mapping: Embodiment = open_mapping(self._config.mapping)
-        mapping = self._mapping
         self.spec = PolicySpec(
             chunk_length=0,
-            action_size=getattr(mapping, "action_size", None),
-            cameras=getattr(mapping, "cameras", None),
-            control_rate=getattr(mapping, "control_rate", None),
-            replan=getattr(mapping, "replan", None),
             max_batch=self._config.max_batch,
             keyed_noise=False,
+            **spec_fields(self._mapping),
         )
         # A ZMQ socket belongs to one thread at a time, and REQ asks one question at a time.
         self._lock = threading.Lock()
@@ -91,11 +93,9 @@ class Gr00t:
         self._is_ready = False
 
     def bind(self, spec: EnvSpec) -> None:
-        """Check that an env can feed the mapping."""
         check_env(self._mapping, self._config.mapping, spec)
 
     def infer(self, batch: Batch) -> Actions:
-        """The server's chunks for all rows."""
         data = {"observation": self._observation(batch), "options": None}
         with self._lock:
             self._wait_until_ready()
@@ -114,10 +114,11 @@ class Gr00t:
         with self._lock:
             self._drop()
 
-    # -- Requests --------------------------------------------------------------------------------
-
     def _observation(self, batch: Batch) -> dict[str, Any]:
-        requests = [self._request(batch, row) for row in range(len(batch.rows))]
+        requests = [
+            self._arrays({key: value[i] for key, value in batch.arrays.items()}, row.prompt)
+            for i, row in enumerate(batch.rows)
+        ]
         found: dict[str, dict[str, Any]] = {"video": {}, "state": {}}
         for key in requests[0]:
             kind, _, name = key.partition("/")
@@ -129,10 +130,6 @@ class Gr00t:
             found[kind][name] = stacked if kind == "video" else stacked.astype(np.float32)
         texts = [[row.prompt] for row in batch.rows]
         return {**found, "language": {self._config.language_key: texts}}
-
-    def _request(self, batch: Batch, row: int) -> Observation:
-        observation = {key: value[row] for key, value in batch.arrays.items()}
-        return self._arrays(observation, batch.rows[row].prompt)
 
     def _arrays(self, observation: Observation, prompt: str) -> Observation:
         if isinstance(self._mapping, Identity):
@@ -157,8 +154,6 @@ class Gr00t:
             raise ChunkShapeError(f"{self._address} answered with parts of {shapes}.")
         values = np.concatenate(arrays, axis=-1)
         return np.stack([self._mapping.actions(chunk) for chunk in values])
-
-    # -- The socket ------------------------------------------------------------------------------
 
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + self._config.ready_timeout_s

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from importlib import resources
 from typing import Any, ClassVar
 
@@ -46,10 +46,7 @@ class Reference:
                 f"given by --policy.weights."
             )
         self._tasks = _load(config.weights)
-
-    @property
-    def spec(self) -> PolicySpec:
-        return PolicySpec(
+        self.spec = PolicySpec(
             chunk_length=CHUNK_LENGTH,
             action_size=ACTION_SIZE,
             inputs={STATE_KEY: ArraySpec(shape=(39,), dtype="float64")},
@@ -59,7 +56,6 @@ class Reference:
         )
 
     def bind(self, spec: EnvSpec) -> None:
-        """Refuse an env whose task the policy never learnt."""
         name = spec.task.name
         if name not in self._tasks:
             raise SpecMismatchError(
@@ -132,13 +128,10 @@ def pack(networks: Mapping[str, Network]) -> dict[str, Array]:
     every = list(networks.values())
     arrays["mean"] = np.stack([net.mean for net in every]).astype(np.float32)
     arrays["scale"] = np.stack([net.scale for net in every]).astype(np.float32)
-    for depth in range(len(every[0].layers)):
-        arrays[f"weight{depth}"] = np.stack([net.layers[depth][0] for net in every]).astype(
-            np.float16
-        )
-        arrays[f"bias{depth}"] = np.stack([net.layers[depth][1] for net in every]).astype(
-            np.float32
-        )
+    for depth, layers in enumerate(zip(*(net.layers for net in every), strict=True)):
+        weights, biases = zip(*layers, strict=True)
+        arrays[f"weight{depth}"] = np.stack(weights).astype(np.float16)
+        arrays[f"bias{depth}"] = np.stack(biases).astype(np.float32)
     return arrays
 
 
@@ -169,18 +162,13 @@ def _load(path: str) -> dict[str, Network]:
         ) from exc
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpertConfig:
-    """The experts have no settings."""
-
-
 class MetaWorldExpert:
     """Answers with what the task's expert would do now. Experts see the goal: they fail where it
     is hidden."""
 
-    Config: ClassVar = ExpertConfig
+    Config: ClassVar = make_dataclass("ExpertConfig", ())
 
-    def __init__(self, argument: str, config: ExpertConfig) -> None:
+    def __init__(self, argument: str, config: object) -> None:
         if argument:
             raise ConfigError(f"'metaworld-expert' takes nothing after its name, not {argument!r}.")
         from metaworld.policies import ENV_POLICY_MAP
@@ -188,10 +176,7 @@ class MetaWorldExpert:
         # Experts warn that they ask for more than the env allows; clipping is what they expect.
         warnings.filterwarnings("ignore", message=r"Constant\(s\) may be too high")
         self._experts: dict[str, Any] = {name: kind() for name, kind in ENV_POLICY_MAP.items()}
-
-    @property
-    def spec(self) -> PolicySpec:
-        return PolicySpec(
+        self.spec = PolicySpec(
             chunk_length=1,
             action_size=4,
             inputs={STATE_KEY: ArraySpec(shape=(39,), dtype="float64")},
@@ -201,7 +186,6 @@ class MetaWorldExpert:
         )
 
     def bind(self, spec: EnvSpec) -> None:
-        """Refuse an env that no expert was written for."""
         if spec.task.name not in self._experts:
             near = did_you_mean(spec.task.name, self._experts)
             raise SpecMismatchError(

@@ -11,13 +11,11 @@ from typing import ClassVar
 
 import numpy as np
 
+from hocket.adapters.envs.mjx import CONTROL_RATE, LINK, SHOULDER_Z, STATE_KEY
 from hocket.core.data import Actions, Array, ArraySpec, Batch, PolicySpec
 from hocket.errors import SpecMismatchError
 
-KEY = "observation/state"
-_DT = 0.05
-_LINK = 0.3
-_SHOULDER_Z = 0.3
+_DT = 1 / CONTROL_RATE
 _REACH_SPEED, _PUSH_SPEED = 2.0, 4.0
 # Chosen by hand; a test asks for a success rate of at least 0.8 with them. No benchmark row.
 _STRIDE = 0.015
@@ -50,15 +48,15 @@ class MjxReference:
         self.spec = PolicySpec(
             chunk_length=config.chunk_length,
             action_size=3,
-            inputs={KEY: ArraySpec(shape=(-1,), dtype="<f4")},
+            inputs={STATE_KEY: ArraySpec(shape=(-1,), dtype="<f4")},
             cameras=(),
-            control_rate=1 / _DT,
+            control_rate=CONTROL_RATE,
             max_batch=config.max_batch,
             batch_invariant=True,
         )
 
     def infer(self, batch: Batch) -> Actions:
-        state = np.asarray(batch.arrays[KEY], np.float64)
+        state = np.asarray(batch.arrays[STATE_KEY], np.float64)
         plans = {12: reach, 10: push}
         if state.shape[1] not in plans:
             raise SpecMismatchError(
@@ -75,7 +73,7 @@ def reach(state: Array, length: int) -> Array:
     """Joint speeds `[B, length, 3]` straight to the joints that put the tip on the goal."""
     joints, goal = state[:, :3], state[:, 9:12]
     flat = np.hypot(goal[:, 0], goal[:, 1])
-    shoulder, elbow = _two_links(flat, goal[:, 2] - _SHOULDER_Z, joints[:, 2])
+    shoulder, elbow = _two_links(flat, goal[:, 2] - SHOULDER_Z, joints[:, 2])
     target = np.stack([np.arctan2(goal[:, 1], goal[:, 0]), shoulder, elbow], axis=1)
     left = _wrapped(target - joints)
     chunk = np.empty((len(state), length, 3))
@@ -124,8 +122,8 @@ def _wrist(joints: Array) -> Array:
     both = joints[:, 0] + joints[:, 1]
     return np.stack(
         [
-            _LINK * (np.cos(joints[:, 0]) + np.cos(both)),
-            _LINK * (np.sin(joints[:, 0]) + np.sin(both)),
+            LINK * (np.cos(joints[:, 0]) + np.cos(both)),
+            LINK * (np.sin(joints[:, 0]) + np.sin(both)),
         ],
         axis=1,
     )
@@ -133,8 +131,8 @@ def _wrist(joints: Array) -> Array:
 
 def _two_links(x: Array, y: Array, bent: Array) -> tuple[Array, Array]:
     """Angles of two equal links that end at a point, the elbow bent to the side it is on."""
-    far = np.clip(np.hypot(x, y), 0.05, 2 * _LINK - 1e-3)
-    elbow = 2 * np.arccos(far / (2 * _LINK))
+    far = np.clip(np.hypot(x, y), 0.05, 2 * LINK - 1e-3)
+    elbow = 2 * np.arccos(far / (2 * LINK))
     elbow = np.where(bent < 0, -elbow, elbow)
     return np.arctan2(y, x) - elbow / 2, elbow
 

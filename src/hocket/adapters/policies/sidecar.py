@@ -18,7 +18,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -151,7 +150,11 @@ class _Child:
                 self._folder.cleanup()
                 raise ConfigError(f"{config.python!r} cannot be run: {exc}") from exc
         try:
-            self._order({"policy": name, "config": dict(config.config), "socket": str(socket)})
+            order = {"policy": name, "config": dict(config.config), "socket": str(socket)}
+            assert self._process.stdin is not None
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.write(json.dumps(order) + "\n")
+                self._process.stdin.flush()
             self._wait_until_ready(config.ready_timeout_s)
         except BaseException:
             self.close()
@@ -188,16 +191,9 @@ class _Child:
             self._process.wait()
         self._folder.cleanup()
 
-    def _order(self, order: Mapping[str, Any]) -> None:
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps(order) + "\n")
-            self._process.stdin.flush()
-
     def _wait_until_ready(self, timeout_s: float) -> None:
         assert self._process.stdout is not None
-        deadline = time.monotonic() + timeout_s
-        ready, _, _ = select.select([self._process.stdout], [], [], deadline - time.monotonic())
+        ready, _, _ = select.select([self._process.stdout], [], [], timeout_s)
         if not ready:
             raise PolicyUnavailableError(
                 f"{self._name} was not loaded within {timeout_s:.0f} s. {self.status()}"

@@ -54,19 +54,15 @@ class _Adapting:
         self._name = name
         self._shape = config
         self._driven: dict[str, ActionSpec] = {}
-
-    @property
-    def spec(self) -> PolicySpec:
-        return PolicySpec(
-            chunk_length=self._shape.chunk_length,
-            action_size=self._shape.action_size,
+        self.spec = PolicySpec(
+            chunk_length=config.chunk_length,
+            action_size=config.action_size,
             inputs={},
             cameras=(),
             batch_invariant=True,
         )
 
     def bind(self, spec: EnvSpec) -> None:
-        """Learn how the env of one task is driven."""
         self._driven[spec.task.name] = spec.action
 
     def close(self) -> None:

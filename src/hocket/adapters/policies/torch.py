@@ -95,13 +95,12 @@ class TorchPolicy:
 
     @property
     def device(self) -> str:
-        """Where the module is."""
         return str(self._device)
 
     def infer(self, batch: Batch) -> Actions:
         import torch
 
-        size = self._padded(batch.size)
+        size = next((fixed for fixed in self._sizes if fixed >= batch.size), batch.size)
         with self._lock, torch.inference_mode(), on_device(self._device):
             tensors = {
                 key: self._tensor(key, array, size)
@@ -109,7 +108,10 @@ class TorchPolicy:
                 if self.spec.inputs is None or key in self.spec.inputs
             }
             if self._takes_seeds:
-                answer = self._call(tensors, noise_seeds=self._seeds(batch, size))
+                seeds = [row.noise_seed for row in batch.rows]
+                seeds += seeds[-1:] * (size - len(seeds))
+                drawn = torch.tensor(seeds, dtype=torch.int64, device=self._device)
+                answer = self._call(tensors, noise_seeds=drawn)
             else:
                 answer = self._call(tensors)
             self._check(answer, size)
@@ -144,33 +146,22 @@ class TorchPolicy:
         twin._float = self._float
         return twin
 
-    def _padded(self, size: int) -> int:
-        for fixed in self._sizes:
-            if fixed >= size:
-                return fixed
-        return size
-
     def _tensor(self, key: str, array: Any, size: int) -> torch.Tensor:
         import torch
 
         if not isinstance(array, np.ndarray) and hasattr(array, "__dlpack__"):
             array = torch.from_dlpack(array)
         if isinstance(array, torch.Tensor):
-            filled = array if len(array) == size else _repeat_last(array, size)
-            kind = self._float if filled.is_floating_point() else filled.dtype
-            return filled.to(self._device, kind)
+            if len(array) < size:
+                last = array[-1:].expand(size - len(array), *array.shape[1:])
+                array = torch.cat([array, last])
+            kind = self._float if array.is_floating_point() else array.dtype
+            return array.to(self._device, kind)
         buffer = self._buffers.get(key)
         if buffer is None or not buffer.fits(array, size):
             rows = max(size, self.spec.max_batch)
             buffer = self._buffers[key] = HostBuffer(array, rows, self._device, self._float)
         return buffer.fill(array, size)
-
-    def _seeds(self, batch: Batch, size: int) -> torch.Tensor:
-        import torch
-
-        seeds = [row.noise_seed for row in batch.rows]
-        seeds += seeds[-1:] * (size - len(seeds))
-        return torch.tensor(seeds, dtype=torch.int64, device=self._device)
 
     def _check(self, answer: Any, size: int) -> None:
         import torch
@@ -181,12 +172,6 @@ class TorchPolicy:
                 f"Module {type(self._module).__name__} returned {came} for {size} rows; its "
                 f"forward must return one tensor [B, T, A]."
             )
-
-
-def _repeat_last(rows: torch.Tensor, size: int) -> torch.Tensor:
-    import torch
-
-    return torch.cat([rows, rows[-1:].expand(size - len(rows), *rows.shape[1:])])
 
 
 def _sizes(fixed: bool | Sequence[int], max_batch: int) -> tuple[int, ...]:  # noqa: FBT001
@@ -243,12 +228,11 @@ class _Loader:
         module = _module(argument, config)
         if config.weights:
             _load_file(module, config.weights)
-        own = {name: getattr(module, name, None) for name in ("chunk_length", "action_size")}
         cameras = getattr(module, "cameras", None) if config.cameras is None else config.cameras
         return TorchPolicy(
             module,
-            chunk_length=config.chunk_length or own["chunk_length"] or 0,
-            action_size=config.action_size or own["action_size"],
+            chunk_length=config.chunk_length or getattr(module, "chunk_length", None) or 0,
+            action_size=config.action_size or getattr(module, "action_size", None),
             inputs=getattr(module, "inputs", None),
             device=config.device,
             dtype=config.dtype,

@@ -41,7 +41,6 @@ class LiberoData:
     """The variable or file that named these paths, for messages."""
 
     def bddl_file(self, suite: str, task: str) -> Path:
-        """The description of a task."""
         path = self.bddl_files / suite / f"{task}.bddl"
         if not path.is_file():
             have = sorted(p.name for p in self.bddl_files.iterdir() if p.is_dir())
@@ -72,33 +71,36 @@ class LiberoData:
 def find_data() -> LiberoData:
     """LIBERO's data on this machine; an error says where it was looked for."""
     named = os.environ.get(VARIABLE)
-    if named:
-        return _in_folder(Path(named).expanduser().absolute())
-    file = config_file()
-    if file.is_file():
-        return _by_config(file)
-    raise ConfigError(
-        f"LIBERO's data was not found: {VARIABLE} is not set, and there is no {file}. {_ADVICE}."
-    )
-
-
-def config_file() -> Path:
-    """LIBERO's own configuration."""
     folder = os.environ.get("LIBERO_CONFIG_PATH") or "~/.libero"
-    return Path(folder).expanduser() / "config.yaml"
+    file = Path(folder).expanduser() / "config.yaml"
+    if named:
+        data = _in_folder(Path(named).expanduser().absolute())
+    elif file.is_file():
+        data = _by_config(file)
+    else:
+        raise ConfigError(
+            f"LIBERO's data was not found: {VARIABLE} is not set, and there is no {file}. "
+            f"{_ADVICE}."
+        )
+    for name in ("assets", "bddl_files", "init_states"):
+        path: Path = getattr(data, name)
+        if not path.exists():
+            raise ConfigError(
+                f"{data.origin} leads to {path}, which does not exist: LIBERO's {name} are "
+                f"missing. {_ADVICE}."
+            )
+    return data
 
 
 def _in_folder(root: Path) -> LiberoData:
     states = root / _STATES_FILE
     if not states.is_file():
         states = root / "init_files"
-    return _whole(
-        LiberoData(
-            assets=root / "assets",
-            bddl_files=root / "bddl_files",
-            init_states=states,
-            origin=f"{VARIABLE}={root}",
-        )
+    return LiberoData(
+        assets=root / "assets",
+        bddl_files=root / "bddl_files",
+        init_states=states,
+        origin=f"{VARIABLE}={root}",
     )
 
 
@@ -114,21 +116,8 @@ def _by_config(file: Path) -> LiberoData:
     states = paths["init_states"]
     if (states / _STATES_FILE).is_file():
         paths["init_states"] = states / _STATES_FILE
-    return _whole(LiberoData(**paths, origin=str(file)))
+    return LiberoData(**paths, origin=str(file))
 
-
-def _whole(data: LiberoData) -> LiberoData:
-    for name in ("assets", "bddl_files", "init_states"):
-        path: Path = getattr(data, name)
-        if not path.exists():
-            raise ConfigError(
-                f"{data.origin} leads to {path}, which does not exist: LIBERO's {name} are "
-                f"missing. {_ADVICE}."
-            )
-    return data
-
-
-# -- .pruned_init --------------------------------------------------------------------------------
 
 _ALLOWED: Mapping[tuple[str, str], Any] = {
     ("numpy", "ndarray"): np.ndarray,

@@ -10,15 +10,14 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from hocket.adapters.envs.gl.offscreen import OffscreenRenderer
+from hocket.adapters.envs.libero import CAMERAS, LiberoConfig
 from hocket.adapters.envs.libero.data import find_data
 from hocket.adapters.envs.libero.sampling import SamplingClock, Seen
 from hocket.adapters.envs.libero.simulation import RandomizationError, make_simulation, mujoco
-from hocket.adapters.envs.libero.suite import CAMERAS, LiberoConfig
+from hocket.adapters.envs.rendering import STATE_KEY, CameraEnv, OffscreenRenderer
 from hocket.core.data import Array
-from hocket.errors import EnvError, ObservationError
+from hocket.errors import EnvError
 
-STATE_KEY = "observation/state"
 CAMERA_KEYS = {"observation/image": CAMERAS[0], "observation/wrist_image": CAMERAS[1]}
 _INTEGRATION = mujoco.mjtState.mjSTATE_INTEGRATION
 _COLLISION_GROUP = 0
@@ -29,7 +28,7 @@ _GOAL = 12
 """The controller's goal: a position and a rotation matrix."""
 
 
-class LiberoEnv(gymnasium.Env[dict[str, Any], Array]):
+class LiberoEnv(CameraEnv, gymnasium.Env[dict[str, Any], Array]):
     """A task whose start depends on the seed alone: start state `seed` of the task, counted round.
 
     States, images and rewards equal those of LIBERO's own env to the bit; it is stepped here
@@ -39,6 +38,8 @@ class LiberoEnv(gymnasium.Env[dict[str, Any], Array]):
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012
     render_mode = "rgb_array"
+    _simulator = "LIBERO"
+    _state_size = 8
 
     def __init__(self, suite: str, task: str, config: LiberoConfig) -> None:
         self._task = task
@@ -46,19 +47,22 @@ class LiberoEnv(gymnasium.Env[dict[str, Any], Array]):
         data = find_data()
         bddl_file = data.bddl_file(suite, task)
         self._starts = data.states(suite, task)
-        self._standins = (data.assets.parent / "STANDINS.md").is_file()
+        if (data.assets.parent / "STANDINS.md").is_file():
+            self._data_notes = (
+                "LIBERO's data here has stand-ins for some textures and meshes (see its "
+                "STANDINS.md): scores of image policies are not comparable with published ones.",
+            )
         self._libero = make_simulation(str(bddl_file), hard_reset=config.hard_reset)
         self._clock = SamplingClock(
             tick=self._libero.model_timestep, period=1.0 / self._libero.control_freq
         )
         self._renderer: OffscreenRenderer | None = None
         self._rendered_model: Any = None
+        self._keys = CAMERA_KEYS
         self._in_use = tuple(CAMERA_KEYS)
         self._seen: Seen | None = None
         self.action_space = spaces.Box(-1.0, 1.0, (self._libero.action_dim,), np.float32)
         self._describe()
-
-    # -- gymnasium.Env ---------------------------------------------------------------------------
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -84,8 +88,6 @@ class LiberoEnv(gymnasium.Env[dict[str, Any], Array]):
         self._drop_renderer()
         self._libero.close()
 
-    # -- Observing apart from stepping -----------------------------------------------------------
-
     def advance(self, action: Array) -> tuple[float, bool, bool, dict[str, Any]]:
         if self._seen is None:
             raise EnvError(f"{self._task}: reset the env before its first step.")
@@ -103,23 +105,6 @@ class LiberoEnv(gymnasium.Env[dict[str, Any], Array]):
 
     def observe(self) -> dict[str, Array]:
         return self._look(self._in_use)
-
-    # -- Choosing cameras ------------------------------------------------------------------------
-
-    @property
-    def camera_keys(self) -> tuple[str, ...]:
-        return tuple(CAMERA_KEYS)
-
-    def use_cameras(self, keys: Collection[str]) -> None:
-        missing = sorted(set(keys) - set(CAMERA_KEYS))
-        if missing:
-            raise ObservationError(
-                f"{self._task} has no camera for {missing[0]!r}; it has {', '.join(CAMERA_KEYS)}."
-            )
-        self._in_use = tuple(key for key in CAMERA_KEYS if key in keys)
-        self._describe()
-
-    # -- Snapshots -------------------------------------------------------------------------------
 
     def get_state(self) -> Array:
         """What robosuite remembers, what was seen last, and MuJoCo's state of integration. It may
@@ -162,28 +147,6 @@ class LiberoEnv(gymnasium.Env[dict[str, Any], Array]):
         self._seen = Seen(poses=poses, fingers=fingers, alphas=alphas)
         mujoco.mj_setState(model, data, integration, _INTEGRATION)
         self._libero._post_process()
-
-    # -- what the user should know ---------------------------------------------------------------
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What the user should know; complete once the first image was rendered."""
-        if not self._in_use:
-            return ()
-        notes = []
-        if self._standins:
-            notes.append(
-                "LIBERO's data here has stand-ins for some textures and meshes (see its "
-                "STANDINS.md): scores of image policies are not comparable with published ones."
-            )
-        if self._config.render == "fast":
-            notes.append(
-                "--env.render fast leaves out shadows, multisampling and reflections: images "
-                "differ from LIBERO's own."
-            )
-        return (*notes, *(self._renderer.device.notes if self._renderer is not None else ()))
-
-    # -- inside ----------------------------------------------------------------------------------
 
     @property
     def _model(self) -> Any:
@@ -280,16 +243,6 @@ class LiberoEnv(gymnasium.Env[dict[str, Any], Array]):
         if self._renderer is not None:
             self._renderer.close()
             self._renderer = self._rendered_model = None
-
-    def _describe(self) -> None:
-        size = self._config.size
-        image = spaces.Box(0, 255, (size, size, 3), np.uint8)
-        state = spaces.Box(-np.inf, np.inf, (8,), np.float64)
-        keys: dict[str, spaces.Space[Any]] = {
-            STATE_KEY: state,
-            **dict.fromkeys(self._in_use, image),
-        }
-        self.observation_space = spaces.Dict(keys)
 
 
 def _axis_angle(wxyz: Array) -> Array:

@@ -37,9 +37,7 @@ class SamplingClock:
 
     def restart(self) -> None:
         """Begin an episode: sensors were read by force after the reset and in the start state."""
-        self._elapsed = 0.0
-        self._elapsed += self._tick
-        self._elapsed += self._tick
+        self._elapsed = 2 * self._tick
         self._is_read = True
 
     def tick(self) -> bool:

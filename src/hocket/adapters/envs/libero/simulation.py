@@ -7,14 +7,13 @@ terminal, load OpenGL, and write a log to a fixed path.
 from __future__ import annotations
 
 import importlib.util
-import os
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from hocket.adapters.envs.gl.backends import no_gl_at_import
 from hocket.adapters.envs.libero.data import LiberoData, find_data
+from hocket.adapters.envs.rendering import no_gl_at_import, variable
 from hocket.core.data import Array
 
 
@@ -54,18 +53,11 @@ def _import_package(data: LiberoData) -> Any:
         "datasets": str(data.bddl_files.parent / "datasets"),
         "assets": str(data.assets),
     }
-    before = os.environ.get("LIBERO_CONFIG_PATH")
     with tempfile.TemporaryDirectory(prefix="hocket-libero-") as folder:
         lines = [f"{key}: {path!r}\n" for key, path in paths.items()]
         Path(folder, "config.yaml").write_text("".join(lines))
-        os.environ["LIBERO_CONFIG_PATH"] = folder
-        try:
+        with variable("LIBERO_CONFIG_PATH", folder):
             package: Any = importlib.import_module("libero.libero")
-        finally:
-            if before is None:
-                del os.environ["LIBERO_CONFIG_PATH"]
-            else:
-                os.environ["LIBERO_CONFIG_PATH"] = before
     # hf-libero looks for its assets here first, and would download them; its configuration file is
     # gone, so that other paths are told from here too.
     package._assets_path_cache = paths["assets"]

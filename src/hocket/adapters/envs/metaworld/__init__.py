@@ -1,1 +1,185 @@
-"""MetaWorld's suites."""
+"""The suite `metaworld:<task>|mt10|mt50`. Importing it needs no simulator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from hocket.adapters.envs import rendering
+from hocket.core.data import TaskInfo
+from hocket.core.plugins import did_you_mean
+from hocket.errors import ConfigError, UnknownNameError
+
+if TYPE_CHECKING:
+    from hocket.adapters.envs.metaworld.env import MetaWorldEnv
+
+CONTROL_RATE = 80.0
+"""Five physics steps of 2.5 ms to a control step."""
+
+PROMPTS: dict[str, str] = {
+    "assembly-v3": "pick up the nut and put it onto the peg",
+    "basketball-v3": "throw the basketball into the hoop",
+    "bin-picking-v3": "move the block from one bin to the other",
+    "box-close-v3": "put the lid on the box",
+    "button-press-topdown-v3": "press the button from above",
+    "button-press-topdown-wall-v3": "reach over the wall and press the button from above",
+    "button-press-v3": "press the button",
+    "button-press-wall-v3": "go around the wall and press the button",
+    "coffee-button-v3": "press the button of the coffee machine",
+    "coffee-pull-v3": "pull the mug away from the coffee machine",
+    "coffee-push-v3": "push the mug under the coffee machine",
+    "dial-turn-v3": "turn the dial half way round",
+    "disassemble-v3": "lift the nut off the peg",
+    "door-close-v3": "close the door",
+    "door-lock-v3": "lock the door by turning its lock",
+    "door-open-v3": "open the door",
+    "door-unlock-v3": "unlock the door by turning its lock",
+    "hand-insert-v3": "put the hand into the hole",
+    "drawer-close-v3": "push the drawer shut",
+    "drawer-open-v3": "pull the drawer open",
+    "faucet-open-v3": "turn the faucet on",
+    "faucet-close-v3": "turn the faucet off",
+    "hammer-v3": "pick up the hammer and drive the nail in",
+    "handle-press-side-v3": "press the handle down from the side",
+    "handle-press-v3": "press the handle down",
+    "handle-pull-side-v3": "pull the handle up from the side",
+    "handle-pull-v3": "pull the handle up",
+    "lever-pull-v3": "pull the lever up",
+    "peg-insert-side-v3": "insert the peg into the hole in the side of the box",
+    "pick-place-wall-v3": "lift the puck over the wall and bring it to the goal",
+    "pick-out-of-hole-v3": "lift the puck out of the hole and bring it to the goal",
+    "reach-v3": "move the hand to the goal",
+    "push-back-v3": "push the puck back to the goal",
+    "push-v3": "push the puck to the goal",
+    "pick-place-v3": "pick up the puck and bring it to the goal",
+    "plate-slide-v3": "slide the plate into the cabinet",
+    "plate-slide-side-v3": "slide the plate sideways into the cabinet",
+    "plate-slide-back-v3": "slide the plate back out of the cabinet",
+    "plate-slide-back-side-v3": "slide the plate sideways out of the cabinet",
+    "peg-unplug-side-v3": "pull the peg out of the side of the box",
+    "soccer-v3": "kick the ball into the goal",
+    "stick-push-v3": "pick up the stick and push the thermos with it",
+    "stick-pull-v3": "pick up the stick and pull the thermos with it",
+    "push-wall-v3": "push the puck around the wall to the goal",
+    "reach-wall-v3": "reach over the wall to the goal",
+    "shelf-place-v3": "pick up the block and put it on the shelf",
+    "sweep-into-v3": "sweep the puck into the hole",
+    "sweep-v3": "sweep the puck off the table",
+    "window-open-v3": "slide the window open",
+    "window-close-v3": "slide the window shut",
+}
+"""The 50 tasks, and what to do in each as one sentence."""
+
+MT10: tuple[str, ...] = (
+    "reach-v3",
+    "push-v3",
+    "pick-place-v3",
+    "door-open-v3",
+    "drawer-open-v3",
+    "drawer-close-v3",
+    "button-press-topdown-v3",
+    "peg-insert-side-v3",
+    "window-open-v3",
+    "window-close-v3",
+)
+
+CAMERAS: tuple[str, ...] = (
+    "topview",
+    "corner",
+    "corner2",
+    "corner3",
+    "corner4",
+    "behindGripper",
+    "gripperPOV",
+)
+
+UPSIDE_DOWN: frozenset[str] = frozenset({"corner", "corner2", "corner3", "corner4"})
+"""Cameras that the model hangs upside down; their images are turned by half a turn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetaWorldConfig:
+    """How MetaWorld's tasks are seen."""
+
+    cameras: tuple[str, ...] = ("corner2",)
+    """Cameras to render where the policy wants images: topview, corner, corner2, corner3, corner4,
+    behindGripper, gripperPOV. The first is `observation/image`, gripperPOV is
+    `observation/wrist_image`, any other is `observation/<camera>_image`."""
+    size: int = 224
+    """Height and width of images, in pixels."""
+    render: Literal["full", "fast"] = "full"
+    """`fast` leaves out shadows, multisampling and reflections: about six times faster on a CPU,
+    but the images differ from MetaWorld's own."""
+    hide_goal: bool = False
+    """Put zeros where the state has the goal's position."""
+    max_steps: int = 500
+    """Steps after which an episode is truncated."""
+
+    def __post_init__(self) -> None:
+        for camera in self.cameras:
+            if camera not in CAMERAS:
+                raise ConfigError(
+                    f"MetaWorld has no camera {camera!r}.{did_you_mean(camera, CAMERAS)} It has: "
+                    f"{', '.join(CAMERAS)}."
+                )
+        if len(set(self.cameras)) < len(self.cameras):
+            raise ConfigError(f"A camera is named twice in {self.cameras}.")
+        if self.size < 1 or self.max_steps < 1:
+            raise ConfigError(
+                f"size and max_steps must be at least 1, not {self.size}, {self.max_steps}."
+            )
+        if self.render not in ("full", "fast"):
+            raise ConfigError(f"render is 'full' or 'fast', not {self.render!r}.")
+
+
+class MetaWorld:
+    """MetaWorld's tasks: one by name (`push-v3` or `push`), the ten of MT10, or all fifty."""
+
+    Config: ClassVar = MetaWorldConfig
+    preload: ClassVar[tuple[str, ...]] = ("hocket.adapters.envs.metaworld.env",)
+    """Fork-safe: loads MuJoCo and MetaWorld without OpenGL, which each worker chooses later."""
+
+    def __init__(self, argument: str, config: MetaWorldConfig) -> None:
+        self._tasks = _task_names(argument)
+        self._config = config
+
+    prepare_worker = staticmethod(rendering.set_worker)
+
+    def tasks(self) -> tuple[TaskInfo, ...]:
+        return tuple(
+            TaskInfo(
+                name=name,
+                prompt=PROMPTS[name],
+                max_steps=self._config.max_steps,
+                control_rate=CONTROL_RATE,
+                success_rule="first",
+            )
+            for name in self._tasks
+        )
+
+    def make(self, task: str) -> MetaWorldEnv:
+        if task not in self._tasks:
+            raise UnknownNameError(
+                f"This suite has no task {task!r}.{did_you_mean(task, self._tasks)}"
+            )
+        from hocket.adapters.envs.metaworld.env import MetaWorldEnv
+
+        return MetaWorldEnv(task, self._config)
+
+
+def _task_names(argument: str) -> tuple[str, ...]:
+    name = argument.strip().lower()
+    if name == "mt10":
+        return MT10
+    if name == "mt50":
+        return tuple(PROMPTS)
+    full = name if name.endswith("-v3") else f"{name}-v3"
+    if full in PROMPTS:
+        return (full,)
+    if not name:
+        raise UnknownNameError("Say which task: metaworld:mt10, metaworld:mt50, metaworld:push ...")
+    known = ["mt10", "mt50", *PROMPTS, *(task.removesuffix("-v3") for task in PROMPTS)]
+    raise UnknownNameError(
+        f"MetaWorld has no task {argument!r}.{did_you_mean(name, known)} Known: mt10, mt50, "
+        f"{', '.join(PROMPTS)}."
+    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Collection
 from typing import Any
 
 import gymnasium
@@ -12,26 +11,28 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.utils import seeding
 
-from hocket.adapters.envs.gl.backends import no_gl_at_import
-from hocket.adapters.envs.gl.offscreen import OffscreenRenderer
-from hocket.adapters.envs.metaworld.suite import MetaWorldConfig
-from hocket.adapters.envs.metaworld.tasks import UPSIDE_DOWN
+from hocket.adapters.envs.metaworld import UPSIDE_DOWN, MetaWorldConfig
+from hocket.adapters.envs.rendering import (
+    STATE_KEY,
+    CameraEnv,
+    OffscreenRenderer,
+    no_gl_at_import,
+)
 from hocket.core.data import Array
-from hocket.errors import EnvError, ObservationError
+from hocket.errors import EnvError
 
 with no_gl_at_import():
     import mujoco
     from metaworld.env_dict import ALL_V3_ENVIRONMENTS
     from metaworld.types import Task
 
-STATE_KEY = "observation/state"
 _INTEGRATION = mujoco.mjtState.mjSTATE_INTEGRATION
 _PLAIN = (type(None), bool, int, float, str, np.generic, np.ndarray, dict, list, tuple)
 _MODEL_FIELDS = ("body_pos", "body_quat", "site_pos", "site_quat")
 """What tasks move when they reset."""
 
 
-class MetaWorldEnv(gymnasium.Env[dict[str, Any], Array]):
+class MetaWorldEnv(CameraEnv, gymnasium.Env[dict[str, Any], Array]):
     """A task whose start depends on the seed alone, not on what the object did before.
 
     It steps without observing, takes snapshots and renders only the cameras in use. Success is
@@ -40,6 +41,9 @@ class MetaWorldEnv(gymnasium.Env[dict[str, Any], Array]):
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 80}  # noqa: RUF012
     render_mode = "rgb_array"
+    _simulator = "MetaWorld"
+    _state_size = 39
+    _camera_advice = " Set --env.cameras."
 
     def __init__(self, task: str, config: MetaWorldConfig) -> None:
         self._task = task
@@ -60,8 +64,6 @@ class MetaWorldEnv(gymnasium.Env[dict[str, Any], Array]):
         self._state: Array = np.zeros(39)
         self.action_space = spaces.Box(-1.0, 1.0, (4,), np.float32)
         self._describe()
-
-    # -- gymnasium.Env ---------------------------------------------------------------------------
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -86,8 +88,6 @@ class MetaWorldEnv(gymnasium.Env[dict[str, Any], Array]):
             self._renderer = None
         self._sim.close()
 
-    # -- Observing apart from stepping -----------------------------------------------------------
-
     def advance(self, action: Array) -> tuple[float, bool, bool, dict[str, Any]]:
         if self._start is None:
             raise EnvError(f"{self._task}: reset the env before its first step.")
@@ -100,24 +100,6 @@ class MetaWorldEnv(gymnasium.Env[dict[str, Any], Array]):
     def observe(self) -> dict[str, Array]:
         images = {key: self._image(self._keys[key]) for key in self._in_use}
         return {STATE_KEY: self._state.copy(), **images}
-
-    # -- Choosing cameras ------------------------------------------------------------------------
-
-    @property
-    def camera_keys(self) -> tuple[str, ...]:
-        return tuple(self._keys)
-
-    def use_cameras(self, keys: Collection[str]) -> None:
-        missing = sorted(set(keys) - set(self._keys))
-        if missing:
-            raise ObservationError(
-                f"{self._task} has no camera for {missing[0]!r}; it has "
-                f"{', '.join(self._keys) or 'none'}. Set --env.cameras."
-            )
-        self._in_use = tuple(key for key in self._keys if key in keys)
-        self._describe()
-
-    # -- Snapshots -------------------------------------------------------------------------------
 
     def get_state(self) -> Array:
         """How the scene was laid out, what MetaWorld remembers of the last step, and MuJoCo's
@@ -150,22 +132,6 @@ class MetaWorldEnv(gymnasium.Env[dict[str, Any], Array]):
             sim._target_to_obj_init = None if np.isnan(memory[1]) else float(memory[1])
         sim._prev_obs, sim._last_stable_obs, self._state = previous, last.copy(), last
         self._settle(integration)
-
-    # -- what the user should know ---------------------------------------------------------------
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What the user should know; complete once the first image was rendered."""
-        if not self._in_use:
-            return ()
-        fast = (
-            "--env.render fast leaves out shadows, multisampling and reflections: images differ "
-            "from MetaWorld's own.",
-        )
-        device = self._renderer.device.notes if self._renderer is not None else ()
-        return (*(fast if self._config.render == "fast" else ()), *device)
-
-    # -- inside ----------------------------------------------------------------------------------
 
     def _draw(self, seed: int) -> Array:
         """The layout that a seed means, by the task's own rule: some draw until a layout fits."""
@@ -215,16 +181,6 @@ class MetaWorldEnv(gymnasium.Env[dict[str, Any], Array]):
             fast = self._config.render == "fast"
             self._renderer = OffscreenRenderer(self._sim.model, self._config.size, fast=fast)
         return self._renderer.render(self._sim.data, camera, upside_down=camera in UPSIDE_DOWN)
-
-    def _describe(self) -> None:
-        size = self._config.size
-        image = spaces.Box(0, 255, (size, size, 3), np.uint8)
-        state = spaces.Box(-np.inf, np.inf, (39,), np.float64)
-        keys: dict[str, spaces.Space[Any]] = {
-            STATE_KEY: state,
-            **dict.fromkeys(self._in_use, image),
-        }
-        self.observation_space = spaces.Dict(keys)
 
 
 def camera_keys(cameras: tuple[str, ...]) -> dict[str, str]:

@@ -21,11 +21,9 @@ import mujoco
 import numpy as np
 from mujoco import mjx
 
-from hocket.adapters.envs.mjx.tasks import MjxTask
+from hocket.adapters.envs.mjx import STATE_KEY, MjxTask
 from hocket.core.contracts.batched import RowSteps
 from hocket.core.data import Array
-
-KEY = "observation/state"
 
 
 class JaxRows:
@@ -81,12 +79,12 @@ class JaxRows:
             self._seen = self._observe(self._state, self._goal)
         torch = None if self._is_on_host else sys.modules.get("torch")
         if torch is None:
-            return {KEY: np.asarray(self._seen)[rows]}
+            return {STATE_KEY: np.asarray(self._seen)[rows]}
         whole = torch.from_dlpack(self._seen)
         picked = whole[torch.as_tensor(rows, device=whole.device)]
         # JAX may use the memory again as soon as nobody here holds it, so the copy must be done.
         torch.cuda.current_stream(whole.device).synchronize()
-        return {KEY: picked}
+        return {STATE_KEY: picked}
 
     def get_rows(self, rows: Array) -> Array:
         states, goals = np.asarray(self._state)[rows], np.asarray(self._goal)[rows]

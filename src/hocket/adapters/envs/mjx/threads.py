@@ -13,12 +13,10 @@ import mujoco
 import mujoco.rollout
 import numpy as np
 
-from hocket.adapters.envs.mjx.tasks import MjxTask
+from hocket.adapters.envs.mjx import STATE_KEY, MjxTask
 from hocket.core import machine
 from hocket.core.contracts.batched import RowSteps
 from hocket.core.data import Array
-
-KEY = "observation/state"
 
 
 class ThreadedRows:
@@ -67,7 +65,7 @@ class ThreadedRows:
 
     def observe(self, rows: Array) -> dict[str, Array]:
         qpos, qvel = self._split(rows)
-        return {KEY: self._task.rules.observe(np, qpos, qvel, self._goals[rows])}
+        return {STATE_KEY: self._task.rules.observe(np, qpos, qvel, self._goals[rows])}
 
     def get_rows(self, rows: Array) -> Array:
         return np.concatenate([self._states[rows, 1:], self._goals[rows]], axis=1)

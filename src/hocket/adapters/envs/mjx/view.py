@@ -6,19 +6,18 @@ steps; MuJoCo only derives the poses of bodies, and simulates nothing.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import gymnasium
 import mujoco
 import numpy as np
 from gymnasium import spaces
 
-from hocket.adapters.envs.gl.offscreen import OffscreenRenderer
-from hocket.adapters.envs.mjx.tasks import MjxTask
+from hocket.adapters.envs.mjx import STATE_KEY, MjxTask
+from hocket.adapters.envs.rendering import OffscreenRenderer
 from hocket.core.data import Array
 from hocket.errors import EnvError
 
-STATE_KEY = "observation/state"
 IMAGE_KEY = "observation/image"
 CAMERA = "view"
 SIZE = 256
@@ -56,11 +55,13 @@ class MjxView(gymnasium.Env[Any, Array]):
         del options
         qpos, goals = self._task.rules.start(np.array([seed or 0]))
         self._show(qpos[0], np.zeros(self._model.nv), goals[0])
-        return self._look(), {}
+        return self.observe(), {}
 
-    def step(self, action: Array) -> tuple[dict[str, Array], float, bool, bool, dict[str, Any]]:
+    def step(self, action: Array) -> NoReturn:
         """Raise EnvError: rows are simulated together."""
         raise EnvError("This env shows what rows did. It is simulated as rows, many at once.")
+
+    advance = step
 
     def get_state(self) -> Array:
         return np.concatenate([self._data.qpos, self._data.qvel, self._goal])
@@ -68,14 +69,6 @@ class MjxView(gymnasium.Env[Any, Array]):
     def set_state(self, state: Array) -> None:
         at = self._model.nq
         self._show(state[:at], state[at:-3], state[-3:])
-
-    def observe(self) -> dict[str, Array]:
-        return self._look()
-
-    def advance(self, action: Array) -> tuple[float, bool, bool, dict[str, Any]]:
-        """Raise EnvError, as `step` does."""
-        _, reward, terminated, truncated, info = self.step(action)
-        return reward, terminated, truncated, info
 
     def close(self) -> None:
         """Free what rendering holds. Twice is safe."""
@@ -89,7 +82,7 @@ class MjxView(gymnasium.Env[Any, Array]):
         mujoco.mj_kinematics(self._model, self._data)
         mujoco.mj_camlight(self._model, self._data)
 
-    def _look(self) -> dict[str, Array]:
+    def observe(self) -> dict[str, Array]:
         rows = [np.asarray(part)[None] for part in (self._data.qpos, self._data.qvel, self._goal)]
         seen: dict[str, Array] = {STATE_KEY: self._task.rules.observe(np, *rows)[0]}
         if self._in_use:

@@ -1,1 +1,329 @@
-"""Checkpoints of LeRobot."""
+"""The policy `lerobot:<folder>`: any policy that LeRobot saved, asked in batches.
+
+    hocket eval --env libero:spatial --policy lerobot:checkpoints/act \\
+        --env-python venvs/libero/bin/python --policy-python venvs/lerobot/bin/python
+
+Rows that need a chunk go through the policy's own preprocessor, one `predict_action_chunk`, and its
+own postprocessor, whole chunks at once. What LeRobot's policies keep for a whole batch (queues of
+observations, noise, plans and averages) is kept here for each lane. LeRobot and torch
+are imported when the first policy is built, and not by importing this file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hocket.adapters.policies.lerobot.folder import check_folder, find_folder, load
+from hocket.core.data import Actions, ArraySpec, Batch, PolicySpec, Row
+from hocket.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+
+ACTION = "action"
+_IMAGES = "observation.images"
+_CAMERA = "observation.image"
+_SEEDS = 2**63 - 1
+_ANY_SIZE = ("smolvla", "pi0", "pi05", "pi0_fast", "xvla", "groot", "wall_x")
+"""Policies that scale images themselves."""
+_ALIASES = {"observation.images.image2": "observation/wrist_image"}
+"""LeRobot's names for what hocket's envs call otherwise: LIBERO's wrist camera."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeRobotConfig:
+    """How a LeRobot policy is run."""
+
+    device: str = "auto"
+    """cpu, cuda, cuda:1 ...; auto takes a GPU where there is one."""
+    threads: int | None = None
+    """CPU threads of torch's; None leaves them as they are. Beside busy workers 1 is often best."""
+    max_batch: int = 32
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """Where the env's keys are named otherwise: observation.images.top observation/image. Without
+    it observation.images.NAME reads observation/NAME."""
+    vlm: str = ""
+    """Folder with the backbone's configuration and tokenizer, for policies whose config.json names
+    one on the hub (SmolVLA)."""
+
+    def __post_init__(self) -> None:
+        if self.max_batch < 1:
+            raise ConfigError(f"max_batch must be at least 1, not {self.max_batch}.")
+        if self.threads is not None and self.threads < 1:
+            raise ConfigError(f"threads must be at least 1, not {self.threads}.")
+
+
+class LeRobot:
+    """A LeRobot policy as hocket asks it. Noise is keyed by trial and chunk, whatever the policy
+    draws; a history is of consecutive control steps."""
+
+    def __init__(self, folder: Path, settings: LeRobotConfig) -> None:
+        import torch
+
+        if settings.threads is not None:
+            torch.set_num_threads(settings.threads)
+        name = settings.device
+        if name == "auto":
+            name = "cuda" if torch.cuda.is_available() else "cpu"
+        self._device = torch.device(name)
+        self._loaded = load(folder, settings, name)
+        self._keys = _keys(self._loaded.config, settings.keys)
+        self.spec = _spec(self._loaded.config, self._keys, settings)
+        # Invariant: the policy's own queues and the noise's keys belong to one call at a time.
+        self._lock = threading.Lock()
+
+    def infer(self, batch: Batch) -> Actions:
+        import torch
+
+        from hocket.adapters.policies.lerobot.noise import KeyedNoise
+
+        rows = [*batch.rows, *[batch.rows[-1]] * batch.pad]
+        seeds = [row.noise_seed for row in rows]
+        with self._lock, torch.inference_mode(), KeyedNoise(seeds, self._device):
+            inputs = self._loaded.preprocess(self._observation(batch, rows))
+            inputs.pop(ACTION, None)  # empty: only training has actions here
+            chunk = self._combine(self._predict(inputs, rows), batch.rows)
+            values = self._loaded.postprocess(chunk)
+            return Actions(np.array(values.float().cpu().numpy()))
+
+    def close(self) -> None:
+        """Nothing is held that must be given back."""
+
+    def _observation(self, batch: Batch, rows: list[Row]) -> dict[str, Any]:
+        """The batch under LeRobot's keys; the steps of a history stand one after another as
+        rows."""
+        import torch
+
+        found: dict[str, Any] = {}
+        for ours, theirs in self._keys.items():
+            array = np.asarray(batch.arrays[ours])
+            if self.spec.history > 1:
+                array = array.reshape(-1, *array.shape[2:])
+            tensor = torch.from_numpy(np.ascontiguousarray(array))
+            if theirs.startswith("observation.image"):
+                tensor = tensor.permute(0, 3, 1, 2).contiguous().to(torch.float32) / 255
+            else:
+                tensor = tensor.to(torch.float32)
+            found[theirs] = tensor
+        found["task"] = [row.prompt for row in rows for _ in range(self.spec.history)]
+        return found
+
+    def _predict(self, inputs: dict[str, Any], rows: list[Row]) -> torch.Tensor:
+        """One chunk for each row, normalized."""
+        policy: Any = self._loaded.policy
+        policy.reset()
+        # Other policies have no queues, or one of actions alone.
+        if any(key != ACTION for key in getattr(policy, "_queues", None) or {}):
+            inputs = self._queued(inputs, len(rows))
+        chunk: torch.Tensor = policy.predict_action_chunk(inputs)
+        return chunk
+
+    def _queued(self, inputs: dict[str, Any], size: int) -> dict[str, Any]:
+        """Lay each lane's history into the queues that the policy reads, oldest first."""
+        import torch
+
+        policy: Any = self._loaded.policy
+        inputs = dict(inputs)
+        cameras = list(self._loaded.config.image_features)
+        if cameras:
+            inputs[_IMAGES] = torch.stack([inputs[key] for key in cameras], dim=1)
+        for key, value in inputs.items():
+            if not isinstance(value, torch.Tensor) or len(value) != size * self.spec.history:
+                continue
+            steps = value.reshape(size, self.spec.history, *value.shape[1:])
+            if key in policy._queues:
+                policy._queues[key] = deque(steps.unbind(1), maxlen=self.spec.history)
+            else:  # the policy reads the last step alone, as it does with the prompt
+                inputs[key] = steps[:, -1]
+        return inputs
+
+    def _combine(self, chunk: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
+        """Chunks to chunks, while they are still normalized; here they stay as they are."""
+        del rows
+        return chunk
+
+
+class SingleActions(LeRobot):
+    """A policy that knows no chunks (SAC): asked at every step, for one action."""
+
+    def __init__(self, folder: Path, settings: LeRobotConfig) -> None:
+        super().__init__(folder, settings)
+        # LeRobot's SAC appends the gripper's choice to what its configuration calls the action.
+        extra = int(getattr(self._loaded.config, "num_discrete_actions", None) is not None)
+        size = None if self.spec.action_size is None else self.spec.action_size + extra
+        self.spec = dataclasses.replace(self.spec, chunk_length=1, replan=1, action_size=size)
+
+    def _predict(self, inputs: dict[str, Any], rows: list[Row]) -> torch.Tensor:
+        del rows
+        actions: torch.Tensor = self._loaded.policy.select_action(inputs)
+        return actions[:, None]
+
+
+class LeRobotSessions(LeRobot):
+    """A policy that carries state from call to call: here each attempt has its own, which is
+    forgotten when the attempt ends or begins again, and all share the weights."""
+
+    def __init__(self, folder: Path, settings: LeRobotConfig) -> None:
+        super().__init__(folder, settings)
+        self._kept: dict[str, Any] = {}
+
+    def begin_session(self, row: Row) -> None:
+        self.end_session(row.session)
+
+    def end_session(self, session: str) -> None:
+        with self._lock:
+            self._kept.pop(session, None)
+
+
+class EnsembledACT(LeRobotSessions):
+    """ACT with temporal ensembling: asked at every step, with an average for each attempt."""
+
+    def __init__(self, folder: Path, settings: LeRobotConfig) -> None:
+        super().__init__(folder, settings)
+        self.spec = dataclasses.replace(self.spec, chunk_length=1, replan=1)
+
+    def _combine(self, chunk: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
+        """Each attempt's average, moved on by one step: `[B, 1, A]`."""
+        import torch
+        from lerobot.policies.act.modeling_act import ACTTemporalEnsembler
+
+        config = self._loaded.config
+        actions = []
+        for i, row in enumerate(rows):
+            if row.session not in self._kept:
+                self._kept[row.session] = ACTTemporalEnsembler(
+                    config.temporal_ensemble_coeff, config.chunk_size
+                )
+            actions.append(self._kept[row.session].update(chunk[i : i + 1]))
+        actions += actions[-1:] * (len(chunk) - len(actions))
+        return torch.cat(actions)[:, None]
+
+
+class PlanningTDMPC(LeRobotSessions):
+    """TD-MPC, whose plan of one call is where the next begins. Its planner keeps one plan for a
+    whole batch and draws its samples across it, so that rows are planned one after another."""
+
+    def __init__(self, folder: Path, settings: LeRobotConfig) -> None:
+        super().__init__(folder, settings)
+        others = set(self._loaded.config.image_features) - {_CAMERA}
+        if others:
+            raise ConfigError(
+                f"{folder}: LeRobot's TD-MPC finds its camera by the name {_CAMERA} alone when it "
+                f"acts; this policy's is {min(others)}. Rename it in config.json and in the "
+                f"processors."
+            )
+
+    def _predict(self, inputs: dict[str, Any], rows: list[Row]) -> torch.Tensor:
+        import torch
+
+        return torch.cat([self._plan(inputs, i, row) for i, row in enumerate(rows)])
+
+    def _plan(self, inputs: dict[str, Any], i: int, row: Row) -> torch.Tensor:
+        """Row i's actions `[1, T, A]`; its plan is kept."""
+        from hocket.adapters.policies.lerobot.noise import KeyedNoise
+
+        policy: Any = self._loaded.policy
+        seen = {
+            key: value[i : i + 1] for key, value in inputs.items() if key.startswith("observation.")
+        }
+        policy.reset()
+        policy._prev_mean = self._kept.get(row.session)
+        for key in policy._queues:
+            if key != ACTION:
+                policy._queues[key] = deque([seen[key]], maxlen=1)
+        with KeyedNoise([row.noise_seed], self._device, shared=~row.noise_seed & _SEEDS):
+            actions: torch.Tensor = policy.predict_action_chunk(seen).transpose(0, 1)
+        self._kept[row.session] = policy._prev_mean
+        repeats = int(policy.config.n_action_repeats)
+        if repeats > 1:
+            return actions[:, :1].repeat(1, repeats, 1)
+        return actions[:, : policy.config.n_action_steps]
+
+
+class _Loader:
+    """The adapter behind `lerobot:<folder>`."""
+
+    Config = LeRobotConfig
+
+    def __call__(self, argument: str, config: LeRobotConfig) -> LeRobot:
+        folder = find_folder(argument)
+        plain = check_folder(folder)
+        if plain.get("temporal_ensemble_coeff") is not None:
+            return EnsembledACT(folder, config)
+        kinds = {"tdmpc": PlanningTDMPC, "sac": SingleActions, "gaussian_actor": SingleActions}
+        return kinds.get(plain["type"], LeRobot)(folder, config)
+
+
+load_policy = _Loader()
+
+
+def _keys(config: Any, given: Mapping[str, str]) -> dict[str, str]:
+    """Our key of each input, and LeRobot's."""
+    wanted = [
+        name
+        for name, feature in config.input_features.items()
+        if feature.type.name in ("VISUAL", "STATE", "ENV") and ".empty_camera_" not in name
+    ]
+    unknown = sorted(set(given) - set(wanted))
+    if unknown:
+        raise ConfigError(f"The policy has no input {unknown[0]!r}; it reads: {', '.join(wanted)}.")
+    keys: dict[str, str] = {}
+    for name in wanted:
+        ours = given.get(name) or _ALIASES.get(name) or default_key(name)
+        if ours in keys:
+            raise ConfigError(f"{keys[ours]!r} and {name!r} would both read {ours!r}; set keys.")
+        keys[ours] = name
+    return keys
+
+
+def default_key(name: str) -> str:
+    """`observation.images.wrist_image` is `observation/wrist_image`."""
+    for prefix in (f"{_IMAGES}.", "observation."):
+        if name.startswith(prefix):
+            return f"observation/{name[len(prefix) :]}"
+    return f"observation/{name}"
+
+
+def _spec(config: Any, keys: Mapping[str, str], settings: LeRobotConfig) -> PolicySpec:
+    inputs: dict[str, ArraySpec] = {}
+    cameras = []
+    for ours, theirs in keys.items():
+        feature = config.input_features[theirs]
+        if feature.type.name == "VISUAL":
+            cameras.append(ours)
+            channels, height, width = feature.shape
+            size = (-1, -1) if config.type in _ANY_SIZE else (height, width)
+            inputs[ours] = ArraySpec(shape=(*size, channels), dtype="|u1")
+        else:
+            inputs[ours] = ArraySpec(shape=tuple(feature.shape), dtype="<f4")
+    length, steps = _lengths(config)
+    return PolicySpec(
+        chunk_length=length,
+        action_size=int(config.output_features[ACTION].shape[0]),
+        inputs=inputs,
+        cameras=tuple(cameras),
+        history=config.n_obs_steps or 1,
+        max_batch=settings.max_batch,
+        replan=min(steps, length),
+    )
+
+
+def _lengths(config: Any) -> tuple[int, int]:
+    """Actions in a chunk, and how many of them LeRobot executes."""
+    if config.type == "diffusion":
+        return config.n_action_steps, config.n_action_steps
+    if config.type == "vqbet":
+        return config.action_chunk_size, config.action_chunk_size
+    if config.type == "tdmpc":
+        steps = max(config.n_action_steps, config.n_action_repeats)
+        return steps, steps
+    length = int(getattr(config, "chunk_size", 0) or getattr(config, "n_action_steps", 0) or 1)
+    return length, int(getattr(config, "n_action_steps", length) or length)

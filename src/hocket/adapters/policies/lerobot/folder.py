@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from hocket.errors import ConfigError, MissingExtraError
 
 if TYPE_CHECKING:
-    from hocket.adapters.policies.lerobot.policy import LeRobotConfig
+    from hocket.adapters.policies.lerobot import LeRobotConfig
 
 WEIGHTS = "model.safetensors"
 _PROCESSORS = ("policy_preprocessor.json", "policy_postprocessor.json")
@@ -130,9 +130,8 @@ def load(folder: Path, settings: LeRobotConfig, device: str) -> Loaded:
         ) from exc
     config.device = device
     # Weights come from the folder; what a config names here would be downloaded for nothing.
-    for name in ("pretrained_backbone_weights",):
-        if hasattr(config, name):
-            setattr(config, name, None)
+    if hasattr(config, "pretrained_backbone_weights"):
+        config.pretrained_backbone_weights = None
     if hasattr(config, "load_vlm_weights"):
         config.load_vlm_weights = False
     changes: dict[str, Any] = {"device_processor": {"device": device}}

@@ -9,28 +9,28 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-_SHARED_SEED = 0
+Draw = Callable[..., Any]
+Positional = tuple[Any, ...]
+Named = dict[str, Any]
 
 
 class KeyedNoise(TorchFunctionMode):  # type: ignore[misc]
     """While it is entered, whatever torch draws for a batch is drawn row by row, each row from a
     generator with its own seed. What has no row for each lane comes from one seed, `shared`."""
 
-    def __init__(
-        self, seeds: Sequence[int], device: torch.device, *, shared: int = _SHARED_SEED
-    ) -> None:
+    def __init__(self, seeds: Sequence[int], device: torch.device, *, shared: int = 0) -> None:
         super().__init__()
         self._device = device
         self._rows = [torch.Generator(device).manual_seed(seed) for seed in seeds]
         self._shared = torch.Generator(device).manual_seed(shared)
-        self._draws: Mapping[Callable[..., Any], Callable[..., Any]] = {
+        self._draws: Mapping[Draw, Draw] = {
             torch.randn: self._sized,
             torch.rand: self._sized,
             torch.randint: self._integers,
             torch.randn_like: self._like(torch.randn),
             torch.rand_like: self._like(torch.rand),
             torch.normal: self._normal,
-            torch.multinomial: self._multinomial,
+            torch.multinomial: self._by_rows,
             torch.bernoulli: self._by_rows,
             torch.Tensor.normal_: self._in_place,
             torch.Tensor.uniform_: self._in_place,
@@ -39,10 +39,10 @@ class KeyedNoise(TorchFunctionMode):  # type: ignore[misc]
 
     def __torch_function__(
         self,
-        func: Callable[..., Any],
+        func: Draw,
         types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        args: Positional = (),
+        kwargs: Named | None = None,
     ) -> Any:
         named = dict(kwargs or {})
         draw = self._draws.get(func)
@@ -51,15 +51,13 @@ class KeyedNoise(TorchFunctionMode):  # type: ignore[misc]
         named.pop("generator", None)
         return draw(func, args, named)
 
-    def _sized(self, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    def _sized(self, func: Draw, args: Positional, named: Named) -> Any:
         size = named.pop("size", None)
         if size is None:
             size = args[0] if args and isinstance(args[0], (tuple, list, torch.Size)) else args
         return self._draw(func, tuple(size), named)
 
-    def _integers(
-        self, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]
-    ) -> Any:
+    def _integers(self, func: Draw, args: Positional, named: Named) -> Any:
         sized = [part for part in args if isinstance(part, (tuple, list, torch.Size))]
         bounds = [part for part in args if not isinstance(part, (tuple, list, torch.Size))]
         low, high = named.pop("low", None), named.pop("high", None)
@@ -67,15 +65,15 @@ class KeyedNoise(TorchFunctionMode):  # type: ignore[misc]
         size = named.pop("size", None) or sized[0]
         return self._draw(functools.partial(func, *bounds), tuple(size), named)
 
-    def _draw(self, func: Callable[..., Any], size: tuple[int, ...], named: dict[str, Any]) -> Any:
+    def _draw(self, func: Draw, size: tuple[int, ...], named: Named) -> Any:
         named = {"device": self._device, **named}
         if not size or size[0] != len(self._rows):
             return func(size, generator=self._shared, **named)
         rows = [func((1, *size[1:]), generator=row, **named) for row in self._rows]
         return torch.cat(rows)
 
-    def _like(self, sized: Callable[..., Any]) -> Callable[..., Any]:
-        def draw(func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    def _like(self, sized: Draw) -> Draw:
+        def draw(func: Draw, args: Positional, named: Named) -> Any:
             del func
             like = args[0] if args else named.pop("input")
             named = {"dtype": like.dtype, "device": like.device, **named}
@@ -84,9 +82,7 @@ class KeyedNoise(TorchFunctionMode):  # type: ignore[misc]
 
         return draw
 
-    def _normal(
-        self, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]
-    ) -> Any:
+    def _normal(self, func: Draw, args: Positional, named: Named) -> Any:
         names = ("mean", "std", "size")
         values = {**dict(zip(names, args, strict=False)), **named}
         mean, std, size = values.pop("mean", 0.0), values.pop("std", 1.0), values.pop("size", None)
@@ -96,22 +92,13 @@ class KeyedNoise(TorchFunctionMode):  # type: ignore[misc]
             )
         return mean + std * self._draw(torch.randn, tuple(size), values)
 
-    def _multinomial(
-        self, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]
-    ) -> Any:
-        weights, rest = args[0], args[1:]
+    def _by_rows(self, func: Draw, args: Positional, named: Named) -> Any:
+        values, rest = args[0], args[1:]
         return torch.cat(
-            [func(part, *rest, generator=g, **named) for part, g in self._parts(weights)]
+            [func(part, *rest, generator=g, **named) for part, g in self._parts(values)]
         )
 
-    def _by_rows(
-        self, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]
-    ) -> Any:
-        return torch.cat([func(part, generator=g, **named) for part, g in self._parts(args[0])])
-
-    def _in_place(
-        self, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]
-    ) -> Any:
+    def _in_place(self, func: Draw, args: Positional, named: Named) -> Any:
         tensor, rest = args[0], args[1:]
         for part, generator in self._parts(tensor):
             func(part, *rest, generator=generator, **named)

@@ -9,9 +9,7 @@ for one env at a time. It may also say `inputs` and `cameras` (the env's keys th
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,54 +22,48 @@ from hocket.errors import ConfigError, SpecMismatchError, UnknownNameError
 
 _IMAGE = {"resize": [224, 224], "dtype": "uint8"}
 
-_DROID_REQUEST: Mapping[str, Any] = {
-    "observation/exterior_image_1_left": {
-        "from": "observation/exterior_image_1_left",
-        **_IMAGE,
+_DROID: Mapping[str, Any] = {
+    "request": {
+        "observation/exterior_image_1_left": {
+            "from": "observation/exterior_image_1_left",
+            **_IMAGE,
+        },
+        "observation/wrist_image_left": {"from": "observation/wrist_image_left", **_IMAGE},
+        "observation/joint_position": {"from": "observation/joint_position", "size": 7},
+        "observation/gripper_position": {"from": "observation/gripper_position", "size": 1},
     },
-    "observation/wrist_image_left": {"from": "observation/wrist_image_left", **_IMAGE},
-    "observation/joint_position": {"from": "observation/joint_position", "size": 7},
-    "observation/gripper_position": {"from": "observation/gripper_position", "size": 1},
+    "control_rate": 15,
+    "replan": 8,
 }
+
+
+def _libero(rotate: int) -> Mapping[str, Any]:
+    image = {"rotate": rotate, **_IMAGE}
+    return {
+        "request": {
+            "observation/image": {"from": "observation/image", **image},
+            "observation/wrist_image": {"from": "observation/wrist_image", **image},
+            "observation/state": {"from": "observation/state", "size": 8},
+        },
+        "actions": {"slice": [0, 7]},
+        "control_rate": 20,
+        "replan": 5,
+    }
+
 
 BUILTIN: Mapping[str, Mapping[str, Any]] = {
     # Joint velocities and a gripper that is open or closed, as the DROID checkpoints answer.
     "droid": {
-        "request": _DROID_REQUEST,
+        **_DROID,
         "actions": {"slice": [0, 8], "gripper": {"threshold": 0.5}, "clip": [-1.0, 1.0]},
-        "control_rate": 15,
-        "replan": 8,
     },
     # Absolute joint targets in radians: nothing to clip.
-    "droid-jointpos": {
-        "request": _DROID_REQUEST,
-        "actions": {"slice": [0, 8], "gripper": {"threshold": 0.5}},
-        "control_rate": 15,
-        "replan": 8,
-    },
+    "droid-jointpos": {**_DROID, "actions": {"slice": [0, 8], "gripper": {"threshold": 0.5}}},
     # LIBERO's checkpoints saw the simulator's images turned by 180 degrees, which is upright.
     # An env that gives them upright already needs no turn; one that gives LIBERO's raw images
     # needs `libero-raw`.
-    "libero": {
-        "request": {
-            "observation/image": {"from": "observation/image", **_IMAGE},
-            "observation/wrist_image": {"from": "observation/wrist_image", **_IMAGE},
-            "observation/state": {"from": "observation/state", "size": 8},
-        },
-        "actions": {"slice": [0, 7]},
-        "control_rate": 20,
-        "replan": 5,
-    },
-    "libero-raw": {
-        "request": {
-            "observation/image": {"from": "observation/image", "rotate": 180, **_IMAGE},
-            "observation/wrist_image": {"from": "observation/wrist_image", "rotate": 180, **_IMAGE},
-            "observation/state": {"from": "observation/state", "size": 8},
-        },
-        "actions": {"slice": [0, 7]},
-        "control_rate": 20,
-        "replan": 5,
-    },
+    "libero": _libero(rotate=0),
+    "libero-raw": _libero(rotate=180),
     "aloha": {
         "request": {
             "images/cam_high": {"from": "observation/image", "layout": "chw", **_IMAGE},
@@ -103,7 +95,6 @@ class Embodiment(Protocol):
     def actions(self, chunk: Array) -> Array: ...
 
 
-@dataclass(frozen=True, slots=True)
 class Identity:
     """Sends the env's keys as they are, and takes the server's actions as they come."""
 
@@ -121,13 +112,19 @@ def open_mapping(name: str) -> Embodiment:
     if name in BUILTIN:
         return parse_mapping(name, BUILTIN[name])
     if name.endswith((".yaml", ".yml")):
-        return _from_file(Path(name))
+        return _from_file(name)
     if ":" in name:
         return _from_class(name)
     raise UnknownNameError(
         f"No mapping is called {name!r}.{did_you_mean(name, BUILTIN)} Known: "
         f"{', '.join(BUILTIN)}; or give a .yaml file, or your own class as package.module:Class."
     )
+
+
+def spec_fields(mapping: Embodiment) -> dict[str, Any]:
+    """The fields of a PolicySpec that a mapping determines; None where it does not say."""
+    names = ("action_size", "cameras", "control_rate", "replan")
+    return {name: getattr(mapping, name, None) for name in names}
 
 
 def check_env(mapping: Embodiment, name: str, spec: EnvSpec) -> None:
@@ -148,16 +145,16 @@ def check_env(mapping: Embodiment, name: str, spec: EnvSpec) -> None:
         )
 
 
-def _from_file(path: Path) -> RuleMapping:
+def _from_file(name: str) -> RuleMapping:
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = yaml.safe_load(Path(name).read_text(encoding="utf-8"))
     except OSError as exc:
-        raise ConfigError(f"The mapping {os.fspath(path)!r} cannot be read: {exc}") from exc
+        raise ConfigError(f"The mapping {name!r} cannot be read: {exc}") from exc
     except yaml.YAMLError as exc:
-        raise ConfigError(f"The mapping {os.fspath(path)!r} is no YAML: {exc}") from exc
+        raise ConfigError(f"The mapping {name!r} is no YAML: {exc}") from exc
     if not isinstance(data, Mapping):
-        raise ConfigError(f"The mapping {os.fspath(path)!r} must be keys with values.")
-    return parse_mapping(path.name, data)
+        raise ConfigError(f"The mapping {name!r} must be keys with values.")
+    return parse_mapping(Path(name).name, data)
 
 
 def _from_class(name: str) -> Embodiment:

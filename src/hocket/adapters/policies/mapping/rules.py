@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from hocket.adapters.policies.mapping.images import as_uint8, resize_with_pad
 from hocket.core.data import Array, Observation
 from hocket.core.plugins import did_you_mean
 from hocket.errors import ChunkShapeError, ConfigError, ObservationError
+
+_BITS = 22
+_HALF = 1 << (_BITS - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +45,14 @@ class Field:
 
     def make(self, key: str, observation: Observation, owner: str) -> Array:
         """The value of this key, or ObservationError with the name of what is missing or wrong."""
-        parts = [_find(source, key, observation, owner) for source in self.sources]
+        for source in self.sources:
+            if source not in observation:
+                raise ObservationError(
+                    f"The mapping {owner!r} makes {key!r} of {source!r}, which the env does not "
+                    f"give.{did_you_mean(source, observation)} It gives: "
+                    f"{', '.join(sorted(observation))}."
+                )
+        parts = [observation[source] for source in self.sources]
         value = parts[0] if len(parts) == 1 else np.concatenate([p.reshape(-1) for p in parts])
         if self.is_image and value.ndim != 3:
             raise ObservationError(
@@ -81,7 +92,6 @@ class Gripper:
     range: tuple[tuple[float, float], tuple[float, float]] | None = None
 
     def apply(self, actions: Array) -> None:
-        """Rewrites the gripper's column."""
         column = actions[..., self.index]
         if self.range is not None:
             (low, high), (new_low, new_high) = self.range
@@ -149,7 +159,6 @@ class RuleMapping:
         return None if self.answer.slice is None else self.answer.slice[1] - self.answer.slice[0]
 
     def request(self, observation: Observation, prompt: str) -> dict[str, Any]:
-        """What the server is asked, from one env's observation."""
         found: dict[str, Any] = {}
         for key, field in self.fields.items():
             head, _, tail = key.partition("/")
@@ -163,13 +172,12 @@ class RuleMapping:
         return found
 
     def actions(self, chunk: Array) -> Array:
-        """The env's actions, from one chunk of the server's."""
         return self.answer.apply(chunk, self.name)
 
 
 def parse_mapping(name: str, data: Any) -> RuleMapping:
     """A mapping from plain data, as a YAML file holds it; unknown keys are errors."""
-    top = _mapping(f"{name}", data)
+    top = _mapping(name, data)
     _refuse_unknown(name, top, ("request", "prompt", "nested", "actions", "control_rate", "replan"))
     fields = {
         str(key): _field(f"{name}: request.{key}", value)
@@ -227,16 +235,6 @@ def _answer(where: str, value: Any) -> ActionRule:
     return ActionRule(gripper=gripper, **settings)
 
 
-def _find(source: str, key: str, observation: Observation, owner: str) -> Array:
-    value = observation.get(source)
-    if value is None:
-        raise ObservationError(
-            f"The mapping {owner!r} makes {key!r} of {source!r}, which the env does not give."
-            f"{did_you_mean(source, observation)} It gives: {', '.join(sorted(observation))}."
-        )
-    return value
-
-
 def _mapping(where: str, value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise ConfigError(f"{where} must be keys with values, not {value!r}.")
@@ -261,3 +259,73 @@ def _check_pairs(where: str, rule: Mapping[str, Any], keys: tuple[str, ...]) -> 
 
 def _frozen(value: Any) -> Any:
     return tuple(_frozen(part) for part in value) if isinstance(value, list) else value
+
+
+def resize_with_pad(images: Array, height: int, width: int) -> Array:
+    """uint8 images `[..., H, W, C]` scaled to fit and centred on black, as OpenPI's client does."""
+    old_height, old_width = images.shape[-3:-1]
+    if (old_height, old_width) == (height, width):
+        return images
+    ratio = max(old_width / width, old_height / height)
+    new_height, new_width = int(old_height / ratio), int(old_width / ratio)
+    small = resize(images, new_height, new_width)
+    padded = np.zeros((*images.shape[:-3], height, width, images.shape[-1]), np.uint8)
+    top, left = (height - new_height) // 2, (width - new_width) // 2
+    padded[..., top : top + new_height, left : left + new_width, :] = small
+    return padded
+
+
+def resize(images: Array, height: int, width: int) -> Array:
+    """uint8 images `[..., H, W, C]` at another size, as Pillow's bilinear filter gives it.
+
+    Pillow works in two passes, along rows and along columns, with weights of 22 fractional bits and
+    a rounding to 8 bits after each; when it shrinks, the filter widens, so that nothing aliases.
+    This is the same to the bit, rows first; Pillows that run the columns first differ by at most
+    one level. It stays beside Pillow because clients of policy servers need no Pillow, and because
+    the tests hold it to Pillow's two passes bit by bit.
+    """
+    if images.dtype != np.uint8:
+        raise ValueError(f"resize takes uint8 images, not {images.dtype}")
+    return _along(_along(images, width, -2), height, -3)
+
+
+def as_uint8(images: Array) -> Array:
+    """Float images in [0, 1] as uint8, cut off rather than rounded, as OpenPI's client does."""
+    if images.dtype.kind == "f":
+        return (255 * images).astype(np.uint8)
+    return images.astype(np.uint8, copy=False)
+
+
+def _along(images: Array, size: int, axis: int) -> Array:
+    if images.shape[axis] == size:
+        return images
+    sources, weights = _filter(images.shape[axis], size)
+    shape = [1] * images.ndim
+    shape[axis] = size
+    total: Array = np.full((), _HALF, np.int32)
+    for tap in range(sources.shape[1]):
+        weight = weights[:, tap].reshape(shape)
+        total = total + np.take(images, sources[:, tap], axis=axis) * weight
+    scaled: Array = (total >> _BITS).astype(np.uint8)
+    return scaled
+
+
+@functools.lru_cache(maxsize=64)
+def _filter(old: int, new: int) -> tuple[Array, Array]:
+    """For each new pixel the old pixels `[new, taps]` that it is made of, and their weights."""
+    scale = old / new
+    stretch = max(scale, 1.0)
+    taps = math.ceil(stretch) * 2 + 1
+    sources = np.zeros((new, taps), np.intp)
+    weights = np.zeros((new, taps), np.int32)
+    for pixel in range(new):
+        centre = (pixel + 0.5) * scale
+        first = max(int(centre - stretch + 0.5), 0)
+        last = min(int(centre + stretch + 0.5), old)
+        raw = [max(0.0, 1.0 - abs((at - centre + 0.5) / stretch)) for at in range(first, last)]
+        whole = sum(raw)
+        for tap, weight in enumerate(raw):
+            sources[pixel, tap] = first + tap
+            weights[pixel, tap] = int(0.5 + weight / whole * (1 << _BITS))
+    used = int((weights != 0).any(axis=0).nonzero()[0][-1]) + 1
+    return sources[:, :used], weights[:, :used]

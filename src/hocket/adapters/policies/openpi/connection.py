@@ -148,39 +148,36 @@ class Connection:
         """Send one request, and return what `read` makes of its reply. Whatever goes wrong ends the
         connection: so does a reply that `read` raises for, and one equal to the reply before it
         unless `trusts_repeats`."""
-        self._expected = asyncio.get_running_loop().create_future()
         try:
-            async with _within(timeout_s):
-                await self._socket.send(frame if len(frame) <= FRAGMENT else _fragments(frame))
-                reply = await self._expected
-        except TimeoutError as exc:
-            self.abort()
-            raise Dropped(f"{self.source} did not answer within {timeout_s:.1f} s") from exc
-        except (OSError, WebSocketException) as exc:
-            self.abort()
-            raise Dropped(f"{self.source} was lost: {exc or type(exc).__name__}") from exc
-        except BaseException:
-            self.abort()
-            raise
-        if isinstance(reply, str):
-            self.abort()
-            raise PolicyError(f"{self.source} answered with an error:\n{reply}")
-        if reply == self._last and not trusts_repeats:
-            self.abort()
-            raise Repeated(reply)
-        self._last = reply
-        try:
-            return read(reply)
-        except HocketError as exc:
-            self.abort()
-            raise type(exc)(f"{self.source}: {exc}") from exc
+            reply = await self._exchange(frame, timeout_s)
+            if isinstance(reply, str):
+                raise PolicyError(f"{self.source} answered with an error:\n{reply}")
+            if reply == self._last and not trusts_repeats:
+                raise Repeated(reply)
+            self._last = reply
+            try:
+                return read(reply)
+            except HocketError as exc:
+                raise type(exc)(f"{self.source}: {exc}") from exc
         except BaseException:
             self.abort()
             raise
 
+    async def _exchange(self, frame: bytes, timeout_s: float) -> str | bytes:
+        self._expected = asyncio.get_running_loop().create_future()
+        try:
+            async with _within(timeout_s):
+                view = memoryview(frame)
+                pieces = [view[i : i + FRAGMENT] for i in range(0, len(view), FRAGMENT)]
+                await self._socket.send(pieces if len(pieces) > 1 else frame)
+                return await self._expected
+        except TimeoutError as exc:
+            raise Dropped(f"{self.source} did not answer within {timeout_s:.1f} s") from exc
+        except (OSError, WebSocketException) as exc:
+            raise Dropped(f"{self.source} was lost: {exc or type(exc).__name__}") from exc
+
     @property
     def is_open(self) -> bool:
-        """Whether it may be asked."""
         return self._is_usable and not self._reader.done()
 
     def abort(self) -> None:
@@ -216,11 +213,6 @@ class Connection:
                 self._expected.set_exception(failure)
 
 
-def _fragments(frame: bytes) -> list[memoryview]:
-    view = memoryview(frame)
-    return [view[start : start + FRAGMENT] for start in range(0, len(view), FRAGMENT)]
-
-
 async def _dial(endpoint: Endpoint) -> ClientConnection:
     headers = {"Authorization": f"Api-Key {endpoint.api_key}"} if endpoint.api_key else None
     settings: dict[str, Any] = {
@@ -239,15 +231,12 @@ async def _dial(endpoint: Endpoint) -> ClientConnection:
     if endpoint.uri.startswith("wss:"):
         settings["ssl"] = endpoint.tls or ssl.create_default_context()
     opened = await connect(endpoint.uri, proxy=None, **settings)
-    _keep_alive(opened.transport.get_extra_info("socket"))
-    return opened
-
-
-def _keep_alive(raw: Any) -> None:
+    raw = opened.transport.get_extra_info("socket")
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 6)):
         if hasattr(socket, name):
             raw.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return opened
 
 
 @contextlib.asynccontextmanager

@@ -21,7 +21,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from hocket.adapters.policies.mapping import Embodiment, Identity, check_env, open_mapping
+from hocket.adapters.policies.mapping import (
+    Embodiment,
+    Identity,
+    check_env,
+    open_mapping,
+    spec_fields,
+)
 from hocket.adapters.policies.openpi.connection import (
     API_KEY_VARIABLE,
     Endpoint,
@@ -152,22 +158,18 @@ class OpenPI:
 
     @property
     def reconnects(self) -> int:
-        """Connections that were made after one was lost."""
         client = self._client
         return 0 if client is None else client.servers.reconnects
 
     @property
     def flushes(self) -> bool:
-        """Whether chunks of lost connections are to be recalled."""
         return self._config.flush_on_reconnect
 
     def is_stale(self, source: str) -> bool:
-        """Whether the connection that a chunk came over is gone."""
         client = self._client
         return client is not None and not client.servers.knows(source)
 
     def request(self, observation: Observation, prompt: str) -> dict[str, Any]:
-        """What the server is sent for one env's observation."""
         return self._mapping.request(observation, prompt)
 
     def close(self) -> None:
@@ -215,23 +217,19 @@ class OpenPI:
             )
         if isinstance(mapping, Identity):
             return spec
-        return replace(
-            spec,
-            inputs=None,
-            cameras=getattr(mapping, "cameras", None),
-            action_size=getattr(mapping, "action_size", None),
-            control_rate=getattr(mapping, "control_rate", None),
-            replan=getattr(mapping, "replan", None),
-        )
-
-    # -- One batch -------------------------------------------------------------------------------
+        return replace(spec, inputs=None, **spec_fields(mapping))
 
     def _infer_stock(self, client: _Client, batch: Batch) -> Actions:
         frames = [pack(self._request(batch, i)) for i in range(len(batch.rows))]
         read = partial(read_chunk, reply_key=self._config.reply_key)
         reply = client.run(client.servers.ask(frames, read=read))
         chunks = [self._mapping.actions(chunk) for chunk in reply.answers]
-        return Actions(_stack(chunks, batch.pad, reply.source), source=reply.source)
+        shapes = {chunk.shape for chunk in chunks}
+        if len(shapes) != 1:
+            raise ChunkShapeError(
+                f"{reply.source} answered rows of one batch with {sorted(shapes)}."
+            )
+        return Actions(_pad(np.stack(chunks), batch.pad), source=reply.source)
 
     def _infer_extended(self, client: _Client, batch: Batch) -> Actions:
         assert self._announcement is not None
@@ -273,7 +271,7 @@ class OpenPI:
         try:
             reply = client.run(client.servers.ask([frame], sessions, read))
         except BaseException:
-            written.abandon()
+            written.close()
             raise
         with self._lock:
             shared.release(written)
@@ -352,13 +350,6 @@ def _endpoints(argument: str, config: OpenPIConfig) -> tuple[Endpoint, ...]:
             ) from exc
     tls = ssl.create_default_context(cafile=config.ca_file) if config.ca_file else None
     return parse_endpoints(argument, key or None, tls)
-
-
-def _stack(chunks: list[Array], pad: int, source: str) -> Array:
-    shapes = {chunk.shape for chunk in chunks}
-    if len(shapes) != 1:
-        raise ChunkShapeError(f"{source} answered rows of one batch with {sorted(shapes)}.")
-    return np.stack(chunks + [chunks[-1]] * pad)
 
 
 def _pad(values: Array, pad: int) -> Array:

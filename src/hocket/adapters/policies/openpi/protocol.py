@@ -9,8 +9,8 @@ Such a request carries a number that its reply repeats.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -60,26 +60,15 @@ class Announcement:
 
 def announce(announcement: Announcement) -> dict[str, Any]:
     """The announcement as it stands in the metadata."""
-    spec = announcement.spec
-    inputs = spec.inputs
+    spec = {f.name: getattr(announcement.spec, f.name) for f in fields(PolicySpec)}
+    if spec["inputs"]:
+        spec["inputs"] = {k: [v.shape, v.dtype] for k, v in spec["inputs"].items()}
     return {
         "version": EXTENSION_VERSION,
         "instance": announcement.instance,
         "stateful": announcement.is_stateful,
         "machine": announcement.machine,
-        "spec": {
-            "chunk_length": spec.chunk_length,
-            "action_size": spec.action_size,
-            "inputs": inputs and {k: [list(v.shape), v.dtype] for k, v in inputs.items()},
-            "cameras": None if spec.cameras is None else list(spec.cameras),
-            "history": spec.history,
-            "control_rate": spec.control_rate,
-            "max_batch": spec.max_batch,
-            "concurrency": spec.concurrency,
-            "batch_invariant": spec.batch_invariant,
-            "keyed_noise": spec.keyed_noise,
-            "replan": spec.replan,
-        },
+        "spec": spec,
     }
 
 
@@ -108,9 +97,6 @@ def find_announcement(metadata: Any) -> Announcement | None:
         raise WireError(f"The server's metadata cannot be read: {exc!r}") from exc
 
 
-# -- Requests ------------------------------------------------------------------------------------
-
-
 def batch_request(
     number: int, batch: Batch, shared: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
@@ -118,7 +104,10 @@ def batch_request(
     head: dict[str, Any] = {
         "op": "infer",
         "id": number,
-        "rows": [_plain_row(row) for row in batch.rows],
+        "rows": [
+            [[*row.trial], row.attempt, row.chunk, row.noise_seed, row.prompt, row.session]
+            for row in batch.rows
+        ],
     }
     if shared is not None:
         return {EXTENSION: {**head, "shared": shared}}
@@ -143,18 +132,6 @@ def bind_key(request: Mapping[str, Any]) -> bytes:
 def reset_request(number: int, session: str) -> dict[str, Any]:
     """Tell a stateful policy that an attempt is over."""
     return {EXTENSION: {"op": "reset", "id": number, "session": session}}
-
-
-def _plain_row(row: Row) -> list[Any]:
-    trial = row.trial
-    return [
-        [trial.suite, trial.task, trial.seed, trial.repeat],
-        row.attempt,
-        row.chunk,
-        row.noise_seed,
-        row.prompt,
-        row.session,
-    ]
 
 
 def read_row(plain: Any) -> Row:
@@ -232,9 +209,6 @@ def _numbers(key: str, value: Any) -> Array:
     return array
 
 
-# -- Replies -------------------------------------------------------------------------------------
-
-
 def read_chunk(frame: bytes, reply_key: str = "") -> Array:
     """The actions `[T, A]` in a stock reply."""
     value = reply = unpack(frame)
@@ -282,9 +256,3 @@ _KINDS: Mapping[str, type[HocketError]] = {
     "SharedArraysError": SharedArraysError,
 }
 """Errors of a server that a client treats in their own ways; any other is a PolicyError."""
-
-
-def source_names(found: Sequence[Any]) -> str | None:
-    """One name for the sources of several rows."""
-    names = sorted({str(name) for name in found if name})
-    return ",".join(names) or None

@@ -12,9 +12,10 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from hocket.adapters.policies.openpi.connection import (
+    Answer,
     Connection,
     Dropped,
     Endpoint,
@@ -38,8 +39,6 @@ MAX_GREETINGS = 256
 """Envs that a new connection is told of: a gateway's clients may name new ones without end."""
 BELIEVED_REPEATS = 3
 """A server that gave the same answer this often when it was asked again is believed to mean it."""
-
-Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +127,6 @@ class Servers:
 
     @property
     def reconnects(self) -> int:
-        """Connections to any server that were made after one was lost."""
         return sum(replica.reconnects for replica in self.replicas)
 
     def knows(self, source: str) -> bool:
@@ -137,11 +135,9 @@ class Servers:
 
     @property
     def load(self) -> int:
-        """Questions in flight or waiting, on all servers."""
         return sum(replica.load for replica in self.replicas)
 
     async def close(self) -> None:
-        """Close all connections."""
         await asyncio.gather(*(replica.close() for replica in self.replicas))
 
     async def _until_answered(
@@ -155,7 +151,8 @@ class Servers:
         repeats = self._config.retries if repeats is None else repeats
         drops = 0
         while True:
-            replica = only or self._least_loaded(clock())
+            now = clock()
+            replica = only or min(self.replicas, key=lambda one: (one.retry_at > now, one.load))
             if replica.retry_at > clock():
                 await asyncio.sleep(replica.retry_at - clock())
             try:
@@ -168,9 +165,6 @@ class Servers:
                 drops += 1
                 if drops > repeats:
                     raise Dropped(f"Asked {drops} times, the last time: {exc}") from exc
-
-    def _least_loaded(self, now: float) -> Replica:
-        return min(self.replicas, key=lambda replica: (replica.retry_at > now, replica.load))
 
     def _give_up_if_hopeless(
         self, now: float, replicas: Sequence[Replica], last: Unreachable
@@ -317,8 +311,6 @@ class Replica:
             self._in_flight -= 1
         self._has_answered = True
         return answer
-
-    # -- The pool of connections -----------------------------------------------------------------
 
     @property
     def _limit(self) -> int:

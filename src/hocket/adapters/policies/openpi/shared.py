@@ -51,41 +51,41 @@ class SharedArrays:
     """The client's side: copies arrays into memory files, and describes where they are."""
 
     def __init__(self) -> None:
-        self._free: list[_File] = []
+        self._free: list[SharedFile] = []
 
-    def write(self, arrays: Mapping[str, Array]) -> Written:
-        """Copy arrays into a free file, which grows where need be."""
+    def write(self, arrays: Mapping[str, Array]) -> SharedFile:
+        """Copy arrays into a free file, which grows where need be, and describe them there."""
         layout: list[tuple[str, tuple[int, ...], str, int]] = []
         end = 0
         for key, value in arrays.items():
             layout.append((key, value.shape, value.dtype.str, end))
             end += -(-value.nbytes // _ALIGNMENT) * _ALIGNMENT
-        file = self._free.pop() if self._free else _File()
+        file = self._free.pop() if self._free else SharedFile()
         file.grow(end)
         for (_, shape, dtype, offset), value in zip(layout, arrays.values(), strict=True):
             np.ndarray(shape, dtype, file.map, offset)[...] = value
-        description = {
+        file.description = {
             "path": f"/proc/{os.getpid()}/fd/{file.number}",
             "file": [file.serial, file.size],
             "layout": layout,
         }
-        return Written(file, description)
+        return file
 
-    def release(self, written: Written) -> None:
-        """The reply has come: the file may be used again."""
+    def release(self, file: SharedFile) -> None:
+        """The reply has come: the file may be used again. One whose request got no reply is closed
+        instead, since the server may still read it."""
         if len(self._free) < _KEPT:
-            self._free.append(written.file)
+            self._free.append(file)
         else:
-            written.file.close()
+            file.close()
 
     def close(self) -> None:
-        """Close the free files."""
         while self._free:
             self._free.pop().close()
 
 
-class _File:
-    """One anonymous memory file, and this process's map of it."""
+class SharedFile:
+    """One anonymous memory file, this process's map of it, and what the server is told of it."""
 
     _serials = itertools.count(int.from_bytes(os.urandom(5), "little") << 16)
 
@@ -96,6 +96,7 @@ class _File:
         fcntl.fcntl(self.number, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
         self.size = 0
         self.map: mmap.mmap = mmap.mmap(-1, 1)
+        self.description: dict[str, Any] = {}
 
     def grow(self, size: int) -> None:
         if size > self.size:
@@ -105,20 +106,6 @@ class _File:
 
     def close(self) -> None:
         os.close(self.number)
-
-
-class Written:
-    """Arrays in a file, and the description that the server is sent."""
-
-    __slots__ = ("description", "file")
-
-    def __init__(self, file: _File, description: dict[str, Any]) -> None:
-        self.file = file
-        self.description = description
-
-    def abandon(self) -> None:
-        """No reply came: the server may still read, so the file is never used again."""
-        self.file.close()
 
 
 class SharedReader:

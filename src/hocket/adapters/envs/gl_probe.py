@@ -1,7 +1,7 @@
 """Tries one OpenGL backend and prints what it found: a script of its own, with the standard
 library alone, because a broken driver may take its process with it.
 
-    python probe.py egl|osmesa
+    python gl_probe.py egl|osmesa
 
 prints one JSON object a line for each device that gives a working context: its index and what
 OpenGL calls the renderer. No line and a reason on stderr: the backend does not work here.

@@ -1,1 +1,0 @@
-"""How MuJoCo renders without a screen."""

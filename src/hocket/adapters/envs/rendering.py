@@ -1,0 +1,283 @@
+"""How MuJoCo renders without a screen: EGL where it works, OSMesa otherwise, and on which device.
+
+The choice is made when the first image is wanted, so a worker without cameras never touches
+OpenGL. What the user set in MUJOCO_GL, or in MUJOCO_EGL_DEVICE_ID, is respected.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hocket.core.data import Array
+from hocket.errors import ConfigError, MissingExtraError, ObservationError
+
+STATE_KEY = "observation/state"
+APT_COMMAND = "apt-get install -y libegl1 libosmesa6"
+BACKENDS = ("egl", "osmesa")
+_OFF = ("disable", "disabled", "off", "false", "0")
+_ON_CPU = ("llvmpipe", "softpipe", "swrast", "swiftshader", "software")
+_PROBE_TIMEOUT_S = 60.0
+_MAX_GEOMS = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """An OpenGL device that gave a working context."""
+
+    backend: str
+    index: int
+    renderer: str
+
+    @property
+    def on_cpu(self) -> bool:
+        return any(word in self.renderer.lower() for word in _ON_CPU)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know of it."""
+        if not self.on_cpu:
+            return ()
+        return (
+            f"Images are rendered on the CPU ({self.backend}, {self.renderer}), which is slow. "
+            f"On a machine with a GPU, check that its driver's EGL library is visible.",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """What trying one backend gave."""
+
+    backend: str
+    devices: tuple[Device, ...]
+    reason: str = ""
+    """Why there is no device."""
+
+
+_worker_index = 0
+
+
+def set_worker(index: int) -> None:
+    """Tell which worker this process is: workers take turns over EGL devices. Suites whose envs
+    render have it called first in each worker, as `prepare_worker`."""
+    global _worker_index
+    _worker_index = index
+
+
+@functools.cache
+def probe(backend: str) -> Probe:
+    """Try a backend in a process of its own, since a broken driver may abort the process."""
+    script = Path(__file__).with_name("gl_probe.py")
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", str(script), backend],
+            capture_output=True,
+            text=True,
+            timeout=_PROBE_TIMEOUT_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except subprocess.TimeoutExpired:
+        reason = f"{backend}: no answer within {_PROBE_TIMEOUT_S:.0f} s"
+        return Probe(backend=backend, devices=(), reason=reason)
+    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    devices = tuple(
+        Device(backend=backend, index=item["device"], renderer=item["renderer"]) for item in found
+    )
+    reason = "" if devices else done.stderr.strip() or f"{backend}: exit code {done.returncode}"
+    return Probe(backend=backend, devices=devices, reason=reason)
+
+
+def choose_device() -> Device:
+    """The device that this process renders with.
+
+    EGL on a GPU comes first, then EGL on the CPU, then OSMesa. Where several EGL devices are of
+    the better kind, worker i takes the i-th of them, going round.
+    """
+    wanted = os.environ.get("MUJOCO_GL", "").lower().strip()
+    if wanted in _OFF:
+        raise ConfigError(
+            f"MUJOCO_GL={wanted} forbids rendering, but images were asked for. Unset it, or run "
+            f"without cameras."
+        )
+    if wanted and wanted not in BACKENDS:
+        # glfw and its aliases need a display that only the user can vouch for.
+        return Device(backend="glfw", index=0, renderer="display")
+    tried = [probe(backend) for backend in BACKENDS if wanted in ("", backend)]
+    for result in tried:
+        if result.devices:
+            return _turn(result.devices, _worker_index)
+    reasons = "; ".join(result.reason for result in tried)
+    raise MissingExtraError(
+        f"Nothing renders on this machine ({reasons}). On Debian or Ubuntu run: {APT_COMMAND}"
+    )
+
+
+def _turn(devices: tuple[Device, ...], index: int) -> Device:
+    fixed = os.environ.get("MUJOCO_EGL_DEVICE_ID")
+    if fixed is not None and devices[0].backend == "egl":
+        for device in devices:
+            if str(device.index) == fixed.strip():
+                return device
+        choices = ", ".join(str(device.index) for device in devices)
+        raise ConfigError(f"MUJOCO_EGL_DEVICE_ID={fixed} does not work; these do: {choices}")
+    on_gpu = tuple(device for device in devices if not device.on_cpu)
+    best = on_gpu or devices
+    return best[index % len(best)]
+
+
+def make_context(device: Device, width: int, height: int) -> Any:
+    """An OpenGL context of MuJoCo's on this device. One device per process, from then on."""
+    if device.backend == "egl":
+        os.environ["MUJOCO_EGL_DEVICE_ID"] = str(device.index)
+    module = importlib.import_module(f"mujoco.{device.backend}")
+    return module.GLContext(width, height)
+
+
+@contextlib.contextmanager
+def variable(name: str, value: str) -> Iterator[None]:
+    """Set a variable of the environment inside the block."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+def no_gl_at_import() -> contextlib.AbstractContextManager[None]:
+    """Import mujoco inside this, and it loads no OpenGL: the choice stays open, and the process
+    may still be forked."""
+    return variable("MUJOCO_GL", "disable")
+
+
+class CameraEnv:
+    """What envs share that see a state and render only the cameras in use. The env sets all that
+    is named here before it calls `_describe`."""
+
+    _simulator: ClassVar[str]
+    _state_size: ClassVar[int]
+    _camera_advice: ClassVar[str] = ""
+    """Said where a camera is asked for that is not there."""
+    _task: str
+    _config: Any
+    """Has `size`, in pixels, and `render`, which is `full` or `fast`."""
+    _keys: Mapping[str, str]
+    """Observation keys, and the camera behind each."""
+    _in_use: tuple[str, ...]
+    _renderer: OffscreenRenderer | None
+    _data_notes: tuple[str, ...] = ()
+    observation_space: Any
+
+    @property
+    def camera_keys(self) -> tuple[str, ...]:
+        return tuple(self._keys)
+
+    def use_cameras(self, keys: Collection[str]) -> None:
+        missing = sorted(set(keys) - set(self._keys))
+        if missing:
+            raise ObservationError(
+                f"{self._task} has no camera for {missing[0]!r}; it has "
+                f"{', '.join(self._keys) or 'none'}.{self._camera_advice}"
+            )
+        self._in_use = tuple(key for key in self._keys if key in keys)
+        self._describe()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know; complete once the first image was rendered."""
+        if not self._in_use:
+            return ()
+        fast = (
+            f"--env.render fast leaves out shadows, multisampling and reflections: images differ "
+            f"from {self._simulator}'s own.",
+        )
+        device = self._renderer.device.notes if self._renderer is not None else ()
+        return (*self._data_notes, *(fast if self._config.render == "fast" else ()), *device)
+
+    def _describe(self) -> None:
+        from gymnasium import spaces
+
+        size = self._config.size
+        image = spaces.Box(0, 255, (size, size, 3), np.uint8)
+        state = spaces.Box(-np.inf, np.inf, (self._state_size,), np.float64)
+        keys: dict[str, spaces.Space[Any]] = {STATE_KEY: state}
+        self.observation_space = spaces.Dict({**keys, **dict.fromkeys(self._in_use, image)})
+
+
+class OffscreenRenderer:
+    """Square images of one model, upright, HWC uint8, without the geoms of `hidden_groups`. One may
+    live in a process at a time: two OpenGL contexts in one process give silently wrong images."""
+
+    def __init__(
+        self, model: Any, size: int, *, fast: bool, hidden_groups: Collection[int] = ()
+    ) -> None:
+        import mujoco
+
+        self._mujoco = mujoco
+        self._model = model
+        self.device = choose_device()
+        model.vis.global_.offwidth = size
+        model.vis.global_.offheight = size
+        if fast:
+            model.vis.quality.shadowsize = 0
+            model.vis.quality.offsamples = 0
+        self._gl = make_context(self.device, size, size)
+        self._gl.make_current()
+        self._context = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100)
+        mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._context)
+        self._scene = mujoco.MjvScene(model, _MAX_GEOMS)
+        if fast:
+            self._scene.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = 0
+            self._scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = 0
+        self._option = mujoco.MjvOption()
+        for group in hidden_groups:
+            self._option.geomgroup[group] = 0
+        self._camera = mujoco.MjvCamera()
+        self._camera.type = mujoco.mjtCamera.mjCAMERA_FIXED
+        self._viewport = mujoco.MjrRect(0, 0, size, size)
+        self._pixels = np.empty((size, size, 3), np.uint8)
+
+    def render(self, data: Any, camera: str, *, upside_down: bool = False) -> Array:
+        """The scene as one camera sees it; `upside_down` says that the camera hangs so."""
+        mujoco = self._mujoco
+        self._camera.fixedcamid = self._model.camera(camera).id
+        mujoco.mjv_updateScene(
+            self._model,
+            data,
+            self._option,
+            None,
+            self._camera,
+            mujoco.mjtCatBit.mjCAT_ALL,
+            self._scene,
+        )
+        self._gl.make_current()
+        mujoco.mjr_render(self._viewport, self._scene, self._context)
+        mujoco.mjr_readPixels(self._pixels, None, self._viewport, self._context)
+        # OpenGL counts rows from the bottom, so an upside-down camera only needs its columns
+        # turned.
+        turned = self._pixels[:, ::-1] if upside_down else self._pixels[::-1]
+        return np.ascontiguousarray(turned)
+
+    def close(self) -> None:
+        """Free the OpenGL context. Closing twice is safe."""
+        if self._gl is None:
+            return
+        self._gl.make_current()
+        self._context.free()
+        self._gl.free()
+        self._gl = None
