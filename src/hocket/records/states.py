@@ -7,7 +7,6 @@ MetaWorld that is a quarter of the size at next to no cost.
 
 from __future__ import annotations
 
-import contextlib
 import zipfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ import numpy as np
 from hocket.core.contracts.recorder import AttemptStart, SinkNeeds, StepRecord
 from hocket.core.data import Array, Outcome, TaskInfo
 from hocket.errors import EnvError, RunFolderError
-from hocket.records.folder import disk_error, publish, temporary
+from hocket.records.folder import drafted
 from hocket.records.video.selection import IMAGES, VIDEO
 
 FILE = "states.npz"
@@ -95,16 +94,10 @@ def save_states(path: Path, states: Array) -> None:
     # Compared as bits: a NaN is as constant as any number, and 0.0 is not -0.0.
     bits = states.view(np.uint64)
     varies = (bits != bits[0]).any(axis=0)
-    draft = temporary(path)
-    try:
+    with drafted(path) as draft:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(draft, "wb") as file:
             np.savez(file, first=states[0], varies=varies, values=states[:, varies])
-        publish(draft, path)
-    except OSError as exc:
-        with contextlib.suppress(OSError):
-            draft.unlink(missing_ok=True)
-        raise disk_error(exc, path) from exc
 
 
 def load_states(path: Path) -> Array:
