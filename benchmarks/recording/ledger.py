@@ -37,7 +37,8 @@ from hocket.core.events import (
     RunEnded,
 )
 from hocket.records.chunks import ChunkRows, load_chunks
-from hocket.records.ledger import Ledger, LedgerView
+from hocket.records.ledger.ledger import Ledger
+from hocket.records.ledger.view import LedgerView
 from hocket.records.states import StatesSink
 from hocket.records.steps import StepRows, StepsSink, load_steps
 from hocket.results.report import Report, Throughput

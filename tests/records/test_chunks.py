@@ -17,7 +17,8 @@ from hocket.core.events import (
     EpisodesSealed,
 )
 from hocket.records.chunks import SCHEMA, ChunkRows, load_chunks
-from hocket.records.ledger import Ledger, LedgerView
+from hocket.records.ledger.ledger import Ledger
+from hocket.records.ledger.view import LedgerView
 from hocket.records.parquet import merge_segments
 
 A = Trial(suite="toy", task="reach", seed=0)

@@ -11,7 +11,9 @@ import pytest
 from hocket.core.contracts.recorder import Durable
 from hocket.core.data import Episode, Outcome, Trial
 from hocket.errors import RunFolderError
-from hocket.records.ledger import Failure, Ledger, LedgerConfig, LedgerView
+from hocket.records.ledger.ledger import Ledger
+from hocket.records.ledger.view import Failure, LedgerView
+from hocket.records.ledger.writer import LedgerConfig
 from support.synthetic_run import ENDED, QUICK, began, episode_of, failed, plan, sealed
 
 LATER = LedgerConfig(group_s=60)

@@ -16,7 +16,8 @@ from hocket.core.data import Episode, Trial
 from hocket.core.events import AttemptFailed, Event
 from hocket.errors import RunFolderError
 from hocket.records.folder import disk_error
-from hocket.records.ledger import Ledger, LedgerView
+from hocket.records.ledger.ledger import Ledger
+from hocket.records.ledger.view import LedgerView
 from support.counted import check_counted
 from support.synthetic_run import (
     ENDED,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hocket.core.data import Outcome
 from hocket.core.events import Event
-from hocket.records.ledger import LedgerView
+from hocket.records.ledger.view import LedgerView
 from support.counted import check_counted
 from support.synthetic_run import SyntheticRun, open_run, plan
 

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from hocket.errors import RunFolderError
-from hocket.records.ledger import Ledger, LedgerView, schema
+from hocket.records.ledger import schema
+from hocket.records.ledger.ledger import Ledger
+from hocket.records.ledger.view import LedgerView
 from support.synthetic_run import ENDED, QUICK, began, episode_of, failed, plan, sealed
 
 
@@ -38,7 +40,7 @@ def test_second_ledger_on_a_folder_is_refused(ledger: Ledger, root: Path) -> Non
 
 
 def test_other_process_is_refused_and_told_who_writes(ledger: Ledger, root: Path) -> None:
-    code = f"from hocket.records.ledger import Ledger; Ledger.open({str(root)!r})"
+    code = f"from hocket.records.ledger.ledger import Ledger; Ledger.open({str(root)!r})"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False
     )

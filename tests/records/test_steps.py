@@ -14,7 +14,7 @@ from hocket.core.contracts.recorder import AttemptStart, Sink, StepRecord
 from hocket.core.data import Episode, Outcome, TaskInfo, Trial
 from hocket.core.events import AttemptsBegan, EpisodesSealed
 from hocket.errors import ObservationError, RunFolderError
-from hocket.records.ledger import Ledger
+from hocket.records.ledger.ledger import Ledger
 from hocket.records.states import save_states
 from hocket.records.steps import (
     FILE,

@@ -28,8 +28,7 @@ from hocket.core.events import (
     SpecLearned,
     WorkerChanged,
 )
-from hocket.results.progress import Progress, clock, lines
-from hocket.results.tally import Tally
+from hocket.results.progress import Progress, Tally, clock, lines
 
 TRIALS = [Trial(suite="s", task="t", seed=seed) for seed in range(20)]
 CHUNK = Chunk(actions=np.zeros((4, 2)), version=0, source="p")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.records.chunks import ChunkRows
-from hocket.records.ledger import Ledger
+from hocket.records.ledger.ledger import Ledger
 from hocket.results.timing import SHARES, Pace, load_timing
 from support.recorded_runs import (
     ERROR,

@@ -10,7 +10,7 @@ import pytest
 from hocket import cli
 from hocket.core.data import Outcome
 from hocket.errors import ConfigError, UsageError
-from hocket.records.ledger import LedgerView
+from hocket.records.ledger.view import LedgerView
 from hocket.runs.collect import CollectConfig, TooFewError, collect, run_folder
 from hocket.runs.config import EvalConfig
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import hocket
-from hocket.records.ledger import LedgerView
+from hocket.records.ledger.view import LedgerView
 from hocket.records.steps import load_steps
 from support.processes import DEADLINE_S, children, wait_until
 

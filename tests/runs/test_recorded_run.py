@@ -19,7 +19,8 @@ from hocket.engine.loop import Engine, EngineConfig
 from hocket.engine.scheduler import Scheduler, SchedulerConfig
 from hocket.engine.trials import TrialQueue
 from hocket.records.chunks import ChunkRows, load_chunks
-from hocket.records.ledger import Ledger, LedgerConfig
+from hocket.records.ledger.ledger import Ledger
+from hocket.records.ledger.writer import LedgerConfig
 from hocket.records.states import load_states
 from hocket.records.steps import StepRows, load_steps
 from hocket.workers.fleet import Fleet, FleetConfig

@@ -10,7 +10,7 @@ import hocket
 from hocket.core.data import Outcome
 from hocket.core.events import EpisodeFilmed, Event, Noted
 from hocket.records.folder import RunFolder, temporary
-from hocket.records.ledger import LedgerView
+from hocket.records.ledger.view import LedgerView
 from hocket.records.video.sink import videos_in
 from hocket.runs.video import RenderConfig, plan_render, sinks_of
 

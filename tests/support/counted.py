@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hocket.core.data import Outcome, Trial
 from hocket.records.chunks import load_chunks
-from hocket.records.ledger import LedgerView
+from hocket.records.ledger.view import LedgerView
 from hocket.records.steps import load_steps
 from support.synthetic_run import episode_of, steps_of
 

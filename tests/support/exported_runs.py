@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hocket.core.data import Array, Episode
-from hocket.records.ledger import LedgerView
+from hocket.records.ledger.view import LedgerView
 from hocket.records.steps import load_steps
 from hocket.runs.evaluation import evaluate
 from hocket.runs.export import ExportConfig, export_run

@@ -19,7 +19,8 @@ from hocket.core.events import (
     RunEnded,
 )
 from hocket.records.chunks import ChunkRows
-from hocket.records.ledger import Ledger, LedgerConfig
+from hocket.records.ledger.ledger import Ledger
+from hocket.records.ledger.writer import LedgerConfig
 
 Choice = Callable[[Trial], Outcome]
 SUCCESS, FAILURE, FINISHED, ERROR = Outcome

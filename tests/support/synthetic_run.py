@@ -31,7 +31,8 @@ from hocket.core.events import (
 )
 from hocket.records.chunks import ChunkRows
 from hocket.records.folder import RunFolder
-from hocket.records.ledger import Ledger, LedgerConfig
+from hocket.records.ledger.ledger import Ledger
+from hocket.records.ledger.writer import LedgerConfig
 from hocket.records.states import StatesSink
 from hocket.records.steps import StepRows, StepsSink
 

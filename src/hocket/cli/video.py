@@ -15,7 +15,7 @@ from hocket.cli.values import Names
 
 if TYPE_CHECKING:
     from hocket.core.data import Episode
-    from hocket.records.ledger import LedgerView
+    from hocket.records.ledger.view import LedgerView
     from hocket.records.video.rerender import Rendered
     from hocket.runs.config import EvalConfig
 
@@ -52,7 +52,7 @@ def run(arguments: Sequence[str]) -> int:
     """Film; 1 where an episode could not be filmed."""
     flags = parse(Video, arguments, verb="video")
     from hocket import cli
-    from hocket.records.ledger import LedgerView
+    from hocket.records.ledger.view import LedgerView
     from hocket.records.video.encoder import Quality, require_encoder
     from hocket.runs.config import EvalConfig
     from hocket.runs.video import RenderConfig, plan_render, render_videos
@@ -84,7 +84,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _choose(flags: Video, config: EvalConfig, ledger: LedgerView) -> list[Episode]:
-    from hocket.records.video.selection import VideoSelection
+    from hocket.records.video.sink import VideoSelection
     from hocket.runs.verify import find_trial
 
     planned, ended = ledger.trials(), ledger.episodes()

@@ -17,6 +17,7 @@ import fcntl
 import os
 import socket
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Union
@@ -140,17 +141,28 @@ def temporary(path: Path) -> Path:
 
 def write_atomic(path: Path, data: bytes | memoryview) -> None:
     """Write a whole file, durably, or nothing: readers see all of it or none."""
+    with drafted(path) as draft, open(draft, "wb", buffering=0) as file:
+        rest = memoryview(data).cast("B")
+        while rest:
+            rest = rest[file.write(rest) :]
+
+
+@contextlib.contextmanager
+def drafted(path: Path, *, is_durable: bool = True) -> Iterator[Path]:
+    """A draft of a file to write to. It gets its name when all went well, and is deleted otherwise;
+    one that need not survive a power failure is not fsynced."""
     draft = temporary(path)
     try:
-        with open(draft, "wb", buffering=0) as file:
-            rest = memoryview(data).cast("B")
-            while rest:
-                rest = rest[file.write(rest) :]
-        publish(draft, path)
+        yield draft
+        if is_durable:
+            publish(draft, path)
+        else:
+            os.replace(draft, path)
     except OSError as exc:
+        raise disk_error(exc, path) from exc
+    finally:
         with contextlib.suppress(OSError):
             draft.unlink(missing_ok=True)
-        raise disk_error(exc, path) from exc
 
 
 def publish(draft: Path, path: Path) -> None:

@@ -7,7 +7,6 @@ one that it was merged into; `load_table` and `read_table` know which ones count
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,12 +20,10 @@ from hocket.errors import RunFolderError
 from hocket.records.folder import (
     FolderLike,
     RunFolder,
-    disk_error,
-    publish,
-    temporary,
+    drafted,
     write_atomic,
 )
-from hocket.records.ledger import LedgerView
+from hocket.records.ledger.view import LedgerView
 
 _ROW_GROUP = 64 * 1024
 _BATCH = 16 * 1024
@@ -52,57 +49,42 @@ def write_segment(path: Path, table: pa.Table) -> int:
 def merge_segments(path: Path, sources: Sequence[Path]) -> int:
     """Make one durable file of several, rows in order, with a row group in memory at a time;
     returns the number of rows."""
-    draft = temporary(path)
     rows = 0
-    try:
-        schema = pq.read_schema(sources[0])
-        with _writer(str(draft), schema) as writer:
-            waiting: list[pa.Table] = []
-            for source in sources:
-                with pq.ParquetFile(source) as file:
-                    for group in range(file.num_row_groups):
-                        waiting.append(file.read_row_group(group, use_threads=False))
-                        rows += waiting[-1].num_rows
-                        if sum(table.num_rows for table in waiting) >= _ROW_GROUP:
-                            writer.write_table(pa.concat_tables(waiting))
-                            waiting.clear()
-            if waiting:
-                writer.write_table(pa.concat_tables(waiting))
-        publish(draft, path)
-    except OSError as exc:
-        with contextlib.suppress(OSError):
-            draft.unlink(missing_ok=True)
-        raise disk_error(exc, path) from exc
+    with drafted(path) as draft, _writer(str(draft), pq.read_schema(sources[0])) as writer:
+        waiting: list[pa.Table] = []
+        for source in sources:
+            with pq.ParquetFile(source) as file:
+                for group in range(file.num_row_groups):
+                    waiting.append(file.read_row_group(group, use_threads=False))
+                    rows += waiting[-1].num_rows
+                    if sum(table.num_rows for table in waiting) >= _ROW_GROUP:
+                        writer.write_table(pa.concat_tables(waiting))
+                        waiting.clear()
+        if waiting:
+            writer.write_table(pa.concat_tables(waiting))
     return rows
 
 
 def load_table(
-    folder: FolderLike, table: str, schema: pa.Schema, trials: Collection[Trial] | None = None
+    folder: FolderLike,
+    table: str,
+    schema: pa.Schema,
+    trials: Collection[Trial] | None = None,
+    *,
+    filters: Sequence[tuple[str, str, Any]] = (),
 ) -> pa.Table:
-    """All rows of the episodes that count, or of these trials alone; each episode's rows lie
-    together and in order. The run may still go on."""
-    filters: Any = None
+    """The rows of the episodes that count: all, or those of these trials, or those that the filters
+    let through; each episode's lie together and in order. The run may still go on."""
     if trials is not None:
-        filters = [("trial", "in", [trial.id for trial in trials])]
+        filters = [*filters, ("trial", "in", [trial.id for trial in trials])]
         if not trials:
             return schema.empty_table()
-    with LedgerView.open(folder) as ledger:
-        for _ in range(_TRIES):
-            try:
-                parts = [
-                    pq.read_table(
-                        ledger.folder.root / segment.name,
-                        schema=schema,
-                        filters=filters,
-                        partitioning=None,
-                    )
-                    for segment in ledger.segments(table)
-                ]
-            except FileNotFoundError:
-                # Merged since it was listed; the ledger names what replaced it.
-                continue
-            return pa.concat_tables(parts) if parts else schema.empty_table()
-    raise _missing(folder, table)
+    with ExitStack() as stack:
+        files = _open_segments(stack, folder, table)
+        parts = [
+            pq.read_table(file, schema=schema, filters=list(filters) or None) for file in files
+        ]
+    return pa.concat_tables(parts) if parts else schema.empty_table()
 
 
 def read_table(folder: FolderLike, table: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -110,28 +92,26 @@ def read_table(folder: FolderLike, table: str, columns: Sequence[str]) -> Iterat
     together. The run may still go on: a file that is merged away meanwhile stays open here."""
     with ExitStack() as stack:
         for file in _open_segments(stack, folder, table):
-            yield from file.iter_batches(_BATCH, columns=list(columns), use_threads=False)
+            segment = pq.ParquetFile(file)
+            yield from segment.iter_batches(_BATCH, columns=list(columns), use_threads=False)
 
 
-def _open_segments(stack: ExitStack, folder: FolderLike, table: str) -> list[pq.ParquetFile]:
+def _open_segments(stack: ExitStack, folder: FolderLike, table: str) -> list[pa.OSFile]:
     with LedgerView.open(folder) as ledger:
         for _ in range(_TRIES):
             with ExitStack() as opened:
                 try:
                     files = [
-                        opened.enter_context(pq.ParquetFile(ledger.folder.root / segment.name))
+                        opened.enter_context(pa.OSFile(str(ledger.folder.root / segment.name)))
                         for segment in ledger.segments(table)
                     ]
                 except FileNotFoundError:
-                    continue  # merged since it was listed
+                    # Merged since it was listed; the ledger names what replaced it.
+                    continue
                 stack.push(opened.pop_all())
                 return files
-    raise _missing(folder, table)
-
-
-def _missing(folder: FolderLike, table: str) -> RunFolderError:
     path = RunFolder.at(folder).table(table)
-    return RunFolderError(
+    raise RunFolderError(
         f"A segment that the ledger names is missing from {str(path)!r}. Restore it from a copy of "
         f"the run."
     )

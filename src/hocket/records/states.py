@@ -1,13 +1,13 @@
-"""The simulator's states at every step, from which an episode can be shown and checked again.
+"""The simulator's states at every step, from which an episode can be shown and checked again, and
+what its env observes where it is shown again.
 
-One file for each attempt. Most numbers of a state never change in an episode (how the scene was
-laid out, what does not move): they are kept once, the others for every step, as they are. For
-MetaWorld that is a quarter of the size at next to no cost.
+Of states there is one file for each attempt. Most numbers of a state never change in an episode
+(how the scene was laid out, what does not move): they are kept once, the others for every step, as
+they are. For MetaWorld that is a quarter of the size at next to no cost.
 """
 
 from __future__ import annotations
 
-import contextlib
 import zipfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,13 +18,18 @@ import numpy as np
 
 from hocket.core.contracts.recorder import AttemptStart, SinkNeeds, StepRecord
 from hocket.core.data import Array, Outcome, TaskInfo
-from hocket.errors import EnvError, RunFolderError
-from hocket.records.folder import disk_error, publish, temporary
-from hocket.records.video.selection import IMAGES, VIDEO
+from hocket.errors import EnvError, ObservationError, RunFolderError
+from hocket.records.folder import drafted
+from hocket.records.video.pictures import cameras_in
+from hocket.records.video.sink import IMAGES, VIDEO
 
 FILE = "states.npz"
 """Holds three arrays: `first` `[S]` is the state at the reset, `varies` `[S]` marks the numbers
 that change, and `values` `[steps + 1, V]` has those at every step. Numbers are float64."""
+OBSERVATIONS_FILE = "observations.npz"
+"""Holds an array `[steps + 1, ...]` for each key, row 0 at the reset."""
+OBSERVATION_SINK = "hocket.records.states:ObservationSink"
+"""The name by which workers build this sink."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,16 +100,10 @@ def save_states(path: Path, states: Array) -> None:
     # Compared as bits: a NaN is as constant as any number, and 0.0 is not -0.0.
     bits = states.view(np.uint64)
     varies = (bits != bits[0]).any(axis=0)
-    draft = temporary(path)
-    try:
+    with drafted(path) as draft:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(draft, "wb") as file:
             np.savez(file, first=states[0], varies=varies, values=states[:, varies])
-        publish(draft, path)
-    except OSError as exc:
-        with contextlib.suppress(OSError):
-            draft.unlink(missing_ok=True)
-        raise disk_error(exc, path) from exc
 
 
 def load_states(path: Path) -> Array:
@@ -117,3 +116,45 @@ def load_states(path: Path) -> Array:
     except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile) as exc:
         raise RunFolderError(f"The states in {str(path)!r} cannot be read: {exc}") from exc
     return states
+
+
+class ObservationSink:
+    """Keeps every array of an observation that is no picture, where an episode is shown again."""
+
+    needs = SinkNeeds(observations=True)
+
+    def open(self, start: AttemptStart) -> ObservationTrack:
+        return ObservationTrack(Path(start.folder) / OBSERVATIONS_FILE)
+
+
+class ObservationTrack:
+    """One attempt's observations, in memory until it is sealed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._rows: dict[str, list[Array]] = {}
+
+    def step(self, record: StepRecord) -> None:
+        found = record.observation or {}
+        if record.step == 0:
+            pictures = cameras_in(found)
+            self._rows = {key: [] for key in sorted(found) if key not in pictures}
+        for key, rows in self._rows.items():
+            if key not in found or (rows and found[key].shape != rows[0].shape):
+                raise ObservationError(
+                    f"{key!r} is missing or changed its shape at step {record.step}."
+                )
+            rows.append(np.array(found[key]))
+
+    def seal(self, outcome: Outcome) -> Sequence[str]:
+        if not self._rows:
+            return ()
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with open(self._path, "wb") as file:
+            arrays = {key: np.stack(rows) for key, rows in self._rows.items()}
+            np.savez(file, allow_pickle=False, **arrays)
+        return [str(self._path)]
+
+    def discard(self) -> None:
+        """Forget the observations: nothing is on disk before `seal`."""
+        self._rows = {}

@@ -10,8 +10,6 @@ The worker's half imports neither pyarrow nor anything else that is slow or larg
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +21,7 @@ from hocket.core.contracts.recorder import AttemptStart, SinkNeeds, StepRecord
 from hocket.core.data import Array, Episode, Outcome, Trial
 from hocket.core.events import Event
 from hocket.errors import ObservationError, RunFolderError
-from hocket.records.folder import ROWS, FolderLike, disk_error, temporary
+from hocket.records.folder import ROWS, FolderLike, drafted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -90,7 +88,12 @@ class StepsTrack:
                 self._states.append(np.array(state, np.float64).ravel())
 
     def seal(self, outcome: Outcome) -> Sequence[str]:
-        return [_write(self._folder / FILE, self._table())]
+        table, path = self._table(), self._folder / FILE
+        with drafted(path, is_durable=False) as draft:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(draft, "wb") as file:
+                np.lib.format.write_array(file, table, allow_pickle=False)
+        return [str(path)]
 
     def discard(self) -> None:
         """Do nothing: nothing is on disk before `seal`."""
@@ -119,21 +122,6 @@ _NUMBERS: Mapping[str, str] = {
     "truncated": "?",
     "success": "i1",
 }
-
-
-def _write(path: Path, array: Array) -> str:
-    """Write an array under its name, whole or not at all, but not durably."""
-    draft = temporary(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(draft, "wb") as file:
-            np.lib.format.write_array(file, array, allow_pickle=False)
-        os.replace(draft, path)
-    except OSError as exc:
-        with contextlib.suppress(OSError):
-            draft.unlink(missing_ok=True)
-        raise disk_error(exc, path) from exc
-    return str(path)
 
 
 def _dtype(actions: Array | None, states: Array | None) -> Any:

@@ -17,7 +17,7 @@ import numpy as np
 from hocket.core.data import Episode, Exactness, Outcome, Trial
 from hocket.errors import UsageError
 from hocket.records.folder import RunFolder
-from hocket.records.ledger import LedgerView
+from hocket.records.ledger.view import LedgerView
 from hocket.records.run_file import load_about
 from hocket.results.config_diff import (
     setting_differences,

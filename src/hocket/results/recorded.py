@@ -11,7 +11,7 @@ from hocket import __version__
 from hocket.core.data import Episode, Trial
 from hocket.errors import RunFolderError
 from hocket.records.folder import RunFolder
-from hocket.records.ledger import Failure, LedgerView
+from hocket.records.ledger.view import Failure, LedgerView
 from hocket.records.run_file import load_about
 from hocket.results.report import FILE_NAME, Report, Throughput
 from hocket.results.timing import Timing, load_timing

@@ -1,4 +1,4 @@
-"""Where a run's time went, read from its table of chunks with a segment in memory at a time.
+"""Where a run's time went, read from its table of chunks with a few thousand in memory at a time.
 
 A chunk's life: its observation has come (`requested`), its batch leaves for the policy
 (`batched`), comes back (`inferred`), and the lane has run it (`executed`, of which `busy_s` was
@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from hocket.core.data import Array
-from hocket.errors import RunFolderError
+from hocket.records.chunks import SCHEMA
 from hocket.records.folder import FolderLike
-from hocket.records.ledger import LedgerView
+from hocket.records.parquet import load_table, read_table
 
 SHARES = ("stepping", "observing", "waiting", "inferring", "handing over", "resetting", "done")
 """What a lane may be doing; `done` is when no trial is left for it."""
@@ -37,7 +36,6 @@ _COLUMNS = [
     "batch",
     "batch_size",
 ]
-_TRIES = 10
 _FINEST_S = 0.02
 _MOST_BINS = 1 << 16
 _WINDOW_CHUNKS = 1200
@@ -119,15 +117,6 @@ class Timing:
 
 def load_timing(folder: FolderLike) -> Timing | None:
     """The timing of a run folder; None where no chunk is recorded."""
-    for _ in range(_TRIES):
-        try:
-            return _timing(folder)
-        except FileNotFoundError:
-            continue  # a segment was merged into another since the ledger was read
-    raise RunFolderError(f"The tables of {str(folder)!r} lack a segment that its ledger names.")
-
-
-def _timing(folder: FolderLike) -> Timing | None:
     spans = _spans(folder)
     if not spans:
         return None
@@ -161,14 +150,11 @@ def _timing(folder: FolderLike) -> Timing | None:
 
 
 def _parts(folder: FolderLike) -> Iterator[dict[str, Array]]:
-    """The columns of each segment, delivered chunks only; NaN where one was not executed."""
-    with LedgerView.open(folder) as ledger:
-        for segment in ledger.segments("chunks"):
-            table = pq.read_table(
-                ledger.folder.root / segment.name, columns=_COLUMNS, partitioning=None
-            )
-            table = table.filter(pc.is_valid(table["requested"]))
-            yield {name: _numbers(table[name]) for name in _COLUMNS}
+    """The columns of some thousand chunks at a time, delivered ones only; NaN where one was not
+    executed."""
+    for batch in read_table(folder, "chunks", _COLUMNS):
+        table = pa.table(batch).filter(pc.field("requested").is_valid())
+        yield {name: _numbers(table[name]) for name in _COLUMNS}
 
 
 def _numbers(column: Any) -> Array:
@@ -261,23 +247,18 @@ def _window(
     if not whole:
         middle = (begin + end) / 2
         begin, end = middle - length / 2, middle + length / 2
-    inside = [("leg", "=", leg), ("lane", "<", shown), ("requested", "<", end)]
-    inside += [("executed", ">", begin)]
-    with LedgerView.open(folder) as ledger:
-        parts = [
-            pq.read_table(
-                ledger.folder.root / segment.name,
-                columns=_COLUMNS,
-                filters=inside,
-                partitioning=None,
-            )
-            for segment in ledger.segments("chunks")
-        ]
-    table = pa.concat_tables(parts).sort_by("requested").slice(0, 4 * _WINDOW_CHUNKS)
+    inside = [
+        ("leg", "=", leg),
+        ("lane", "<", shown),
+        ("requested", "<", end),
+        ("executed", ">", begin),
+    ]
+    columns = pa.schema([SCHEMA.field(name) for name in _COLUMNS])
+    table = load_table(folder, "chunks", columns, filters=inside).sort_by("requested")
     return Window(
         begin=begin,
         end=end,
         lanes=shown,
-        chunks=table,
+        chunks=table.slice(0, 4 * _WINDOW_CHUNKS),
         whole=whole and shown == count and len(spans) == 1,
     )

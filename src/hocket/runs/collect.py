@@ -22,8 +22,15 @@ from hocket.errors import ConfigError, HocketError, UsageError
 from hocket.records.folder import RunFolder
 from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
-from hocket.runs.export import FORMATS, Choice, ExportConfig, Silent, Watcher, export_run
-from hocket.runs.export.target import refuse_existing
+from hocket.runs.export import (
+    FORMATS,
+    Choice,
+    ExportConfig,
+    Silent,
+    Watcher,
+    export_run,
+    refuse_existing,
+)
 from hocket.runs.run import Run
 
 RUN = "run"

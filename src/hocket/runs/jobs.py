@@ -24,7 +24,7 @@ from hocket.core.contracts.recorder import Reader
 from hocket.errors import ConfigError, HocketError
 from hocket.records import run_file as run_config
 from hocket.records.folder import RunFolder
-from hocket.results.page.jobs_page import write_jobs_page
+from hocket.results.page.report_page import write_jobs_page
 from hocket.results.report import Report
 from hocket.results.scores import named_table
 from hocket.results.tables import ResultTable

@@ -28,12 +28,13 @@ from hocket.errors import (
 )
 from hocket.records import run_file as run_config
 from hocket.records.chunks import ChunkRows
-from hocket.records.ledger import Ledger, LedgerView
+from hocket.records.ledger.ledger import Ledger
+from hocket.records.ledger.view import LedgerView
 from hocket.records.steps import StepRows
-from hocket.records.video.selection import VideoSelection
+from hocket.records.video.sink import VideoSelection
 from hocket.results.page.report_page import write_report_page
+from hocket.results.progress import Tally
 from hocket.results.report import Report, Throughput
-from hocket.results.tally import Tally
 from hocket.runs.assembly import Assembly, examine_python
 from hocket.runs.check import check_specs
 from hocket.runs.config import EvalConfig

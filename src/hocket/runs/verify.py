@@ -15,7 +15,8 @@ from hocket.core.data import Actions, Array, Batch, Episode, Outcome, PolicySpec
 from hocket.core.plugins import did_you_mean
 from hocket.errors import EnvError, PolicyError, RunFolderError, UnknownNameError
 from hocket.records.folder import FolderLike, RunFolder
-from hocket.records.ledger import Ledger, LedgerView
+from hocket.records.ledger.ledger import Ledger
+from hocket.records.ledger.view import LedgerView
 from hocket.records.states import FILE, load_states
 from hocket.records.steps import load_steps
 from hocket.runs.config import EvalConfig

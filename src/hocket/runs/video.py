@@ -13,13 +13,14 @@ from hocket.records.folder import TEMPORARY, RunFolder
 from hocket.records.states import FILE
 from hocket.records.video.encoder import Quality, require_encoder
 from hocket.records.video.rerender import Rendered, RenderJob, VideoWorkersConfig, rerender
-from hocket.records.video.selection import (
+from hocket.records.video.sink import (
     VideoPlan,
     VideoSelection,
+    file_name,
     is_rendered_later,
     rerender_record,
+    videos_in,
 )
-from hocket.records.video.sink import file_name, videos_in
 from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
 

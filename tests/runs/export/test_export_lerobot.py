@@ -16,8 +16,7 @@ from hocket.core.data import Array
 from hocket.errors import UsageError
 from hocket.records.steps import load_steps
 from hocket.records.video.sink import videos_in
-from hocket.runs.export.lerobot.stats import QUANTILES
-from hocket.runs.export.lerobot.video import CameraFiles
+from hocket.runs.export.lerobot.features import QUANTILES, CameraFiles
 from support.exported_runs import TOY, episodes_of, export, run_toy, truth
 
 CAMERAS = ("observation.images.image", "observation.images.wrist_image")

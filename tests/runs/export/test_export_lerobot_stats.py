@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hocket.runs.export.lerobot import stats as lerobot_stats
-from hocket.runs.export.lerobot.stats import QUANTILES, PictureStats, VectorStats, sampled
+from hocket.runs.export.lerobot import features as lerobot_stats
+from hocket.runs.export.lerobot.features import QUANTILES, PictureStats, VectorStats, sampled
 
 
 @given(

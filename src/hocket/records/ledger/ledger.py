@@ -14,6 +14,7 @@ files `sweep` deletes before the number is used again.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -36,13 +37,11 @@ from hocket.records.folder import (
     FolderLock,
     RunFolder,
     disk_error,
-    publish,
-    temporary,
+    drafted,
 )
 from hocket.records.ledger import schema
-from hocket.records.ledger.segments import RowRecorder
 from hocket.records.ledger.view import LedgerView
-from hocket.records.ledger.writer import GroupWriter, LedgerConfig, Pending
+from hocket.records.ledger.writer import GroupWriter, LedgerConfig, Pending, RowRecorder
 
 _TABLES = ("chunks", "steps")
 _NEVER_BEGUN = -1
@@ -129,8 +128,8 @@ class Ledger(LedgerView):
         new = [trial for trial in dict.fromkeys(trials) if trial not in self._rows_of]
         _refuse_equal_slugs(new, self._slugs)
         first = len(self._has_episode)
-        with self._lock, self._writing, self._sqlite(), schema.transaction(self._connection):
-            _insert_trials(self._connection, new, first)
+        with self._transaction() as connection:
+            _insert_trials(connection, new, first)
         self._rows_of.update({trial: first + i for i, trial in enumerate(new)})
         self._slugs.update(trial.slug for trial in new)
         self._has_episode.extend(bytes(len(new)))
@@ -204,8 +203,8 @@ class Ledger(LedgerView):
         for row, trial in zip(rows, event.trials, strict=True):
             if self._has_episode[row]:
                 raise RunFolderError(f"Trial {trial.id} has its episode already.")
-        with self._lock, self._writing, self._sqlite(), schema.transaction(self._connection):
-            self._connection.executemany(
+        with self._transaction() as connection:
+            connection.executemany(
                 "INSERT INTO attempts (trial, attempt, leg, began) VALUES (?, ?, ?, ?)",
                 [
                     (row, attempt, self.leg, event.time)
@@ -250,59 +249,38 @@ class Ledger(LedgerView):
     def _begin_leg(self) -> int:
         """The number of this process's leg: each process that works on the run has one, in which
         times and batches count from 0."""
-        with self._sqlite(), schema.transaction(self._connection):
-            ((leg,),) = self._connection.execute("SELECT COALESCE(MAX(leg) + 1, 0) FROM legs")
-            self._connection.execute(
+        with self._transaction() as connection:
+            ((leg,),) = connection.execute("SELECT COALESCE(MAX(leg) + 1, 0) FROM legs")
+            connection.execute(
                 "INSERT INTO legs VALUES (?, ?, ?, ?)",
                 (leg, time.time(), os.getpid(), socket.gethostname()),
             )
         return int(leg)
 
-    def _sqlite(self) -> _Translated:
-        return _Translated(self.folder)
-
-
-class _Translated:
-    """A context that turns SQLite's errors into ours."""
-
-    def __init__(self, folder: RunFolder) -> None:
-        self._folder = folder
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, exc: BaseException | None, trace: object) -> None:
-        if isinstance(exc, sqlite3.Error):
-            raise schema.ledger_error(exc, self._folder.ledger) from exc
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """The connection, for changes that are all committed or none."""
+        translated = schema.translated(self.folder.ledger)
+        with self._lock, self._writing, translated, schema.transaction(self._connection):
+            yield self._connection
 
 
 def _make_file(folder: RunFolder, trials: Sequence[Trial], meta: Mapping[str, Any]) -> None:
     """Make the file under another name first: a ledger that is there is whole."""
-    draft = temporary(folder.ledger)
-    connection: sqlite3.Connection | None = None
-    _refuse_equal_slugs(list(dict.fromkeys(trials)), set())
-    try:
+    planned = list(dict.fromkeys(trials))
+    _refuse_equal_slugs(planned, set())
+    with drafted(folder.ledger) as draft, schema.translated(folder.ledger):
         draft.unlink(missing_ok=True)
         draft.touch()
-        connection = schema.connect(draft, synchronous="OFF")
-        connection.execute("PRAGMA journal_mode = MEMORY")
-        connection.execute(f"PRAGMA application_id = {schema.APPLICATION}")
-        connection.execute(f"PRAGMA user_version = {schema.VERSION}")
-        connection.executescript(schema.TABLES)
-        rows = [(key, json.dumps(value)) for key, value in meta.items()]
-        with schema.transaction(connection):
-            connection.executemany("INSERT INTO meta VALUES (?, ?)", rows)
-            _insert_trials(connection, list(dict.fromkeys(trials)), 1)
-        connection.close()
-        publish(draft, folder.ledger)
-    except sqlite3.Error as exc:
-        raise schema.ledger_error(exc, folder.ledger) from exc
-    except OSError as exc:
-        raise disk_error(exc, folder.ledger) from exc
-    finally:
-        if connection is not None:
-            connection.close()
-        draft.unlink(missing_ok=True)
+        with contextlib.closing(schema.connect(draft, synchronous="OFF")) as connection:
+            connection.execute("PRAGMA journal_mode = MEMORY")
+            connection.execute(f"PRAGMA application_id = {schema.APPLICATION}")
+            connection.execute(f"PRAGMA user_version = {schema.VERSION}")
+            connection.executescript(schema.TABLES)
+            rows = [(key, json.dumps(value)) for key, value in meta.items()]
+            with schema.transaction(connection):
+                connection.executemany("INSERT INTO meta VALUES (?, ?)", rows)
+                _insert_trials(connection, planned, 1)
 
 
 def _insert_trials(connection: sqlite3.Connection, trials: Sequence[Trial], first: int) -> None:

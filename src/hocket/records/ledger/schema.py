@@ -58,14 +58,12 @@ _FULL = 13
 def connect(path: Path, *, mode: str = "rw", synchronous: str = "FULL") -> sqlite3.Connection:
     """A connection to a file that must exist. Transactions are begun and ended by hand."""
     name = f"file:{quote(str(path))}?mode={mode}"
-    try:
+    with translated(path):
         connection = sqlite3.connect(
             name, uri=True, isolation_level=None, check_same_thread=False, timeout=_BUSY_S
         )
         connection.execute(f"PRAGMA synchronous = {synchronous}")
         connection.execute("PRAGMA foreign_keys = ON")
-    except sqlite3.Error as exc:
-        raise ledger_error(exc, path) from exc
     return connection
 
 
@@ -74,16 +72,10 @@ def open_checked(path: Path) -> sqlite3.Connection:
     older."""
     _refuse_foreign(path)
     connection = connect(path)
-    try:
+    with _closed_on_error(connection, path):
         check(connection, path)
         migrate(connection, path)
         connection.execute("PRAGMA journal_mode = WAL")
-    except sqlite3.Error as exc:
-        connection.close()
-        raise ledger_error(exc, path) from exc
-    except RunFolderError:
-        connection.close()
-        raise
     return connection
 
 
@@ -96,7 +88,7 @@ def open_to_read(path: Path) -> sqlite3.Connection:
     has_wal = path.with_name(path.name + "-wal").exists()
     mode = "ro&immutable=1" if is_archived and not has_wal else "ro"
     connection = connect(path, mode=mode)
-    try:
+    with _closed_on_error(connection, path):
         check(connection, path)
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if version != VERSION:
@@ -104,13 +96,17 @@ def open_to_read(path: Path) -> sqlite3.Connection:
                 f"The ledger {str(path)!r} has the older format {version}; `hocket resume` "
                 f"brings it to {VERSION}."
             )
-    except sqlite3.Error as exc:
-        connection.close()
-        raise ledger_error(exc, path) from exc
+    return connection
+
+
+@contextlib.contextmanager
+def _closed_on_error(connection: sqlite3.Connection, path: Path) -> Iterator[None]:
+    try:
+        with translated(path):
+            yield
     except RunFolderError:
         connection.close()
         raise
-    return connection
 
 
 def check(connection: sqlite3.Connection, path: Path) -> None:
@@ -165,6 +161,15 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+
+
+@contextlib.contextmanager
+def translated(path: Path) -> Iterator[None]:
+    """Turns SQLite's errors into ours."""
+    try:
+        yield
+    except sqlite3.Error as exc:
+        raise ledger_error(exc, path) from exc
 
 
 def ledger_error(exc: sqlite3.Error, path: Path) -> RunFolderError:

@@ -13,7 +13,6 @@ from typing import Any
 from hocket.core.data import Episode, Outcome, Trial
 from hocket.records.folder import FolderLike, RunFolder
 from hocket.records.ledger import schema
-from hocket.records.ledger.segments import Segment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +22,21 @@ class Failure:
     trial: Trial
     attempt: int
     error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One durable file of rows."""
+
+    name: str
+    """Path relative to the run folder, `chunks/part-....parquet`."""
+    rows: int
+    level: int
+    """How often its rows were merged from smaller segments."""
+
+    @property
+    def table(self) -> str:
+        return self.name.partition("/")[0]
 
 
 class LedgerView:
@@ -51,39 +65,24 @@ class LedgerView:
     def episodes(self) -> list[Episode]:
         """The episodes that count, in planned order."""
         trials = self._trials_by_row()
-        rows = self._rows(
-            "SELECT trial, attempt, outcome, steps, total_reward, terminated, truncated, chunks,"
-            " error, seconds, files FROM episodes ORDER BY trial"
-        )
+        rows = self._rows(f"SELECT {', '.join(Episode._fields)} FROM episodes ORDER BY trial")
         outcomes = {outcome.value: outcome for outcome in Outcome}
         return [
-            Episode(
-                trial=trials[trial],
-                attempt=attempt,
-                outcome=outcomes[outcome],
-                steps=steps,
-                # SQLite keeps a NaN as NULL.
-                total_reward=math.nan if total_reward is None else total_reward,
-                terminated=bool(terminated),
-                truncated=bool(truncated),
-                chunks=chunks,
-                error=error,
-                seconds=seconds,
-                files=tuple(json.loads(files)) if files != "[]" else (),
+            Episode._make(
+                (
+                    trials[trial],
+                    attempt,
+                    outcomes[outcome],
+                    steps,
+                    # SQLite keeps a NaN as NULL.
+                    math.nan if reward is None else reward,
+                    bool(terminated),
+                    bool(truncated),
+                    *more,
+                    tuple(json.loads(files)) if files != "[]" else (),
+                )
             )
-            for (
-                trial,
-                attempt,
-                outcome,
-                steps,
-                total_reward,
-                terminated,
-                truncated,
-                chunks,
-                error,
-                seconds,
-                files,
-            ) in rows
+            for trial, attempt, outcome, steps, reward, terminated, truncated, *more, files in rows
         ]
 
     def remaining(self) -> list[Trial]:
@@ -132,8 +131,5 @@ class LedgerView:
         }
 
     def _rows(self, query: str) -> list[tuple[Any, ...]]:
-        try:
-            with self._lock:
-                return self._connection.execute(query).fetchall()
-        except sqlite3.Error as exc:
-            raise schema.ledger_error(exc, self.folder.ledger) from exc
+        with schema.translated(self.folder.ledger), self._lock:
+            return self._connection.execute(query).fetchall()

@@ -1,9 +1,9 @@
-"""The thread that makes finished episodes durable, a group at a time.
+"""The thread that makes finished episodes durable, a group at a time, and the segments of rows.
 
 For each group: write its rows as one segment per table, fsync, rename; then commit the episodes
 and the names of the segments in one transaction; then delete the sinks' files that the segments
 replace. A kill between any two of these leaves either episodes that count with all their rows, or
-files that nothing names.
+files that nothing names, which a resumed run deletes.
 """
 
 from __future__ import annotations
@@ -17,13 +17,22 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from hocket.core.data import Episode
+from hocket.core.events import Event
 from hocket.errors import RunFolderError
 from hocket.records.folder import RunFolder
 from hocket.records.ledger import schema
-from hocket.records.ledger.segments import RowRecorder, Segment, Segments
+from hocket.records.ledger.view import Segment
+
+_MERGED_AT_ONCE = 16
+"""Segments of one level that become one of the next. Chosen by hand; no benchmark row."""
+_LARGEST_MERGE = 2_000_000
+"""Most rows that are merged while a run goes on. Merging more would keep the thread from
+committing for long; such files are few."""
+_LAST_MERGE = 200_000
+"""Most rows that are merged at the end of a run, which a user waits for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +47,39 @@ class LedgerConfig:
     """No new trial begins while more finished episodes than this are uncommitted."""
     flush_s: float = 120.0
     """Longest that the end of a run waits until all is committed; a slower disk is an error."""
+
+
+class RowRecorder(Protocol):
+    """Gathers one table's rows and writes them when the ledger says so."""
+
+    @property
+    def table(self) -> str:
+        """The name of the table and of its folder."""
+        ...
+
+    @property
+    def consumes(self) -> str | None:
+        """The name of the file that a sink leaves in the attempt's folder for this table; it is
+        deleted once its rows are committed."""
+        ...
+
+    def on(self, event: Event) -> None:
+        """Follow the run. Called on the engine's thread."""
+        ...
+
+    def take(self, episode: Episode) -> Any:
+        """Hand over what belongs to an ended episode and forget it. Called on the engine's
+        thread."""
+        ...
+
+    def write(self, path: Path, taken: Sequence[Any]) -> int:
+        """Make the rows of several episodes one durable file, and say how many they are; no file
+        where there are none. Called on the ledger's thread, as `merge` is."""
+        ...
+
+    def merge(self, path: Path, sources: Sequence[Path]) -> int:
+        """Make one durable file of several, rows in order."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,16 +273,88 @@ class GroupWriter:
 def _columns(pending: Pending) -> tuple[Any, ...]:
     """An episode as a row of the table `episodes`."""
     episode = pending.episode
-    return (
-        pending.row,
-        episode.attempt,
-        episode.outcome.value,
-        episode.steps,
-        episode.total_reward,
-        episode.terminated,
-        episode.truncated,
-        episode.chunks,
-        episode.error,
-        episode.seconds,
-        json.dumps(episode.files) if episode.files else "[]",
-    )
+    files = json.dumps(episode.files) if episode.files else "[]"
+    return pending.row, episode.attempt, episode.outcome.value, *episode[3:-1], files
+
+
+class Segments:
+    """Writes, names and merges the segments of all tables, on the ledger's thread alone."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        connection: sqlite3.Connection,
+        *,
+        leg: int,
+        writing: threading.Lock,
+    ) -> None:
+        self._folder = folder
+        self._connection = connection
+        self._leg = leg
+        self._writing = writing
+        self._known: dict[str, list[Segment]] = {}
+        self._named = 0
+
+    def know(self, table: str, segments: Sequence[Segment]) -> None:
+        """Take over the segments that earlier legs of the run left, in order."""
+        self._known[table] = list(segments)
+
+    def write(self, recorder: RowRecorder, taken: Sequence[Any]) -> list[Segment]:
+        """Make what a recorder handed over one durable segment, or none where it is empty."""
+        name = self._new_name(recorder.table)
+        rows = recorder.write(self._folder.root / name, taken)
+        return [Segment(name, rows, 0)] if rows else []
+
+    def insert(self, segments: Sequence[Segment]) -> None:
+        """Name them in the ledger, inside the caller's transaction."""
+        self._connection.executemany(
+            "INSERT INTO segments (name, rows, level) VALUES (?, ?, ?)",
+            [(segment.name, segment.rows, segment.level) for segment in segments],
+        )
+        for segment in segments:
+            self._known[segment.table].append(segment)
+
+    def merge_levels(self, recorder: RowRecorder) -> None:
+        """Keep segments few: sixteen of one level become one of the next."""
+        levels: dict[int, list[Segment]] = {}
+        for segment in self._known[recorder.table]:
+            levels.setdefault(segment.level, []).append(segment)
+        for level, some in sorted(levels.items()):
+            oldest = some[:_MERGED_AT_ONCE]
+            is_small = sum(segment.rows for segment in oldest) <= _LARGEST_MERGE
+            if len(oldest) == _MERGED_AT_ONCE and is_small:
+                self._merge(recorder, oldest, level + 1)
+
+    def merge_smallest(self, recorder: RowRecorder) -> None:
+        """Leave one segment to a finished run, as far as that is not too large."""
+        known = self._known[recorder.table]
+        total = 0
+        chosen: list[Segment] = []
+        for segment in sorted(known, key=lambda segment: segment.rows):
+            total += segment.rows
+            if total > _LAST_MERGE:
+                break
+            chosen.append(segment)
+        if len(chosen) > 1:
+            level = max(segment.level for segment in chosen)
+            self._merge(recorder, [segment for segment in known if segment in chosen], level)
+
+    def _new_name(self, table: str) -> str:
+        """A name that no leg of the run has used or will use."""
+        self._named += 1
+        return f"{table}/part-{self._leg:04d}-{self._named:06d}.parquet"
+
+    def _merge(self, recorder: RowRecorder, sources: Sequence[Segment], level: int) -> None:
+        """Swap the names in one transaction; the files that are replaced go after it."""
+        name = self._new_name(recorder.table)
+        paths = [self._folder.root / segment.name for segment in sources]
+        rows = recorder.merge(self._folder.root / name, paths)
+        known = self._known[recorder.table]
+        with self._writing, schema.transaction(self._connection):
+            self._connection.executemany(
+                "DELETE FROM segments WHERE name = ?", [(segment.name,) for segment in sources]
+            )
+            self._known[recorder.table] = [some for some in known if some not in sources]
+            self.insert([Segment(name, rows, level)])
+        for path in paths:
+            path.unlink(missing_ok=True)

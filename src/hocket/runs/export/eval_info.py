@@ -21,8 +21,7 @@ import pyarrow.compute as pc
 from hocket.core.data import Episode, Outcome
 from hocket.records.parquet import read_table
 from hocket.results.report import FILE_NAME, Report
-from hocket.runs.export import ChosenRun, ExportConfig, Watcher
-from hocket.runs.export.target import new_file
+from hocket.runs.export import ChosenRun, ExportConfig, Watcher, new_file
 
 
 @dataclass(slots=True)

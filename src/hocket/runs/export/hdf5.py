@@ -22,9 +22,8 @@ from hocket.core.data import Array
 from hocket.errors import MissingExtraError, RunFolderError
 from hocket.records.video.encoder import read_pictures, size_of
 from hocket.records.video.sink import camera_name
-from hocket.runs.export import ChosenRun, ExportConfig, Watcher
+from hocket.runs.export import ChosenRun, ExportConfig, Watcher, new_file, scratch_folder
 from hocket.runs.export.demonstrations import Demonstration, Demonstrations
-from hocket.runs.export.target import new_file, scratch_folder
 
 _SLAB = 32
 """How many pictures are written at a time."""

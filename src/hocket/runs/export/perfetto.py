@@ -21,8 +21,7 @@ import numpy as np
 
 from hocket.core.data import Array, Episode
 from hocket.records.parquet import read_table
-from hocket.runs.export import ChosenRun, ExportConfig, Watcher
-from hocket.runs.export.target import new_file
+from hocket.runs.export import ChosenRun, ExportConfig, Watcher, new_file
 
 _COLUMNS = (
     "trial",

@@ -16,9 +16,8 @@ from hocket.core.data import Array
 from hocket.errors import MissingExtraError, RunFolderError
 from hocket.records.video.encoder import read_pictures
 from hocket.records.video.sink import camera_name
-from hocket.runs.export import ChosenRun, ExportConfig, Watcher
+from hocket.runs.export import ChosenRun, ExportConfig, Watcher, new_file, scratch_folder
 from hocket.runs.export.demonstrations import Demonstration, Demonstrations
-from hocket.runs.export.target import new_file, scratch_folder
 
 _JPEG = 92
 _GAP_S = 0.5

@@ -23,8 +23,9 @@ from hocket.core.data import Array
 from hocket.errors import UsageError
 from hocket.records.video.encoder import exact_rate
 from hocket.records.video.sink import camera_name
-from hocket.runs.export import ChosenRun, ExportConfig, Watcher
+from hocket.runs.export import ChosenRun, ExportConfig, Watcher, new_folder, scratch_folder
 from hocket.runs.export.demonstrations import Demonstration, Demonstrations
+from hocket.runs.export.lerobot.features import CameraFiles, Clip, PictureStats, Stats, VectorStats
 from hocket.runs.export.lerobot.files import (
     DATA_MB,
     EpisodeRows,
@@ -34,9 +35,6 @@ from hocket.runs.export.lerobot.files import (
     write_info,
     write_stats,
 )
-from hocket.runs.export.lerobot.stats import PictureStats, Stats, VectorStats
-from hocket.runs.export.lerobot.video import CameraFiles, Clip
-from hocket.runs.export.target import new_folder, scratch_folder
 
 VIDEO_MB = 200
 """Largest video file, in MiB; LeRobot's own default."""

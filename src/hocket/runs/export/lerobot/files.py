@@ -12,8 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hocket.runs.export.lerobot.stats import Stats
-from hocket.runs.export.lerobot.video import Clip
+from hocket.runs.export.lerobot.features import Clip, Stats
 
 VERSION = "v3.0"
 FILES_IN_CHUNK = 1000
