@@ -9,9 +9,8 @@ from hocket.train.collect.evaluations import holder_of
 from hocket.train.collect.plan import EVALUATION, is_evaluation
 from hocket.train.collect.policy import LOG_PROB, SAMPLE, VERSION, CollectingPolicy, Holding
 from hocket.train.learner.weights import WeightBlock
-from hocket.train.networks.actor import ChunkActor
+from hocket.train.networks.actor import ChunkActor, FlowActor
 from hocket.train.networks.contract import TASK, Acted, Shapes, Tensors, trainable_parameters
-from hocket.train.networks.flow import FlowActor
 from hocket.train.networks.policies import ActorConfig, FlowConfig
 
 SHAPES = Shapes(

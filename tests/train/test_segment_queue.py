@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hocket.train.collect.segments import Segment
+from hocket.train.algorithms.rollout import Segment
 from hocket.train.learner.queue import QueueConfig, SegmentQueue
 from support.trajectories import segment
 

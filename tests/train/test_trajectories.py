@@ -14,6 +14,7 @@ from hocket.core.events import (
     EpisodesEnded,
 )
 from hocket.errors import ConfigError, EnvError
+from hocket.train.algorithms.rollout import Segment
 from hocket.train.collect.plan import (
     Curriculum,
     Groups,
@@ -21,7 +22,6 @@ from hocket.train.collect.plan import (
     is_evaluation,
     is_training,
 )
-from hocket.train.collect.segments import Segment
 from hocket.train.collect.trajectories import Trajectories, TrajectoryConfig
 from support.trajectories import segment
 

@@ -22,7 +22,7 @@ from hocket.records import run_file as run_config
 from hocket.records.folder import RunFolder
 from hocket.runs.assembly import Assembly
 from hocket.runs.probe import probe
-from hocket.train.algorithms.ranks import Ranks
+from hocket.train.algorithms.update import Ranks
 from hocket.train.collect import plan
 from hocket.train.collect.evaluations import holder_of
 from hocket.train.collect.policy import CollectingPolicy, Holding, spec_of

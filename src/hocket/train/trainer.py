@@ -24,13 +24,13 @@ from hocket.core.events import (
 )
 from hocket.engine.trials import TrialQueue
 from hocket.errors import EnvError
-from hocket.train.algorithms.ranks import Ranks
+from hocket.train.algorithms.rollout import Segment
+from hocket.train.algorithms.update import Ranks
 from hocket.train.collect import plan
 from hocket.train.collect.counts import Counts, Crossing, Shares
 from hocket.train.collect.evaluations import Evaluations, Result
 from hocket.train.collect.plan import Curriculum, Groups
 from hocket.train.collect.policy import CollectingPolicy
-from hocket.train.collect.segments import Segment
 from hocket.train.collect.trajectories import Trajectories, TrajectoryConfig
 from hocket.train.config import TrainConfig
 from hocket.train.learner.learner import LearnerLink, Updated

@@ -9,7 +9,7 @@ import numpy as np
 
 from hocket.core.data import Trial
 from hocket.errors import EnvError
-from hocket.train.collect.segments import Segment
+from hocket.train.algorithms.rollout import Segment
 
 FIRST_SEED = 10_000_000
 """Training seeds of run seed s count up from (s + 1) times this: far from evaluation's."""

@@ -19,8 +19,8 @@ from hocket.core.events import (
     Event,
 )
 from hocket.errors import ConfigError
+from hocket.train.algorithms.rollout import Segment
 from hocket.train.collect.policy import LOG_PROB, SAMPLE, VALUE, VERSION
-from hocket.train.collect.segments import Segment
 from hocket.train.networks.contract import BASE, TASK
 
 _OWN = (SAMPLE, LOG_PROB, VALUE, VERSION, BASE)

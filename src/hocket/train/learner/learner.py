@@ -11,13 +11,11 @@ from typing import Any, Protocol
 
 import torch
 
-from hocket.train.algorithms.config import Level
 from hocket.train.algorithms.grpo import GRPO
-from hocket.train.algorithms.losses import Comparison
 from hocket.train.algorithms.ppo import PPO
-from hocket.train.algorithms.ranks import Ranks
-from hocket.train.collect.segments import Parcel, in_trial_order
-from hocket.train.config import TrainConfig
+from hocket.train.algorithms.rollout import Parcel, in_trial_order
+from hocket.train.algorithms.update import Comparison, Ranks
+from hocket.train.config import Level, TrainConfig
 from hocket.train.learner import checkpoint
 from hocket.train.learner.queue import QueueConfig, SegmentQueue
 from hocket.train.learner.weights import WeightBlock

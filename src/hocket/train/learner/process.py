@@ -23,8 +23,8 @@ from typing import Any
 
 from hocket.adapters.policies.openpi import msgpack_numpy
 from hocket.errors import HocketError
-from hocket.train.algorithms.ranks import Ranks
-from hocket.train.collect.segments import Parcel, Segment
+from hocket.train.algorithms.rollout import Parcel, Segment
+from hocket.train.algorithms.update import Ranks
 from hocket.train.config import TrainConfig
 from hocket.train.learner.learner import Learner, Updated
 from hocket.train.learner.weights import WeightBlock

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from hocket.train.collect.segments import Parcel, Segment
+from hocket.train.algorithms.rollout import Parcel, Segment
 
 _NEVER = -1
 _REMEMBERED = 100_000
