@@ -28,8 +28,7 @@ from hocket.train.collect.evaluations import holder_of
 from hocket.train.collect.policy import CollectingPolicy, Holding, spec_of
 from hocket.train.config import TrainConfig
 from hocket.train.learner import checkpoint
-from hocket.train.learner.learner import InProcess, LearnerLink
-from hocket.train.learner.process import Remote
+from hocket.train.learner.process import InProcess, LearnerLink, Remote
 from hocket.train.learner.weights import WeightBlock
 from hocket.train.log import Display, Log
 from hocket.train.networks.building import Description, describe, make_network

@@ -33,7 +33,8 @@ from hocket.train.collect.plan import Curriculum, Groups
 from hocket.train.collect.policy import CollectingPolicy
 from hocket.train.collect.trajectories import Trajectories, TrajectoryConfig
 from hocket.train.config import TrainConfig
-from hocket.train.learner.learner import LearnerLink, Updated
+from hocket.train.learner.learner import Updated
+from hocket.train.learner.process import LearnerLink
 from hocket.train.log import Display, Log
 from hocket.train.networks.building import Description
 
