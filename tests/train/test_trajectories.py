@@ -20,9 +20,8 @@ from hocket.train.collect.plan import (
     Groups,
     evaluation_trials,
     is_evaluation,
-    is_training,
 )
-from hocket.train.collect.trajectories import Trajectories, TrajectoryConfig
+from hocket.train.collect.trajectories import Trajectories
 from support.trajectories import segment
 
 TRIAL = Trial(suite="toy", task="count", seed=1)
@@ -34,9 +33,8 @@ class Engine:
 
     def __init__(self, **config: Any) -> None:
         self.newest = 0
-        settings = TrajectoryConfig(tasks=("count",), **{"reward": "env", **config})
         self.trajectories = Trajectories(
-            settings, is_training=is_training, newest=lambda: self.newest
+            ("count",), newest=lambda: self.newest, **{"reward": "env", **config}
         )
 
     def begin(self, trial: Trial = TRIAL, attempt: int = 0) -> None:

@@ -11,9 +11,8 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from hocket.train.algorithms.rollout import LayoutError, Segment, make_rollout
+from hocket.train.algorithms.rollout import LayoutError, Segment, group_of, make_rollout
 from hocket.train.algorithms.update import Algorithm, Measures, evaluate_rows, joined, kl_estimate
-from hocket.train.collect.plan import group_of
 from hocket.train.config import GRPOConfig
 
 CLIP_HIGH = 0.28

@@ -27,7 +27,7 @@ rows `[R]` of it, without the padding.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -142,6 +142,11 @@ class Segment:
 
 Parcel = Sequence[Segment]
 """Segments that are learnt from together or not at all: one for PPO, a whole group for GRPO."""
+
+
+def group_of(trial: Trial) -> Hashable:
+    """Returns what all trials of a group, and no others, have in common."""
+    return (trial.suite, trial.task, trial.seed)
 
 
 def in_trial_order(segments: Sequence[Segment]) -> list[Segment]:
