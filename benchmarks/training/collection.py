@@ -62,7 +62,7 @@ def collecting_policy(setup: Benchmark) -> CollectingPolicy:
     block = WeightBlock(trainable_parameters(network))
     block.publish(trainable_parameters(network), 0)
     holding = Holding(is_deterministic=lambda _: False, held_by=lambda _: None)
-    return CollectingPolicy(network, shapes, block, holding, max_batch=setup.lanes)
+    return CollectingPolicy(network, shapes, holding, block=block, max_batch=setup.lanes)
 
 
 def ours(setup: Benchmark) -> float:

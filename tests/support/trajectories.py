@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from hocket.core.data import Trial
-from hocket.train.collect.segments import Segment
+from hocket.train.algorithms.rollout import Segment
 
 LENGTH, SIZE = 4, 2
 

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from hocket.train.algorithms.grpo import group_advantages
 from hocket.train.algorithms.ppo import smdp_advantages
-from hocket.train.algorithms.rollout import make_rollout
-from hocket.train.collect.segments import LayoutError, Segment
+from hocket.train.algorithms.rollout import LayoutError, Segment, make_rollout
 from support.trajectories import LENGTH, segment
 
 

@@ -5,13 +5,11 @@ import pytest
 import torch
 
 from hocket.core.data import ArraySpec, Batch, Row, Trial, noise_seed
-from hocket.train.collect.evaluations import holder_of
-from hocket.train.collect.plan import EVALUATION, is_evaluation
+from hocket.train.collect.plan import EVALUATION, holder_of, is_evaluation
 from hocket.train.collect.policy import LOG_PROB, SAMPLE, VERSION, CollectingPolicy, Holding
 from hocket.train.learner.weights import WeightBlock
-from hocket.train.networks.actor import ChunkActor
+from hocket.train.networks.actor import ChunkActor, FlowActor
 from hocket.train.networks.contract import TASK, Acted, Shapes, Tensors, trainable_parameters
-from hocket.train.networks.flow import FlowActor
 from hocket.train.networks.policies import ActorConfig, FlowConfig
 
 SHAPES = Shapes(
@@ -48,7 +46,7 @@ def make(network: torch.nn.Module) -> tuple[CollectingPolicy, WeightBlock]:
     block = WeightBlock(trainable_parameters(network))
     block.publish(trainable_parameters(network), 0)
     holding = Holding(is_deterministic=is_evaluation, held_by=holder_of)
-    return CollectingPolicy(network, SHAPES, block, holding), block
+    return CollectingPolicy(network, SHAPES, holding, block=block), block
 
 
 def moved(network: torch.nn.Module, by: float) -> dict[str, torch.Tensor]:

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from hocket.train.algorithms.losses import (
+from hocket.train.algorithms.update import (
     Comparison,
     clipped_loss,
     compare,

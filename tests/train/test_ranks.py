@@ -12,13 +12,11 @@ import numpy as np
 import pytest
 import torch
 
-from hocket.train.algorithms.config import GRPOConfig, PPOConfig
 from hocket.train.algorithms.grpo import GRPO
-from hocket.train.algorithms.losses import Comparison
 from hocket.train.algorithms.ppo import PPO
-from hocket.train.algorithms.ranks import Measures, Ranks
-from hocket.train.algorithms.rollout import make_rollout
-from hocket.train.collect.segments import Segment
+from hocket.train.algorithms.rollout import Segment, make_rollout
+from hocket.train.algorithms.update import Comparison, Measures, Ranks
+from hocket.train.config import GRPOConfig, PPOConfig
 from hocket.train.networks.actor import ChunkActor
 from hocket.train.networks.policies import ActorConfig
 from support.processes import DEADLINE_S
@@ -67,10 +65,10 @@ def gradients(algo: str, parts: list[Segment], ranks: Ranks) -> dict[str, torch.
     how = Comparison(level="chunk", correction="none", truncate=2.0)
     if algo == "ppo":
         learner = PPO(network, Keep(), PPOConfig(max_grad_norm=1e9), how, ranks)
-        learner.step(learner.prepare(make_rollout(parts), 0), measures, value_only=False)
+        learner.step(learner.prepare(parts, 0), measures, version=1)
     else:
         other = GRPO(network, Keep(), GRPOConfig(max_grad_norm=1e9), how, ranks)
-        other.step(other.prepare(parts, 0), measures)
+        other.step(other.prepare(parts, 0), measures, version=1)
     found = {k: p.grad for k, p in network.named_parameters() if p.grad is not None}
     return {**found, "kl": torch.tensor(measures.result()["kl"])}
 

@@ -7,8 +7,13 @@ import pytest
 import torch
 
 from hocket.adapters.policies.openpi import msgpack_numpy
-from hocket.train.algorithms.rollout import Rollout, make_rollout
-from hocket.train.collect.segments import LayoutError, Segment, in_trial_order
+from hocket.train.algorithms.rollout import (
+    LayoutError,
+    Rollout,
+    Segment,
+    in_trial_order,
+    make_rollout,
+)
 from support.trajectories import LENGTH, SIZE, segment
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hocket.train.collect.counts import Crossing
+from hocket.train.collect.plan import Crossing
 from hocket.train.learner.learner import linear
 
 

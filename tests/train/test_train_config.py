@@ -9,8 +9,7 @@ import pytest
 
 from hocket.errors import ConfigError
 from hocket.records.run_file import load_run
-from hocket.train.algorithms.config import GRPOConfig, PPOConfig, UpdateConfig
-from hocket.train.config import TrainConfig
+from hocket.train.config import GRPOConfig, PPOConfig, TrainConfig, UpdateConfig
 from train.test_training import settings
 
 OLD_RUN = """\

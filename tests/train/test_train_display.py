@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import io
 
-from hocket.train.collect.counts import Counts
-from hocket.train.log import Display, lines
+from hocket.train.log import Counts, Display, lines
 
 VALUES: dict[str, float | None] = {
     "train/success": 0.5,

@@ -14,15 +14,14 @@ from hocket.core.events import (
     EpisodesEnded,
 )
 from hocket.errors import ConfigError, EnvError
+from hocket.train.algorithms.rollout import Segment
 from hocket.train.collect.plan import (
     Curriculum,
     Groups,
     evaluation_trials,
     is_evaluation,
-    is_training,
 )
-from hocket.train.collect.segments import Segment
-from hocket.train.collect.trajectories import Trajectories, TrajectoryConfig
+from hocket.train.collect.trajectories import Trajectories
 from support.trajectories import segment
 
 TRIAL = Trial(suite="toy", task="count", seed=1)
@@ -34,9 +33,8 @@ class Engine:
 
     def __init__(self, **config: Any) -> None:
         self.newest = 0
-        settings = TrajectoryConfig(tasks=("count",), **{"reward": "env", **config})
         self.trajectories = Trajectories(
-            settings, is_training=is_training, newest=lambda: self.newest
+            ("count",), newest=lambda: self.newest, **{"reward": "env", **config}
         )
 
     def begin(self, trial: Trial = TRIAL, attempt: int = 0) -> None:

@@ -1,4 +1,5 @@
-"""The command line: one module per verb, each a dataclass of flags and a `run`.
+"""The command line: each verb is a dataclass of flags and a function, `run` in a module of its own
+or beside the verbs that it shares its end with.
 
 Nothing is decided here. A verb's module is imported when the verb is asked for, so that
 `hocket --help` costs next to nothing. Exit codes: 0 all well; 1 errors, a mismatch or an unfinished
@@ -22,16 +23,19 @@ OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """A verb of the command line, and the module whose `run(arguments)` does it."""
+    """A verb of the command line, and the module whose `function(arguments)` does it."""
 
     module: str
     summary: str
+    function: str = "run"
 
 
 VERBS = {
     "eval": Verb("hocket.cli.eval", "Run a policy on every task of one or more suites; report."),
-    "resume": Verb("hocket.cli.resume", "Finish a run that was interrupted; nothing runs twice."),
-    "report": Verb("hocket.cli.report", "Make report.json and report.html of a run again."),
+    "resume": Verb(
+        "hocket.cli.eval", "Finish a run that was interrupted; nothing runs twice.", "resume"
+    ),
+    "report": Verb("hocket.cli.eval", "Make report.json and report.html of a run again.", "report"),
     "compare": Verb("hocket.cli.compare", "Compare two runs trial by trial: which is better?"),
     "video": Verb("hocket.cli.video", "Film episodes of a run afterwards, from its states."),
     "export": Verb("hocket.cli.export", "Write a run for LeRobot, robomimic, Rerun or Perfetto."),
@@ -74,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 f"There is no {kind} {head!r}.{did_you_mean(head, VERBS)} "
                 f"Verbs: {', '.join(VERBS)}; hocket --help tells more."
             )
-        code: int = importlib.import_module(verb.module).run(given[1:])
+        code: int = getattr(importlib.import_module(verb.module), verb.function)(given[1:])
     except HocketError as error:
         sys.stderr.write(f"hocket: {error}\n")
         return USAGE if isinstance(error, (UsageError, RunFolderError)) else FAILED

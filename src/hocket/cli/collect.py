@@ -69,13 +69,11 @@ def run(arguments: Sequence[str]) -> int:
         export=ExportConfig(fps=flags.fps),
     )
     with contextlib.ExitStack() as stack:
-        shown: list[Progress] = []
 
         def readers() -> list[Progress]:
-            shown.append(stack.enter_context(Progress(quiet=not sys.stderr.isatty())))
-            return shown[-1:]
+            return [stack.enter_context(Progress(quiet=not sys.stderr.isatty()))]
 
-        teller = stack.enter_context(Teller())
+        teller = stack.enter_context(contextlib.closing(Teller()))
         done = collect(config, flags.out, readers=readers, watcher=teller)
     sys.stderr.write("".join(f"note: {text}\n" for text in teller.notes))
     if not done.is_complete:

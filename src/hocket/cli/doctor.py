@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json as json_format
+import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from hocket.cli.parse import parse
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.table import Table
 
     from hocket.runs.doctor import Finding
 
@@ -43,14 +43,13 @@ def run(arguments: Sequence[str]) -> int:
             "findings": [dataclasses.asdict(finding) for finding in findings],
             "registry": registry(),
         }
-        sys.stdout.write(json_format.dumps(document, indent=2) + "\n")
+        sys.stdout.write(json.dumps(document, indent=2) + "\n")
     else:
         Console().print(_table(findings, registry()))
     return cli.OK
 
 
-def _table(findings: Sequence[Finding], names: dict[str, Sequence[str]]) -> RenderableType:
-    from rich.console import Group
+def _table(findings: Sequence[Finding], names: dict[str, Sequence[str]]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
@@ -68,4 +67,4 @@ def _table(findings: Sequence[Finding], names: dict[str, Sequence[str]]) -> Rend
         topic = finding.topic
     for number, (kind, known) in enumerate(names.items()):
         table.add_row("" if number else "names", kind, "", Text(", ".join(known)))
-    return Group(table)
+    return table

@@ -1,17 +1,19 @@
-"""`hocket eval`."""
+"""`hocket eval`, of one run or of a file of jobs, and the other verbs that end with a report on the
+screen: `hocket resume` and `hocket report`."""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from tyro.conf import arg
+from tyro.conf import Positional, arg
 
-from hocket.cli import jobs as jobs_of_a_file
-from hocket.cli.parse import FileFlags, knobs_of, parse_run, refuse_bad_run_file, scan
+from hocket.cli import FAILED, INTERRUPTED, OK
+from hocket.cli.parse import FileFlags, knobs_of, parse, parse_run, refuse_bad_run_file, scan
 from hocket.cli.values import format_bytes
 from hocket.core import machine
 from hocket.core.plugins import share_settings
@@ -19,6 +21,9 @@ from hocket.runs.config import EvalConfig
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+    from hocket.results.report import Report
+    from hocket.runs.jobs import JobResult
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,17 +43,52 @@ class Eval(FileFlags):
     """Make many runs from one file instead: hocket eval --jobs FILE --help tells more."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Jobs:
+    """Make many runs from one file: `shared:` settings, and `runs:` by name with their own, each
+    setting named as in run.yaml. Workers are kept warm between runs that need the same ones. A run
+    that cannot be made does not stop the others; the same command again goes on where it stopped.
+    """
+
+    jobs: Annotated[Path, arg(metavar="FILE")]
+    """The file of jobs."""
+    out: Annotated[Path, arg(metavar="FOLDER")] = Path("runs/jobs")
+    """Holds one run folder for each job, and jobs.html."""
+    json: bool = False
+    """Print all reports as JSON on standard output, by name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resume:
+    """Finish a run that was interrupted, by Ctrl-C, a crash or kill -9: finished episodes stay and
+    are counted once, the others run again from their start. A finished run is only reported."""
+
+    folder: Positional[Path]
+    """The run folder."""
+    json: bool = False
+    """Print the report as JSON on standard output; progress goes to standard error."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportFlags:
+    """Make report.json and report.html of a run again, from what its folder holds: of one that was
+    killed, of one that still goes on, or after videos were rendered."""
+
+    folder: Positional[Path]
+    """The run folder."""
+    json: bool = False
+    """Print the report as JSON on standard output."""
+
+
 def run(arguments: Sequence[str]) -> int:
     """Evaluate; 1 where trials ended as errors, 130 after Ctrl-C."""
     if scan(arguments, "--jobs") is not None:
-        return jobs_of_a_file.run(arguments)
+        return _run_jobs(arguments)
     refuse_bad_run_file(arguments)
     knobs = knobs_of(EvalConfig, without=("runtime",))
     parsed = parse_run(Eval, knobs, arguments, verb="eval")
     from rich.console import Console
 
-    from hocket import cli
-    from hocket.cli.report import conclude
     from hocket.records.run_file import new_folder
     from hocket.results.progress import Progress
     from hocket.runs.run import Run
@@ -57,13 +97,13 @@ def run(arguments: Sequence[str]) -> int:
     out = new_folder(flags.out, config.env, config.policy)
     if flags.dry_run:
         Console().print(_describe(config, out))
-        return cli.OK
+        return OK
     with Run.new(config, out) as planned:
         with Progress(quiet=flags.json and not sys.stderr.isatty()) as progress:
             report = planned.finish(readers=[progress])
         if planned.decider is not None and config.against is not None:
             sys.stderr.write(planned.decider.sentence(config.against) + "\n")
-    return conclude(report, out, as_json=flags.json)
+    return _conclude(report, out, as_json=flags.json)
 
 
 def _describe(config: EvalConfig, out: Path) -> RenderableType:
@@ -97,3 +137,106 @@ def _describe(config: EvalConfig, out: Path) -> RenderableType:
         f"run folder: {out} (not made)",
     ]
     return Group(table, *(Text(line) for line in lines))
+
+
+def _run_jobs(arguments: Sequence[str]) -> int:
+    """Make every run of a file of jobs."""
+    flags = parse(Jobs, arguments, verb="eval")
+    from hocket.results.progress import Progress
+    from hocket.runs.jobs import load_jobs, run_jobs
+
+    jobs = load_jobs(flags.jobs)
+    quiet = flags.json and not sys.stderr.isatty()
+
+    def follow(job: object) -> Progress:
+        sys.stderr.write(f"-- {getattr(job, 'name', job)}\n")
+        progress = Progress(quiet=quiet)
+        progress.__enter__()
+        return progress
+
+    results = run_jobs(jobs, flags.out, reader=follow)
+    if flags.json:
+        document = {r.job.name: r.report.to_json() if r.report else None for r in results}
+        sys.stdout.write(json.dumps(document, indent=2) + "\n")
+    else:
+        _show_jobs(results, flags.out)
+    return _exit_code(results)
+
+
+def _show_jobs(results: Sequence[JobResult], folder: Path) -> None:
+    from rich.console import Console
+
+    from hocket.runs.jobs import summary
+
+    console = Console()
+    console.print(summary(results).rich())
+    for result in results:
+        if result.error is not None:
+            console.print(f"{result.job.name}: {result.error}", highlight=False, style="red")
+        elif result.report is None:
+            console.print(f"{result.job.name}: not begun", highlight=False)
+    console.print(f"Runs and jobs.html: {folder}", highlight=False, soft_wrap=True)
+
+
+def _exit_code(results: Sequence[JobResult]) -> int:
+    if any(r.report is not None and not r.report.complete for r in results):
+        return INTERRUPTED
+    if any(r.error or (r.report is not None and r.report.overall.errors) for r in results):
+        return FAILED
+    return OK
+
+
+def resume(arguments: Sequence[str]) -> int:
+    """Run what is left of a run."""
+    flags = parse(Resume, arguments, verb="resume")
+    from hocket.results.progress import Progress
+    from hocket.runs.run import Run
+
+    with Run.open(flags.folder) as unfinished:
+        left = len(unfinished.remaining)
+        if not left:
+            sys.stderr.write(
+                f"Nothing is left to run: all {len(unfinished.trials)} planned trials have ended.\n"
+            )
+            return _conclude(unfinished.finish(), flags.folder, as_json=flags.json)
+        with Progress(quiet=flags.json and not sys.stderr.isatty()) as progress:
+            report = unfinished.finish(readers=[progress])
+    return _conclude(report, flags.folder, as_json=flags.json)
+
+
+def report(arguments: Sequence[str]) -> int:
+    """Rebuild; 0 whatever the run came to."""
+    flags = parse(ReportFlags, arguments, verb="report")
+    from hocket.results.page.report_page import FILE_NAME
+    from hocket.runs.run import rebuild_report
+
+    _show_report(
+        rebuild_report(flags.folder), f"Page: {flags.folder / FILE_NAME}", as_json=flags.json
+    )
+    return OK
+
+
+def _conclude(report: Report, folder: Path, *, as_json: bool) -> int:
+    """Print a run's report; 1 where trials ended as errors, 130 where some are left."""
+    lines = [f"Run folder: {folder}"]
+    if not report.complete:
+        left = report.planned - len(report.episodes)
+        lines.append(
+            f"{left} of {report.planned} trials are left. Finish them with: hocket resume {folder}"
+        )
+    _show_report(report, *lines, as_json=as_json)
+    if not report.complete:
+        return INTERRUPTED
+    return FAILED if report.overall.errors else OK
+
+
+def _show_report(report: Report, *lines: str, as_json: bool) -> None:
+    if as_json:
+        sys.stdout.write(json.dumps(report.to_json(), indent=2) + "\n")
+        return
+    from rich.console import Console
+
+    console = Console()
+    console.print(report.table())
+    for line in lines:
+        console.print(line, highlight=False, soft_wrap=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
@@ -15,7 +15,7 @@ from hocket.cli.parse import parse
 from hocket.cli.values import Names
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import TaskID
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ def run(arguments: Sequence[str]) -> int:
         valid=flags.valid,
         workers=flags.workers,
     )
-    with Teller() as teller:
+    with contextlib.closing(Teller()) as teller:
         done = export_run(flags.folder, flags.to, flags.out, config, teller)
     sys.stderr.write("".join(f"note: {text}\n" for text in teller.notes))
     sys.stdout.write(f"{flags.out}: {len(done.episodes)} episodes as {flags.to}\n")
@@ -80,38 +80,26 @@ class Teller:
     """A bar on standard error for each part of the work; notes are kept until the end."""
 
     def __init__(self) -> None:
-        self.notes: list[str] = []
-        self._progress: Progress | None = None
-        self._tasks: dict[str, TaskID] = {}
-
-    def __enter__(self) -> Teller:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
         console = Console(stderr=True)
         columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self.notes: list[str] = []
         self._progress = Progress(*columns, console=console, disable=not console.is_terminal)
+        self._tasks: dict[str, TaskID] = {}
         self._progress.start()
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._progress is not None:
-            self._progress.stop()
+    def close(self) -> None:
+        self._progress.stop()
 
     def stage(self, name: str, total: int) -> None:
-        assert self._progress is not None
         self._tasks[name] = self._progress.add_task(name, total=total)
         if self._progress.disable:
             sys.stderr.write(f"{name}: {total} episodes\n")
 
     def advance(self, name: str) -> None:
-        if self._progress is not None:
-            self._progress.advance(self._tasks[name])
+        self._progress.advance(self._tasks[name])
 
     def note(self, text: str) -> None:
         self.notes.append(text)

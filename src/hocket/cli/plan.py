@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -87,12 +88,10 @@ def _useful_cores(lanes: int, work: Work, latency: Latency) -> int:
         with_cores = dataclasses.replace(work, cores=cores)
         return plan((lanes,), with_cores, latency, actions_per_chunk=1)[0].chunks_per_s
 
-    low, high = work.cores, max(work.cores, lanes)
-    enough = 0.98 * rate(high)
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if rate(middle) >= enough else (middle + 1, high)
-    return high
+    candidates = range(work.cores, max(work.cores, lanes) + 1)
+    last = len(candidates) - 1
+    enough = 0.98 * rate(candidates[last])
+    return candidates[bisect.bisect_left(candidates, enough, hi=last, key=rate)]
 
 
 def _measured(flags: Plan, folder: Path) -> Plan:

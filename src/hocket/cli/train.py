@@ -11,8 +11,11 @@ from typing import Annotated
 
 from tyro.conf import arg
 
+from hocket.cli import INTERRUPTED, OK
 from hocket.cli.parse import FileFlags, knobs_of, parse_run, scan
+from hocket.core.plugins import require_extra
 from hocket.errors import UsageError
+from hocket.records.run_file import load_run, new_folder
 from hocket.train.config import TrainConfig
 
 
@@ -31,52 +34,31 @@ class Train(FileFlags):
 
 def run(arguments: Sequence[str]) -> int:
     """Train; 130 where it was interrupted."""
-    from hocket import cli
-
     # Python's last collections walk through all of torch: a second of CPU after everything is
     # closed, and several on a busy machine, while Ctrl-C seems not to have been heard.
     atexit.register(gc.freeze)
-    folder = scan(arguments, "--resume")
-    if folder is not None:
-        return _resume(Path(folder), arguments)
-    knobs = knobs_of(TrainConfig, without=("runtime", "policy_devices"))
-    parsed = parse_run(Train, knobs, arguments, verb="train")
-    _require_extra()
-    from hocket.records.run_file import new_folder
-    from hocket.train.loop import train
-
-    config = TrainConfig.from_plain(parsed.config)
-    result = train(config, new_folder(parsed.flags.out, config.env, config.policy))
-    return _tell(result.run) if result.complete else cli.INTERRUPTED
-
-
-def _resume(folder: Path, arguments: Sequence[str]) -> int:
-    from hocket import cli
-
-    if len([one for one in arguments if one.startswith("--")]) > 1:
+    resumed = scan(arguments, "--resume")
+    if resumed is None:
+        knobs = knobs_of(TrainConfig, without=("runtime", "policy_devices"))
+        parsed = parse_run(Train, knobs, arguments, verb="train")
+    elif len([one for one in arguments if one.startswith("--")]) > 1:
         raise UsageError("--resume takes no other flags: the run has its configuration.")
-    _require_extra()
-    from hocket.records.run_file import load_run
-    from hocket.train.loop import train
-
-    result = train(TrainConfig.from_plain(load_run(folder)), folder, resume=True)
-    return _tell(folder) if result.complete else cli.INTERRUPTED
-
-
-def _tell(folder: Path) -> int:
+    require_extra("policies", "trained")
     from rich.console import Console
 
-    from hocket import cli
+    from hocket.train.loop import train
 
+    if resumed is None:
+        config = TrainConfig.from_plain(parsed.config)
+        folder = new_folder(parsed.flags.out, config.env, config.policy)
+    else:
+        folder = Path(resumed)
+        config = TrainConfig.from_plain(load_run(folder))
+    if not train(config, folder, resume=resumed is not None).complete:
+        return INTERRUPTED
     Console().print(
         f"Run folder: {folder}\nThe best weights: hocket eval --env ... --policy {folder}/best",
         highlight=False,
         soft_wrap=True,
     )
-    return cli.OK
-
-
-def _require_extra() -> None:
-    from hocket.core.plugins import require_extra
-
-    require_extra("policies", "trained")
+    return OK

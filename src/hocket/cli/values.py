@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Mapping
+from types import NoneType
+from typing import Annotated, Any
 
 import yaml
 from tyro.conf import arg
@@ -71,57 +73,50 @@ def parse_latency(text: str) -> dict[int, float]:
     return points
 
 
-def _names(metavar: str, nargs: Literal[1, "*"] = 1) -> PrimitiveConstructorSpec[tuple[str, ...]]:
+def _spelled(
+    metavar: str,
+    parse: Callable[[str], Any],
+    spell: Callable[[Any], str],
+    kind: type | tuple[type, ...] = object,
+) -> PrimitiveConstructorSpec[Any]:
+    """How tyro reads one word, and shows a default of this `kind`."""
     return PrimitiveConstructorSpec(
-        nargs=nargs,
+        nargs=1,
         metavar=metavar,
-        instance_from_str=lambda texts: tuple(name for text in texts for name in parse_names(text)),
-        is_instance=lambda value: isinstance(value, tuple),
-        str_from_instance=lambda value: [",".join(value)],
+        instance_from_str=lambda texts: parse(texts[0]),
+        is_instance=lambda value: isinstance(value, kind),
+        str_from_instance=lambda value: [spell(value)],
     )
 
 
+def _names(metavar: str) -> PrimitiveConstructorSpec[tuple[str, ...]]:
+    return _spelled(metavar, parse_names, ",".join, tuple)
+
+
 Names = Annotated[tuple[str, ...], _names("NAME[,NAME...]")]
-Words = Annotated[tuple[str, ...], _names("NAME[,NAME...]", nargs="*")]
-"""Names that may also be given one by one: `a b`."""
-Yaml = Annotated[
-    Any,
-    PrimitiveConstructorSpec(
-        nargs=1,
-        metavar="YAML",
-        instance_from_str=lambda texts: yaml.safe_load(texts[0]),
-        is_instance=lambda value: True,
-        str_from_instance=lambda value: [repr(value)],
+Words = Annotated[
+    tuple[str, ...],
+    dataclasses.replace(
+        _names("NAME[,NAME...]"),
+        nargs="*",
+        instance_from_str=lambda texts: parse_names(",".join(texts)),
     ),
 ]
-_BYTES: PrimitiveConstructorSpec[int | None] = PrimitiveConstructorSpec(
-    nargs=1,
-    metavar="2G",
-    instance_from_str=lambda texts: parse_bytes(texts[0]),
-    is_instance=lambda value: value is None or isinstance(value, int),
-    str_from_instance=lambda value: [format_bytes(value)],
-)
+"""Names that may also be given one by one: `a b`."""
+Yaml = Annotated[Any, _spelled("YAML", yaml.safe_load, repr)]
+_BYTES = _spelled("2G", parse_bytes, format_bytes, (int, NoneType))
 Bytes = Annotated[int | None, _BYTES]
 Counts = Annotated[
     tuple[int, ...],
-    PrimitiveConstructorSpec(
-        nargs=1,
-        metavar="1:128",
-        instance_from_str=lambda texts: parse_counts(texts[0]),
-        is_instance=lambda value: isinstance(value, tuple),
-        str_from_instance=lambda value: [",".join(map(str, value))],
-    ),
+    _spelled("1:128", parse_counts, lambda value: ",".join(map(str, value)), tuple),
 ]
 Latencies = Annotated[
     dict[int, float] | None,
-    PrimitiveConstructorSpec(
-        nargs=1,
-        metavar="75+8.5B",
-        instance_from_str=lambda texts: parse_latency(texts[0]),
-        is_instance=lambda value: value is None or isinstance(value, dict),
-        str_from_instance=lambda value: [
-            ",".join(f"{size}={seconds * 1e3:g}" for size, seconds in (value or {}).items())
-        ],
+    _spelled(
+        "75+8.5B",
+        parse_latency,
+        lambda value: ",".join(f"{size}={s * 1e3:g}" for size, s in (value or {}).items()),
+        (dict, NoneType),
     ),
 ]
 Name = Annotated[str, arg(metavar="NAME")]

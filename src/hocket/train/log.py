@@ -1,5 +1,5 @@
-"""What a training run tells. `Log` writes TensorBoard files, a table of JSON lines, and to a
-tracker where one is asked for; its x axis is env steps, always. `Display` shows the run in a
+"""What a training run counts and tells. `Log` writes TensorBoard files, a table of JSON lines, and
+to a tracker where one is asked for; its x axis is env steps, always. `Display` shows the run in a
 terminal."""
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import importlib.util
 import json
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -20,8 +21,112 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 METRICS = "metrics.jsonl"
+_REMEMBERED = ("episodes", "dropped", "filtered", "lost")
+"""Counts that a checkpoint keeps beside the env steps."""
 _PLAIN_EVERY_S = 2.0
 """Seconds between lines where there is no terminal. Chosen by hand."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """Episodes and steps of training on this rank; evaluations are no part of them."""
+
+    env_steps: int = 0
+    """Steps on this rank."""
+    total_steps: int = 0
+    """Steps of all ranks, as of the last update."""
+    updates: int = 0
+    episodes: int = 0
+    """Episodes that ended, lost ones included."""
+    dropped: int = 0
+    """Episodes that were too old to learn from."""
+    filtered: int = 0
+    """Groups in which all ended alike."""
+    lost: int = 0
+    """Attempts that failed."""
+
+    planned: int = 0
+    begun: int = 0
+    sealed: int = 0
+    """Episodes that ended since this process began; `episodes` goes on after a resume."""
+    settled: int = 0
+    """Episodes that were learnt from, dropped, filtered or lost: nothing more will come of them."""
+    filtered_since_update: int = 0
+    """Episodes in filtered groups since the last update."""
+    errors_in_a_row: int = 0
+
+    @property
+    def outstanding(self) -> int:
+        """Episodes that were planned and are not settled."""
+        return self.planned - self.settled
+
+    @property
+    def waiting(self) -> int:
+        """Episodes that were planned and not begun."""
+        return self.planned - self.begun
+
+    def to_state(self) -> dict[str, Any]:
+        """Returns what a checkpoint keeps. What was planned and has not ended is planned again."""
+        return {
+            "env_steps": self.total_steps,
+            **{name: getattr(self, name) for name in _REMEMBERED},
+        }
+
+    def restore(self, state: Mapping[str, Any], ranks: int) -> None:
+        """Goes on from a checkpoint."""
+        self.total_steps = state["env_steps"]
+        self.env_steps = self.total_steps // ranks
+        self.updates = state["version"]
+        for name in _REMEMBERED:
+            setattr(self, name, state[name])
+
+    def to_curves(self) -> dict[str, float]:
+        """Returns the curves of the log."""
+        return {
+            "count/updates": float(self.updates),
+            "count/episodes": float(self.episodes),
+            "count/dropped": float(self.dropped),
+            "count/filtered_groups": float(self.filtered),
+            "count/lost_attempts": float(self.lost),
+        }
+
+
+class Shares:
+    """Which share of the time since the last report went into collecting, and into what of it, and
+    which into learning."""
+
+    def __init__(self) -> None:
+        self._since = self._last = time.perf_counter()
+        self._was_collecting = False
+        self._collecting = 0.0
+        self.inferring = 0.0
+        """Seconds that the policy worked on batches."""
+        self.stepping = 0.0
+        """Seconds that lanes executed chunks, summed over lanes."""
+        self.learning = 0.0
+        """Seconds that updates took."""
+
+    def count(self, *, is_collecting: bool) -> None:
+        """Says whether episodes are in flight from now on."""
+        now = time.perf_counter()
+        if self._was_collecting:
+            self._collecting += now - self._last
+        self._last, self._was_collecting = now, is_collecting
+
+    def take(self, lanes: int) -> dict[str, float]:
+        """Returns curves of the shares since this was asked last. Stepping is the mean share of
+        `lanes` that did."""
+        now = time.perf_counter()
+        whole = max(1e-9, now - self._since)
+        found = {
+            "time/collecting": min(1.0, self._collecting / whole),
+            "time/inferring": min(1.0, self.inferring / whole),
+            "time/stepping": min(1.0, self.stepping / whole / lanes),
+            "time/learning": min(1.0, self.learning / whole),
+        }
+        self._since, self._collecting = now, 0.0
+        self.inferring = self.stepping = self.learning = 0.0
+        return found
 
 
 class Log:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 import torch
 
@@ -22,18 +22,16 @@ from hocket.records import run_file as run_config
 from hocket.records.folder import RunFolder
 from hocket.runs.assembly import Assembly
 from hocket.runs.probe import probe
-from hocket.train.algorithms.ranks import Ranks
+from hocket.train.algorithms.rollout import group_of
+from hocket.train.algorithms.update import Ranks
 from hocket.train.collect import plan
-from hocket.train.collect.evaluations import holder_of
-from hocket.train.collect.policy import CollectingPolicy, Holding, spec_of
+from hocket.train.collect.policy import CollectingPolicy, Holding
 from hocket.train.config import TrainConfig
 from hocket.train.learner import checkpoint
-from hocket.train.learner.learner import InProcess, LearnerLink
-from hocket.train.learner.process import Remote
-from hocket.train.learner.weights import WeightBlock
+from hocket.train.learner.process import InProcess, LearnerLink, Remote
 from hocket.train.log import Display, Log
 from hocket.train.networks.building import Description, describe, make_network
-from hocket.train.networks.contract import BASE, Shapes, trainable_parameters
+from hocket.train.networks.contract import BASE, Shapes
 from hocket.train.trainer import Parts, Trainer
 from hocket.workers.fleet import Fleet, FleetConfig
 
@@ -71,26 +69,32 @@ def train(
             run_config.save_run(run, config.to_plain(), about=run_config.about_this_run())
         start = checkpoint.latest(run) if resume else None
         state = None if start is None else checkpoint.read_table(start / checkpoint.STATE)
-        display = Display(
-            say if ranks.is_first else None,
-            total_steps=config.steps,
-            wall_s=0.0 if state is None else state["wall_s"],
-        )
+        wall_s = 0.0 if state is None else state["wall_s"]
+        display = Display(say if ranks.is_first else None, total_steps=config.steps, wall_s=wall_s)
         stack.callback(display.close)
         assembly = Assembly(config, config.lanes)
         base = _base(config, assembly)
         tasks, shapes = _look(config, assembly, base)
         description = describe(config, shapes)
         if config.lanes == "auto":
-            lanes = _auto_lanes(config, assembly, tasks, description, base)
-            config = replace(config, lanes=lanes)
-        log = _open_log(config, run, state, ranks)
+            first = _policy(config, description, base)
+            config = replace(config, lanes=_auto_lanes(config, assembly, tasks[0], first))
+        log = Log(
+            run if ranks.is_first else None,
+            config.to_plain(),
+            tracker=config.tracker,
+            resumed_at=None if state is None else state["env_steps"],
+            wall_s=wall_s,
+        )
         stack.callback(log.close)
-        fleet = stack.enter_context(_fleet(config, assembly, description, base))
+        policy = _policy(config, description, base, start=start, max_batch=_max_batch(config))
+        stack.callback(policy.close)
+        worker = assembly.worker(policy.spec, config.lane_count)
+        settings = FleetConfig(lanes=config.lane_count, step_timeout_s=config.step_timeout_s)
+        fleet = stack.enter_context(Fleet(assembly.runtime(), worker, settings))
         link = _link(config, description, run, start, ranks, fleet)
         stack.callback(link.close)
-        policy = _policy(config, description, start, link, base)
-        stack.callback(policy.close)
+        policy.block = link.block
         parts = Parts(
             run=run,
             policy=policy,
@@ -115,16 +119,16 @@ def train(
 def _policy(
     config: TrainConfig,
     description: Description,
-    start: Path | None,
-    link: LearnerLink,
     base: Policy | None,
+    *,
+    start: Path | None = None,
+    max_batch: int = 64,
 ) -> CollectingPolicy:
     return CollectingPolicy(
         make_network(config, description, start),
         description.shapes,
-        link.block,
         Holding(is_deterministic=plan.is_evaluation, held_by=_held_by(config)),
-        max_batch=_max_batch(config),
+        max_batch=max_batch,
         replan=config.replan,
         device=config.collect_device,
         base=base,
@@ -187,45 +191,13 @@ def _look(
     return tasks, shapes
 
 
-def _fleet(
-    config: TrainConfig, assembly: Assembly, description: Description, base: Policy | None
-) -> Fleet:
-    spec = spec_of(
-        description.build(config.policy),
-        description.shapes,
-        max_batch=_max_batch(config),
-        replan=config.replan,
-        base=base,
-    )
-    settings = FleetConfig(lanes=config.lane_count, step_timeout_s=config.step_timeout_s)
-    return Fleet(assembly.runtime(), assembly.worker(spec, config.lane_count), settings)
-
-
 def _auto_lanes(
-    config: TrainConfig,
-    assembly: Assembly,
-    tasks: Sequence[plan.Task],
-    description: Description,
-    base: Policy | None,
+    config: TrainConfig, assembly: Assembly, task: plan.Task, policy: CollectingPolicy
 ) -> int:
     """As many lanes as keep the cores busy, by the cost of one chunk; never more than a batch has
     episodes. In synchronous mode at most as many as its fixed shape holds."""
-    network = make_network(config, description, None)
-    block = WeightBlock(trainable_parameters(network))
-    with contextlib.closing(block):
-        block.publish(trainable_parameters(network), 0)
-        policy = CollectingPolicy(
-            network,
-            description.shapes,
-            block,
-            Holding(is_deterministic=plan.is_evaluation, held_by=holder_of),
-            replan=config.replan,
-            device=config.collect_device,
-            base=base,
-        )
-        suite, task = tasks[0]
-        trial = Trial(suite=suite, task=task, seed=config.eval_seed)
-        lanes = assembly.count_lanes(policy, trial, config.batch)
+    trial = Trial(suite=task[0], task=task[1], seed=config.eval_seed)
+    lanes = assembly.count_lanes(policy, trial, config.batch)
     is_fixed = config.mode == "sync" and not assembly.is_batched
     return min(lanes, _SYNC_BATCH) if is_fixed else lanes
 
@@ -243,16 +215,6 @@ def _link(
     return InProcess(config, description, run, ranks=ranks, resume=start)
 
 
-def _open_log(config: TrainConfig, run: Path, state: Mapping[str, Any] | None, ranks: Ranks) -> Log:
-    return Log(
-        run if ranks.is_first else None,
-        config.to_plain(),
-        tracker=config.tracker,
-        resumed_at=None if state is None else state["env_steps"],
-        wall_s=0.0 if state is None else state["wall_s"],
-    )
-
-
 def _base(config: TrainConfig, assembly: Assembly) -> Policy | None:
     if not config.residual:
         return None
@@ -264,8 +226,8 @@ def _base(config: TrainConfig, assembly: Assembly) -> Policy | None:
 
 def _held_by(config: TrainConfig) -> Callable[[Trial], Hashable | None]:
     if not (config.algo == "grpo" and config.pin_version):
-        return holder_of
-    return lambda trial: holder_of(trial) or plan.group_of(trial)
+        return plan.holder_of
+    return lambda trial: plan.holder_of(trial) or group_of(trial)
 
 
 def _max_batch(config: TrainConfig) -> int:

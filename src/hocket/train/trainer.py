@@ -24,17 +24,16 @@ from hocket.core.events import (
 )
 from hocket.engine.trials import TrialQueue
 from hocket.errors import EnvError
-from hocket.train.algorithms.ranks import Ranks
+from hocket.train.algorithms.rollout import Segment
+from hocket.train.algorithms.update import Ranks
 from hocket.train.collect import plan
-from hocket.train.collect.counts import Counts, Crossing, Shares
-from hocket.train.collect.evaluations import Evaluations, Result
-from hocket.train.collect.plan import Curriculum, Groups
+from hocket.train.collect.plan import Crossing, Curriculum, Evaluations, Groups, Result
 from hocket.train.collect.policy import CollectingPolicy
-from hocket.train.collect.segments import Segment
-from hocket.train.collect.trajectories import Trajectories, TrajectoryConfig
+from hocket.train.collect.trajectories import Trajectories
 from hocket.train.config import TrainConfig
-from hocket.train.learner.learner import LearnerLink, Updated
-from hocket.train.log import Display, Log
+from hocket.train.learner.learner import Updated
+from hocket.train.learner.process import LearnerLink
+from hocket.train.log import Counts, Display, Log, Shares
 from hocket.train.networks.building import Description
 
 _RECENT = 100
@@ -77,9 +76,18 @@ class Trainer:
         self.stop: Callable[[], None] = lambda: None
         """Ends the engine's run; set by whoever makes the engine."""
         self._counts = Counts()
-        self._curriculum = _curriculum(config, tasks, parts.ranks)
+        group = config.group if config.algo == "grpo" else 1
+        ranks = parts.ranks
+        self._curriculum = Curriculum(tasks, config.seed, group, ranks.rank, ranks.size)
         self._groups = Groups(config.group) if config.algo == "grpo" else None
-        self._trajectories = _trajectories(config, tasks, parts.link)
+        self._trajectories = Trajectories(
+            [task for _, task in tasks],
+            newest=lambda: parts.link.block.version,
+            reward=config.reward,
+            segment_chunks=config.segment_chunks,
+            # GRPO compares whole episodes: the learner waits for slow ones instead.
+            max_staleness=0 if config.algo == "grpo" else config.staleness,
+        )
         self._evaluations = Evaluations(config, tasks, parts.policy, parts.description, parts.run)
         self._to_save = Crossing(config.checkpoint_every)
         self._recent: list[Segment] = []
@@ -113,9 +121,9 @@ class Trainer:
                 for steps, trial in zip(event.steps, event.trials, strict=True)
                 if plan.is_training(trial)
             )
-            self._shares.stepped(sum(event.busy))
+            self._shares.stepping += sum(event.busy)
         elif isinstance(event, BatchInferred):
-            self._shares.inferred(event.ended - event.began)
+            self._shares.inferring += event.ended - event.began
         elif isinstance(event, AttemptsBegan):
             self._counts.begun += sum(
                 plan.is_training(trial) and not attempt
@@ -237,7 +245,7 @@ class Trainer:
         counts.settled += updated.episodes + updated.dropped
         counts.dropped += updated.dropped
         counts.total_steps = steps = int(self._parts.ranks.count(counts.env_steps))
-        self._shares.learnt(updated.learn_s)
+        self._shares.learning += updated.learn_s
         self._report(updated)
         if self._is_over(steps):
             self._finish()
@@ -304,11 +312,10 @@ class Trainer:
         self._to_save.last = state["saved_at"]
 
     def _report(self, updated: Updated) -> None:
-        judged = [s.success for s in self._recent if s.success is not None]
         values: dict[str, float | None] = {
-            "train/success": sum(judged) / len(judged) if judged else None,
+            "train/success": _mean([s.success for s in self._recent if s.success is not None]),
             "train/return": _mean([s.total_reward for s in self._recent]),
-            "train/episode_steps": _mean([float(s.steps) for s in self._recent]),
+            "train/episode_steps": _mean([s.steps for s in self._recent]),
             **{f"learn/{key}": value for key, value in updated.measures.items()},
             "learn/max_staleness": float(updated.staleness),
             **self._shares.take(self._config.lane_count),
@@ -317,24 +324,6 @@ class Trainer:
         if self._parts.ranks.is_first:
             self._parts.log.write(self.total_steps, values, kind="update")
             self._parts.display.update(self.total_steps, values)
-
-
-def _curriculum(config: TrainConfig, tasks: Sequence[plan.Task], ranks: Ranks) -> Curriculum:
-    group = config.group if config.algo == "grpo" else 1
-    return Curriculum(tasks, config.seed, group=group, rank=ranks.rank, ranks=ranks.size)
-
-
-def _trajectories(
-    config: TrainConfig, tasks: Sequence[plan.Task], link: LearnerLink
-) -> Trajectories:
-    settings = TrajectoryConfig(
-        tasks=tuple(task for _, task in tasks),
-        reward=config.reward,
-        segment_chunks=config.segment_chunks,
-        # GRPO compares whole episodes: the learner waits for slow ones instead.
-        max_staleness=0 if config.algo == "grpo" else config.staleness,
-    )
-    return Trajectories(settings, is_training=plan.is_training, newest=lambda: link.block.version)
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -1,4 +1,4 @@
-"""Proximal policy optimisation on chunks, top to bottom.
+"""Proximal policy optimisation on chunks. What it shares with GRPO is in `update.py`.
 
 Advantages are generalised advantages in SMDP form: chunk c executes k_c steps, so its discount is
 gamma^k_c and its trace (gamma lambda)^k_c, the same scale as if every step had been a decision.
@@ -8,59 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from hocket.train.algorithms.config import PPOConfig
-from hocket.train.algorithms.losses import (
-    Comparison,
-    clip_share,
-    clipped_loss,
-    compare,
-    counted,
-    evaluate_rows,
-    kl_estimate,
-)
-from hocket.train.algorithms.ranks import Measures, Ranks
-from hocket.train.algorithms.rollout import Rollout, make_rollout
-from hocket.train.collect.segments import LayoutError, Segment
-from hocket.train.networks.contract import trainable_parameters
+from hocket.train.algorithms.rollout import LayoutError, Segment, make_rollout
+from hocket.train.algorithms.update import Algorithm, Measures, Ranks, evaluate_rows
+from hocket.train.config import PPOConfig
 
 
-class PPO:
-    """Improves a network from segments. `ranks` learn as one."""
+class PPO(Algorithm):
+    """Proximal policy optimisation: a critic tells how much better than expected a chunk was."""
 
-    def __init__(
-        self, network: Any, optimizer: Any, config: PPOConfig, comparison: Comparison, ranks: Ranks
-    ) -> None:
-        self.network: Any = network
-        self.optimizer = optimizer
-        self.config = config
-        self.comparison = comparison
-        self.ranks = ranks
-        self.clip_high = config.clip if config.clip_high is None else config.clip_high
+    config: PPOConfig
 
-    def update(
-        self, segments: Sequence[Segment], *, version: int, rng: torch.Generator
-    ) -> dict[str, float]:
-        """Improves the weights `version`, which the caller then calls `version + 1`, and returns
-        what was measured."""
+    def prepare(self, segments: Sequence[Segment], version: int) -> TensorDict:
         rollout = make_rollout(segments, next(iter(self.network.parameters())).device)
-        rows = self.prepare(rollout, version)
-        measures = Measures(self.ranks)
-        for _ in range(self.config.epochs):
-            order = torch.randperm(len(rows), generator=rng).to(rows.device)
-            for part in order.tensor_split(self.config.minibatches):
-                self.step(rows[part], measures, value_only=version < self.config.value_only)
-                if self.config.target_kl and measures.latest("kl") > self.config.target_kl:
-                    return measures.result()
-        return measures.result()
-
-    def prepare(self, rollout: Rollout, version: int) -> TensorDict:
-        """Returns rows `[R]` with advantages, returns, and what the present weights say of them."""
         with torch.no_grad():
             rows = rollout.rows
             seen = evaluate_rows(self.network, rows.reshape(-1))
@@ -89,41 +53,13 @@ class PPO:
             flat["advantage"] = normalised(flat["advantage"], self.ranks)
         return flat
 
-    def step(self, rows: TensorDict, measures: Measures, *, value_only: bool) -> None:
-        """Makes one step of the optimizer on a minibatch."""
-        config, ranks = self.config, self.ranks
-        seen = evaluate_rows(self.network, rows)
-        mask = counted(self.network, rows)
-        ratio = compare(
-            new=seen.log_prob,
-            start=rows["start_log_prob"],
-            behaviour=rows["log_prob"],
-            mask=mask,
-            age=rows["age"],
-            how=self.comparison,
-        )
-        total_rows = ranks.count(len(rows))
-        terms = ranks.total(ratio.counts.sum()).clamp(min=1.0)
-        policy = clipped_loss(ratio, rows["advantage"], config.clip, self.clip_high).sum() / terms
-        value = self._value_loss(seen.value, rows).sum() / total_rows
-        entropy = (seen.entropy * mask).sum() / ranks.total(mask.sum()).clamp(min=1)
-        loss = config.value_weight * value
-        if not value_only:
-            loss = loss + policy - config.entropy * entropy
-        self.optimizer.zero_grad()
-        loss.backward()
-        parameters = list(trainable_parameters(self.network).values())
-        ranks.sum_gradients(parameters)
-        norm = torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm)
-        self.optimizer.step()
-        measures.add(
-            policy_loss=policy,
-            value_loss=value,
-            entropy=entropy,
-            kl=(kl_estimate(ratio.log) * ratio.counts).sum() / terms,
-            clip_share=clip_share(ratio, config.clip, self.clip_high) / terms,
-        )
-        measures.note(grad_norm=norm)
+    def step(self, rows: TensorDict, measures: Measures, version: int) -> None:
+        terms = self.terms(rows)
+        value = self._value_loss(terms.seen.value, rows).sum() / self.ranks.count(len(rows))
+        loss = self.config.value_weight * value
+        if version >= self.config.value_only:
+            loss = loss + terms.policy - self.config.entropy * terms.entropy
+        self.descend(loss, terms, measures, value_loss=value)
 
     def _value_loss(self, value: Tensor, rows: TensorDict) -> Tensor:
         loss = (value - rows["returns"]) ** 2

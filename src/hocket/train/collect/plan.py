@@ -1,15 +1,23 @@
-"""Which episodes are trained on and which are evaluated on, and which of them belong together."""
+"""Which episodes are run: those that are trained on, which of them belong together, and those that
+measure versions of the weights on fixed trials while training goes on."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from hocket.core.data import Trial
+from hocket.core.data import Episode, Trial
 from hocket.errors import EnvError
-from hocket.train.collect.segments import Segment
+from hocket.results.scores import Score
+from hocket.train.algorithms.rollout import Segment, group_of
+from hocket.train.collect.policy import CollectingPolicy
+from hocket.train.config import TrainConfig
+from hocket.train.learner import checkpoint
+from hocket.train.networks.building import Description
 
 FIRST_SEED = 10_000_000
 """Training seeds of run seed s count up from (s + 1) times this: far from evaluation's."""
@@ -66,11 +74,6 @@ class Curriculum:
         ]
 
 
-def group_of(trial: Trial) -> Hashable:
-    """Returns what all trials of a group, and no others, have in common."""
-    return (trial.suite, trial.task, trial.seed)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """A group whose trials have all ended, and whether it is learnt from."""
@@ -118,3 +121,150 @@ def _check_same_start(one: Segment, other: Segment) -> None:
                 f"{one.trial.id} and {other.trial.id} are of one group but did not start alike: "
                 f"{key!r} differs. GRPO needs envs whose start depends on the seed of reset alone."
             )
+
+
+@dataclass(slots=True)
+class Crossing:
+    """Tells when a multiple of `every` has been passed, where counts jump by whole rollouts: once
+    for a jump, however far it went. 0 never fires."""
+
+    every: int
+    last: int = 0
+    """The count at which it last fired."""
+
+    def fires(self, count: int) -> bool:
+        """Whether a multiple was passed since it last fired."""
+        if self.every <= 0 or count // self.every <= self.last // self.every:
+            return False
+        self.last = count
+        return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """How one version did."""
+
+    version: int
+    env_steps: int
+    score: Score
+    is_best: bool
+    """Whether no version before had more success, or return where nothing can succeed."""
+
+    def to_curves(self) -> dict[str, float | None]:
+        """Returns the curves of the log."""
+        score, interval = self.score, self.score.success.interval
+        return {
+            "eval/success": score.rate,
+            "eval/success_low": None if interval is None else interval.low,
+            "eval/success_high": None if interval is None else interval.high,
+            "eval/return": score.returns.value,
+            "eval/steps": score.steps.value,
+            "eval/version": float(self.version),
+        }
+
+    def to_text(self) -> str:
+        """Returns a line for people."""
+        score, interval = self.score, self.score.success.interval
+        text = f"evaluation at {self.env_steps:,} steps: "
+        if score.rate is not None:
+            text += f"{100 * score.rate:.1f} % succeed"
+            if interval is not None:
+                text += f" [{100 * interval.low:.0f}, {100 * interval.high:.0f}]"
+            text += ", "
+        if score.returns.value is not None:
+            text += f"return {score.returns.value:.2f}, "
+        return f"{text}n = {score.n}{', the best so far' if self.is_best else ''}"
+
+
+class Evaluations:
+    """One evaluation after another, all on the same trials. Each measures one version: the one that
+    the first of its trials met. The best is kept."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        tasks: Sequence[Task],
+        policy: CollectingPolicy,
+        description: Description,
+        run: Path,
+    ) -> None:
+        self._config = config
+        self._tasks = tasks
+        self._policy = policy
+        self._description = description
+        self._run = run
+        self._schedule = Crossing(config.eval_every)
+        self._number = 0
+        self._env_steps = 0
+        self._trials: list[Trial] = []
+        """Those of the evaluation that is under way."""
+        self._ended: list[Episode] = []
+        self.best: float | None = None
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether trials of an evaluation are planned or running."""
+        return bool(self._trials)
+
+    def is_due(self, env_steps: int) -> bool:
+        """Whether the env steps have passed the next evaluation."""
+        return self._schedule.fires(env_steps)
+
+    def begin(self, env_steps: int) -> list[Trial]:
+        """Returns the trials of the next evaluation; none while lanes are busy with the last."""
+        if self._trials:
+            return []
+        self._trials = evaluation_trials(
+            self._tasks, self._number, self._config.eval_seed, self._config.eval_episodes
+        )
+        self._number += 1
+        self._env_steps, self._ended = env_steps, []
+        return self._trials
+
+    def give_up(self) -> None:
+        """Forgets the evaluation that is under way."""
+        self._trials = []
+
+    def add(self, episode: Episode) -> Result | None:
+        """Takes an episode that ended, and returns the result if it was the last. The weights of
+        the best result are kept, ready for `hocket eval --policy RUN/best`."""
+        holder = holder_of(episode.trial)
+        if not self._trials or holder != holder_of(self._trials[0]):
+            return None
+        self._ended.append(episode)
+        if len(self._ended) < len(self._trials):
+            return None
+        version, weights = self._policy.held_weights(holder)
+        score = Score.of(self._ended)
+        measure = score.returns.value if score.rate is None else score.rate
+        is_best = measure is not None and (self.best is None or measure > self.best)
+        if is_best:
+            self.best = measure
+            table = {"version": version, "env_steps": self._env_steps, **score.to_json()}
+            checkpoint.write_folder(
+                self._run / checkpoint.BEST,
+                {checkpoint.WEIGHTS: weights},
+                {checkpoint.POLICY: self._description.to_plain(), "score.json": table},
+            )
+        self._policy.release(holder)
+        self._trials = []
+        return Result(version=version, env_steps=self._env_steps, score=score, is_best=is_best)
+
+    def to_state(self) -> dict[str, Any]:
+        """Returns what a checkpoint keeps."""
+        return {
+            "evaluations": self._number,
+            "evaluated_at": self._schedule.last,
+            "best": self.best,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Goes on from a checkpoint."""
+        self._number = state["evaluations"]
+        self._schedule.last = state["evaluated_at"]
+        self.best = state["best"]
+
+
+def holder_of(trial: Trial) -> Hashable | None:
+    """Returns what holds an evaluation's trials to one version; None for training trials."""
+    return ("evaluation", trial.repeat) if is_evaluation(trial) else None

@@ -65,16 +65,17 @@ class CollectingPolicy:
         self,
         network: Any,
         shapes: Shapes,
-        block: WeightBlock,
         holding: Holding,
         *,
+        block: WeightBlock | None = None,
         max_batch: int = 64,
         replan: int | None = None,
         device: str = "cpu",
         base: Policy | None = None,
     ) -> None:
         self._shapes = shapes
-        self._block = block
+        self.block = block
+        """Where new weights appear; while it is None the network stays as it was given."""
         self._holding = holding
         self._device = torch.device(device)
         self._live = Snapshot(-1, copy.deepcopy(network).to(self._device).eval())
@@ -83,7 +84,7 @@ class CollectingPolicy:
         self._released: queue.SimpleQueue[Hashable] = queue.SimpleQueue()
         self._bounds: dict[str, tuple[Array, Array]] = {}
         self._base = base
-        self.spec = spec_of(network, shapes, max_batch=max_batch, replan=replan, base=base)
+        self.spec = _spec_of(network, shapes, max_batch=max_batch, replan=replan, base=base)
 
     def bind(self, spec: EnvSpec) -> None:
         """Clips the actions of this env's task to its bounds from now on."""
@@ -136,12 +137,12 @@ class CollectingPolicy:
     def _refresh(self) -> None:
         while not self._released.empty():
             self._held.pop(self._released.get(), None)
-        if self._block.version == self._live.version:
+        if self.block is None or self.block.version == self._live.version:
             return
         network = self._live.network
         if any(held is self._live for held in self._held.values()):
             network = copy.deepcopy(network)
-        version = self._block.read(trainable_parameters(network))
+        version = self.block.read(trainable_parameters(network))
         self._live = Snapshot(version, network)
 
     def _snapshot(self, row: Row) -> Snapshot:
@@ -194,13 +195,8 @@ class CollectingPolicy:
         return clipped
 
 
-def spec_of(
-    network: Trainable,
-    shapes: Shapes,
-    *,
-    max_batch: int,
-    replan: int | None,
-    base: Policy | None = None,
+def _spec_of(
+    network: Trainable, shapes: Shapes, *, max_batch: int, replan: int | None, base: Policy | None
 ) -> PolicySpec:
     """Returns what the network needs of the env, and what its base needs where it corrects one."""
     inputs: dict[str, ArraySpec] | None = {

@@ -19,26 +19,13 @@ from hocket.core.events import (
     Event,
 )
 from hocket.errors import ConfigError
+from hocket.train.algorithms.rollout import Segment
+from hocket.train.collect.plan import is_training
 from hocket.train.collect.policy import LOG_PROB, SAMPLE, VALUE, VERSION
-from hocket.train.collect.segments import Segment
 from hocket.train.networks.contract import BASE, TASK
 
 _OWN = (SAMPLE, LOG_PROB, VALUE, VERSION, BASE)
 """Extras of an answer that have columns of their own; the others are the network's."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrajectoryConfig:
-    """How trajectories are cut, and what counts as reward."""
-
-    tasks: tuple[str, ...]
-    """Names of the tasks; a row's `task` is an index into them."""
-    reward: Literal["success", "env"]
-    """`success`: 1 at the step that ends an episode with success, else 0. `env`: the env's own."""
-    segment_chunks: int = 0
-    """How many chunks a stretch of an episode has; 0 leaves episodes whole."""
-    max_staleness: int = 0
-    """How many versions an episode may span before it is cut, rather than lost; 0 never cuts."""
 
 
 @dataclass(slots=True)
@@ -76,15 +63,22 @@ class Trajectories:
 
     def __init__(
         self,
-        config: TrajectoryConfig,
-        *,
-        is_training: Callable[[Trial], bool],
+        tasks: Sequence[str],
         newest: Callable[[], int],
+        *,
+        reward: Literal["success", "env"],
+        segment_chunks: int = 0,
+        max_staleness: int = 0,
     ) -> None:
-        """`newest` returns the version that any later inference will have at least."""
-        self._config = config
-        self._is_training = is_training
+        """A row's `task` is an index into `tasks`. `newest` returns the version that any later
+        inference will have at least. Stretches have `segment_chunks`; 0 leaves episodes whole. An
+        episode may span `max_staleness` versions before it is cut, rather than lost; 0 never cuts.
+        """
+        self._tasks = tasks
         self._newest = newest
+        self._reward = reward
+        self._segment_chunks = segment_chunks
+        self._max_staleness = max_staleness
         self._open: dict[Key, _Open] = {}
         self._ended: dict[Key, Segment] = {}
 
@@ -104,7 +98,7 @@ class Trajectories:
         """Follows one event, and returns the stretches that it completes."""
         if isinstance(event, AttemptsBegan):
             for lane, trial, attempt in zip(event.lanes, event.trials, event.attempts, strict=True):
-                if self._is_training(trial):
+                if is_training(trial):
                     self._open[trial.id, attempt] = _Open(trial, lane, self._newest())
         elif isinstance(event, BatchInferred):
             return self._inferred(event)
@@ -143,16 +137,15 @@ class Trajectories:
     ) -> _Row:
         """Returns row `i` of a batch, which is the chunk `number` of its attempt."""
         observation = {key: array[i] for key, array in observations.items()}
-        observation[TASK] = np.asarray(self._config.tasks.index(trial.task), np.int64)
+        observation[TASK] = np.asarray(self._tasks.index(trial.task), np.int64)
         if BASE in chunk.extras:
             observation[BASE] = chunk.extras[BASE]
         return _Row(observation, chunk.extras, number)
 
     def _is_long(self, one: _Open, version: int) -> bool:
-        config = self._config
-        if config.segment_chunks and len(one.rows) >= config.segment_chunks:
+        if self._segment_chunks and len(one.rows) >= self._segment_chunks:
             return True
-        return bool(config.max_staleness) and version - one.floor >= config.max_staleness
+        return bool(self._max_staleness) and version - one.floor >= self._max_staleness
 
     def _executed(self, event: ChunksExecuted) -> None:
         for i, trial in enumerate(event.trials):
@@ -180,7 +173,7 @@ class Trajectories:
         )
         if episode.outcome is not Outcome.FINISHED:
             segment = replace(segment, success=episode.outcome is Outcome.SUCCESS)
-        if self._config.reward == "success":
+        if self._reward == "success":
             if segment.success is None:
                 raise ConfigError(
                     f"Task {episode.trial.task!r} does not tell success, which is the reward. Use "
@@ -204,7 +197,7 @@ class Trajectories:
         rows = one.rows
         length = rows[0].extras[SAMPLE].shape[0]
         rewards = np.zeros((len(rows), length))
-        if self._config.reward == "env":
+        if self._reward == "env":
             for c, row in enumerate(rows):
                 assert row.rewards is not None  # every row before a cut or an end was executed
                 rewards[c, : row.executed] = row.rewards

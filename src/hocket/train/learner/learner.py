@@ -1,30 +1,31 @@
-"""Turns segments into new weights: the one owner of network, optimizer, version and queue; and how
-the collecting side reaches it."""
+"""Turns segments into new weights: the one owner of network, optimizer, version and queue."""
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
-from hocket.train.algorithms.config import Level
 from hocket.train.algorithms.grpo import GRPO
-from hocket.train.algorithms.losses import Comparison
 from hocket.train.algorithms.ppo import PPO
-from hocket.train.algorithms.ranks import Ranks
-from hocket.train.collect.segments import Parcel, in_trial_order
-from hocket.train.config import TrainConfig
+from hocket.train.algorithms.rollout import Parcel, Segment, in_trial_order
+from hocket.train.algorithms.update import Comparison, Ranks
+from hocket.train.config import Level, TrainConfig
 from hocket.train.learner import checkpoint
-from hocket.train.learner.queue import QueueConfig, SegmentQueue
 from hocket.train.learner.weights import WeightBlock
 from hocket.train.networks.building import Description, make_network
 from hocket.train.networks.contract import trainable_parameters
 
 _RNG = "rng"
+_NEVER = -1
+_REMEMBERED = 100_000
+"""Attempts whose next chunk is known. Far more than can be outstanding, so that what is forgotten
+cannot come any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +70,7 @@ class Learner:
         self._optimizer = torch.optim.Adam(self._parameters.values(), lr=config.lr, eps=1e-5)
         self._rng = torch.Generator().manual_seed(config.seed * 1000 + ranks.rank)
         self.version = 0
-        self.queue = SegmentQueue(QueueConfig(batch=config.batch, max_staleness=config.staleness))
+        self.queue = SegmentQueue(batch=config.batch, max_staleness=config.staleness)
         if resume is not None:
             self._restore(resume)
         self._algorithm = self._make_algorithm(ranks)
@@ -146,71 +147,116 @@ def linear(start: float, end: float, fraction: float) -> float:
     return start + (end - start) * min(1.0, max(0.0, fraction))
 
 
-class LearnerLink(Protocol):
-    """The collecting side's way to the learner. None of it waits, except `finish`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """What one update learns from."""
 
-    block: WeightBlock
-    """Where new weights appear."""
+    segments: tuple[Segment, ...]
+    dropped: int
+    """Episodes that the gate refused since the last take."""
+    staleness: int
+    """Versions that the oldest chunk is behind."""
+    mean_staleness: float
+    """Versions that a chunk is behind on average."""
 
-    def put(self, parcel: Parcel) -> None:
-        """Gives the learner what was collected."""
-        ...
-
-    def tell(self, *, floor: int, fraction: float) -> None:
-        """Tells the oldest version in flight, and the share of the training that is done."""
-        ...
-
-    def news(self) -> list[Updated]:
-        """Returns the updates since this was asked last."""
-        ...
-
-    def save(self, counters: Mapping[str, Any]) -> None:
-        """Writes a checkpoint with these counters, soon, between two updates."""
-        ...
-
-    def finish(self, counters: Mapping[str, Any]) -> list[Updated]:
-        """Ends learning with a checkpoint, and returns the updates that were not told yet."""
-        ...
-
-    def close(self) -> None: ...
+    @property
+    def episodes(self) -> int:
+        """Episodes that ended in it."""
+        return sum(segment.is_end for segment in self.segments)
 
 
-class InProcess:
-    """A learner on the caller's own thread. It learns when it is asked for news: everything else
-    stands still meanwhile, which is what synchronous means."""
+class SegmentQueue:
+    """What waits to be learnt from: first in, first out, each parcel once, none too old.
 
-    def __init__(
-        self,
-        config: TrainConfig,
-        description: Description,
-        run: Path,
-        *,
-        ranks: Ranks,
-        resume: Path | None,
-    ) -> None:
-        self.learner = Learner(config, description, ranks, resume=resume)
-        self.block = self.learner.block
-        self._run = run
-        self._ranks = ranks
-        self._floor, self._fraction = 0, 0.0
+    Two rules keep staleness bounded without waste. The gate drops a parcel whose oldest chunk is
+    more than `max_staleness` versions behind, and counts it. So that the gate has nothing to do,
+    the throttle stops new episodes while as many are outstanding as the next `max_staleness + 1`
+    updates can use, and an update is held while an episode in flight would become too old by it.
+    """
+
+    def __init__(self, *, batch: int, max_staleness: int) -> None:
+        """An update learns from `batch` episodes."""
+        self._batch = batch
+        self._max_staleness = max_staleness
+        self.outstanding = (max_staleness + 1) * batch
+        """Episodes that may be begun and not yet learnt from."""
+        self._parcels: deque[Parcel] = deque()
+        self._next_chunk: dict[tuple[str, int], int] = {}
+        """The chunk that must come next, by attempt, so that nothing comes twice or out of
+        order."""
+        self._dropped = 0
+        self.episodes = 0
+        """Episodes that have ended and wait to be learnt from."""
 
     def put(self, parcel: Parcel) -> None:
-        self.learner.queue.put(parcel)
+        """Adds what was collected, once."""
+        ended = sum(segment.is_end for segment in parcel)
+        if self.episodes + ended > self.outstanding + self._batch:
+            raise RuntimeError(
+                f"{self.episodes + ended} episodes wait to be learnt from; the throttle allows "
+                f"{self.outstanding}."
+            )
+        for segment in parcel:
+            self._count(segment)
+        self._parcels.append(parcel)
+        self.episodes += ended
 
-    def tell(self, *, floor: int, fraction: float) -> None:
-        self._floor, self._fraction = floor, fraction
+    def is_due(self, version: int, floor: int) -> bool:
+        """Whether an update of this version may begin. `floor` is the oldest version among the
+        episodes in flight: the update waits where they would become too old by it."""
+        if self._fresh_episodes(version) < self._batch:
+            return False
+        return version + 1 - floor <= self._max_staleness or not self._max_staleness
 
-    def news(self) -> list[Updated]:
-        updated = self.learner.update(self._floor, self._fraction)
-        return [] if updated is None else [updated]
+    def take(self, version: int) -> Taken:
+        """Takes what the update of this version learns from: a batch, and whatever would be too old
+        for the next one."""
+        segments: list[Segment] = []
+        episodes = 0
+        kept: deque[Parcel] = deque()
+        while self._parcels:
+            parcel = self._parcels.popleft()
+            ended = sum(segment.is_end for segment in parcel)
+            staleness = version - _oldest(parcel)
+            if staleness > self._max_staleness:
+                self._dropped += ended
+                self.episodes -= ended
+            elif episodes < self._batch or staleness == self._max_staleness:
+                segments.extend(parcel)
+                episodes += ended
+                self.episodes -= ended
+            else:
+                kept.append(parcel)
+        self._parcels = kept
+        dropped, self._dropped = self._dropped, 0
+        ages = [version - int(v) for segment in segments for v in segment.version]
+        return Taken(
+            segments=tuple(segments),
+            dropped=dropped,
+            staleness=max(ages, default=0),
+            mean_staleness=sum(ages) / max(1, len(ages)),
+        )
 
-    def save(self, counters: Mapping[str, Any]) -> None:
-        if self._ranks.is_first:
-            self.learner.save(self._run, counters)
+    def _fresh_episodes(self, version: int) -> int:
+        return sum(
+            sum(segment.is_end for segment in parcel)
+            for parcel in self._parcels
+            if version - _oldest(parcel) <= self._max_staleness
+        )
 
-    def finish(self, counters: Mapping[str, Any]) -> list[Updated]:
-        self.save(counters)
-        return []
+    def _count(self, segment: Segment) -> None:
+        key, first = (segment.trial.id, segment.attempt), int(segment.chunk[0])
+        wanted = self._next_chunk.get(key, 0)
+        if first != wanted:
+            raise RuntimeError(
+                f"Chunk {first} of {segment.trial.id} came where {wanted} was next: no chunk may "
+                f"come twice."
+            )
+        self._next_chunk.pop(key, None)  # what was heard of last is forgotten last
+        self._next_chunk[key] = _NEVER if segment.is_end else int(segment.chunk[-1]) + 1
+        if len(self._next_chunk) > _REMEMBERED:
+            del self._next_chunk[next(iter(self._next_chunk))]
 
-    def close(self) -> None:
-        self.block.close()
+
+def _oldest(parcel: Parcel) -> int:
+    return min(segment.oldest for segment in parcel)

@@ -1,8 +1,9 @@
-"""The learner as a process of its own: `Remote` starts it and is the collecting side's end of the
-socket between them; `python -m hocket.train.learner.process SOCKET BLOCK` is the other.
+"""The collecting side's ways to the learner: in this process, or in one of its own. `Remote` starts
+that and is the collecting side's end of the socket between them; `python -m
+hocket.train.learner.process SOCKET BLOCK` is the other.
 
-The two sides share nothing but the block of weights. Threads that do nothing else read and write
-messages, so that the collecting side never waits for an update to end.
+The two sides then share nothing but the block of weights. Threads that do nothing else read and
+write messages, so that the collecting side never waits for an update to end.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from hocket.adapters.policies.openpi import msgpack_numpy
 from hocket.errors import HocketError
-from hocket.train.algorithms.ranks import Ranks
-from hocket.train.collect.segments import Parcel, Segment
+from hocket.train.algorithms.rollout import Parcel, Segment
+from hocket.train.algorithms.update import Ranks
 from hocket.train.config import TrainConfig
 from hocket.train.learner.learner import Learner, Updated
 from hocket.train.learner.weights import WeightBlock
@@ -41,8 +42,55 @@ last checkpoint. Chosen by hand, for a slow disk and a busy machine."""
 Inbox = queue.SimpleQueue[dict[str, Any]]
 
 
+class InProcess:
+    """A learner on the caller's own thread. It learns when it is asked for news: everything else
+    stands still meanwhile, which is what synchronous means."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        description: Description,
+        run: Path,
+        *,
+        ranks: Ranks,
+        resume: Path | None,
+    ) -> None:
+        self.learner = Learner(config, description, ranks, resume=resume)
+        self.block = self.learner.block
+        self._run = run
+        self._ranks = ranks
+        self._floor, self._fraction = 0, 0.0
+
+    def put(self, parcel: Parcel) -> None:
+        """Gives the learner what was collected."""
+        self.learner.queue.put(parcel)
+
+    def tell(self, *, floor: int, fraction: float) -> None:
+        """Tells the oldest version in flight, and the share of the training that is done."""
+        self._floor, self._fraction = floor, fraction
+
+    def news(self) -> list[Updated]:
+        """Returns the updates since this was asked last."""
+        updated = self.learner.update(self._floor, self._fraction)
+        return [] if updated is None else [updated]
+
+    def save(self, counters: Mapping[str, Any]) -> None:
+        """Writes a checkpoint with these counters, soon, between two updates."""
+        if self._ranks.is_first:
+            self.learner.save(self._run, counters)
+
+    def finish(self, counters: Mapping[str, Any]) -> list[Updated]:
+        """Ends learning with a checkpoint, and returns the updates that were not told yet."""
+        self.save(counters)
+        return []
+
+    def close(self) -> None:
+        self.block.close()
+
+
 class Remote:
-    """A learner in a process of its own, which dies with this one."""
+    """A learner in a process of its own, which dies with this one. It does what `InProcess` does,
+    and none of it waits, except `finish`."""
 
     def __init__(
         self,
@@ -82,7 +130,7 @@ class Remote:
                 "resume": None if resume is None else str(resume),
             }
         )
-        self._await("ready", _START_S)
+        self._updates(until="ready")
 
     def put(self, parcel: Parcel) -> None:
         self._outbox.put({"kind": "parcel", "segments": [one.to_plain() for one in parcel]})
@@ -93,19 +141,14 @@ class Remote:
             self._outbox.put({"kind": "tell", "floor": floor, "fraction": fraction})
 
     def news(self) -> list[Updated]:
-        found = []
-        while not self._inbox.empty():
-            message = self._inbox.get()
-            if (update := self._read(message)) is not None:
-                found.append(update)
-        return found
+        return self._updates()
 
     def save(self, counters: Mapping[str, Any]) -> None:
         self._outbox.put({"kind": "save", "counters": dict(counters)})
 
     def finish(self, counters: Mapping[str, Any]) -> list[Updated]:
         self._outbox.put({"kind": "finish", "counters": dict(counters)})
-        return self._await("finished", _START_S)
+        return self._updates(until="finished")
 
     def close(self) -> None:
         """Ends the learner: by asking for a moment, then by force. Closing twice is safe."""
@@ -120,25 +163,22 @@ class Remote:
         self._socket.close()
         self.block.close()
 
-    def _await(self, kind: str, timeout_s: float) -> list[Updated]:
+    def _updates(self, until: str | None = None) -> list[Updated]:
+        """Returns the updates that have come, or all until a message of that kind comes."""
         updates: list[Updated] = []
-        while True:
+        while until is not None or not self._inbox.empty():
             try:
-                message = self._inbox.get(timeout=timeout_s)
+                message = self._inbox.get(timeout=_START_S)
             except queue.Empty:
-                raise HocketError(f"The learner was silent for {timeout_s:g} s.") from None
-            if message["kind"] == kind:
-                return updates
-            if (update := self._read(message)) is not None:
-                updates.append(update)
-
-    def _read(self, message: dict[str, Any]) -> Updated | None:
-        kind = message.pop("kind")
-        if kind == "updated":
-            return Updated(**message)
-        if kind == "failed":
-            raise HocketError(f"The learner failed: {message['error']}")
-        return None
+                raise HocketError(f"The learner was silent for {_START_S:g} s.") from None
+            kind = message.pop("kind")
+            if kind == "failed":
+                raise HocketError(f"The learner failed: {message['error']}")
+            if kind == "updated":
+                updates.append(Updated(**message))
+            if kind == until:
+                break
+        return updates
 
     def _send_all(self) -> None:
         with contextlib.suppress(OSError):
@@ -148,13 +188,17 @@ class Remote:
     def _receive_all(self) -> None:
         error = "its process ended."
         try:
-            while (message := receive(self._socket)) is not None:
-                self._inbox.put(message)
-                self._wake()
+            with self._socket.makefile("rb") as stream:
+                while (message := receive(stream)) is not None:
+                    self._inbox.put(message)
+                    self._wake()
         except (OSError, HocketError) as exc:
             error = str(exc)
         self._inbox.put({"kind": "failed", "error": error})
         self._wake()
+
+
+LearnerLink = InProcess | Remote
 
 
 def send(stream: socket.socket, message: Mapping[str, Any]) -> None:
@@ -164,41 +208,28 @@ def send(stream: socket.socket, message: Mapping[str, Any]) -> None:
     stream.sendall(frame)
 
 
-def receive(stream: socket.socket) -> dict[str, Any] | None:
+def receive(stream: BinaryIO) -> dict[str, Any] | None:
     """Returns the next message; None at the end of the stream."""
-    head = _exactly(stream, _LENGTH.size)
-    if head is None:
+    head = stream.read(_LENGTH.size)
+    if len(head) < _LENGTH.size:
         return None
-    frame = _exactly(stream, _LENGTH.unpack(head)[0])
-    if frame is None:
-        return None
-    message: dict[str, Any] = msgpack_numpy.unpack(frame)
-    return message
-
-
-def _exactly(stream: socket.socket, size: int) -> bytes | None:
-    buffer = bytearray(size)
-    view, got = memoryview(buffer), 0
-    while got < size:
-        count = stream.recv_into(view[got:])
-        if not count:
-            return None
-        got += count
-    return bytes(buffer)
+    size = _LENGTH.unpack(head)[0]
+    frame = stream.read(size)
+    return msgpack_numpy.unpack(frame) if len(frame) == size else None
 
 
 def main(socket_fd: int, block_fd: int) -> None:
     """Serves the other side until it goes away. The process lives no longer than that side."""
     stream = socket.socket(fileno=socket_fd)
     inbox: Inbox = queue.SimpleQueue()
-    threading.Thread(target=_read, args=(stream, inbox), daemon=True).start()
+    threading.Thread(target=_read, args=(stream.makefile("rb"), inbox), daemon=True).start()
     try:
         _serve(stream, inbox, block_fd)
     except Exception:  # noqa: BLE001 - told to the other side, which stops
         send(stream, {"kind": "failed", "error": traceback.format_exc()})
 
 
-def _read(stream: socket.socket, inbox: Inbox) -> None:
+def _read(stream: BinaryIO, inbox: Inbox) -> None:
     try:
         while (message := receive(stream)) is not None:
             inbox.put(message)

@@ -26,7 +26,7 @@ from hocket.train.networks.contract import BASE, Shapes
 
 NETWORKS = {
     "hocket.train.actor:ChunkActor": "hocket.train.networks.actor:ChunkActor",
-    "hocket.train.flow:FlowActor": "hocket.train.networks.flow:FlowActor",
+    "hocket.train.flow:FlowActor": "hocket.train.networks.actor:FlowActor",
     "hocket.train.residual:ResidualActor": "hocket.train.networks.actor:ResidualActor",
 }
 """Where the classes live that a saved policy may name without the user naming them too. The keys

@@ -119,9 +119,7 @@ class TrainedPolicy:
     def __init__(self, argument: str, config: TrainedConfig) -> None:
         from hocket.train.collect.policy import CollectingPolicy, Holding
         from hocket.train.learner import checkpoint
-        from hocket.train.learner.weights import WeightBlock
         from hocket.train.networks.building import Description, load_weights
-        from hocket.train.networks.contract import trainable_parameters
 
         folder = Path(argument)
         if not (folder / checkpoint.POLICY).is_file():
@@ -129,12 +127,9 @@ class TrainedPolicy:
         description = Description.from_plain(checkpoint.read_table(folder / checkpoint.POLICY))
         network: Any = description.build(config.network)
         load_weights(network, folder / checkpoint.WEIGHTS)
-        self._block = WeightBlock(trainable_parameters(network))
-        self._block.publish(trainable_parameters(network), 0)
         self._inner = CollectingPolicy(
             network,
             description.shapes,
-            self._block,
             Holding(is_deterministic=lambda _: not config.sample, held_by=lambda _: None),
             replan=description.replan,
             device=config.device,
@@ -153,7 +148,6 @@ class TrainedPolicy:
 
     def close(self) -> None:
         self._inner.close()
-        self._block.close()
 
 
 def _base(description: Description, config: TrainedConfig) -> Policy | None:
