@@ -62,6 +62,8 @@ class Subject:
     def to_plain(self) -> dict[str, Any]:
         """The fields as values that YAML and JSON know."""
         plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        if self.runtime == "auto":
+            del plain["runtime"]  # Nothing was chosen, and there is nothing to compare.
         return {key: _plain(value) for key, value in plain.items()}
 
     @classmethod
