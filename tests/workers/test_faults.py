@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 from pathlib import Path
@@ -129,8 +130,14 @@ def test_leaking_env_is_killed_in_the_middle_of_an_episode() -> None:
 
 
 @pytest.mark.parametrize("slow", ["build_s", "reset_s"])
-def test_env_that_is_not_ready_in_time_is_given_up(slow: str) -> None:
-    with Rig(toy={slow: 3600.0}, fleet={"start_timeout_s": 1.0}) as rig:
+def test_env_that_is_not_ready_in_time_is_given_up(
+    slow: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Rig(toy={slow: 3600.0}) as rig:
+        rig.wait(LanesUp)
+        # The same limit bounds the start of a worker, which may take longer on a busy machine.
+        short = dataclasses.replace(rig.fleet.config, start_timeout_s=1.0)
+        monkeypatch.setattr(rig.fleet._supervisor, "_config", short)
         rig.begin()
         failed = rig.wait(LaneFailed)
         assert (failed.kind, failed.gone) == ("WorkerHung", True)
