@@ -130,7 +130,10 @@ def test_leaking_env_is_killed_in_the_middle_of_an_episode() -> None:
 
 @pytest.mark.parametrize("slow", ["build_s", "reset_s"])
 def test_env_that_is_not_ready_in_time_is_given_up(slow: str) -> None:
-    with Rig(toy={slow: 3600.0}, fleet={"start_timeout_s": 1.0}) as rig:
+    with Rig(toy={slow: 3600.0}) as rig:
+        rig.wait(LanesUp)
+        # From here on only: the same limit holds for the start of the worker, which takes its time.
+        object.__setattr__(rig.config, "start_timeout_s", 1.0)
         rig.begin()
         failed = rig.wait(LaneFailed)
         assert (failed.kind, failed.gone) == ("WorkerHung", True)
