@@ -59,7 +59,12 @@ lint: setup ## Style, types and the direction of imports
 quick: setup ## Tests of core, engine, workers and results, within a minute; no simulator, torch or jax
 	$(PYTEST) -m 'not slow and not torch' tests/core tests/engine tests/workers tests/results
 
-test: lint ## What every change has to pass
+# Lint needs one core for some of the time only, and tests often wait: they run side by side.
+test: setup ## What every change has to pass
+	@$(MAKE) --no-print-directory -j2 lint not-slow
+
+.PHONY: not-slow
+not-slow: setup
 	$(PYTEST) -m 'not slow'
 
 test-all: lint chromium ## The slow tests too

@@ -50,6 +50,7 @@ class Rig:
         self.suite = suite or Ref(name="toy", config=toy or {})
         self.spec = WorkerSpec(suites={"toy": self.suite}, **spec)
         config = FleetConfig(lanes=lanes, **({"start_timeout_s": DEADLINE_S} | (fleet or {})))
+        self.config = config
         self.fleet = Fleet(runtime or LocalRuntime(), self.spec, config)
         self.heard: list[Notice] = []
         self._unread: deque[Notice] = deque()

@@ -31,17 +31,6 @@ def test_ctrl_c_ends_both_sides_and_the_run_can_be_resumed(tmp_path: Path) -> No
         end(process)
 
 
-def test_after_kill_9_of_the_collecting_side_nothing_is_left_running(tmp_path: Path) -> None:
-    process = start(tmp_path / "run", "--mode", "async")
-    try:
-        wait_until(lambda: has_checkpoint(tmp_path / "run") or process.poll() is not None)
-        pids = children(process.pid)
-        process.kill()
-        wait_gone(pids)
-    finally:
-        end(process)
-
-
 def test_the_death_of_the_learner_ends_the_run_with_an_error(tmp_path: Path) -> None:
     process = start(tmp_path / "run", "--mode", "async")
     try:
@@ -57,7 +46,9 @@ def test_the_death_of_the_learner_ends_the_run_with_an_error(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_a_killed_run_goes_on_where_its_newest_checkpoint_was(tmp_path: Path, mode: str) -> None:
+def test_after_kill_9_nothing_is_left_running_and_the_run_goes_on_from_its_newest_checkpoint(
+    tmp_path: Path, mode: str
+) -> None:
     from hocket.cli import main
     from hocket.records.run_file import load_run, save_run
 

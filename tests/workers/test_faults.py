@@ -278,7 +278,7 @@ def test_pause_of_the_parent_is_no_hang_of_the_worker(monkeypatch: pytest.Monkey
         rig.begin()
         rig.wait(LanesReady)
         rig.execute(np.zeros((20, 4)))
-        link = rig.fleet._stations[0].link
+        link = rig.fleet._workers[0].link
         assert link is not None
         # Nobody polls for 15 steps: longer than a step may take, and than what counts as a pause.
         wait_until(lambda: link.steps(0) >= 15)

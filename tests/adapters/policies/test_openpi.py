@@ -325,7 +325,7 @@ def test_question_that_was_given_up_keeps_no_place_in_the_pool(connect: Opened) 
         return echo(request)
 
     with StockServer(stuck) as server:
-        policy = connect(server.address, connections=1, timeout_s=0.3, ready_timeout_s=1.0)
+        policy = connect(server.address, connections=1, timeout_s=0.5, ready_timeout_s=0.5)
         with ThreadPoolExecutor(4) as pool:
             failures = [pool.submit(policy.infer, make_batch(i)) for i in range(4)]
             assert any(one.exception(WAIT_S) for one in failures)
