@@ -13,8 +13,7 @@ import numpy as np
 from hocket.core.contracts.runtime import Runtime, WorkerSpec
 from hocket.core.data import Array, EnvSpec, Ref, Trial
 from hocket.workers.fleet import Fleet, FleetConfig
-from hocket.workers.local import LocalRuntime
-from hocket.workers.notices import (
+from hocket.workers.inbox import (
     LaneFailed,
     LaneSealed,
     LanesExecuted,
@@ -23,6 +22,7 @@ from hocket.workers.notices import (
     LanesUp,
     Notice,
 )
+from hocket.workers.local import LocalRuntime
 
 DEADLINE_S = 30.0
 N = TypeVar("N", bound=Notice)

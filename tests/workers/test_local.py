@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from hocket.core.data import Ref
+from hocket.workers.inbox import LaneFailed, LanesExecuted, LanesReady, LanesUp
 from hocket.workers.local import LocalRuntime
-from hocket.workers.notices import LaneFailed, LanesExecuted, LanesReady, LanesUp
 from support.rig import Rig, alive, children, wait_until
 
 TELLING = """
@@ -77,7 +77,7 @@ import sys, time
 sys.path.insert(0, {rig!r})
 import numpy as np
 from support.rig import Rig, children
-from hocket.workers.notices import LanesReady
+from hocket.workers.inbox import LanesReady
 import os
 
 with Rig(lanes=2, toy={toy!r}) as rig:

@@ -22,9 +22,8 @@ from hocket.core.wire import (
     Sealed,
 )
 from hocket.errors import WorkerFailed
-from hocket.workers.inbox import Phase, WorkerSlot
+from hocket.workers.inbox import LanesUp, Notice, Phase, WorkerSlot
 from hocket.workers.link import Gathers, Link, SelfDriven
-from hocket.workers.notices import LanesUp, Notice
 from hocket.workers.shm import STOP, word
 from hocket.workers.supervisor import WATCH_S, FleetConfig, Supervisor
 

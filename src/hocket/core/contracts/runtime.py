@@ -10,8 +10,8 @@ machine). It lives in the engine's process, serves one fleet, and gives a Link
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hocket.core.data import Ref
 
@@ -42,6 +42,23 @@ class WorkerSpec:
     batched one."""
     transport: str = "auto"
     """`shm`, `inline` or `auto` (shared memory where it can be had)."""
+
+    def to_plain(self) -> dict[str, Any]:
+        """The spec as plain lists and dicts, as it travels in the Open message."""
+        plain = {field.name: getattr(self, field.name) for field in fields(self)}
+        plain["suites"] = {name: ref.to_plain() for name, ref in self.suites.items()}
+        plain["sinks"] = [ref.to_plain() for ref in self.sinks]
+        return plain
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> WorkerSpec:
+        """The spec that `to_plain` gave."""
+        values = dict(plain)
+        values["suites"] = {name: Ref(**ref) for name, ref in values["suites"].items()}
+        values["sinks"] = tuple(Ref(**ref) for ref in values["sinks"])
+        for name in ("reads", "cameras"):
+            values[name] = None if values[name] is None else tuple(values[name])
+        return cls(**values)
 
 
 class Runtime(Protocol):

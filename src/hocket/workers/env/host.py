@@ -27,12 +27,9 @@ from hocket.core.wire import (
     Sealed,
 )
 from hocket.errors import EnvError, UsageError, WireError
-from hocket.workers.attempt import Attempt
-from hocket.workers.env.chunk_runner import ChunkResult, ChunkRunner
+from hocket.workers.attempt import Attempt, Recording
+from hocket.workers.env.chunk_runner import ChunkResult, ChunkRunner, ObservationBuffer
 from hocket.workers.env.live_env import LiveEnv
-from hocket.workers.env.observations import ObservationBuffer
-from hocket.workers.plain import env_spec_to_plain
-from hocket.workers.recording import Recording
 from hocket.workers.shm import Control
 from hocket.workers.spaces import flatten
 
@@ -141,7 +138,7 @@ class Host:
         spec = None
         if (suite, task) not in self._told:
             self._told.add((suite, task))
-            spec = env_spec_to_plain(self._env.spec(seen))
+            spec = self._env.spec(seen).to_plain()
         layout = self._buffer.layout
         return Ready(
             lanes=[0],

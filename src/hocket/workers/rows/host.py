@@ -28,12 +28,9 @@ from hocket.core.wire import (
     Ready,
 )
 from hocket.errors import ChunkValueError, WireError
-from hocket.workers.plain import env_spec_to_plain
-from hocket.workers.rows.endings import RowEndings
-from hocket.workers.rows.history import RowHistory
+from hocket.workers.rows.endings import RowEndings, RowRecording
 from hocket.workers.rows.moves import Ended, Moving
-from hocket.workers.rows.recording import RowRecording
-from hocket.workers.rows.sim import RowSim, RowSims, on_host
+from hocket.workers.rows.sim import RowHistory, RowSim, RowSims, on_host
 from hocket.workers.rows.stepping import StepRule
 from hocket.workers.rows.table import RowTable
 from hocket.workers.shm import STOP, Control
@@ -218,9 +215,8 @@ class RowsHost:
             new = (trials[group[0]].suite, trials[group[0]].task)
             if new not in self._told:
                 self._told.add(new)
-                spec = env_spec_to_plain(
-                    sim.spec(tasks[group[0]], lanes[group[0]], self._spec.reads)
-                )
+                found = sim.spec(tasks[group[0]], lanes[group[0]], self._spec.reads)
+                spec = found.to_plain()
             self._post(
                 Ready(
                     lanes=[lanes[index] for index in group],
