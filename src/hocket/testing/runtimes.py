@@ -11,20 +11,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from hocket.core.contracts.runtime import Runtime, WorkerSpec
+from hocket.core import wire
+from hocket.core.contracts.runtime import LastWords, Link, Runtime, WorkerSpec
 from hocket.core.data import Array, Ref
-from hocket.core.wire import (
-    Begin,
-    Close,
-    Describe,
-    Described,
-    Execute,
-    Executed,
-    Failed,
-    Hello,
-    Message,
-    Ready,
-)
 from hocket.errors import WorkerFailed
 from hocket.testing.findings import (
     LOOK_S,
@@ -40,12 +29,11 @@ from hocket.testing.findings import (
     wait_until,
 )
 from hocket.testing.toy import ToyConfig, ToyEnv
-from hocket.workers.link import LastWords, Link
 from hocket.workers.shm import STOP, word
 
 _KEY = "observation/state"
 _SEED = 3
-M = TypeVar("M", bound=Message)
+M = TypeVar("M", bound=wire.Message)
 
 
 def runtime_findings(make: Callable[[], Runtime], *, deadline_s: float = 60.0) -> list[Finding]:
@@ -91,8 +79,8 @@ class _Worker:
         self.env = ToyEnv("count", config)
         """The env that the worker has, to compare with."""
         self._deadline_s = deadline_s
-        self._unread: list[Message] = []
-        self.hello = self.wait(Hello)
+        self._unread: list[wire.Message] = []
+        self.hello = self.wait(wire.Hello)
 
     def wait(self, kind: type[M]) -> M:
         """The next message, which must be of this kind."""
@@ -116,7 +104,7 @@ class _Worker:
         pid = self.hello.pid
         wait_until(lambda: not _is_running(pid), self._deadline_s, f"Process {pid} lives on.")
 
-    def _next(self) -> Message:
+    def _next(self) -> wire.Message:
         deadline = time.monotonic() + self._deadline_s
         while not self._unread:
             require(time.monotonic() < deadline, f"Nothing came within {self._deadline_s} s.")
@@ -129,16 +117,18 @@ class _Worker:
                 time.sleep(LOOK_S)
         return self._unread.pop(0)
 
-    def begin(self, attempt: int = 0) -> Ready:
+    def begin(self, attempt: int = 0) -> wire.Ready:
         """Up to the first observation."""
         trial = ("toy", "count", _SEED, 0)
-        self.link.send(Begin([0], [attempt], [trial], [0], final_observation=False, record=[{}]))
+        self.link.send(
+            wire.Begin([0], [attempt], [trial], [0], final_observation=False, record=[{}])
+        )
         self.env.reset(seed=_SEED)
-        return self.wait(Ready)
+        return self.wait(wire.Ready)
 
     def execute(self, actions: Array, chunk: int = 0) -> None:
         data = np.ascontiguousarray(actions, "<f8").tobytes()
-        self.link.send(Execute([0], [0], [chunk], [len(actions)], data, ()))
+        self.link.send(wire.Execute([0], [0], [chunk], [len(actions)], data, ()))
 
     def require_observation(self) -> None:
         """What has arrived must be what the env shows."""
@@ -173,7 +163,7 @@ def _executes(bench: _RuntimeBench) -> None:
             actions = _actions(5 + chunk)
             worker.execute(actions, chunk)
             rewards = [worker.env.advance(action.astype(np.float32))[0] for action in actions]
-            done = worker.wait(Executed)
+            done = worker.wait(wire.Executed)
             require(done.steps == [len(actions)], f"It made {done.steps} of {len(actions)} steps.")
             found = np.frombuffer(done.rewards, "<f8").tolist()
             require(found == rewards, "The rewards are not those of the env.")
@@ -183,8 +173,8 @@ def _executes(bench: _RuntimeBench) -> None:
 def _describes(bench: _RuntimeBench) -> None:
     """Describe is answered by the tasks of the suite."""
     with bench.worker(begun=False) as worker:
-        worker.link.send(Describe("toy"))
-        names = [task["name"] for task in worker.wait(Described).tasks]
+        worker.link.send(wire.Describe("toy"))
+        names = [task["name"] for task in worker.wait(wire.Described).tasks]
         require("count" in names, f"The toy's tasks are {names}.")
 
 
@@ -193,7 +183,7 @@ def _counts(bench: _RuntimeBench) -> None:
     with bench.worker() as worker:
         for chunk in range(2):
             worker.execute(_actions(5), chunk)
-            worker.wait(Executed)
+            worker.wait(wire.Executed)
             counted = worker.link.steps(0)
             require(counted == 5 * (chunk + 1), f"After {5 * (chunk + 1)} it says {counted}.")
 
@@ -209,17 +199,17 @@ def _recalls(bench: _RuntimeBench) -> None:
         if not is_inline:
             worker.wait_for_step()
             worker.link.control(0, word(0, STOP))
-        require(0 < worker.wait(Executed).steps[0] < sent, "It went on.")
+        require(0 < worker.wait(wire.Executed).steps[0] < sent, "It went on.")
         worker.link.control(0, 0)
         worker.execute(_actions(3), 1)
-        require(worker.wait(Executed).steps == [3], "The next chunk is not executed whole.")
+        require(worker.wait(wire.Executed).steps == [3], "The next chunk is not executed whole.")
 
 
 def _survives_errors(bench: _RuntimeBench) -> None:
     """An error of the env is told as Failed, and the worker goes on."""
     with bench.worker(raise_at=2) as worker:
         worker.execute(_actions(5))
-        failed = worker.wait(Failed)
+        failed = worker.wait(wire.Failed)
         require((failed.lane, failed.attempt) == (0, 0), f"It blames {failed[:2]}.")
         require("ToyError" in failed.traceback, "There is no traceback.")
         worker.begin(attempt=1)
@@ -247,7 +237,7 @@ def _has_last_words(bench: _RuntimeBench) -> None:
 def _closes_in_order(bench: _RuntimeBench) -> None:
     """Close ends the worker, and then its link."""
     with bench.worker() as worker:
-        worker.link.send(Close())
+        worker.link.send(wire.Close())
         worker.wait_for_end()
 
 

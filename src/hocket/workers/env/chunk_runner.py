@@ -31,15 +31,6 @@ class ChunkResult:
     observe_s: float = 0.0
     """Seconds of these that were spent observing."""
 
-    @property
-    def is_observed(self) -> bool:
-        """Whether there is an observation of the last step."""
-        return not self.ends or bool(self.ends & END_OBSERVED)
-
-    def packed_rewards(self) -> bytes:
-        """The rewards as they travel: float64, little-endian."""
-        return np.array(self.rewards, "<f8").tobytes()
-
 
 class ObservationBuffer:
     """Checks observations against the attempt's first one and lays them into shared memory."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ from hocket.core.data import Array, Observation, Signature, Trial
 from hocket.core.wire import (
     Begin,
     Describe,
-    Described,
     Discard,
     Execute,
     Failed,
@@ -168,12 +166,7 @@ class RowsHost:
     # -- Messages ------------------------------------------------------------------------------
 
     def _describe(self, message: Describe) -> None:
-        try:
-            tasks = [asdict(task) for task in self._sims.suites[message.suite].tasks()]
-        except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent, whatever it is
-            self._post(Failed.of(-1, -1, exc))
-        else:
-            self._post(Described(message.suite, tasks))
+        self._post(self._sims.suites.describe(message.suite))
 
     def _begin(self, message: Begin) -> None:
         began = self._clock()
