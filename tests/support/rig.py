@@ -12,8 +12,7 @@ import numpy as np
 from hocket.core.contracts.runtime import Runtime, WorkerSpec
 from hocket.core.data import Array, EnvSpec, Ref, Trial
 from hocket.workers.fleet import Fleet, FleetConfig
-from hocket.workers.local import LocalRuntime
-from hocket.workers.notices import (
+from hocket.workers.inbox import (
     LaneFailed,
     LaneSealed,
     LanesExecuted,
@@ -22,6 +21,7 @@ from hocket.workers.notices import (
     LanesUp,
     Notice,
 )
+from hocket.workers.local import LocalRuntime
 from support.processes import DEADLINE_S
 
 N = TypeVar("N", bound=Notice)

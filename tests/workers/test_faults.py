@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 from hocket.core.data import Ref
-from hocket.workers.inline import InlineRuntime
-from hocket.workers.local import LocalRuntime
-from hocket.workers.notices import (
+from hocket.workers.inbox import (
     LaneFailed,
     LanesExecuted,
     LanesReady,
     LanesRecycled,
     LanesUp,
 )
+from hocket.workers.inline import InlineRuntime
+from hocket.workers.local import LocalRuntime
 from support.processes import DEADLINE_S, children, wait_until
 from support.rig import Rig, trials
 

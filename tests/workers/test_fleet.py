@@ -12,9 +12,7 @@ from hocket.core.data import Ref, Trial
 from hocket.core.wire import END_OBSERVED, END_TRUNCATED
 from hocket.errors import EnvError, UnknownNameError, UsageError
 from hocket.workers.fleet import Fleet, FleetConfig
-from hocket.workers.inline import InlineRuntime
-from hocket.workers.local import LocalRuntime
-from hocket.workers.notices import (
+from hocket.workers.inbox import (
     LaneFailed,
     LaneSealed,
     LanesExecuted,
@@ -22,6 +20,8 @@ from hocket.workers.notices import (
     LanesRecycled,
     LanesUp,
 )
+from hocket.workers.inline import InlineRuntime
+from hocket.workers.local import LocalRuntime
 from support.processes import DEADLINE_S, children
 from support.rig import Rig, trials
 

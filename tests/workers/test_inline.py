@@ -13,8 +13,8 @@ from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Ref
 from hocket.errors import UsageError
 from hocket.testing.toy import ToyConfig, ToyEnv
+from hocket.workers.inbox import LanesExecuted, LanesReady, LanesRecycled
 from hocket.workers.inline import InlineRuntime
-from hocket.workers.notices import LanesExecuted, LanesReady, LanesRecycled
 from support.processes import children
 from support.rig import Rig, trials
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from hocket.core.data import Ref
+from hocket.workers.inbox import LaneFailed, LanesExecuted, LanesReady, LanesUp
 from hocket.workers.local import LocalRuntime
-from hocket.workers.notices import LaneFailed, LanesExecuted, LanesReady, LanesUp
 from support.processes import DEADLINE_S, alive, children, wait_gone
 from support.rig import Rig
 
@@ -79,7 +79,7 @@ sys.path.insert(0, {rig!r})
 import numpy as np
 from support.processes import children
 from support.rig import Rig
-from hocket.workers.notices import LanesReady
+from hocket.workers.inbox import LanesReady
 import os
 
 with Rig(lanes=2, toy={toy!r}) as rig:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hocket.core.data import Ref, Trial
-from hocket.workers.notices import LaneFailed, LaneSealed, LanesExecuted, LanesReady
+from hocket.workers.inbox import LaneFailed, LaneSealed, LanesExecuted, LanesReady
 from support.rig import Rig, trials
 
 SINKS = """

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hocket.core.data import Ref
-from hocket.workers.notices import LaneFailed, LanesExecuted, LanesReady
+from hocket.workers.inbox import LaneFailed, LanesExecuted, LanesReady
 from hocket.workers.shm import create_block, map_block
 from support.rig import Rig, trials
 

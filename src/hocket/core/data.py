@@ -9,9 +9,10 @@ from __future__ import annotations
 import enum
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple, Union, overload
 
+import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
@@ -42,6 +43,10 @@ class Ref:
 
     name: str
     config: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_plain(self) -> dict[str, Any]:
+        """The reference as it travels in messages."""
+        return {"name": self.name, "config": dict(self.config)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +97,33 @@ class EnvSpec:
     """Some of `deferred`, `snapshot`, `cameras`, `batched` and `masked`."""
     notes: tuple[str, ...] = ()
     """What the user should know (a slow renderer, a changed image); shown once."""
+
+    def to_plain(self) -> dict[str, Any]:
+        """The spec as plain lists and dicts, as it travels in messages."""
+        plain = asdict(self)
+        for bound in ("low", "high"):
+            plain["action"][bound] = np.asarray(plain["action"][bound], "<f8").tolist()
+        plain["observations"] = {key: asdict(each) for key, each in self.observations.items()}
+        return plain
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> EnvSpec:
+        """The spec that `to_plain` gave."""
+        action = dict(plain["action"])
+        action["shape"] = tuple(action["shape"])
+        for bound in ("low", "high"):
+            action[bound] = np.array(action[bound], np.float64)
+        return cls(
+            task=TaskInfo(**plain["task"]),
+            action=ActionSpec(**action),
+            observations={
+                key: ArraySpec(shape=tuple(value["shape"]), dtype=value["dtype"])
+                for key, value in plain["observations"].items()
+            },
+            cameras=tuple(plain["cameras"]),
+            abilities=tuple(plain["abilities"]),
+            notes=tuple(plain["notes"]),
+        )
 
 
 class Trial(NamedTuple):

@@ -40,6 +40,11 @@ class Builtin:
     """Modules that can be imported once the extra is installed."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoSettings:
+    """The configuration of an adapter that has nothing to set."""
+
+
 BUILTIN: Mapping[Kind, Mapping[str, Builtin]] = {
     "envs": {
         "metaworld": Builtin(

@@ -17,7 +17,7 @@ from hocket.engine.scheduler import BatchPlan, Scheduler
 from hocket.engine.trials import LaneState
 from hocket.errors import HocketError
 from hocket.workers.fleet import Fleet
-from hocket.workers.notices import LanesExecuted
+from hocket.workers.inbox import LanesExecuted
 
 HANDLING_S = 6e-5
 HANDLING_ROW_S = 3e-5

@@ -41,7 +41,7 @@ from hocket.engine.chunk_rules import ChunkRule, SharedRule
 from hocket.engine.inference import Inference, account
 from hocket.engine.trials import LaneState, TrialQueue
 from hocket.errors import EnvError
-from hocket.workers import notices
+from hocket.workers import inbox as notices
 from hocket.workers.fleet import Fleet
 
 _LONGEST_WAIT_S = 1.0

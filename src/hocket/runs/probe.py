@@ -15,7 +15,7 @@ from hocket.core.estimates import Latency
 from hocket.engine.inference import Job, PolicyThread, account
 from hocket.engine.model import Work, best_lanes
 from hocket.errors import EnvError, HocketError, PolicyError, WorkerFailed
-from hocket.workers import notices
+from hocket.workers import inbox as notices
 from hocket.workers.fleet import Fleet, FleetConfig
 
 _LONGEST_TIMING_S = 3.0

@@ -38,7 +38,6 @@ from hocket.core.data import (
 from hocket.errors import HocketError, ObservationError, WireError
 from hocket.serve.batching import Batcher, Overloaded, Served
 from hocket.serve.metrics import Metrics
-from hocket.workers.plain import env_spec_from_plain
 
 MAX_SHARED_BYTES = 1 << 32
 """The largest shared memory file that is mapped."""
@@ -257,7 +256,7 @@ class PolicyBackend:
 
     async def _bind(self, asked: Mapping[str, Any]) -> None:
         try:
-            spec = env_spec_from_plain(asked["env"])
+            spec = EnvSpec.from_plain(asked["env"])
         except (KeyError, TypeError, ValueError, IndexError) as exc:
             raise WireError(f"That describes no env: {exc!r}") from exc
         if isinstance(self._policy, Binds):

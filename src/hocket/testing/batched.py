@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -14,63 +16,52 @@ from hocket.testing.episodes import (
     difference,
     draw_actions,
     kept_randomness,
+    require_one_shape,
     require_same,
 )
 from hocket.testing.findings import (
+    Bench,
     Finding,
     Rules,
-    all_broken,
-    conclude,
-    first_broken,
+    closes,
+    examine,
     is_same,
+    raising,
     require,
-    try_rule,
 )
 from hocket.workers.spaces import Drive
 
 _WAYS = ("mask", "snapshot")
 
 
-def check_batched(
+def batched_findings(
     make: Callable[[int], BatchedEnv], *, rows: int = 4, steps: int = 20, tolerance: float = 0.0
-) -> None:
-    """Raise ConformanceError with every rule that the simulators made by `make(rows)` break.
+) -> list[Finding]:
+    """Every rule that the simulators made by `make(rows)` break; none means that hocket can run
+    them.
 
     A dozen times, episodes of at most `steps` random actions are played in all rows. `tolerance` is
     what the arithmetic of a device may change where an episode is played again or in another row;
     rows that are not active must not move at all.
     """
-    conclude("The simulator", batched_findings(make, rows=rows, steps=steps, tolerance=tolerance))
-
-
-def batched_findings(
-    make: Callable[[int], BatchedEnv], *, rows: int = 4, steps: int = 20, tolerance: float = 0.0
-) -> list[Finding]:
-    """Every rule that the simulators made by `make(rows)` break; none means that hocket can run
-    them."""
     if rows < 3 or steps < 2:
         raise ValueError("Three rows and two steps are the least that shows anything.")
-    bench = _Bench(make, rows, steps, tolerance)
+    bench = _RowBench(make, rows, steps, tolerance)
     with kept_randomness():
-        try:
-            findings = first_broken(_BASICS, bench)
-            if not findings:
-                more = _SNAPSHOTS if isinstance(bench.env, RowSnapshots) else ()
-                findings = all_broken([*_ALWAYS, *more, *_LAST], bench, bench.fresh)
-            return findings
-        finally:
-            try_rule("close", bench.close)
+        return examine(bench, _BASICS, lambda: _rules_for(bench))
 
 
-class _Bench:
+check_batched = raising("The simulator", batched_findings)
+
+
+class _RowBench(Bench[Any]):
     """Holds the simulator on trial. Episode e has the seed e and actions of its own, and can be
     played in any row."""
 
     def __init__(
         self, make: Callable[[int], BatchedEnv], rows: int, steps: int, tolerance: float
     ) -> None:
-        self._make = make
-        self._env: BatchedEnv | None = None
+        super().__init__(functools.partial(make, rows))
         self._actions: Array | None = None
         self.rows = rows
         self.steps = steps
@@ -78,48 +69,44 @@ class _Bench:
         self.everyone = np.arange(rows)
 
     @property
-    def env(self) -> BatchedEnv:
-        return self._env if self._env is not None else self.fresh()
-
-    def fresh(self) -> BatchedEnv:
-        """Another simulator, the one before closed."""
-        self.close()
-        self._env = self._make(self.rows)
-        return self._env
-
-    def close(self) -> None:
-        env, self._env = self._env, None
-        if env is not None:
-            env.close()
-
-    @property
     def actions(self) -> Array:
         """Actions `[rows, steps, ...]`: those of episode e at index e."""
         if self._actions is None:
-            drawn = draw_actions(self.env.action_space, self.rows * self.steps)
+            drawn = draw_actions(self.held.action_space, self.rows * self.steps)
             self._actions = drawn.reshape(self.rows, self.steps, *drawn.shape[1:])
         return self._actions
 
     def reset(self, rows: Array, episodes: Sequence[int]) -> None:
-        tasks = self.env.tasks
+        tasks = self.held.tasks
         names = [tasks[episode % len(tasks)] for episode in episodes]
-        self.env.reset(rows, names, list(episodes))
+        self.held.reset(rows, names, list(episodes))
+
+    def reset_all(self) -> None:
+        """Begin episode r in each row r."""
+        self.reset(self.everyone, range(self.rows))
 
     def look(self, rows: Array) -> Observation:
         """What rows see, copied: a simulator may write into what it returned."""
-        return {key: np.array(as_numpy(array)) for key, array in self.env.observe(rows).items()}
+        return {key: np.array(as_numpy(array)) for key, array in self.held.observe(rows).items()}
+
+    def states(self, rows: Array) -> Array:
+        """The states of rows, copied; nothing where the simulator has no snapshots."""
+        if not isinstance(self.held, RowSnapshots):
+            return np.zeros(0)
+        return np.array(as_numpy(self.held.get_rows(rows)))
 
     def play(
         self,
-        episodes: Sequence[int],
+        episodes: Sequence[int] | None = None,
         *,
         moves: Callable[[int], Array] | None = None,
         looks: int = 1,
         begun: bool = False,
     ) -> list[list[Moment]]:
-        """Play episodes, one in each row, and give what each row saw. At tick t the rows `moves(t)`
-        move, all by default, and every row is observed `looks` times; with `begun` they are not
-        reset."""
+        """Play episodes, one in each row (episode r in row r by default), and give what each row
+        saw. At tick t the rows `moves(t)` move, all by default, and every row is observed `looks`
+        times; with `begun` they are not reset."""
+        episodes = range(self.rows) if episodes is None else episodes
         if not begun:
             self.reset(self.everyone, episodes)
         told: list[list[Moment]] = [[] for _ in episodes]
@@ -131,14 +118,14 @@ class _Bench:
                 continue
             # Rows that do not move are given actions all the same, which must not matter.
             at = np.minimum(done, self.steps - 1)
-            result = self.env.step(self.actions[list(episodes), at], active)
+            result = self.held.step(self.actions[list(episodes), at], active)
             seen = [self.look(self.everyone) for _ in range(looks)]
+            done += active
+            is_over |= active & (result.terminated | result.truncated | (done == self.steps))
             for row in np.flatnonzero(active).tolist():
                 observation = {key: array[row] for key, array in seen[0].items()} if seen else None
-                moment = _moment(result, row, observation)
-                told[row].append(moment)
-                done[row] += 1
-                is_over[row] = moment.terminated or moment.truncated or done[row] == self.steps
+                numbers = (float(result.rewards[row]), bool(result.terminated[row]))
+                told[row].append(Moment(observation, *numbers, bool(result.truncated[row])))
         return told
 
     def require_same(
@@ -148,20 +135,11 @@ class _Bench:
             require_same(a, b, f"in row {row} {when}", self.tolerance)
 
 
-def _moment(result: RowSteps, row: int, observation: Observation | None) -> Moment:
-    return Moment(
-        observation,
-        float(result.rewards[row]),
-        bool(result.terminated[row]),
-        bool(result.truncated[row]),
-        {},
-    )
-
-
 # -- Every simulator -------------------------------------------------------------------------------
 
 
-def _is_batched(bench: _Bench) -> None:
+def _is_batched(bench: _RowBench) -> None:
+    """make(rows) gives a batched simulator of as many rows."""
     env = bench.fresh()
     require(env.rows == bench.rows, f"It has {env.rows} rows; {bench.rows} were asked for.")
     require(bool(env.tasks), "It has no tasks.")
@@ -169,17 +147,19 @@ def _is_batched(bench: _Bench) -> None:
     Drive(env.action_space)
 
 
-def _resets(bench: _Bench) -> None:
-    bench.reset(bench.everyone, range(bench.rows))
+def _resets(bench: _RowBench) -> None:
+    """reset(rows, tasks, seeds) begins episodes, and observe(rows) shows them."""
+    bench.reset_all()
     seen = bench.look(bench.everyone)
     require(bool(seen), "The observation is empty.")
     for key, array in seen.items():
         require(len(array) == bench.rows, f"{key!r} has shape {array.shape}.")
 
 
-def _steps(bench: _Bench) -> None:
-    bench.reset(bench.everyone, range(bench.rows))
-    result = bench.env.step(bench.actions[:, 0], np.ones(bench.rows, np.bool_))
+def _steps(bench: _RowBench) -> None:
+    """step(actions, active) gives RowSteps of finite numbers for all rows."""
+    bench.reset_all()
+    result = bench.held.step(bench.actions[:, 0], np.ones(bench.rows, np.bool_))
     require(isinstance(result, RowSteps), f"It gave a {type(result).__name__}.")
     for name, array in result._asdict().items():
         if array is None and name == "success":
@@ -191,23 +171,22 @@ def _steps(bench: _Bench) -> None:
     require(bool(np.isfinite(result.rewards).all()), f"The rewards are {result.rewards}.")
 
 
-def _keeps_shape(bench: _Bench) -> None:
-    seen = [m.observation or {} for row in bench.play(range(bench.rows)) for m in row]
-    known = {key: (array.shape, array.dtype.str) for key, array in seen[0].items()}
-    for observation in seen:
-        now = {key: (array.shape, array.dtype.str) for key, array in observation.items()}
-        require(now == known, f"{sorted(now.items() ^ known.items())[:1]} changed.")
+def _keeps_shape(bench: _RowBench) -> None:
+    """An observation keeps its keys, shapes and dtypes."""
+    require_one_shape(bench.play())
 
 
-def _is_pure(bench: _Bench) -> None:
-    often, never = bench.play(range(bench.rows), looks=2), bench.play(range(bench.rows), looks=0)
+def _is_pure(bench: _RowBench) -> None:
+    """observe() is pure."""
+    often, never = bench.play(looks=2), bench.play(looks=0)
     bench.require_same(often, never, "between episodes observed twice a step and not at all")
     one, other = bench.look(bench.everyone), bench.look(bench.everyone)
     require(difference(one, other) is None, "Called twice in a row it gives something else.")
 
 
-def _observes_in_order(bench: _Bench) -> None:
-    bench.reset(bench.everyone, range(bench.rows))
+def _observes_in_order(bench: _RowBench) -> None:
+    """observe() shows the rows that were asked for, in their order."""
+    bench.reset_all()
     whole = bench.look(bench.everyone)
     for rows in (bench.everyone[::-1], bench.everyone[1:2]):
         expected = {key: array[rows] for key, array in whole.items()}
@@ -215,52 +194,50 @@ def _observes_in_order(bench: _Bench) -> None:
         require(key is None, f"Asked for {rows.tolist()}, {key} is not theirs.")
 
 
-def _repeats(bench: _Bench) -> None:
-    before = bench.play(range(bench.rows))
+def _repeats(bench: _RowBench) -> None:
+    """The same seed and actions give the same episode."""
+    before = bench.play()
     bench.play([(episode + 1) % bench.rows for episode in range(bench.rows)])
-    bench.require_same(before, bench.play(range(bench.rows)), "after other episodes")
+    bench.require_same(before, bench.play(), "after other episodes")
     bench.fresh()
-    bench.require_same(before, bench.play(range(bench.rows)), "in a new simulator")
+    bench.require_same(before, bench.play(), "in a new simulator")
 
 
-def _is_the_same_in_any_row(bench: _Bench) -> None:
-    straight = bench.play(range(bench.rows))
-    turned = bench.play(range(bench.rows)[::-1])
+def _is_the_same_in_any_row(bench: _RowBench) -> None:
+    """An episode does not depend on the row that it is in."""
+    straight, turned = bench.play(), bench.play(range(bench.rows)[::-1])
     bench.require_same(straight, turned[::-1], "from the same episode in another row")
 
 
-def _are_independent(bench: _Bench) -> None:
-    together = bench.play(range(bench.rows))
-    alone = bench.play(range(bench.rows), moves=lambda _: np.array([1]))
+def _are_independent(bench: _RowBench) -> None:
+    """Rows know nothing of each other."""
+    together = bench.play()
+    alone = bench.play(moves=lambda _: np.array([1]))
     bench.require_same([together[1]], [alone[1]], "(of two) while no other row moves")
     others = bench.play([0, 1, *[0] * (bench.rows - 2)])
     bench.require_same(together[:2], others[:2], "while other rows play other episodes")
 
 
-def _stands_still(bench: _Bench) -> None:
-    together = bench.play(range(bench.rows))
-    bench.reset(bench.everyone, range(bench.rows))
+def _stands_still(bench: _RowBench) -> None:
+    """A row that is not active does not move."""
+    together = bench.play()
+    bench.reset_all()
     held, moving = bench.everyone[::2], np.ones(bench.rows, np.bool_)
     moving[held] = False
-    before = bench.look(held)
-    states = _states(bench, held)
+    before, states = bench.look(held), bench.states(held)
     for step in range(min(3, min(map(len, together)))):
-        bench.env.step(bench.actions[:, step], moving)
+        bench.held.step(bench.actions[:, step], moving)
         key = difference(before, bench.look(held))
         require(key is None, f"{key} of a row that did not move changed at step {step + 1}.")
-    require(is_same(states, _states(bench, held)), "The state of a row that did not move changed.")
-    in_turns = bench.play(range(bench.rows), moves=lambda tick: bench.everyone[tick % 2 :: 2])
+    require(is_same(states, bench.states(held)), "The state of a row that did not move changed.")
+    in_turns = bench.play(moves=lambda tick: bench.everyone[tick % 2 :: 2])
     bench.require_same(together, in_turns, "where rows wait for each other")
 
 
-def _states(bench: _Bench, rows: Array) -> Array:
-    env = bench.env
-    return np.array(as_numpy(env.get_rows(rows))) if isinstance(env, RowSnapshots) else np.zeros(0)
-
-
-def _resets_only_its_rows(bench: _Bench) -> None:
-    expected = bench.play(range(bench.rows))
-    bench.reset(bench.everyone, range(bench.rows))
+def _resets_only_its_rows(bench: _RowBench) -> None:
+    """reset() touches only its rows."""
+    expected = bench.play()
+    bench.reset_all()
     others = bench.everyone[1:]
     before = bench.look(others)
     bench.reset(bench.everyone[:1], [bench.rows - 1])
@@ -273,50 +250,38 @@ def _resets_only_its_rows(bench: _Bench) -> None:
 # -- Snapshots -------------------------------------------------------------------------------------
 
 
-def _tells_states(bench: _Bench) -> None:
-    bench.reset(bench.everyone, range(bench.rows))
-    states = _states(bench, bench.everyone)
-    require(states.ndim == 2 and len(states) == bench.rows, f"It has shape {states.shape}.")
-    assert isinstance(bench.env, RowSnapshots)
-    kept = bench.env.get_rows(bench.everyone)
-    before = np.array(as_numpy(kept))
-    bench.env.step(bench.actions[:, 0], np.ones(bench.rows, np.bool_))
+def _tells_states(bench: _RowBench) -> None:
+    """get_rows() gives one vector for each row, of the caller's own."""
+    bench.reset_all()
+    before = bench.states(bench.everyone)
+    require(before.ndim == 2 and len(before) == bench.rows, f"It has shape {before.shape}.")
+    kept = bench.held.get_rows(bench.everyone)
+    bench.held.step(bench.actions[:, 0], np.ones(bench.rows, np.bool_))
     require(is_same(before, np.array(as_numpy(kept))), "It changed with a step: return a copy.")
 
 
-def _returns(bench: _Bench) -> None:
-    assert isinstance(bench.env, RowSnapshots)
-    bench.reset(bench.everyone, range(bench.rows))
-    states = bench.env.get_rows(bench.everyone)
-    expected = bench.play(range(bench.rows), begun=True)
-    bench.env.set_rows(bench.everyone, states)
-    found = bench.play(range(bench.rows), begun=True)
-    bench.require_same(expected, found, "from the state given back")
+def _returns(bench: _RowBench) -> None:
+    """set_rows() brings an earlier state back."""
+    bench.reset_all()
+    states = bench.held.get_rows(bench.everyone)
+    expected = bench.play(begun=True)
+    bench.held.set_rows(bench.everyone, states)
+    bench.require_same(expected, bench.play(begun=True), "from the state given back")
 
 
-def _closes(bench: _Bench) -> None:
-    env = bench.env
-    bench.close()
-    env.close()
-
-
-_BASICS: Rules = (
-    ("make(rows) gives a batched simulator of as many rows.", _is_batched),
-    ("reset(rows, tasks, seeds) begins episodes, and observe(rows) shows them.", _resets),
-    ("step(actions, active) gives RowSteps of finite numbers for all rows.", _steps),
-)
+_BASICS: Rules = (_is_batched, _resets, _steps)
 _ALWAYS: Rules = (
-    ("An observation keeps its keys, shapes and dtypes.", _keeps_shape),
-    ("observe() is pure.", _is_pure),
-    ("observe() shows the rows that were asked for, in their order.", _observes_in_order),
-    ("The same seed and actions give the same episode.", _repeats),
-    ("An episode does not depend on the row that it is in.", _is_the_same_in_any_row),
-    ("Rows know nothing of each other.", _are_independent),
-    ("A row that is not active does not move.", _stands_still),
-    ("reset() touches only its rows.", _resets_only_its_rows),
+    _keeps_shape,
+    _is_pure,
+    _observes_in_order,
+    _repeats,
+    _is_the_same_in_any_row,
+    _are_independent,
+    _stands_still,
+    _resets_only_its_rows,
 )
-_SNAPSHOTS: Rules = (
-    ("get_rows() gives one vector for each row, of the caller's own.", _tells_states),
-    ("set_rows() brings an earlier state back.", _returns),
-)
-_LAST: Rules = (("close() may be called twice.", _closes),)
+
+
+def _rules_for(bench: _RowBench) -> Rules:
+    able = (_tells_states, _returns) if isinstance(bench.held, RowSnapshots) else ()
+    return [*_ALWAYS, *able, closes]

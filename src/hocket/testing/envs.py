@@ -1,93 +1,110 @@
-"""Conformance checks for envs: each rule is a sentence, named when it is broken."""
+"""Conformance checks for envs and suites: each rule is a sentence, named when it is broken."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from hocket.core.contracts.env import ABILITIES, members
+from hocket.core.contracts.env import ABILITIES, Suite, members
+from hocket.core.data import TaskInfo
 from hocket.testing.episodes import (
-    Bench,
+    EnvBench,
     difference,
     kept_randomness,
     read,
+    require_one_shape,
     require_same,
 )
 from hocket.testing.findings import (
     Broken,
     Finding,
     Rules,
-    all_broken,
-    conclude,
+    closes,
+    examine,
     first_broken,
     is_same,
+    raising,
     require,
-    try_rule,
 )
 from hocket.workers.spaces import Drive, check_observation_space
 
 _SUCCESS_KEYS = ("success", "is_success")
-
-
-def check_env(make: Callable[[], Any], *, seeds: Sequence[int] = (0, 1), steps: int = 20) -> None:
-    """Raise ConformanceError with every rule that the envs made by `make` break.
-
-    Plays a dozen episodes of at most `steps` random actions, on one env at a time.
-    """
-    conclude("The env", env_findings(make, seeds=seeds, steps=steps))
+_SUCCESS_RULES = ("first", "any", "final")
 
 
 def env_findings(
     make: Callable[[], Any], *, seeds: Sequence[int] = (0, 1), steps: int = 20
 ) -> list[Finding]:
-    """Every rule that the envs made by `make` break; none means that hocket can run them."""
+    """Every rule that the envs made by `make` break; none means that hocket can run them.
+
+    Plays a dozen episodes of at most `steps` random actions, on one env at a time.
+    """
     if len(set(seeds)) < 2 or steps < 2:
         raise ValueError("Two different seeds and two steps are the least that shows anything.")
-    bench = Bench(make, seeds, steps)
+    bench = EnvBench(make, seeds, steps)
     with kept_randomness():
-        try:
-            return first_broken(_BASICS, bench) or _all_broken(bench)
-        finally:
-            try_rule("close", bench.close)
+        return examine(bench, _BASICS, lambda: _rules_for(bench))
 
 
-def _all_broken(bench: Bench) -> list[Finding]:
-    rules = list(_ALWAYS)
-    for ability, more in _BY_ABILITY.items():
-        rules += more if bench.has(ability) else []
-    return all_broken([*rules, *_LAST], bench, bench.fresh)
+def suite_findings(
+    suite: Suite,
+    *,
+    tasks: Sequence[str] | None = None,
+    seeds: Sequence[int] = (0, 1),
+    steps: int = 20,
+) -> list[Finding]:
+    """Every rule that a suite breaks, and those that the envs of these tasks break (None takes the
+    first task)."""
+    findings = first_broken([_lists_tasks], suite)
+    if findings:
+        return findings
+    findings = [*first_broken([_is_steady], suite), *first_broken([_refuses], suite)]
+    for task in [suite.tasks()[0].name] if tasks is None else tasks:
+        found = env_findings(functools.partial(suite.make, task), seeds=seeds, steps=steps)
+        findings += [Finding(each.rule, f"(task {task!r}) {each.detail}") for each in found]
+    return findings
+
+
+check_env = raising("The env", env_findings)
+check_suite = raising("The suite", suite_findings)
 
 
 # -- Every env -----------------------------------------------------------------------------------
 
 
-def _is_env(bench: Bench) -> None:
+def _is_env(bench: EnvBench) -> None:
+    """make() gives an env."""
     env = bench.fresh()
     for name in ("reset", "step", "close", "action_space"):
         require(hasattr(env, name), f"A {type(env).__name__} has no {name!r}.")
 
 
-def _drives(bench: Bench) -> None:
-    Drive(bench.env.action_space)
+def _drives(bench: EnvBench) -> None:
+    """The action space can be driven."""
+    Drive(bench.held.action_space)
 
 
-def _observes(bench: Bench) -> None:
-    check_observation_space(getattr(bench.env, "observation_space", None))
+def _observes(bench: EnvBench) -> None:
+    """The observation space has fixed shapes."""
+    check_observation_space(getattr(bench.held, "observation_space", None))
 
 
-def _resets(bench: Bench) -> None:
-    answer = bench.env.reset(seed=bench.seeds[0])
+def _resets(bench: EnvBench) -> None:
+    """reset(seed=...) returns (observation, info)."""
+    answer = bench.held.reset(seed=bench.seeds[0])
     require(isinstance(answer, tuple) and len(answer) == 2, f"It returned {type(answer).__name__}.")
     require(isinstance(answer[1], dict), f"info is a {type(answer[1]).__name__}.")
     require(bool(read(answer[0])), "The observation is empty.")
 
 
-def _steps(bench: Bench) -> None:
+def _steps(bench: EnvBench) -> None:
+    """step(action) returns (observation, reward, terminated, truncated, info)."""
     bench.reset(bench.seeds[0])
     for action in bench.actions:
-        answer = bench.env.step(action)
+        answer = bench.held.step(action)
         require(
             isinstance(answer, tuple) and len(answer) == 5,
             f"It returned {len(answer) if isinstance(answer, tuple) else type(answer).__name__}.",
@@ -101,19 +118,15 @@ def _steps(bench: Bench) -> None:
             break
 
 
-def _keeps_shape(bench: Bench) -> None:
-    known: dict[str, tuple[tuple[int, ...], str]] | None = None
-    for seed in bench.seeds:
-        for step, moment in enumerate(bench.play(seed)):
-            seen = {k: (a.shape, a.dtype.str) for k, a in (moment.observation or {}).items()}
-            known = seen if known is None else known
-            changed = sorted(set(seen.items()) ^ set(known.items()))
-            require(not changed, f"At step {step} of seed {seed} {changed[:1]} changed.")
+def _keeps_shape(bench: EnvBench) -> None:
+    """An observation keeps its keys, shapes and dtypes."""
+    require_one_shape([bench.play(seed) for seed in bench.seeds])
 
 
-def _judges(bench: Bench) -> None:
+def _judges(bench: EnvBench) -> None:
+    """info['success'] is a truth value, told at every step, at the end, or never."""
     told: set[bool] = set()
-    for moment in bench.play(bench.seeds[0])[1:]:
+    for moment in bench.play()[1:]:
         keys = [key for key in _SUCCESS_KEYS if key in moment.info]
         is_end = moment.terminated or moment.truncated
         if not (is_end and keys):
@@ -127,60 +140,57 @@ def _judges(bench: Bench) -> None:
     require(len(told) < 2, "Some steps have it and some do not.")
 
 
-def _repeats(bench: Bench) -> None:
-    one, other = bench.play(bench.seeds[0]), bench.play(bench.seeds[0])
-    require_same(one, other, "between two episodes of one seed")
+def _repeats(bench: EnvBench) -> None:
+    """The same seed and actions give the same episode, to the bit."""
+    require_same(bench.play(), bench.play(), "between two episodes of one seed")
 
 
-def _forgets(bench: Bench) -> None:
-    before = bench.play(bench.seeds[0])
+def _forgets(bench: EnvBench) -> None:
+    """An episode does not depend on the episodes before it."""
+    before = bench.play()
     for seed in bench.seeds[1:]:
         bench.play(seed)
         bench.play(seed)
-    require_same(before, bench.play(bench.seeds[0]), "after episodes of other seeds")
+    require_same(before, bench.play(), "after episodes of other seeds")
 
 
-def _is_like_new(bench: Bench) -> None:
-    before = bench.play(bench.seeds[0])
+def _is_like_new(bench: EnvBench) -> None:
+    """A new env gives the same episode."""
+    before = bench.play()
     bench.fresh()
-    require_same(before, bench.play(bench.seeds[0]), "in a new env")
+    require_same(before, bench.play(), "in a new env")
 
 
-def _is_whole(bench: Bench) -> None:
+def _is_whole(bench: EnvBench) -> None:
+    """An ability is whole or not there."""
     for names in map(members, ABILITIES.values()):
-        there = [name for name in names if hasattr(type(bench.env), name)]
+        there = [name for name in names if hasattr(type(bench.held), name)]
         require(len(there) in (0, len(names)), f"It has {there} of {list(names)}.")
-
-
-def _closes(bench: Bench) -> None:
-    env, bench.env = bench.env, None
-    env.close()
-    env.close()
 
 
 # -- Deferred observation ------------------------------------------------------------------------
 
 
-def _defers(bench: Bench) -> None:
-    by_step = bench.play(bench.seeds[0])
-    require_same(by_step, bench.play_deferred(bench.seeds[0], observe=1), "from those of step()")
+def _defers(bench: EnvBench) -> None:
+    """step() is advance() and then observe()."""
+    require_same(bench.play(), bench.play(looks=1), "from those of step()")
 
 
-def _is_pure(bench: Bench) -> None:
-    often = bench.play_deferred(bench.seeds[0], observe=2)
-    never = bench.play_deferred(bench.seeds[0], observe=0)
+def _is_pure(bench: EnvBench) -> None:
+    """observe() is pure."""
+    often, never = bench.play(looks=2), bench.play(looks=0)
     require_same(often, never, "between episodes observed twice a step and not at all")
-    assert often[-1].observation is not None
-    key = difference(often[-1].observation, read(bench.env.observe()))
+    key = difference(often[-1].observation or {}, read(bench.held.observe()))
     require(key is None, f"Without looking before, the last observation has another {key}.")
 
 
 # -- Snapshot ------------------------------------------------------------------------------------
 
 
-def _tells_state(bench: Bench) -> None:
+def _tells_state(bench: EnvBench) -> None:
+    """get_state() is a float64 vector of the caller's own."""
     bench.reset(bench.seeds[0])
-    state = bench.env.get_state()
+    state = bench.held.get_state()
     require(
         isinstance(state, np.ndarray) and state.dtype == np.float64 and state.ndim == 1,
         f"It is a {type(state).__name__} {getattr(state, 'dtype', '')} "
@@ -191,21 +201,22 @@ def _tells_state(bench: Bench) -> None:
     require(is_same(before, state), "It changed while the env was stepped: return a copy.")
 
 
-def _returns(bench: Bench) -> None:
+def _returns(bench: EnvBench) -> None:
+    """set_state() brings an earlier state back."""
     done = max(1, bench.steps // 3)
     bench.reset(bench.seeds[0])
     for action in bench.actions[:done]:
-        _, _, terminated, truncated, _ = bench.env.step(action)
+        _, _, terminated, truncated, _ = bench.held.step(action)
         if terminated or truncated:
             raise Broken(f"The episode ended before step {done}: check with fewer steps.")
-    state = np.array(bench.env.get_state())
+    state = np.array(bench.held.get_state())
     expected = bench.go_on(done)
     for begun_anew in (False, True):
         if begun_anew:
             bench.reset(bench.seeds[0])
-        bench.env.set_state(state.copy())
+        bench.held.set_state(state.copy())
         require(
-            is_same(state, np.asarray(bench.env.get_state())),
+            is_same(state, np.asarray(bench.held.get_state())),
             "get_state() after set_state() is not what was given.",
         )
         when = "after a reset with the same seed" if begun_anew else "in the same episode"
@@ -215,60 +226,77 @@ def _returns(bench: Bench) -> None:
 # -- Cameras -------------------------------------------------------------------------------------
 
 
-def _names_cameras(bench: Bench) -> None:
-    keys = tuple(bench.env.camera_keys)
+def _names_cameras(bench: EnvBench) -> None:
+    """camera_keys are keys of the observation."""
+    keys = tuple(bench.held.camera_keys)
     require(len(set(keys)) == len(keys), f"{keys} has a key twice.")
-    bench.env.use_cameras(keys)
+    bench.held.use_cameras(keys)
     missing = sorted(set(keys) - set(bench.reset(bench.seeds[0])))
     require(not missing, f"The observation has no {missing}.")
 
 
-def _selects_cameras(bench: Bench) -> None:
-    keys = tuple(bench.env.camera_keys)
-    bench.env.use_cameras(keys)
-    whole = bench.play(bench.seeds[0])
+def _selects_cameras(bench: EnvBench) -> None:
+    """use_cameras() leaves out what was not asked for, and changes nothing else."""
+    keys = tuple(bench.held.camera_keys)
+    bench.held.use_cameras(keys)
+    whole = bench.play()
     for chosen in ((), keys[:1], keys):
-        bench.env.use_cameras(chosen)
+        bench.held.use_cameras(chosen)
         hidden = set(keys) - set(chosen)
-        for step, (all_of_it, seen) in enumerate(
-            zip(whole, bench.play(bench.seeds[0]), strict=False)
-        ):
-            assert all_of_it.observation is not None
-            expected = {k: a for k, a in all_of_it.observation.items() if k not in hidden}
+        for step, (full, seen) in enumerate(zip(whole, bench.play(), strict=False)):
+            expected = {k: a for k, a in (full.observation or {}).items() if k not in hidden}
             key = difference(expected, seen.observation or {})
             require(key is None, f"With {list(chosen)} step {step} has another {key}.")
-            require(all_of_it.reward == seen.reward, f"With {list(chosen)} the reward changes.")
-    bench.env.use_cameras(keys)
+            require(full.reward == seen.reward, f"With {list(chosen)} the reward changes.")
+    bench.held.use_cameras(keys)
 
 
-_BASICS: Rules = (
-    ("make() gives an env.", _is_env),
-    ("The action space can be driven.", _drives),
-    ("The observation space has fixed shapes.", _observes),
-    ("reset(seed=...) returns (observation, info).", _resets),
-    ("step(action) returns (observation, reward, terminated, truncated, info).", _steps),
-)
-_ALWAYS: Rules = (
-    ("An observation keeps its keys, shapes and dtypes.", _keeps_shape),
-    ("info['success'] is a truth value, told at every step, at the end, or never.", _judges),
-    ("The same seed and actions give the same episode, to the bit.", _repeats),
-    ("An episode does not depend on the episodes before it.", _forgets),
-    ("A new env gives the same episode.", _is_like_new),
-    ("An ability is whole or not there.", _is_whole),
-)
+_BASICS: Rules = (_is_env, _drives, _observes, _resets, _steps)
+_ALWAYS: Rules = (_keeps_shape, _judges, _repeats, _forgets, _is_like_new, _is_whole)
 _BY_ABILITY: dict[str, Rules] = {
-    "deferred": (
-        ("step() is advance() and then observe().", _defers),
-        ("observe() is pure.", _is_pure),
-    ),
-    "snapshot": (
-        ("get_state() is a float64 vector of the caller's own.", _tells_state),
-        ("set_state() brings an earlier state back.", _returns),
-    ),
-    "cameras": (
-        ("camera_keys are keys of the observation.", _names_cameras),
-        ("use_cameras() leaves out what was not asked for, and changes nothing else.",
-         _selects_cameras),
-    ),
-}  # fmt: skip
-_LAST: Rules = (("close() may be called twice.", _closes),)
+    "deferred": (_defers, _is_pure),
+    "snapshot": (_tells_state, _returns),
+    "cameras": (_names_cameras, _selects_cameras),
+}
+
+
+def _rules_for(bench: EnvBench) -> Rules:
+    able = [rule for ability, more in _BY_ABILITY.items() if bench.has(ability) for rule in more]
+    return [*_ALWAYS, *able, closes]
+
+
+# -- Suites --------------------------------------------------------------------------------------
+
+
+def _lists_tasks(suite: Suite) -> None:
+    """tasks() lists sound TaskInfo, each name once."""
+    tasks = suite.tasks()
+    require(bool(tasks), "There are none.")
+    for task in tasks:
+        require(isinstance(task, TaskInfo), f"{task!r} is no TaskInfo.")
+        require(bool(task.name) and isinstance(task.name, str), f"{task!r} has no name.")
+        require(isinstance(task.prompt, str), f"The prompt of {task.name!r} is {task.prompt!r}.")
+        require(task.max_steps is None or task.max_steps >= 1, f"{task.name!r}: max_steps.")
+        require(task.control_rate is None or task.control_rate > 0, f"{task.name!r}: control_rate.")
+        require(
+            task.success_rule in _SUCCESS_RULES,
+            f"The success_rule of {task.name!r} is {task.success_rule!r}.",
+        )
+    names = [task.name for task in tasks]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    require(not twice, f"{twice} is there more than once.")
+
+
+def _is_steady(suite: Suite) -> None:
+    """tasks() says the same each time."""
+    require(list(suite.tasks()) == list(suite.tasks()), "Two calls differ.")
+
+
+def _refuses(suite: Suite) -> None:
+    """make() refuses a task that is not in tasks()."""
+    try:
+        env = suite.make("no such task, surely")
+    except Exception:  # noqa: BLE001 - how it refuses is the suite's own affair
+        return
+    env.close()
+    raise Broken("It made an env.")

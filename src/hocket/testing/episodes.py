@@ -5,107 +5,85 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hocket.core.contracts.env import abilities_of
 from hocket.core.data import Array, Observation
-from hocket.testing.findings import is_close, is_same, require
+from hocket.testing.findings import Bench, is_close, is_same, require
 from hocket.workers.spaces import Drive, flatten
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Moment:
+class Moment(NamedTuple):
     """What an env gave at one step; `observation` is None where it was not asked."""
 
     observation: Observation | None
-    reward: float
-    terminated: bool
-    truncated: bool
-    info: dict[str, Any]
+    reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+    info: dict[str, Any] = {}  # noqa: RUF012 - nobody writes to it
 
 
-class Bench:
-    """Holds the env on trial, one at a time: two GL contexts in one process give wrong images."""
+class EnvBench(Bench[Any]):
+    """Holds the env on trial, and plays the same `steps` actions in every episode."""
 
     def __init__(self, make: Callable[[], Any], seeds: Sequence[int], steps: int) -> None:
-        self._make = make
+        super().__init__(make)
         self._actions: Array | None = None
         self.seeds = tuple(seeds)
         self.steps = steps
-        self.env: Any = None
-
-    def fresh(self) -> Any:
-        """Another env, the one before closed."""
-        self.close()
-        self.env = self._make()
-        return self.env
-
-    def close(self) -> None:
-        """Close the env, if there is one."""
-        env, self.env = self.env, None
-        if env is not None:
-            env.close()
 
     def has(self, ability: str) -> bool:
         """Whether the env has this ability, as a worker would find it."""
-        return ability in abilities_of(self.env)
+        return ability in abilities_of(self.held)
 
     @property
     def actions(self) -> Array:
-        """The same `steps` actions for every episode, all over the action space."""
         if self._actions is None:
-            self._actions = draw_actions(self.env.action_space, self.steps)
+            self._actions = draw_actions(self.held.action_space, self.steps)
         return self._actions
 
     def reset(self, seed: int) -> Observation:
         """Begin an episode as a worker does, global randomness keyed as well."""
         random.seed(seed)
         np.random.seed(seed & 0xFFFFFFFF)
-        return read(self.env.reset(seed=seed)[0])
+        return read(self.held.reset(seed=seed)[0])
 
-    def play(self, seed: int) -> list[Moment]:
-        """A short episode by `step`, from its reset on."""
-        first = Moment(self.reset(seed), 0.0, terminated=False, truncated=False, info={})
-        return [first, *self.go_on(0)]
+    def play(self, seed: int | None = None, *, looks: int | None = None) -> list[Moment]:
+        """A short episode from its reset on, of the first seed by default: by `step`, or by
+        `advance` and then `looks` times `observe`."""
+        first: Observation | None = self.reset(self.seeds[0] if seed is None else seed)
+        if looks is not None:
+            first = self._look(looks)
+        return [Moment(first), *self.go_on(0, looks)]
 
-    def go_on(self, done: int) -> list[Moment]:
+    def go_on(self, done: int, looks: int | None = None) -> list[Moment]:
         """The rest of an episode in which `done` actions were executed."""
         moments: list[Moment] = []
         for action in self.actions[done:]:
-            observation, reward, terminated, truncated, info = self.env.step(action)
-            moments.append(
-                Moment(read(observation), float(reward), bool(terminated), bool(truncated), info)
-            )
+            if looks is None:
+                observation, *turn = self.held.step(action)
+                seen: Observation | None = read(observation)
+            else:
+                turn = self.held.advance(action)
+                require(
+                    isinstance(turn, tuple) and len(turn) == 4,
+                    "advance must return (reward, terminated, truncated, info).",
+                )
+                seen = self._look(looks)
+            reward, terminated, truncated, info = turn
+            moments.append(Moment(seen, float(reward), bool(terminated), bool(truncated), info))
             if terminated or truncated:
                 break
         return moments
 
-    def play_deferred(self, seed: int, *, observe: int) -> list[Moment]:
-        """The same episode by `advance`, observed `observe` times at each step; all must agree."""
-        self.reset(seed)
-        moments = [self._deferred((0.0, False, False, {}), observe)]
-        for action in self.actions:
-            moment = self._deferred(self.env.advance(action), observe)
-            moments.append(moment)
-            if moment.terminated or moment.truncated:
-                break
-        return moments
-
-    def _deferred(self, turn: Any, observe: int) -> Moment:
-        require(
-            isinstance(turn, tuple) and len(turn) == 4,
-            "advance must return (reward, terminated, truncated, info).",
-        )
-        seen = [read(self.env.observe()) for _ in range(observe)]
+    def _look(self, looks: int) -> Observation | None:
+        seen = [read(self.held.observe()) for _ in range(looks)]
         for again in seen[1:]:
             changed = difference(seen[0], again)
             require(changed is None, f"Called twice in a row it gives another {changed}.")
-        reward, terminated, truncated, info = turn
-        first = seen[0] if seen else None
-        return Moment(first, float(reward), bool(terminated), bool(truncated), info)
+        return seen[0] if seen else None
 
 
 def draw_actions(space: Any, count: int) -> Array:
@@ -142,12 +120,23 @@ def require_same(
     for step, (a, b) in enumerate(zip(one, other, strict=False)):
         is_equal = a.reward == b.reward or abs(a.reward - b.reward) <= tolerance
         require(is_equal, f"Rewards differ at step {step} {when}.")
-        ends = (a.terminated, a.truncated), (b.terminated, b.truncated)
-        require(ends[0] == ends[1], f"Ends differ at step {step} {when}.")
+        require(a[2:4] == b[2:4], f"Ends differ at step {step} {when}.")
         if a.observation is not None and b.observation is not None:
             key = difference(a.observation, b.observation, tolerance)
             require(key is None, f"Observations of {key} differ at step {step} {when}.")
     require(len(one) == len(other), f"Lengths {len(one)} and {len(other)} differ {when}.")
+
+
+def require_one_shape(episodes: Sequence[Sequence[Moment]]) -> None:
+    """Every observation must have the keys, shapes and dtypes of the first."""
+    shapes = [
+        (index, step, {(k, a.shape, a.dtype.str) for k, a in (moment.observation or {}).items()})
+        for index, moments in enumerate(episodes)
+        for step, moment in enumerate(moments)
+    ]
+    for index, step, seen in shapes:
+        changed = sorted(seen ^ shapes[0][2])
+        require(not changed, f"At step {step} of episode {index} {changed[:1]} changed.")
 
 
 @contextmanager

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
-import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,29 +12,21 @@ import numpy as np
 from hocket.core.contracts.policy import Binds, Policy, Sessions
 from hocket.core.data import Array, Batch, EnvSpec, PolicySpec, Row, Trial, noise_seed
 from hocket.engine.chunk_rules import check_answer, finite_rows
-from hocket.testing.findings import Finding, conclude, is_close, is_same, require, try_rule
+from hocket.testing.findings import (
+    Bench,
+    Finding,
+    Rules,
+    all_broken,
+    closes,
+    first_broken,
+    is_close,
+    is_same,
+    raising,
+    require,
+)
 
 _ROWS = 3
 _DEADLINE_S = 300.0
-
-
-def check_policy(
-    policy: Policy,
-    example: Batch | Mapping[str, Any] | None = None,
-    *,
-    env: EnvSpec | None = None,
-    tolerance: float = 1e-3,
-    close: bool = False,
-) -> None:
-    """Raise ConformanceError with every rule that the policy breaks.
-
-    `example` is a batch of two rows or more, or its stacked arrays `[B, ...]`, or None to draw
-    numbers after `spec.inputs`. `env`, where given, is bound first. `tolerance` is what rounding
-    may change where the policy does not claim to be `batch_invariant`. With `close` the policy is
-    closed in the end, twice.
-    """
-    findings = policy_findings(policy, example, env=env, tolerance=tolerance, close=close)
-    conclude(f"Policy {type(policy).__name__}", findings)
 
 
 def policy_findings(
@@ -46,29 +37,36 @@ def policy_findings(
     tolerance: float = 1e-3,
     close: bool = False,
 ) -> list[Finding]:
-    """Every rule that the policy breaks; none means that hocket can run it."""
-    findings = try_rule("spec is a sound PolicySpec.", functools.partial(_spec, policy))
+    """Every rule that the policy breaks; none means that hocket can run it.
+
+    `example` is a batch of two rows or more, or its stacked arrays `[B, ...]`, or None to draw
+    numbers after `spec.inputs`. `env`, where given, is bound first. `tolerance` is what rounding
+    may change where the policy does not claim to be `batch_invariant`. With `close` the policy is
+    closed in the end, twice.
+    """
+    findings = first_broken([_has_spec], policy)
     if findings:
         return findings
-    if env is not None and isinstance(policy, Binds):
-        findings = try_rule("bind() takes an env's spec.", functools.partial(policy.bind, env))
-    trial = _Examination(policy, _batch(policy.spec, example, env), env, tolerance)
-    findings = findings or try_rule(_BASIC[0], functools.partial(_BASIC[1], trial))
+    spec = policy.spec
+    bench = _PolicyBench(policy, _batch(spec, example, env), env, tolerance)
+    findings = first_broken([_binds, _answers], bench)
     if not findings:
-        for sentence, rule, applies in _RULES:
-            if applies(policy.spec):
-                findings += try_rule(sentence, functools.partial(rule, trial))
-    if close:
-        findings += try_rule("close() may be called twice.", functools.partial(_close, policy))
-    return findings
+        keyed = _KEYED if spec.keyed_noise else ()
+        batches = _KEYED_BATCHES if spec.keyed_noise and spec.max_batch > 1 else ()
+        findings = all_broken([*_ALWAYS, *keyed, *batches], bench)
+    return findings + (first_broken([closes], bench) if close else [])
 
 
-class _Examination:
+check_policy = raising(lambda policy, *_, **__: f"Policy {type(policy).__name__}", policy_findings)
+
+
+class _PolicyBench(Bench[Policy]):
     """Asks the policy in sessions of its own, so that what it keeps for one cannot show in the
     next."""
 
     def __init__(self, policy: Policy, batch: Batch, env: EnvSpec | None, tolerance: float) -> None:
-        self.policy = policy
+        super().__init__(lambda: policy)
+        self.env = env
         size = min(len(batch.rows), policy.spec.max_batch)
         self.batch = _take(batch, range(size))
         self.other = _take(batch, range(len(batch.rows))[::-1][:size])
@@ -78,29 +76,32 @@ class _Examination:
         self._action_size = policy.spec.action_size if env is None else env.action.size
         self._asked = 0
 
-    def ask(self, batch: Batch, *, as_given: bool = False) -> Array:
-        """The policy's checked answer, the very array that it returned unless padded."""
-        if not as_given:
+    def ask(self, batch: Batch, sessions: str = "") -> Array:
+        """The policy's checked answer, the very array that it returned unless padded. Sessions are
+        named after `sessions`, or else after the count of questions."""
+        if not sessions:
             self._asked += 1
-            rows = tuple(
-                dataclasses.replace(row, session=f"check-{self._asked}-{index}")
-                for index, row in enumerate(batch.rows)
-            )
-            batch = dataclasses.replace(batch, rows=rows)
-        if isinstance(self.policy, Sessions):
-            for row in batch.rows:
-                self.policy.begin_session(row)
-        answer = self.policy.infer(batch)
-        if isinstance(self.policy, Sessions):
-            for row in batch.rows:
-                self.policy.end_session(row.session)
+            sessions = f"check-{self._asked}"
+        rows = tuple(
+            dataclasses.replace(row, session=f"{sessions}-{index}")
+            for index, row in enumerate(batch.rows)
+        )
+        batch = dataclasses.replace(batch, rows=rows)
+        policy = self.held
+        if isinstance(policy, Sessions):
+            for row in rows:
+                policy.begin_session(row)
+        answer = policy.infer(batch)
+        if isinstance(policy, Sessions):
+            for row in rows:
+                policy.end_session(row.session)
         return check_answer(
             answer,
-            rows=len(batch.rows),
+            rows=len(rows),
             size=batch.size,
             action_size=self._action_size,
-            chunk_length=self.policy.spec.chunk_length,
-            name=type(self.policy).__name__,
+            chunk_length=policy.spec.chunk_length,
+            name=type(policy).__name__,
         ).values
 
     def require_equal(self, one: Array, other: Array, detail: str) -> None:
@@ -111,7 +112,8 @@ class _Examination:
             require(is_close(one, other, self.tolerance), f"{detail} by more than rounding.")
 
 
-def _spec(policy: Policy) -> None:
+def _has_spec(policy: Policy) -> None:
+    """spec is a sound PolicySpec."""
     spec = policy.spec
     require(isinstance(spec, PolicySpec), f"It is a {type(spec).__name__}.")
     require(spec.chunk_length >= 0, f"chunk_length is {spec.chunk_length}.")
@@ -130,87 +132,93 @@ def _spec(policy: Policy) -> None:
         require(callable(getattr(policy, name, None)), f"The policy has no {name}().")
 
 
-def _answers(trial: _Examination) -> None:
-    for size in sorted({1, len(trial.batch.rows)}):
-        values = trial.ask(_take(trial.batch, range(size)))
+def _binds(bench: _PolicyBench) -> None:
+    """bind() takes an env's spec."""
+    if bench.env is not None and isinstance(bench.held, Binds):
+        bench.held.bind(bench.env)
+
+
+def _answers(bench: _PolicyBench) -> None:
+    """infer() answers every row with finite actions [B, T, A]."""
+    for size in sorted({1, len(bench.batch.rows)}):
+        values = bench.ask(_take(bench.batch, range(size)))
         require(bool(finite_rows(values).all()), "There are NaN or infinite actions.")
 
 
-def _spares_batch(trial: _Examination) -> None:
-    before = {key: array.copy() for key, array in trial.batch.arrays.items()}
-    trial.ask(trial.batch)
+def _spares_batch(bench: _PolicyBench) -> None:
+    """infer() leaves its batch as it was."""
+    before = {key: array.copy() for key, array in bench.batch.arrays.items()}
+    bench.ask(bench.batch)
     for key, array in before.items():
-        require(is_same(array, trial.batch.arrays[key]), f"{key!r} changed.")
+        require(is_same(array, bench.batch.arrays[key]), f"{key!r} changed.")
 
 
-def _gives_away(trial: _Examination) -> None:
-    answer = trial.ask(trial.batch)
+def _gives_away(bench: _PolicyBench) -> None:
+    """An answer is the caller's: a later infer() does not change it."""
+    answer = bench.ask(bench.batch)
     before = answer.copy()
-    trial.ask(trial.other)
+    bench.ask(bench.other)
     require(is_same(before, answer), "Return a copy of what infer reuses.")
 
 
-def _repeats(trial: _Examination) -> None:
-    one, other = trial.ask(trial.batch), trial.ask(trial.batch)
+def _repeats(bench: _PolicyBench) -> None:
+    """The same batch gets the same answer."""
+    one, other = bench.ask(bench.batch), bench.ask(bench.batch)
     require(is_same(one, other), "The same batch got two answers: draw from Row.noise_seed.")
 
 
-def _is_keyed(trial: _Examination) -> None:
+def _is_keyed(bench: _PolicyBench) -> None:
+    """Noise comes from the noise seed alone."""
     rows = tuple(
         dataclasses.replace(row, attempt=row.attempt + 1, trial=row.trial._replace(repeat=9))
-        for row in trial.batch.rows
+        for row in bench.batch.rows
     )
-    moved = dataclasses.replace(trial.batch, rows=rows)
+    moved = dataclasses.replace(bench.batch, rows=rows)
     require(
-        is_same(trial.ask(trial.batch), trial.ask(moved)),
+        is_same(bench.ask(bench.batch), bench.ask(moved)),
         "Another attempt with the same observation and noise seed got another answer.",
     )
 
 
-def _answers_in_order(trial: _Examination) -> None:
-    order = range(len(trial.batch.rows))[::-1]
-    straight, turned = trial.ask(trial.batch), trial.ask(_take(trial.batch, order))
-    trial.require_equal(straight, turned[::-1], "In a turned batch a row's answer differs")
+def _answers_in_order(bench: _PolicyBench) -> None:
+    """Row i answers row i."""
+    order = range(len(bench.batch.rows))[::-1]
+    straight, turned = bench.ask(bench.batch), bench.ask(_take(bench.batch, order))
+    bench.require_equal(straight, turned[::-1], "In a turned batch a row's answer differs")
 
 
-def _is_independent(trial: _Examination) -> None:
-    together = trial.ask(trial.batch)
-    for index in range(len(trial.batch.rows)):
-        alone = trial.ask(_take(trial.batch, [index]))
-        trial.require_equal(together[index], alone[0], f"Alone, row {index} is answered otherwise")
+def _is_independent(bench: _PolicyBench) -> None:
+    """A row's answer does not depend on the rest of its batch."""
+    together = bench.ask(bench.batch)
+    for index in range(len(bench.batch.rows)):
+        alone = bench.ask(_take(bench.batch, [index]))
+        bench.require_equal(together[index], alone[0], f"Alone, row {index} is answered otherwise")
 
 
-def _pads(trial: _Examination) -> None:
-    part = _take(trial.batch, range(len(trial.batch.rows) - 1))
+def _pads(bench: _PolicyBench) -> None:
+    """Padded rows change nothing for the others."""
+    part = _take(bench.batch, range(len(bench.batch.rows) - 1))
     arrays = {key: np.concatenate([a, a[-1:]]) for key, a in part.arrays.items()}
     padded = Batch(arrays=arrays, rows=part.rows, pad=1)
-    trial.require_equal(trial.ask(part), trial.ask(padded), "With padding, answers differ")
+    bench.require_equal(bench.ask(part), bench.ask(padded), "With padding, answers differ")
 
 
-def _keeps_up(trial: _Examination) -> None:
-    """`spec.concurrency` threads at once, none of them the one that built the policy."""
-    many = trial.policy.spec.concurrency
-    # Sessions are named before, since the threads share this object.
-    batches = [_with_sessions(trial.batch, f"thread-{number}") for number in range(2 * many)]
-    expected = trial.ask(trial.batch)
+def _keeps_up(bench: _PolicyBench) -> None:
+    """infer() may be called from other threads, spec.concurrency at once."""
+    many = bench.held.spec.concurrency
+    expected = bench.ask(bench.batch)
     with concurrent.futures.ThreadPoolExecutor(many) as pool:
-        asked = [pool.submit(trial.ask, batch, as_given=True) for batch in batches]
+        # Sessions are named here, since the threads share the bench.
+        asked = [pool.submit(bench.ask, bench.batch, f"thread-{i}") for i in range(2 * many)]
         answers = [each.result(timeout=_DEADLINE_S) for each in asked]
-    if trial.policy.spec.keyed_noise:
+    if bench.held.spec.keyed_noise:
         for answer in answers:
-            trial.require_equal(expected, answer, "From another thread the answer differs")
+            bench.require_equal(expected, answer, "From another thread the answer differs")
 
 
-def _close(policy: Policy) -> None:
-    policy.close()
-    policy.close()
-
-
-def _with_sessions(batch: Batch, name: str) -> Batch:
-    rows = tuple(
-        dataclasses.replace(row, session=f"{name}-{index}") for index, row in enumerate(batch.rows)
-    )
-    return dataclasses.replace(batch, rows=rows)
+_ALWAYS: Rules = (_spares_batch, _gives_away, _keeps_up)
+_KEYED: Rules = (_repeats, _is_keyed)
+_KEYED_BATCHES: Rules = (_answers_in_order, _is_independent, _pads)
 
 
 def _take(batch: Batch, chosen: Sequence[int]) -> Batch:
@@ -231,22 +239,22 @@ def _batch(
         stacked = {key: np.asarray(array) for key, array in arrays.items()}
         size = len(next(iter(stacked.values())))
         task = "check" if env is None else env.task.name
-        batch = Batch(arrays=stacked, rows=tuple(_row(task, index) for index in range(size)))
+        trials = [Trial(suite="check", task=task, seed=index) for index in range(size)]
+        rows = tuple(
+            Row(
+                trial=trial,
+                attempt=0,
+                chunk=0,
+                noise_seed=noise_seed(trial, 0),
+                prompt="do the task",
+                session=trial.id,
+            )
+            for trial in trials
+        )
+        batch = Batch(arrays=stacked, rows=rows)
     if len(batch.rows) < 2:
         raise ValueError("An example of at least two different rows is needed to check a policy.")
     return batch
-
-
-def _row(task: str, index: int) -> Row:
-    trial = Trial(suite="check", task=task, seed=index)
-    return Row(
-        trial=trial,
-        attempt=0,
-        chunk=0,
-        noise_seed=noise_seed(trial, 0),
-        prompt="do the task",
-        session=trial.id,
-    )
 
 
 def _drawn(spec: PolicySpec, env: EnvSpec | None) -> dict[str, Array]:
@@ -264,31 +272,3 @@ def _drawn(spec: PolicySpec, env: EnvSpec | None) -> dict[str, Array]:
         else:
             drawn[key] = rng.normal(size=shape).astype(dtype)
     return drawn
-
-
-def _always(spec: PolicySpec) -> bool:
-    return True
-
-
-def _keyed(spec: PolicySpec) -> bool:
-    return spec.keyed_noise
-
-
-def _keyed_batches(spec: PolicySpec) -> bool:
-    return spec.keyed_noise and spec.max_batch > 1
-
-
-_BASIC: tuple[str, Callable[[_Examination], None]] = (
-    "infer() answers every row with finite actions [B, T, A].",
-    _answers,
-)
-_RULES: Sequence[tuple[str, Callable[[_Examination], None], Callable[[PolicySpec], bool]]] = (
-    ("infer() leaves its batch as it was.", _spares_batch, _always),
-    ("An answer is the caller's: a later infer() does not change it.", _gives_away, _always),
-    ("infer() may be called from other threads, spec.concurrency at once.", _keeps_up, _always),
-    ("The same batch gets the same answer.", _repeats, _keyed),
-    ("Noise comes from the noise seed alone.", _is_keyed, _keyed),
-    ("Row i answers row i.", _answers_in_order, _keyed_batches),
-    ("A row's answer does not depend on the rest of its batch.", _is_independent, _keyed_batches),
-    ("Padded rows change nothing for the others.", _pads, _keyed_batches),
-)

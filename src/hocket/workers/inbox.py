@@ -1,20 +1,112 @@
-"""What the parent knows of each worker's lanes, and the notices that workers' messages become."""
+"""What the parent knows of each worker's lanes, and the notices that workers' messages become.
+
+`Fleet.poll` returns them. Lanes are ids of the fleet in notices; lists run in parallel.
+"""
 
 from __future__ import annotations
 
 import enum
 import threading
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
+from itertools import compress
 from os import EFD_CLOEXEC, EFD_NONBLOCK, close, eventfd, eventfd_read, eventfd_write
+from typing import Any, NamedTuple, Union
 
 import numpy as np
 
+from hocket.core.contracts.runtime import Link
 from hocket.core.data import Array, EnvSpec
 from hocket.core.wire import Executed, Failed, Ready, Sealed
-from hocket.workers.link import Link
-from hocket.workers.notices import LaneFailed, LaneSealed, LanesExecuted, LanesReady, Notice
-from hocket.workers.plain import env_spec_from_plain
+from hocket.errors import HocketError, UsageError, WorkerFailed, from_name
+
+
+class LanesUp(NamedTuple):
+    """A worker has come up; its lanes can begin."""
+
+    lanes: Sequence[int]
+
+
+class LanesReady(NamedTuple):
+    """Lanes were reset and wait for their first chunk."""
+
+    lanes: Sequence[int]
+    attempts: Sequence[int]
+    prompts: Sequence[str]
+    spec: EnvSpec | None
+    """What workers told of the env."""
+    build_s: float
+    reset_s: float
+
+
+class LanesExecuted(NamedTuple):
+    """Lanes ran a chunk, up to its end, the episode's, or a recall: all that one poll found."""
+
+    lanes: list[int]
+    attempts: list[int]
+    chunks: list[int]
+    steps: list[int]
+    rewards: list[Array]
+    """One for each step, float64 `[steps]`."""
+    totals: list[float]
+    """The sums of these, from the first step to the last: the same to the bit in any batch."""
+    ends: list[int]
+    """0 while the episode goes on, else flags `END_*` of the wire."""
+    busy_s: list[float]
+    observe_s: list[float]
+
+    def where(self, is_kept: Sequence[bool]) -> LanesExecuted:
+        """The same for the lanes of which `is_kept` is true."""
+        columns: Sequence[list[Any]] = self
+        return LanesExecuted(*[list(compress(column, is_kept)) for column in columns])
+
+
+class LaneSealed(NamedTuple):
+    """Recordings of an ended attempt are durable. Comes once for every ended attempt (with no
+    files where nothing records), and before the lane's next LanesReady."""
+
+    lane: int
+    attempt: int
+    files: Sequence[str]
+
+
+class LaneFailed(NamedTuple):
+    """An attempt is lost (or, with attempt -1, a worker that cannot be started)."""
+
+    lane: int
+    attempt: int
+    kind: str
+    """Name of the exception, or WorkerCrashed, WorkerHung, WorkerMemory, WorkerStart."""
+    message: str
+    traceback: str
+    gone: bool
+    """The worker is gone too and a fresh one is being started: LanesUp follows."""
+    sealing: bool = False
+    """It was an ended attempt, whose recordings could not be sealed."""
+
+    @property
+    def account(self) -> str:
+        """What happened, with the traceback where there is one."""
+        return f"{self.kind}: {self.message}\n{self.traceback}".rstrip()
+
+    def verdict(self, *, any_built: bool) -> HocketError | None:
+        """The error that ends the run, where another attempt would fare no better: no worker can be
+        started, or the first env that was asked for cannot be."""
+        if self.kind == "WorkerStart":
+            return WorkerFailed(f"No worker could be started. {self.account}")
+        mistake = from_name(self.kind, self.message)
+        return mistake if isinstance(mistake, UsageError) and not any_built else None
+
+
+class LanesRecycled(NamedTuple):
+    """A worker between two episodes is being replaced, and nothing is lost: LanesUp follows."""
+
+    lanes: Sequence[int]
+    reason: str
+
+
+Notice = Union[LanesUp, LanesReady, LanesExecuted, LaneSealed, LaneFailed, LanesRecycled]
 
 
 class Phase(enum.Enum):
@@ -30,16 +122,7 @@ class Phase(enum.Enum):
 class LaneSlot:
     """One lane of a worker, as the parent knows it."""
 
-    __slots__ = (
-        "attempt",
-        "chunk",
-        "has_word",
-        "live",
-        "orphans",
-        "phase",
-        "sealing",
-        "trial",
-    )
+    __slots__ = ("attempt", "chunk", "has_word", "live", "orphans", "phase", "sealing", "trial")
 
     def __init__(self) -> None:
         self.phase = Phase.IDLE
@@ -63,31 +146,25 @@ class WorkerSlot:
     def __init__(self, lanes: range) -> None:
         self.lanes = lanes
         """The fleet's ids of its lanes; the worker itself numbers them from 0, as rows."""
-        self.link: Link | None = None
-        self.slots = [LaneSlot() for _ in lanes]
-        """By row."""
-        self.is_up = False
         self.failed_starts = 0
-        self.episodes = 0
-        """Episodes that ended in this worker."""
-        self.retry_at: float | None = None
-        """When to try again to start a worker."""
-        self.since = 0.0
-        """When the worker was last seen to make progress, or was asked for something."""
-        self.counted = -1
-        """Steps of all lanes at that time."""
         self.trouble = ""
         """Why the last start failed."""
+        self.settle(None, 0.0)
 
     def settle(self, link: Link | None, now: float) -> None:
         """Hold a new worker, or none."""
         self.link = link
         self.slots = [LaneSlot() for _ in self.lanes]
+        """By row."""
         self.is_up = False
         self.episodes = 0
-        self.retry_at = None
+        """Episodes that ended in this worker."""
+        self.retry_at: float | None = None
+        """When to try again to start a worker."""
         self.since = now
+        """When the worker was last seen to make progress, or was asked for something."""
         self.counted = -1
+        """Steps of all lanes at that time."""
 
     @property
     def is_busy(self) -> bool:
@@ -280,7 +357,7 @@ class Inbox:
         task = worker.slots[message.lanes[0]].trial
         assert task is not None  # it was begun
         if message.spec is not None:
-            self._specs[task] = env_spec_from_plain(message.spec)
+            self._specs[task] = EnvSpec.from_plain(message.spec)
         for index, row in enumerate(message.lanes):
             slot = worker.slots[row]
             slot.live = slot.trial

@@ -7,34 +7,27 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from hocket.core.contracts.runtime import WorkerSpec
+from hocket.core.contracts.runtime import Link, WorkerSpec
 from hocket.core.data import Array, Observation, Signature
+from hocket.core.plugins import NoSettings
 from hocket.core.wire import Close, Execute, Hello, Message, Ready
 from hocket.errors import UsageError, WorkerFailed
 from hocket.workers.env.host import Host
-from hocket.workers.layout import Layout
-from hocket.workers.link import Link
 from hocket.workers.rows.host import RowsHost
-from hocket.workers.shm import Control
+from hocket.workers.shm import Control, Layout
 from hocket.workers.suites import is_batched
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InlineConfig:
-    """Nothing to set."""
 
 
 class InlineRuntime:
     """Has one worker at a time: simulators cannot share a process."""
 
-    Config = InlineConfig
+    Config = NoSettings
 
-    def __init__(self, argument: str = "", config: InlineConfig | None = None) -> None:
+    def __init__(self, argument: str = "", config: NoSettings | None = None) -> None:
         del argument, config
         self._link: InlineLink | RowsLink | None = None
 
@@ -56,20 +49,15 @@ class InlineRuntime:
             self._link.kill()
 
 
-class InlineLink:
-    """A Link whose `receive` does the work."""
+class InThreadLink:
+    """What every Link does whose worker lives in this thread. Subclasses say when it works."""
 
     def __init__(self, spec: WorkerSpec) -> None:
         self._inbox: deque[Message] = deque()
         self._outbox: list[Message] = [Hello(0, "", "", "inline")]
-        self._memory: bytearray | None = None
-        self._randomness = Randomness()
-        self._views: Observation = {}
         self._control = Control(bytearray(Control.size(spec.lanes)))
-        self._host = Host(spec, self._control, self, 0)
+        self._host: Host | RowsHost
         self.is_alive = True
-        self.is_shared = True
-        self.block = 0
 
     def send(self, message: Message) -> bool:
         self._inbox.append(message)
@@ -79,14 +67,7 @@ class InlineLink:
         return True
 
     def receive(self) -> list[Message]:
-        """Do all that was asked for, here and now."""
-        while self._inbox and self.is_alive:
-            message = self._inbox.popleft()
-            if isinstance(message, Close):
-                self.kill()
-            else:
-                with self._randomness.apart():
-                    self._host.perform(message)
+        self._take()
         done, self._outbox = self._outbox, []
         if not done and not self.is_alive:
             raise WorkerFailed("The inline worker was closed.")
@@ -101,10 +82,6 @@ class InlineLink:
     def control(self, lane: int, word: int) -> None:
         self._control.set_word(lane, word)
 
-    def arrays(self, lane: int) -> Observation:
-        del lane
-        return self._views
-
     def memory(self) -> None:
         """None: the worker's memory is the engine's own."""
 
@@ -114,30 +91,65 @@ class InlineLink:
             self._host.close()
 
     def post(self, message: Message) -> None:
-        """Take what the Host answers."""
+        """Take what the host answers."""
+        self._outbox.append(message)
+
+    def _take(self) -> None:
+        """Do all that was sent."""
+        while self._inbox and self.is_alive:
+            message = self._inbox.popleft()
+            if isinstance(message, Close):
+                self.kill()
+            else:
+                self._perform(message)
+
+    def _perform(self, message: Message) -> None:
+        self._host.perform(message)
+
+
+class InlineLink(InThreadLink):
+    """A Link to a plain env, whose `receive` does the work."""
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        super().__init__(spec)
+        self._memory: bytearray | None = None
+        self._randomness = Randomness()
+        self._views: Observation = {}
+        self._host = Host(spec, self._control, self, 0)
+        self.is_shared = True
+        self.block = 0
+
+    def arrays(self, lane: int) -> Observation:
+        del lane
+        return self._views
+
+    def post(self, message: Message) -> None:
         if isinstance(message, Ready) and message.layout is not None:
             assert self._memory is not None
             layout = Layout.from_plain(message.layout, len(self._memory))
             self._views = layout.views(self._memory, 0)
-        self._outbox.append(message)
+        super().post(message)
 
     def allocate(self, size: int) -> bytearray:
         """Give the Host memory that the engine reads without a copy."""
         self._memory = bytearray(size)
         return self._memory
 
+    def _perform(self, message: Message) -> None:
+        with self._randomness.apart():
+            super()._perform(message)
 
-class RowsLink:
+
+class RowsLink(InThreadLink):
     """A Link to a batched simulator: `work` takes steps of the rows that have an action, until
     there is something to tell, or the policy has chunks for the others."""
 
+    _host: RowsHost
+
     def __init__(self, spec: WorkerSpec) -> None:
-        self._inbox: deque[Message] = deque()
-        self._outbox: list[Message] = [Hello(0, "", "", "inline")]
-        self._control = Control(bytearray(Control.size(spec.lanes)))
-        self._host = RowsHost(spec, self._control, self._post, 0)
+        super().__init__(spec)
+        self._host = RowsHost(spec, self._control, self.post, 0)
         self._has_stepped = False
-        self.is_alive = True
 
     def send(self, message: Message) -> bool:
         self._inbox.append(message)
@@ -146,25 +158,12 @@ class RowsLink:
             self._take()
         return True
 
-    def flush(self) -> bool:
-        return True
-
     def work(self, seconds: float, is_called: Callable[[], bool], *, awaits_all: bool) -> None:
         self._take()
         self._has_stepped = False
         if self.is_alive and not self._outbox:
             # What is to be told first may bring chunks for this very step.
             self._has_stepped = self._host.work(seconds, is_called, awaits_all=awaits_all)
-
-    def receive(self) -> list[Message]:
-        self._take()
-        done, self._outbox = self._outbox, []
-        if not done and not self.is_alive:
-            raise WorkerFailed("The inline worker was closed.")
-        return done
-
-    def fileno(self) -> None:
-        return None
 
     def due_s(self) -> float | None:
         if not self.is_alive:
@@ -186,34 +185,8 @@ class RowsLink:
     def signature(self, lane: int) -> Signature:
         return self._host.signature(lane)
 
-    def steps(self, lane: int) -> int:
-        return self._control.steps(lane)
-
-    def control(self, lane: int, word: int) -> None:
-        self._control.set_word(lane, word)
-
     def arrays(self, lane: int) -> Observation:
         return self._host.arrays(lane)
-
-    def memory(self) -> None:
-        """None: the worker's memory is the engine's own."""
-
-    def kill(self) -> None:
-        if self.is_alive:
-            self.is_alive = False
-            self._host.close()
-
-    def _take(self) -> None:
-        """Do all that was sent."""
-        while self._inbox and self.is_alive:
-            message = self._inbox.popleft()
-            if isinstance(message, Close):
-                self.kill()
-            else:
-                self._host.perform(message)
-
-    def _post(self, message: Message) -> None:
-        self._outbox.append(message)
 
 
 class Randomness:

@@ -13,19 +13,17 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import msgpack
 
 import hocket
-from hocket.core.contracts.runtime import WorkerSpec
+from hocket.core.contracts.runtime import Link, WorkerSpec
+from hocket.core.plugins import NoSettings
 from hocket.core.wire import Open
 from hocket.errors import WorkerFailed
 from hocket.workers import bootstrap
-from hocket.workers.link import Link
-from hocket.workers.plain import worker_spec_to_plain
 from hocket.workers.process_link import ProcessLink
-from hocket.workers.shm import Control, create_file, map_block
+from hocket.workers.shm import Control, create_file, map_block, read_tail
 from hocket.workers.zygote import FORK, KILL, REQUEST, SPEAK
 
 _THREADS = (
@@ -41,21 +39,18 @@ _REQUEST_TIMEOUT_S = 60.0
 """Seconds for a zygote to take a request: it is busy only while it imports what it preloads."""
 _END_TIMEOUT_S = 4.0
 """Seconds for a zygote and its workers to end by themselves; all must be gone within 5."""
+_TAIL = 4096
+"""Bytes of a zygote's log that are shown."""
 _FILES = 16384
 """Open files that are enough for four thousand workers."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LocalConfig:
-    """Nothing to set."""
 
 
 class LocalRuntime:
     """Starts workers in this interpreter or another; serves one fleet at a time."""
 
-    Config = LocalConfig
+    Config = NoSettings
 
-    def __init__(self, argument: str = "", config: LocalConfig | None = None) -> None:
+    def __init__(self, argument: str = "", config: NoSettings | None = None) -> None:
         del argument, config
         self._zygotes: dict[str | None, ZygoteProcess] = {}
         self._free: list[int] = []
@@ -93,7 +88,7 @@ class LocalRuntime:
         finally:
             theirs.close()
             os.close(page)
-        link.send(Open(worker_spec_to_plain(spec)))
+        link.send(Open(spec.to_plain()))
         return link
 
     def close(self) -> None:
@@ -171,14 +166,9 @@ class ZygoteProcess:
             self._process.wait(1.0)
         code = self._process.returncode
         text = f"The process that forks workers ({self._name}) ended with code {code}."
-        tail = self._tail()
+        data = b"" if self._log is None else read_tail(self._log, _TAIL)
+        tail = data.decode("utf-8", "replace").strip()
         return f"{text}\nIts last words:\n{tail}" if tail else text
-
-    def _tail(self) -> str:
-        if self._log is None:
-            return ""
-        size = os.fstat(self._log).st_size
-        return os.pread(self._log, 4096, max(0, size - 4096)).decode("utf-8", "replace").strip()
 
     def close(self) -> None:
         """End the process, and with it its workers."""

@@ -13,8 +13,7 @@ from typing import Any
 from hocket.core.data import Observation
 from hocket.core.wire import Begin, Execute, Executed, Frames, Message, Ready, pack
 from hocket.errors import WorkerFailed
-from hocket.workers.layout import Layout
-from hocket.workers.shm import Control, map_block
+from hocket.workers.shm import Control, Layout, map_block, read_tail
 
 # Chosen by hand, with no benchmark row.
 _READ = 1 << 12
@@ -214,15 +213,13 @@ class ProcessLink:
         return f"{text}\nIts last words:\n{tail}" if tail else text
 
     def _tail(self) -> str:
-        size = os.fstat(self._log).st_size
-        data = os.pread(self._log, _TAIL, max(0, size - _TAIL))
-        return (self._old_tail + data)[-_TAIL:].decode("utf-8", "replace").strip()
+        data = self._old_tail + read_tail(self._log, _TAIL)
+        return data[-_TAIL:].decode("utf-8", "replace").strip()
 
     def _trim_log(self) -> None:
         """Keep a chatty env's log from filling memory; its end stays."""
-        size = os.fstat(self._log).st_size
-        if size > _LOG_LIMIT:
-            self._old_tail = os.pread(self._log, _TAIL, size - _TAIL)
+        if os.fstat(self._log).st_size > _LOG_LIMIT:
+            self._old_tail = read_tail(self._log, _TAIL)
             os.ftruncate(self._log, 0)
 
 

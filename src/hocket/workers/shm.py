@@ -5,6 +5,12 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hocket.core.data import Array, Observation
 
 _HEADER = 8
 _PER_LANE = 8
@@ -14,6 +20,8 @@ _STEPS, _WORD = 0, 1
 _EXITED = 1 << 32
 
 STOP = 1
+_ALIGN = 64
+"""Bytes of a cache line: no two arrays share one."""
 
 
 def create_block(name: str, size: int) -> int:
@@ -41,9 +49,55 @@ def create_file(name: str, size: int) -> int:
             return os.dup(file.fileno())
 
 
+def read_tail(fd: int, size: int) -> bytes:
+    """The last `size` bytes of a file."""
+    return os.pread(fd, size, max(0, os.fstat(fd).st_size - size))
+
+
 def map_block(fd: int) -> mmap.mmap:
     """Map all of a block, to read and write."""
     return mmap.mmap(fd, os.fstat(fd).st_size)
+
+
+class Entry(NamedTuple):
+    """One array; a history above 1 is the first axis of its shape."""
+
+    key: str
+    shape: tuple[int, ...]
+    dtype: str
+    offset: int
+
+
+class Layout(NamedTuple):
+    """The arrays of one lane lie one after the other in `stride` bytes; lanes follow each other."""
+
+    entries: tuple[Entry, ...]
+    stride: int
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, Array], history: int) -> Layout:
+        """A layout for observations like this one, `history` of them where that is above 1."""
+        entries, offset = [], 0
+        for key in sorted(arrays):
+            array = arrays[key]
+            shape = (history, *array.shape) if history > 1 else array.shape
+            entries.append(Entry(key, shape, array.dtype.str, offset))
+            size = array.nbytes * history
+            offset += -(-size // _ALIGN) * _ALIGN
+        return cls(tuple(entries), max(offset, _ALIGN))
+
+    @classmethod
+    def from_plain(cls, plain: Sequence[Any], stride: int) -> Layout:
+        """The layout that a Ready message told."""
+        return cls(tuple(Entry(k, tuple(s), d, o) for k, s, d, o in plain), stride)
+
+    def views(self, memory: Any, lane: int) -> Observation:
+        """One lane's arrays as views of the memory."""
+        base = lane * self.stride
+        return {
+            key: np.ndarray(shape, dtype, memory, base + offset)
+            for key, shape, dtype, offset in self.entries
+        }
 
 
 def word(chunk: int, code: int) -> int:

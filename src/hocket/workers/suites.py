@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from hocket.core import plugins
@@ -10,6 +11,7 @@ from hocket.core.contracts.batched import BatchedSuite
 from hocket.core.contracts.env import Suite
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Ref, TaskInfo
+from hocket.core.wire import Described, Failed
 from hocket.errors import EnvError, UnknownNameError, UsageError
 
 
@@ -55,6 +57,13 @@ class Suites:
                 )
             self._open[name] = open_suite(self._refs[name], self._worker)
         return self._open[name]
+
+    def describe(self, name: str) -> Described | Failed:
+        """The answer to whoever asks for the tasks of a suite."""
+        try:
+            return Described(name, [asdict(task) for task in self[name].tasks()])
+        except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent, whatever it is
+            return Failed.of(-1, -1, exc)
 
 
 def find_task(suite: str, tasks: Sequence[TaskInfo], name: str) -> TaskInfo:

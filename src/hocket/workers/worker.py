@@ -15,13 +15,15 @@ from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.wire import Close, Failed, Frames, Hello, Message, Open, Ready, pack
 from hocket.errors import HocketError, WireError
 from hocket.workers.env.host import Host
-from hocket.workers.plain import worker_spec_from_plain
 from hocket.workers.rows.process import RowsProcess
 from hocket.workers.shm import Control, create_block, map_block
 from hocket.workers.suites import is_batched
 
 _READ = 1 << 18
 """Bytes of one read from the stream: an Execute message with a long chunk fits. Chosen by hand."""
+_WORK_S = 1.0
+"""Seconds of a batched simulator's steps before the stream is looked at again even if nobody
+writes. Chosen by hand: a message ends the work at once."""
 
 
 class SocketPort:
@@ -103,7 +105,7 @@ def serve(stream: socket.socket, control: Control, index: int) -> int:
     try:
         while True:
             if isinstance(host, RowsProcess) and not port.has_message(host.due_s()):
-                host.work(port.has_message)
+                host.work(_WORK_S, port.has_message, awaits_all=False)
                 continue
             message = port.receive()
             if message is None or isinstance(message, Close):
@@ -116,6 +118,6 @@ def serve(stream: socket.socket, control: Control, index: int) -> int:
 def _open(message: Message, port: SocketPort) -> WorkerSpec:
     if not isinstance(message, Open):
         raise WireError(f"A worker's first message is Open, not {type(message).__name__}.")
-    spec = worker_spec_from_plain(message.spec)
+    spec = WorkerSpec.from_plain(message.spec)
     port.transport = spec.transport
     return spec

@@ -16,8 +16,8 @@ from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Array, Outcome, Ref, Trial
 from hocket.errors import EnvError, SuspensionError, UsageError
 from hocket.workers.fleet import Fleet, FleetConfig
+from hocket.workers.inbox import LaneFailed, LanesExecuted, LanesReady, LanesUp, Notice
 from hocket.workers.inline import InlineRuntime
-from hocket.workers.notices import LaneFailed, LanesExecuted, LanesReady, LanesUp, Notice
 from support.row_toys import KEY, Echo, RowToy, RowToyConfig, RowToys
 
 ENV = "support.row_toys:RowToys"

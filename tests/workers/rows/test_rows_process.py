@@ -11,8 +11,8 @@ import hocket
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Ref, Trial
 from hocket.workers.fleet import Fleet, FleetConfig
+from hocket.workers.inbox import LanesExecuted, LanesReady, LanesUp
 from hocket.workers.local import LocalRuntime
-from hocket.workers.notices import LanesExecuted, LanesReady, LanesUp
 from support.row_toys import KEY, Echo
 
 ENV = "support.row_toys:RowToys"

@@ -6,7 +6,6 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,9 +13,9 @@ import numpy as np
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Array, Outcome, Trial
 from hocket.core.wire import (
+    END_OBSERVED,
     Begin,
     Describe,
-    Described,
     Discard,
     Execute,
     Executed,
@@ -27,12 +26,9 @@ from hocket.core.wire import (
     Sealed,
 )
 from hocket.errors import EnvError, UsageError, WireError
-from hocket.workers.attempt import Attempt
-from hocket.workers.env.chunk_runner import ChunkResult, ChunkRunner
+from hocket.workers.attempt import Attempt, Recording
+from hocket.workers.env.chunk_runner import ChunkRunner, ObservationBuffer
 from hocket.workers.env.live_env import LiveEnv
-from hocket.workers.env.observations import ObservationBuffer
-from hocket.workers.plain import env_spec_to_plain
-from hocket.workers.recording import Recording
 from hocket.workers.shm import Control
 from hocket.workers.spaces import flatten
 
@@ -93,12 +89,7 @@ class Host:
         self._env.close()
 
     def _describe(self, message: Describe) -> None:
-        try:
-            tasks = [asdict(task) for task in self._env.tasks(message.suite)]
-        except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent, whatever it is
-            self._port.post(Failed.of(-1, -1, exc))
-        else:
-            self._port.post(Described(message.suite, tasks))
+        self._port.post(self._env.suites.describe(message.suite))
 
     def _begin(self, message: Begin) -> None:
         number = message.attempts[0]
@@ -141,7 +132,7 @@ class Host:
         spec = None
         if (suite, task) not in self._told:
             self._told.add((suite, task))
-            spec = env_spec_to_plain(self._env.spec(seen))
+            spec = self._env.spec(seen).to_plain()
         layout = self._buffer.layout
         return Ready(
             lanes=[0],
@@ -168,22 +159,21 @@ class Host:
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent, whatever it is
             self._fail(number, exc)
             return
-        self._port.post(self._answer(number, chunk, result))
-        if result.ends:
-            self._seal(runner)
-
-    def _answer(self, number: int, chunk: int, result: ChunkResult) -> Executed:
-        return Executed(
+        is_observed = not result.ends or result.ends & END_OBSERVED
+        answer = Executed(
             lanes=[0],
             attempts=[number],
             chunks=[chunk],
             steps=[len(result.rewards)],
-            rewards=result.packed_rewards(),
+            rewards=np.array(result.rewards, "<f8").tobytes(),
             ends=[result.ends],
             busy_s=[result.busy_s],
             observe_s=[result.observe_s],
-            arrays=self._arrays() if result.is_observed else None,
+            arrays=self._arrays() if is_observed else None,
         )
+        self._port.post(answer)
+        if result.ends:
+            self._seal(runner)
 
     def _seal(self, runner: ChunkRunner) -> None:
         """Seal the recordings. This comes after the answer: the lane is free already, and waits for

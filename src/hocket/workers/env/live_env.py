@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +30,7 @@ class LiveEnv:
     """Keeps at most one env alive: two GL contexts in one process give silently wrong images."""
 
     def __init__(self, refs: Mapping[str, Ref], worker: int) -> None:
-        self._suites = Suites(refs, worker)
+        self.suites = Suites(refs, worker)
         self._env: Any = None
         self._name: tuple[str, str] | None = None
         """Suite and task of the env that is alive."""
@@ -40,18 +40,13 @@ class LiveEnv:
         """Found once, when the env is built: to look for a Protocol's methods takes time."""
         self.drive: Drive | None = None
 
-    def tasks(self, suite: str) -> Sequence[TaskInfo]:
-        """The tasks of a suite."""
-        found: Sequence[TaskInfo] = self._suites[suite].tasks()
-        return found
-
     def build(self, suite: str, task: str) -> None:
         """Make this task's env, unless it is the one that is alive."""
         if self._name == (suite, task):
             return
         self.close()
-        info = find_task(suite, self.tasks(suite), task)
-        self._env = self._suites[suite].make(task)
+        info = find_task(suite, self.suites[suite].tasks(), task)
+        self._env = self.suites[suite].make(task)
         self.task = info
         self.abilities = abilities_of(self._env)
         self.drive = Drive(self._env.action_space)
@@ -111,7 +106,7 @@ class LiveEnv:
         images = tuple(key for key in sorted(arrays) if is_image(arrays[key]))
         if "cameras" in self.abilities:
             images = self.cameras
-        suite = self._suites[self._name[0]]
+        suite = self.suites[self._name[0]]
         notes = (*getattr(suite, "notes", ()), *getattr(self._env, "notes", ()))
         return EnvSpec(
             task=self.task,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ from hocket.core.data import Array, Observation, Signature, Trial
 from hocket.core.wire import (
     Begin,
     Describe,
-    Described,
     Discard,
     Execute,
     Failed,
@@ -28,12 +26,9 @@ from hocket.core.wire import (
     Ready,
 )
 from hocket.errors import ChunkValueError, WireError
-from hocket.workers.plain import env_spec_to_plain
-from hocket.workers.rows.endings import RowEndings
-from hocket.workers.rows.history import RowHistory
+from hocket.workers.rows.endings import RowEndings, RowRecording
 from hocket.workers.rows.moves import Ended, Moving
-from hocket.workers.rows.recording import RowRecording
-from hocket.workers.rows.sim import RowSim, RowSims, on_host
+from hocket.workers.rows.sim import RowHistory, RowSim, RowSims, on_host
 from hocket.workers.rows.stepping import StepRule
 from hocket.workers.rows.table import RowTable
 from hocket.workers.shm import STOP, Control
@@ -171,12 +166,7 @@ class RowsHost:
     # -- Messages ------------------------------------------------------------------------------
 
     def _describe(self, message: Describe) -> None:
-        try:
-            tasks = [asdict(task) for task in self._sims.suites[message.suite].tasks()]
-        except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent, whatever it is
-            self._post(Failed.of(-1, -1, exc))
-        else:
-            self._post(Described(message.suite, tasks))
+        self._post(self._sims.suites.describe(message.suite))
 
     def _begin(self, message: Begin) -> None:
         began = self._clock()
@@ -218,9 +208,8 @@ class RowsHost:
             new = (trials[group[0]].suite, trials[group[0]].task)
             if new not in self._told:
                 self._told.add(new)
-                spec = env_spec_to_plain(
-                    sim.spec(tasks[group[0]], lanes[group[0]], self._spec.reads)
-                )
+                found = sim.spec(tasks[group[0]], lanes[group[0]], self._spec.reads)
+                spec = found.to_plain()
             self._post(
                 Ready(
                     lanes=[lanes[index] for index in group],

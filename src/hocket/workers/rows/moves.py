@@ -107,6 +107,17 @@ class Ended(NamedTuple):
     """For each row `END_TERMINATED`, `END_TRUNCATED`, or 0 where the episode goes on."""
 
 
+def with_room(array: Array, length: int) -> Array:
+    """The array, grown along its first axis where it is shorter: at least twofold, so that chunks
+    of ever more steps copy it only rarely."""
+    known = len(array)
+    if length <= known:
+        return array
+    grown = np.zeros((max(length, 2 * known), *array.shape[1:]), array.dtype)
+    grown[:known] = array
+    return grown
+
+
 def as_bytes(rewards: Array) -> bytes:
     """Rewards as the bytes of float64, whatever numbers they were."""
     return (rewards if rewards.dtype is _FLOAT else rewards.astype(np.float64)).tobytes()

@@ -1,8 +1,9 @@
-"""The batched simulators of a host: built, driven and observed."""
+"""The batched simulators of a host: built, driven and observed, with the last few observations of
+each row."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from hocket.core.contracts.batched import BatchedEnv, CostsByRow, RowSnapshots, 
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Array, EnvSpec, Observation, Signature, TaskInfo, signature
 from hocket.errors import EnvError, SuspensionError
-from hocket.workers.rows.moves import Moving, as_bytes
+from hocket.workers.rows.moves import Moving, as_bytes, with_room
 from hocket.workers.spaces import Drive, array_specs, choose, is_image
 from hocket.workers.suites import Suites, find_task
 
@@ -78,7 +79,7 @@ class RowSim:
     def load(self, rows: Array, counts: Array, actions: Array) -> None:
         """Take chunks `[sum of counts, ...]` for these rows, one after the other."""
         longest = int(counts.max())
-        self._make_room(longest)
+        self._chunks = with_room(self._chunks, longest)
         if int(counts.min()) == longest:
             blocks = actions.reshape(len(rows), longest, *actions.shape[1:])
             self._chunks[:longest, rows] = blocks.swapaxes(0, 1)
@@ -91,16 +92,9 @@ class RowSim:
     def load_block(self, rows: Array, chunks: Array) -> None:
         """Take chunks `[B, k, A]`, one for each of these rows."""
         count = chunks.shape[1]
-        self._make_room(count)
+        self._chunks = with_room(self._chunks, count)
         shape = (len(rows), count, *self._chunks.shape[2:])
         self._chunks[:count, rows] = chunks.reshape(shape).swapaxes(0, 1)
-
-    def _make_room(self, longest: int) -> None:
-        known = len(self._chunks)
-        if longest > known:
-            grown = np.zeros((longest, *self._chunks.shape[1:]), self._chunks.dtype)
-            grown[:known] = self._chunks
-            self._chunks = grown
 
     def step(self, moving: Moving, at: Array | int) -> RowSteps:
         """Make one step: each row that moves executes the action of its chunk at this index, one
@@ -246,19 +240,94 @@ class RowSims:
         first = int(homes[0])
         if len(self._sims) == 1 or (homes == first).all():
             return self._sims[first].observe(rows, self._spec.reads)
-        found: dict[str, Array] = {}
-        for home in np.unique(homes).tolist():
-            is_here = homes == home
-            for key, array in self._sims[home].observe(rows[is_here], self._spec.reads).items():
-                part = on_host(array)
-                whole = found.setdefault(key, np.empty((len(rows), *part.shape[1:]), part.dtype))
-                whole[is_here] = part
-        return found
+        return _join(
+            rows, homes, lambda home, mine: self._sims[home].observe(mine, self._spec.reads)
+        )
 
     def close(self) -> None:
         """Close them all. Twice is safe."""
         while self._sims:
             self._sims.pop().env.close()
+
+
+class RowHistory:
+    """Keeps `length` observations of consecutive control steps for each row, on the host, padded
+    with the first of an attempt. With a length of 1 it keeps nothing."""
+
+    def __init__(self, rows: int, length: int) -> None:
+        self.length = length
+        self._rows = rows
+        self._arrays: dict[int, dict[str, Array]] = {}
+        self._last = np.full(rows, -1, np.int64)
+        """Step of each row's newest observation."""
+        self._streak = np.zeros(rows, np.int64)
+        """How many observations of consecutive steps each row has, the newest included."""
+
+    def restart(self, home: int, rows: Array, sim: RowSim, reads: tuple[str, ...] | None) -> None:
+        """Begin attempts with the observations of their resets."""
+        if self.length == 1:
+            return
+        kept = self._arrays.setdefault(home, {})
+        for key, array in sim.observe(rows, reads).items():
+            values = on_host(array)
+            if key not in kept:
+                shape = (self._rows, self.length, *values.shape[1:])
+                kept[key] = np.zeros(shape, values.dtype)
+            kept[key][rows] = values[:, None]
+        self._last[rows] = 0
+        self._streak[rows] = 1
+
+    def push(
+        self, home: int, rows: Array, sim: RowSim, reads: tuple[str, ...] | None, steps: Array
+    ) -> None:
+        """Add what these rows see after their steps, and drop the oldest."""
+        if not len(rows):
+            return
+        for key, array in sim.observe(rows, reads).items():
+            kept = self._arrays[home][key]
+            kept[rows, :-1] = kept[rows, 1:]
+            kept[rows, -1] = on_host(array)
+        follows = steps[rows] == self._last[rows] + 1
+        self._streak[rows] = np.where(follows, self._streak[rows] + 1, 1)
+        self._last[rows] = steps[rows]
+
+    def lacks(self, steps: Array) -> Array:
+        """How many more steps each row must be seen at before its history is whole."""
+        if self.length == 1:
+            return np.zeros(self._rows, np.int64)
+        streak = np.where(steps == self._last, self._streak, 0)
+        # Seen at every step since its reset, a row has a whole history, however short.
+        answer: Array = np.where(streak == steps + 1, 0, np.maximum(0, self.length - streak))
+        return answer
+
+    def gather(self, rows: Array, homes: Array) -> dict[str, Array]:
+        """The histories `[k, length, ...]` of these rows, oldest first; `homes` are the simulators
+        that they are in."""
+        return _join(
+            rows,
+            homes,
+            lambda home, mine: {key: array[mine] for key, array in self._arrays[home].items()},
+        )
+
+    def signature(self, found: Signature) -> Signature:
+        """The signature of one observation as that of a whole history."""
+        if self.length == 1:
+            return found
+        return tuple((key, (self.length, *shape), dtype) for key, shape, dtype in found)
+
+
+def _join(
+    rows: Array, homes: Array, observe: Callable[[int, Array], Mapping[str, Any]]
+) -> dict[str, Array]:
+    """What `observe` gives for the rows of each simulator, in the order of `rows`, on the host."""
+    found: dict[str, Array] = {}
+    for home in np.unique(homes).tolist():
+        is_here = homes == home
+        for key, array in observe(home, rows[is_here]).items():
+            part = on_host(array)
+            whole = found.setdefault(key, np.empty((len(rows), *part.shape[1:]), part.dtype))
+            whole[is_here] = part
+    return found
 
 
 def on_host(value: Any) -> Array:

@@ -9,11 +9,9 @@ import numpy as np
 from hocket.core.contracts.batched import RowSteps
 from hocket.core.data import Array, TaskInfo
 from hocket.core.wire import END_JUDGED, END_SUCCESS, END_TERMINATED, END_TRUNCATED
-from hocket.workers.rows.moves import Ended, Moving, as_bytes
+from hocket.workers.rows.moves import Ended, Moving, as_bytes, with_room
 
 NO_LIMIT = np.iinfo(np.int64).max
-_GROW = 2
-"""Room for rewards grows by this factor, so that chunks of ever more steps copy it only rarely."""
 
 
 class RowTable:
@@ -161,7 +159,7 @@ class RowTable:
         has_others = bool(np.count_nonzero(self.active))
         self.together = -1 if has_others else 0
         fewest, longest = int(counts.min()), int(counts.max())
-        self._make_room(longest)
+        self._rewards = with_room(self._rewards, longest)
         self._due_in = min(self._due_in, fewest) if has_others else fewest
         self._is_even = fewest == longest and not has_others
         self.chunk[rows] = chunks
@@ -170,13 +168,6 @@ class RowTable:
         self.began[rows] = now
         self.active[rows] = True
         self._moving = None
-
-    def _make_room(self, longest: int) -> None:
-        known = len(self._rewards)
-        if longest > known:
-            grown = np.zeros((max(longest, _GROW * known), self.rows))
-            grown[:known] = self._rewards
-            self._rewards = grown
 
     def action_index(self, rows: Array) -> Array | int:
         """The index in its chunk of the action that each of these active rows executes next, one
@@ -218,7 +209,9 @@ class RowTable:
             self._won &= ~(self._judged_last & moving.mask)
         succeeded = None if success is None else moving.find(success)
         if succeeded is None and truncated is None and self._limit_in > 0:
-            return _terminated(terminated)
+            if terminated is None:
+                return None
+            return Ended(terminated, np.array([END_TERMINATED] * len(terminated)))
         flags = np.zeros(self.rows, np.int64)
         if succeeded is not None:
             self._won[succeeded] = True
@@ -315,7 +308,3 @@ class RowTable:
             return rewards.tobytes()
         packed: bytes = rewards[np.arange(longest) < done[:, None]].tobytes()
         return packed
-
-
-def _terminated(rows: Array | None) -> Ended | None:
-    return None if rows is None else Ended(rows, np.array([END_TERMINATED] * len(rows)))

@@ -35,7 +35,6 @@ from hocket.errors import (
     SessionLostError,
     WireError,
 )
-from hocket.workers.plain import env_spec_to_plain
 
 EXTENSION = "hocket"
 EXTENSION_VERSION = 1
@@ -121,7 +120,7 @@ def batch_arrays(batch: Batch) -> dict[str, Array]:
 
 def bind_request(number: int, spec: EnvSpec) -> dict[str, Any]:
     """Tell a policy that adapts to envs what a task's env is."""
-    return {EXTENSION: {"op": "bind", "id": number, "env": env_spec_to_plain(spec)}}
+    return {EXTENSION: {"op": "bind", "id": number, "env": spec.to_plain()}}
 
 
 def bind_key(request: Mapping[str, Any]) -> bytes:
