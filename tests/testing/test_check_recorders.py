@@ -245,9 +245,9 @@ BROKEN_SINKS = [
     ("name", "config", "asked"),
     [
         ("steps", {}, {}),
-        ("steps", {"every_state": True, "snapshots": False}, {}),
+        ("steps", {"state_key": "observation/other"}, {}),
         ("states", {}, {}),
-        ("states", {"only_filmed": True}, {"video": "all"}),
+        ("states", {"only_with_video": True}, {"video": "all"}),
         ("video", {}, {}),
         ("video", {}, {"video": "all"}),
         ("video", {"lossless": True}, {"images": "all"}),

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hocket import __version__
 from hocket.core.data import Episode, Exactness, Outcome, Trial
 from hocket.errors import RunFolderError
 from hocket.records.folder import sync_folder
@@ -83,7 +84,7 @@ class Report:
         trials: Sequence[Trial],
         episodes: Sequence[Episode],
         throughput: Throughput,
-        version: str,
+        version: str = __version__,
     ) -> Report:
         """Score the episodes of the planned `trials`; trials without one yet are not counted."""
         found = {episode.trial: episode for episode in episodes}

@@ -17,6 +17,7 @@ from hocket.results.page.charts import (
     legend,
     nice_ceiling,
     share_bar,
+    tiles,
 )
 from hocket.results.page.episodes import (
     MOST_TASKS,
@@ -126,21 +127,17 @@ def _headline(score: Score) -> Iterable[Child]:
 
 def _tiles(run: RecordedRun) -> Markup:
     score, timing = run.report.overall, run.timing
-    tiles: list[tuple[str, str, str]] = [("episodes", f"{len(run.report.episodes):,}", "")]
+    entries: list[tuple[str, str, str]] = [("episodes", f"{len(run.report.episodes):,}", "")]
     if len(run.report.tasks) > 1:
-        tiles.append(("tasks", f"{len(run.report.tasks):,}", ""))
+        entries.append(("tasks", f"{len(run.report.tasks):,}", ""))
     if score.steps.value is not None:
-        tiles.append(("mean length", f"{score.steps.value:,.1f}", " steps"))
+        entries.append(("mean length", f"{score.steps.value:,.1f}", " steps"))
     if timing is not None and timing.wall_s > 0:
-        tiles.append(("throughput", f"{timing.steps / timing.wall_s:,.0f}", " env steps/s"))
-        tiles.append(("time", *duration(timing.wall_s)))
-        tiles.append(("lanes", f"{timing.lanes:,}", ""))
-    tiles.append(("errors", f"{score.errors:,}", ""))
-    boxes = [
-        tag("div", tag("dt", name), tag("dd", figure, tag("small", unit or None)))
-        for name, figure, unit in tiles
-    ]
-    return tag("dl", *boxes, class_="tiles")
+        entries.append(("throughput", f"{timing.steps / timing.wall_s:,.0f}", " env steps/s"))
+        entries.append(("time", *duration(timing.wall_s)))
+        entries.append(("lanes", f"{timing.lanes:,}", ""))
+    entries.append(("errors", f"{score.errors:,}", ""))
+    return tiles(entries)
 
 
 def _alerts(run: RecordedRun) -> Markup:

@@ -8,7 +8,6 @@ and the size of batches as a counter. Chunks are streamed; of each batch 32 byte
 from __future__ import annotations
 
 import gzip
-import heapq
 import json
 import math
 from collections.abc import Iterator, Mapping
@@ -21,6 +20,7 @@ import numpy as np
 
 from hocket.core.data import Array, Episode
 from hocket.records.parquet import read_table
+from hocket.results.timing import concurrent_slots
 from hocket.runs.export import ChosenRun, ExportConfig, Watcher, new_file
 
 _COLUMNS = (
@@ -181,20 +181,13 @@ class _Batches:
         if not len(rows):
             return
         yield _named("process_name", _POLICY, 0, "policy")
-        free: list[int] = []
-        busy: list[tuple[float, int]] = []
-        slots = 0
-        for _, batch, size, begin, end in rows.tolist():
-            while busy and busy[0][0] <= begin:
-                heapq.heappush(free, heapq.heappop(busy)[1])
-            if not free:
-                slots += 1
-                yield _named("thread_name", _POLICY, slots, f"inference {slots - 1}")
-                heapq.heappush(free, slots)
-            slot = heapq.heappop(free)
-            heapq.heappush(busy, (end, slot))
-            args = {"batch": int(batch), "rows": int(size)}
-            yield _slice(f"batch of {int(size)}", (_POLICY, slot), (begin, end), "policy", args)
+        slots, known = concurrent_slots(rows[:, 3], rows[:, 4]), 0
+        for slot, (_, batch, size, begin, end) in zip(slots, rows.tolist(), strict=True):
+            if slot == known:
+                known += 1
+                yield _named("thread_name", _POLICY, slot + 1, f"inference {slot}")
+            args, thread = {"batch": int(batch), "rows": int(size)}, (_POLICY, slot + 1)
+            yield _slice(f"batch of {int(size)}", thread, (begin, end), "policy", args)
             counted = {"pid": _POLICY, "ts": _us(begin), "args": {"rows": int(size)}}
             yield {"ph": "C", "name": "batch size", **counted}
 
