@@ -34,7 +34,6 @@ _KINDS = {
 
 
 def write_compare_page(found: RunComparison, path: str | Path) -> Path:
-    """Write the page of a comparison."""
     target = Path(path).absolute()
     target.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(target, compare_page(found).encode())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,9 @@ from hocket.results.page.charts import (
 from hocket.results.page.episodes import (
     MOST_TASKS,
     Listed,
-    counts_order,
     episode_table,
     fault_section,
+    outcome_counts,
     outcome_grid,
     shown_tasks,
     video_section,
@@ -89,14 +88,10 @@ def report_page(run: RecordedRun) -> str:
 
 def _hero(run: RecordedRun) -> Markup:
     score = run.report.overall
-    counts = Counter(episode.outcome.value for episode in run.report.episodes)
-    left = run.report.planned - len(run.report.episodes)
-    parts = {kind: float(counts[kind]) for kind in counts_order(counts)}
-    entries = [(kind, kind, f"{counts[kind]:,}") for kind in parts]
-    if left:
-        parts["not run yet"] = float(left)
-        entries.append(("pending", "not run yet", f"{left:,}"))
-    kinds = {name: "pending" if name == "not run yet" else name for name in parts}
+    counts = outcome_counts(run)
+    parts = {name: float(count) for name, (_, count) in counts.items()}
+    kinds = {name: kind for name, (kind, _) in counts.items()}
+    entries = [(kind, name, f"{count:,}") for name, (kind, count) in counts.items()]
     right = join(share_bar(parts, kinds), legend(entries), _tiles(run))
     return tag("div", tag("div", *_headline(score)), tag("div", right), class_="hero")
 

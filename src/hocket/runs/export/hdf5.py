@@ -30,7 +30,6 @@ _GYM = 2
 
 
 def write(run: ChosenRun, out: Path, config: ExportConfig, watcher: Watcher) -> None:
-    """Write the file."""
     h5py = require("h5py", "h5py", "HDF5 needs", extra="hdf5")
     with new_file(out) as draft, scratch_folder(out) as scratch:
         demonstrations = Demonstrations(run, config, scratch, watcher)

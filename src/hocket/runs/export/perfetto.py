@@ -51,41 +51,28 @@ Row = Mapping[str, Any]
 def write(run: ChosenRun, out: Path, config: ExportConfig, watcher: Watcher) -> None:
     """Write the file; a name that ends in `.gz` is compressed."""
     del config
-    offsets = _offsets(run)
     watcher.stage("writing", len(run.episodes))
     with new_file(out) as draft, _open(draft, is_zipped=out.suffix == ".gz") as file:
-        trace = _Trace(file)
-        lanes, batches = _Lanes(), _Batches()
-        chosen = {episode.trial.id: episode for episode in run.episodes}
-        for episode, rows in _by_episode(run, chosen):
-            offset = offsets[rows[0]["leg"]]
-            for event in lanes.events(episode, rows, offset):
-                trace.add(event)
-            batches.add(rows, offset)
-            watcher.advance("writing")
-        for event in (*lanes.names(), *batches.events()):
-            trace.add(event)
-        trace.close({"run": run.recorded.name, "policy": run.config.get("policy")})
+        lanes, before = _Lanes(), '{"traceEvents":[\n'
+        for event in _events(run, lanes, watcher):
+            file.write(before + json.dumps(event, separators=(",", ":"), allow_nan=False))
+            before = ",\n"
+        about = json.dumps({"run": run.recorded.name, "policy": run.config.get("policy")})
+        file.write(f'\n],"displayTimeUnit":"ms","otherData":{about}}}\n')
     if not lanes.seen:
         watcher.note("No chunk of these episodes was recorded: the timeline is empty.")
 
 
-@dataclass(slots=True)
-class _Trace:
-    """Writes the JSON document, an event at a time."""
-
-    file: TextIO
-    count: int = 0
-
-    def add(self, event: Event) -> None:
-        self.file.write(",\n" if self.count else '{"traceEvents":[\n')
-        self.file.write(json.dumps(event, separators=(",", ":"), allow_nan=False))
-        self.count += 1
-
-    def close(self, about: Mapping[str, Any]) -> None:
-        if not self.count:
-            self.file.write('{"traceEvents":[')
-        self.file.write(f'\n],"displayTimeUnit":"ms","otherData":{json.dumps(about)}}}\n')
+def _events(run: ChosenRun, lanes: _Lanes, watcher: Watcher) -> Iterator[Event]:
+    offsets, batches = _offsets(run), _Batches()
+    chosen = {episode.trial.id: episode for episode in run.episodes}
+    for episode, rows in _by_episode(run, chosen):
+        offset = offsets[rows[0]["leg"]]
+        yield from lanes.events(episode, rows, offset)
+        batches.add(rows, offset)
+        watcher.advance("writing")
+    yield from lanes.names()
+    yield from batches.events()
 
 
 @dataclass(slots=True)

@@ -23,7 +23,6 @@ _GAP_S = 0.5
 
 
 def write(run: ChosenRun, out: Path, config: ExportConfig, watcher: Watcher) -> None:
-    """Write the file."""
     rerun = require("rerun", "rerun-sdk", "Recordings for Rerun need", extra="rerun")
     with new_file(out) as draft, scratch_folder(out) as scratch:
         demonstrations = Demonstrations(run, config, scratch, watcher)

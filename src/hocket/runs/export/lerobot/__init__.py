@@ -41,7 +41,6 @@ VIDEO_MB = 200
 
 
 def write(run: ChosenRun, out: Path, config: ExportConfig, watcher: Watcher) -> None:
-    """Write the folder."""
     with new_folder(out) as root, scratch_folder(out) as scratch:
         demonstrations = Demonstrations(run, config, scratch, watcher)
         rate = exact_rate(demonstrations.rate())
