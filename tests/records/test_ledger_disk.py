@@ -144,9 +144,6 @@ class BrokenRows:
         self.wrote.set()
         raise disk_error(OSError(28, "No space left on device"), path)
 
-    def merge(self, path: Path, sources: Any) -> int:
-        raise AssertionError
-
 
 def test_episode_whose_rows_cannot_be_written_does_not_count(root: Path) -> None:
     ledger = Ledger.create(root, plan(2), {}, config=QUICK)

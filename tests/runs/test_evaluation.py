@@ -15,7 +15,9 @@ import hocket
 from hocket.core.data import Batch, PolicySpec
 from hocket.core.events import AttemptsBegan, BatchInferred, ChunksExecuted, Event
 from hocket.errors import ConfigError, PolicyError, UnknownNameError, UsageError
-from hocket.runs.evaluation import EvalConfig, name_of, plan_trials
+from hocket.runs.config import EvalConfig
+from hocket.runs.evaluation import name_of
+from hocket.runs.run import plan_trials
 from support.processes import DEADLINE_S, children, wait_gone
 
 

@@ -112,7 +112,7 @@ def _describe(config: EvalConfig, out: Path) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    from hocket.runs.evaluation import plan_trials
+    from hocket.runs.run import plan_trials
 
     trials = plan_trials(config)
     table = Table(title=f"{len(trials)} trials", title_justify="left", box=None)

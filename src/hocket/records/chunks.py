@@ -25,7 +25,7 @@ from hocket.core.events import (
     Event,
 )
 from hocket.records.folder import FolderLike
-from hocket.records.parquet import load_table, merge_segments, write_segment
+from hocket.records.parquet import load_table, write_segment
 
 SCHEMA = pa.schema(
     [
@@ -119,9 +119,6 @@ class ChunkRows:
         for field in dataclasses.fields(ChunkRow):
             columns[field.name] = list(map(operator.attrgetter(field.name), rows))
         return write_segment(path, pa.table(columns, schema=SCHEMA))
-
-    def merge(self, path: Path, sources: Sequence[Path]) -> int:
-        return merge_segments(path, sources)
 
     def _inferred(self, event: BatchInferred) -> None:
         for i, chunk in enumerate(event.delivered):

@@ -142,15 +142,6 @@ def _same_size(name: str, arrays: Sequence[Array]) -> Array | None:
 # -- beside the engine ---------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class EpisodeSteps:
-    """The steps of an ended episode, as a file; None where it has none, as after an ERROR."""
-
-    trial: str
-    attempt: int
-    file: str | None
-
-
 @dataclass(slots=True)
 class StepRows:
     """A RowRecorder that writes the steps of the episodes that count."""
@@ -163,26 +154,22 @@ class StepRows:
     def on(self, event: Event) -> None:
         """Ignore the event: steps come as files."""
 
-    def take(self, episode: Episode) -> EpisodeSteps:
-        files = [file for file in episode.files if file.rpartition("/")[2] == FILE]
-        return EpisodeSteps(episode.trial.id, episode.attempt, files[0] if files else None)
+    def take(self, episode: Episode) -> Episode:
+        return episode
 
-    def write(self, path: Path, taken: Sequence[EpisodeSteps]) -> int:
+    def write(self, path: Path, taken: Sequence[Episode]) -> int:
         import pyarrow as pa
 
         from hocket.records.parquet import write_segment
 
+        # An episode that ended as an ERROR has no file.
         tables = [
-            _to_arrow(some, _read(self.folder / some.file))
-            for some in taken
-            if some.file is not None
+            _to_arrow(episode, _read(self.folder / file))
+            for episode in taken
+            for file in episode.files
+            if file.rpartition("/")[2] == FILE
         ]
         return write_segment(path, pa.concat_tables(tables)) if tables else 0
-
-    def merge(self, path: Path, sources: Sequence[Path]) -> int:
-        from hocket.records.parquet import merge_segments
-
-        return merge_segments(path, sources)
 
 
 def schema() -> pa.Schema:
@@ -222,13 +209,13 @@ def _read(path: Path) -> Array:
     return rows
 
 
-def _to_arrow(taken: EpisodeSteps, rows: Array) -> pa.Table:
+def _to_arrow(episode: Episode, rows: Array) -> pa.Table:
     import pyarrow as pa
 
     has_action = rows["step"] > 0
     columns: dict[str, Any] = {
-        "trial": pa.repeat(taken.trial, len(rows)),
-        "attempt": np.full(len(rows), taken.attempt, np.int32),
+        "trial": pa.repeat(episode.trial.id, len(rows)),
+        "attempt": np.full(len(rows), episode.attempt, np.int32),
     }
     for name in ("step", "chunk", "age", "reward", "terminated", "truncated"):
         columns[name] = np.ascontiguousarray(rows[name])

@@ -208,7 +208,7 @@ def compare_runs(
         comparison=found,
         pairs=pairs,
         excluded=excluded,
-        notes=(*_notes(a, b, trials, excluded), *_look_note(look)),
+        notes=tuple(_notes(a, b, trials, excluded, look)),
         look=look,
     )
 
@@ -239,7 +239,9 @@ def _refuse_different_trials(a: Side, b: Side, *, common: bool) -> None:
         )
 
 
-def _notes(a: Side, b: Side, trials: Sequence[Trial], excluded: Excluded) -> list[str]:
+def _notes(
+    a: Side, b: Side, trials: Sequence[Trial], excluded: Excluded, look: Look | None
+) -> list[str]:
     """Sentences that whoever reads the numbers must know, too."""
     notes = [
         f"{letter} is unfinished: {len(side.episodes):,} of {len(side.trials):,} trials have ended."
@@ -269,6 +271,12 @@ def _notes(a: Side, b: Side, trials: Sequence[Trial], excluded: Excluded) -> lis
     versions = version_differences(a.versions, b.versions)
     if versions:
         notes.append(f"Made with different versions: {'; '.join(versions)}.")
+    if look is not None:
+        notes.append(
+            "A run that goes on is looked at more than once, which the p above does not allow for. "
+            f"The sequential test does: over the first {look.pairs:,} pairs of the plan it says "
+            f"{look.decision} (p = {look.p_value:.2g})."
+        )
     return notes
 
 
@@ -286,16 +294,6 @@ def _look(a: Side, b: Side, trials: Sequence[Trial]) -> Look:
         sound = all(each in _JUDGED for t in some for each in _outcomes(a, b, t))
         prefix += some if sound and len(some) == size else []
     return PairedSequentialTest(pairs_per_round=size).run(_won(a, prefix), _won(b, prefix))
-
-
-def _look_note(look: Look | None) -> list[str]:
-    if look is None:
-        return []
-    return [
-        "A run that goes on is looked at more than once, which the p above does not allow for. The "
-        f"sequential test does: over the first {look.pairs:,} pairs of the plan it says "
-        f"{look.decision} (p = {look.p_value:.2g})."
-    ]
 
 
 def _outcomes(a: Side, b: Side, trial: Trial) -> tuple[Outcome, Outcome]:

@@ -11,8 +11,7 @@ import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from types import TracebackType
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TextIO
 
 from hocket.core.data import Episode, Outcome
@@ -59,9 +58,9 @@ class Speed:
 
 @dataclass(slots=True)
 class _Work:
-    """Sums of what was done from `start` on."""
+    """Sums of what was done until `time`."""
 
-    start: float = 0.0
+    time: float = 0.0
     steps: int = 0
     executed: int = 0
     """Chunks that lanes ran."""
@@ -70,16 +69,6 @@ class _Work:
     batches: int = 0
     worked_s: float = 0.0
     inferred_s: float = 0.0
-
-    def add_batch(self, delivered: int, seconds: float) -> None:
-        self.delivered += delivered
-        self.batches += 1
-        self.inferred_s += seconds
-
-    def add_chunks(self, executed: int, steps: int, seconds: float) -> None:
-        self.executed += executed
-        self.steps += steps
-        self.worked_s += seconds
 
 
 class Tally:
@@ -113,17 +102,18 @@ class Tally:
         self._recent: deque[_Work] = deque()
 
     def on(self, event: Event) -> None:
-        """Add up one event."""
         if isinstance(event, BatchInferred):
             if self._began is None:
                 self._began, self.phase = event.began, "running"
-            delivered = len(event.delivered) - event.delivered.count(None)
-            for work in (self._total, self._half_second(event.time)):
-                work.add_batch(delivered, event.ended - event.began)
+            self._mark(event.time)
+            self._total.delivered += len(event.delivered) - event.delivered.count(None)
+            self._total.batches += 1
+            self._total.inferred_s += event.ended - event.began
         elif isinstance(event, ChunksExecuted):
-            steps, seconds = sum(event.steps), sum(event.busy)
-            for work in (self._total, self._half_second(event.time)):
-                work.add_chunks(len(event.lanes), steps, seconds)
+            self._mark(event.time)
+            self._total.executed += len(event.lanes)
+            self._total.steps += sum(event.steps)
+            self._total.worked_s += sum(event.busy)
         elif isinstance(event, EpisodesEnded):
             self._now = max(self._now, event.time)
             self.outcomes.update(episode.outcome for episode in event.episodes)
@@ -174,17 +164,16 @@ class Tally:
 
     def speed(self) -> Speed | None:
         """The speed of the last WINDOW_S seconds; None before there is anything to tell."""
-        span = self._now - self._recent[0].start if len(self._recent) > 1 else 0.0
+        span = self._now - self._recent[0].time if len(self._recent) > 1 else 0.0
         if span <= 0:
             return None
-        batches = sum(part.batches for part in self._recent)
-        delivered = sum(part.delivered for part in self._recent)
-        worked_s = sum(part.worked_s for part in self._recent)
-        inferred_s = sum(part.inferred_s for part in self._recent)
+        before, now = self._recent[0], self._total
+        batches = now.batches - before.batches
+        inferred_s = now.inferred_s - before.inferred_s
         return Speed(
-            steps_per_s=sum(part.steps for part in self._recent) / span,
-            mean_batch=delivered / batches if batches else None,
-            cores_busy=min(1.0, worked_s / span / self.cores),
+            steps_per_s=(now.steps - before.steps) / span,
+            mean_batch=(now.delivered - before.delivered) / batches if batches else None,
+            cores_busy=min(1.0, (now.worked_s - before.worked_s) / span / self.cores),
             policy_busy=min(1.0, inferred_s / span / (self._concurrency or 1)),
         )
 
@@ -213,15 +202,14 @@ class Tally:
         self.outcomes.update(episode.outcome for episode in event.done)
         self._sealed.update({episode.trial.id: episode for episode in event.done})
 
-    def _half_second(self, at: float) -> _Work:
-        """The sums of the current half second; older ones fall out of the window."""
+    def _mark(self, at: float) -> None:
+        """Remember the sums twice a second; older ones fall out of the window."""
         self._last = at
         self._now = max(self._now, at)
-        if not self._recent or at - self._recent[-1].start > 0.5:
-            self._recent.append(_Work(start=at))
-            while self._recent[0].start < at - WINDOW_S:
+        if not self._recent or at - self._recent[-1].time > 0.5:
+            self._recent.append(replace(self._total, time=at))
+            while self._recent[0].time < at - WINDOW_S:
                 self._recent.popleft()
-        return self._recent[-1]
 
 
 def _share(part: float, whole: float) -> float | None:
@@ -263,12 +251,7 @@ class Progress:
             self._console = self._live.console
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def on(self, event: Event) -> None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hocket import __version__
 from hocket.core.data import Episode, Trial
 from hocket.errors import RunFolderError
 from hocket.records.folder import RunFolder
@@ -64,21 +63,25 @@ def open_recorded(folder: Path, report: Report | None = None) -> RecordedRun:
     timing = load_timing(root)
     with LedgerView.open(root) as ledger:
         trials, failures = ledger.trials(), ledger.failures()
-        made = report or Report.build(
-            config=ledger.meta().get("config", {}),
-            exactness=about.get("exactness", "environment"),
-            trials=trials,
-            episodes=ledger.episodes(),
-            throughput=Throughput(),
-            version=__version__,
-        )
+        report = report or build_report(ledger, about, Throughput())
     return RecordedRun(
         folder=root.root,
-        report=made,
+        report=report,
         about=about,
         trials=trials,
         failures=failures,
         timing=timing,
+    )
+
+
+def build_report(ledger: LedgerView, about: Mapping[str, Any], throughput: Throughput) -> Report:
+    """The report of what a ledger holds; `about` is what the run's file says of it."""
+    return Report.build(
+        config=ledger.meta().get("config", {}),
+        exactness=about.get("exactness", "environment"),
+        trials=ledger.trials(),
+        episodes=ledger.episodes(),
+        throughput=throughput,
     )
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hocket import __version__
 from hocket.core.data import Episode, Exactness, Outcome, Trial
 from hocket.errors import RunFolderError
 from hocket.records.folder import sync_folder
@@ -83,7 +84,7 @@ class Report:
         trials: Sequence[Trial],
         episodes: Sequence[Episode],
         throughput: Throughput,
-        version: str,
+        version: str = __version__,
     ) -> Report:
         """Score the episodes of the planned `trials`; trials without one yet are not counted."""
         found = {episode.trial: episode for episode in episodes}
@@ -177,6 +178,7 @@ class Report:
         except ValueError as error:
             raise RunFolderError(f"{file} is no JSON: {error}.") from error
         try:
+            found, fields = document["throughput"], dataclasses.fields(Throughput)
             return cls._scored(
                 tasks=[(score["suite"], score["task"]) for score in document["tasks"]],
                 version=document["hocket"],
@@ -184,7 +186,9 @@ class Report:
                 exactness=document["exactness"],
                 planned=document["planned"],
                 episodes=tuple(_episode_from_json(episode) for episode in document["episodes"]),
-                throughput=_throughput_from_json(document["throughput"]),
+                throughput=Throughput(
+                    **{field.name: found[field.name] for field in fields if field.name in found}
+                ),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise RunFolderError(f"{file} is no report of hocket's: {error!r}.") from error
@@ -284,8 +288,3 @@ def _episode_from_json(found: Mapping[str, Any]) -> Episode:
         total_reward=math.nan if found["return"] is None else found["return"],
         error=found["error"],
     )
-
-
-def _throughput_from_json(found: Mapping[str, Any]) -> Throughput:
-    names = {field.name for field in dataclasses.fields(Throughput)}
-    return Throughput(**{key: value for key, value in found.items() if key in names})

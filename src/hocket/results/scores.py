@@ -92,32 +92,33 @@ def score_table(
     overall: Score, suites: Sequence[Score], tasks: Sequence[Score], *, footer: str = ""
 ) -> ResultTable:
     """Each suite with its tasks below, then all together; columns that say nothing are left out."""
-    columns = [column for column in _COLUMNS if column.wanted([overall, *suites, *tasks])]
-    rows: list[TableRow] = []
-
-    def add(name: str, kind: Literal["group", "item", "total"], score: Score) -> None:
-        cells = tuple(column.cell(score) for column in columns)
-        rows.append(TableRow(name=name, kind=kind, cells=cells))
-
+    lines: list[_Line] = []
     for suite in suites:
-        add(suite.suite or "", "group", suite)
-        for task in tasks:
-            if task.suite == suite.suite:
-                add(task.task or "", "item", task)
-    add("overall", "total", overall)
-    headings = ("task", *(column.heading for column in columns))
-    return ResultTable(columns=headings, rows=tuple(rows), footer=footer)
+        lines.append((suite.suite or "", "group", suite))
+        lines += [(task.task or "", "item", task) for task in tasks if task.suite == suite.suite]
+    lines.append(("overall", "total", overall))
+    return _table("task", lines, [overall, *suites, *tasks], footer)
 
 
 def named_table(scores: Mapping[str, Score], *, heading: str) -> ResultTable:
     """A table with one row for each named score."""
-    every = list(scores.values())
-    columns = [column for column in _COLUMNS if column.wanted(every)] if every else []
+    lines: list[_Line] = [(name, "item", score) for name, score in scores.items()]
+    return _table(heading, lines, list(scores.values()))
+
+
+_Line = tuple[str, Literal["group", "item", "total"], Score]
+
+
+def _table(
+    heading: str, lines: Sequence[_Line], scores: Sequence[Score], footer: str = ""
+) -> ResultTable:
+    columns = [column for column in _COLUMNS if column.wanted(scores)] if scores else []
     rows = tuple(
-        TableRow(name=name, kind="item", cells=tuple(column.cell(score) for column in columns))
-        for name, score in scores.items()
+        TableRow(name=name, kind=kind, cells=tuple(column.cell(score) for column in columns))
+        for name, kind, score in lines
     )
-    return ResultTable(columns=(heading, *(column.heading for column in columns)), rows=rows)
+    headings = (heading, *(column.heading for column in columns))
+    return ResultTable(columns=headings, rows=rows, footer=footer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

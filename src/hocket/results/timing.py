@@ -7,7 +7,8 @@ work in the worker and `observe_s` of that observing). Between its episodes a la
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import heapq
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -113,6 +114,18 @@ class Timing:
         """`lane_s` as parts of 1."""
         total = sum(self.lane_s.values()) or 1.0
         return {name: seconds / total for name, seconds in self.lane_s.items()}
+
+
+def concurrent_slots(begins: Iterable[float], ends: Iterable[float]) -> Iterator[int]:
+    """For each span, ordered by their begins, the least number that no span under way has."""
+    free: list[int] = []
+    busy: list[tuple[float, int]] = []
+    for begin, end in zip(begins, ends, strict=True):
+        while busy and busy[0][0] <= begin:
+            heapq.heappush(free, heapq.heappop(busy)[1])
+        slot = heapq.heappop(free) if free else len(busy)
+        heapq.heappush(busy, (end, slot))
+        yield slot
 
 
 def load_timing(folder: FolderLike) -> Timing | None:

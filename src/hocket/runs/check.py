@@ -184,17 +184,23 @@ def run_check(
             timing = probe(runtime, worker, witness, trial, replan=config.replan)
         except (EnvError, PolicyError, WorkerFailed) as error:
             errors.append(str(error))
-        spec = witness.env or _describe(runtime, worker, trial)
+        spec = witness.env or _describe(runtime, worker, policy, trial)
         return _result(config.policy, trial, witness, spec, timing, errors)
 
 
-def _describe(runtime: Runtime, worker: WorkerSpec, trial: Trial) -> EnvSpec | None:
-    """The spec of an env that refused what the policy reads: it is asked without that."""
-    witness = _Witness(_NoPolicy())
+def _describe(runtime: Runtime, worker: WorkerSpec, policy: Policy, trial: Trial) -> EnvSpec | None:
+    """The spec of an env that refused what the policy reads: it is asked without that, and the
+    policy not at all."""
+    found: list[EnvSpec] = []
+
+    def keep(spec: EnvSpec) -> None:
+        found.append(spec)
+        raise PolicyError("It is not asked.")
+
     with contextlib.suppress(EnvError, PolicyError, WorkerFailed):
         open_worker = replace(worker, reads=None, cameras=None, history=1)
-        probe(runtime, open_worker, witness, trial, replan=None)
-    return witness.env
+        probe(runtime, open_worker, policy, trial, replan=None, fits=keep)
+    return found[0] if found else None
 
 
 def _result(
@@ -303,17 +309,6 @@ def _flat(request: Mapping[str, Any], head: str = "") -> dict[str, Any]:
     return found
 
 
-class _NoPolicy:
-    """A policy for asking an env what it is; it is never asked itself."""
-
-    spec = PolicySpec(chunk_length=1, max_batch=1)
-
-    def infer(self, batch: Batch) -> Answer:
-        raise PolicyError("There is no policy here.")
-
-    def close(self) -> None: ...
-
-
 # -- tables for rich ---------------------------------------------------------------------------
 
 
@@ -331,12 +326,13 @@ def _side_table(result: CheckResult) -> Table:
         _rate(None if env is None else env.task.control_rate),
         _rate(policy.control_rate),
     )
+    limit = _NONE
+    if env is not None:
+        steps = env.task.max_steps
+        limit = "no limit of its own" if steps is None else f"limit {steps} steps"
     executed = "all" if policy.replan is None else policy.replan
-    table.add_row(
-        "chunk",
-        _NONE if env is None else _limit(env.task.max_steps),
-        f"{policy.chunk_length or 'any'} actions, {executed} executed",
-    )
+    actions = f"{policy.chunk_length or 'any'} actions, {executed} executed"
+    table.add_row("chunk", limit, actions)
     table.add_row(
         "cameras",
         _NONE if env is None else ", ".join(env.cameras) or "none",
@@ -345,11 +341,8 @@ def _side_table(result: CheckResult) -> Table:
     table.add_row("history", _NONE, str(policy.history))
     table.add_row("abilities", _NONE if env is None else ", ".join(env.abilities) or "none", _NONE)
     if timing is not None:
-        table.add_row(
-            "time",
-            f"{1e3 * timing.execute_s:.1f} ms a chunk",
-            _latencies(timing.latencies),
-        )
+        executes = f"{1e3 * timing.execute_s:.1f} ms a chunk"
+        table.add_row("time", executes, _latencies(timing.latencies))
     table.add_row("prompt", repr(result.prompt), "")
     return table
 
@@ -425,7 +418,3 @@ def _latencies(seconds: Mapping[int, float]) -> str:
 
 def _rate(rate: float | None) -> str:
     return _NONE if rate is None else f"{rate:g} Hz"
-
-
-def _limit(max_steps: int | None) -> str:
-    return "no limit of its own" if max_steps is None else f"limit {max_steps} steps"

@@ -67,13 +67,12 @@ def machine_findings() -> list[Finding]:
     gib = machine.memory_bytes() / (1 << 30)
     limited = "" if cores == total else f" of {total} (affinity or control group)"
     python = f"{platform.python_version()} ({sys.executable})"
-    found = [
+    return [
         Finding(topic="machine", name="python", state="ok", detail=python),
         Finding(topic="machine", name="cores", state="ok", detail=f"{cores}{limited}"),
         Finding(topic="machine", name="memory", state="ok", detail=f"{gib:.1f} GiB"),
+        _shared_memory(),
     ]
-    found.append(_shared_memory())
-    return found
 
 
 def rendering_findings() -> list[Finding]:
@@ -83,29 +82,19 @@ def rendering_findings() -> list[Finding]:
         result = rendering.probe(backend)
         if not result.devices:
             lines = result.reason.strip().splitlines() or ["it does not work"]
-            found.append(
-                Finding(
-                    topic="rendering",
-                    name=backend,
-                    state="missing",
-                    detail=lines[-1],
-                    advice=rendering.APT_COMMAND,
-                )
-            )
+            found.append(_rendering(backend, "missing", lines[-1], rendering.APT_COMMAND))
         for device in result.devices:
             detail = f"device {device.index}: {device.renderer}, {_frame_ms(device)}"
-            state: State = "slow" if device.on_cpu else "ok"
             advice = "renders on the CPU; a GPU with its driver's EGL library is far faster"
-            found.append(
-                Finding(
-                    topic="rendering",
-                    name=backend,
-                    state=state,
-                    detail=detail,
-                    advice=advice if device.on_cpu else "",
-                )
-            )
+            if device.on_cpu:
+                found.append(_rendering(backend, "slow", detail, advice))
+            else:
+                found.append(_rendering(backend, "ok", detail))
     return found
+
+
+def _rendering(backend: str, state: State, detail: str, advice: str = "") -> Finding:
+    return Finding(topic="rendering", name=backend, state=state, detail=detail, advice=advice)
 
 
 def extra_findings() -> list[Finding]:

@@ -13,9 +13,7 @@ from hocket.errors import UsageError
 from hocket.results.report import Report
 from hocket.runs.assembly import require_policy
 from hocket.runs.config import EvalConfig
-from hocket.runs.run import Run, plan_trials
-
-__all__ = ["EvalConfig", "evaluate", "plan_trials", "resume", "run_evaluation"]
+from hocket.runs.run import Run
 
 
 def evaluate(
@@ -36,13 +34,13 @@ def evaluate(
     config = EvalConfig.from_plain(
         {
             "env": tuple(name if isinstance(name, str) else name_of(name) for name in names),
-            "policy": policy if isinstance(policy, str) else _object_name(policy),
+            "policy": policy if isinstance(policy, str) else _class_name(type(policy)),
             **settings,
         }
     )
     live = None if isinstance(policy, str) else require_policy(policy, config.policy)
-    folder = Path(out) if out is not None else None
-    return run_evaluation(config, out=folder, policy=live, readers=readers)
+    with Run.new(config, Path(out) if out is not None else None) as run:
+        return run.finish(policy=live, readers=readers)
 
 
 def name_of(factory: Callable[..., Any]) -> str:
@@ -58,19 +56,6 @@ def name_of(factory: Callable[..., Any]) -> str:
     return f"{module}:{path}"
 
 
-def run_evaluation(
-    config: EvalConfig,
-    *,
-    out: Path | None,
-    policy: Policy | None = None,
-    readers: Sequence[Reader] = (),
-    check: bool = True,
-) -> Report:
-    """Run every planned trial, and keep the run in `out` where that is given."""
-    with Run.new(config, out) as run:
-        return run.finish(policy=policy, readers=readers, check=check)
-
-
 def resume(
     folder: str | Path, *, policy: Policy | None = None, readers: Sequence[Reader] = ()
 ) -> Report:
@@ -79,6 +64,5 @@ def resume(
         return run.finish(policy=policy, readers=readers)
 
 
-def _object_name(policy: Policy) -> str:
-    kind = type(policy)
+def _class_name(kind: type) -> str:
     return f"{kind.__module__}:{kind.__qualname__}"

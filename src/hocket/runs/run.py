@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hocket import __version__
 from hocket.core.contracts.policy import Policy
 from hocket.core.contracts.recorder import Reader
 from hocket.core.data import EnvSpec, Episode, Trial
@@ -26,14 +25,15 @@ from hocket.errors import (
     SpecMismatchError,
     UsageError,
 )
-from hocket.records import run_file as run_config
 from hocket.records.chunks import ChunkRows
 from hocket.records.ledger.ledger import Ledger
 from hocket.records.ledger.view import LedgerView
+from hocket.records.run_file import about_this_run, load_about, load_run, save_run
 from hocket.records.steps import StepRows
 from hocket.records.video.sink import VideoSelection
 from hocket.results.page.report_page import write_report_page
 from hocket.results.progress import Tally
+from hocket.results.recorded import build_report
 from hocket.results.report import Report, Throughput
 from hocket.runs.assembly import Assembly, examine_python
 from hocket.runs.check import check_specs
@@ -59,12 +59,12 @@ class Run:
         self.decider = _decider(config)
         self._done: list[Episode] = ledger.episodes() if ledger else []
         self._is_new = False
-        self._footage = config
+        self._recorded = config
         """Says what to keep of each step: less than the configuration where it cannot be had."""
 
     @classmethod
     def new(cls, config: EvalConfig, folder: Path | None) -> Run:
-        """Plan a run; its folder, where it gets one, must not hold a run yet."""
+        """Plan a run. A folder that is given must not hold a run yet."""
         trials = plan_trials(config)
         Assembly(config, config.lanes).require_envs()
         if config.until == "decided":
@@ -128,11 +128,11 @@ class Run:
         `fleets` lends the workers where they are to be kept for another run.
         """
         if not self.remaining and self.folder is not None:
-            self._film(readers)
+            self._render_videos(readers)
             return rebuild_report(self.folder)
         if self.folder is not None:
             require_encoders(self.config)
-            self._footage = _filmable(self.config, readers)
+            self._recorded = _without_impossible_video(self.config, readers)
         with contextlib.ExitStack() as stack:
             if policy is None:
                 policy = self.assembly.policy()
@@ -147,8 +147,8 @@ class Run:
             )
             exactness = policy.spec.exactness(padded=self.config.exact)
             if self.folder is not None:
-                about = {**run_config.about_this_run(), "exactness": exactness, "lanes": lanes}
-                run_config.save_run(self.folder, self.config.to_plain(), about=about)
+                about = {**about_this_run(), "exactness": exactness, "lanes": lanes}
+                save_run(self.folder, self.config.to_plain(), about=about)
                 readers = (*readers, _Suspensions(self.folder, self.config, about))
             if fleets is None:
                 fleets = stack.enter_context(Fleets())
@@ -159,11 +159,10 @@ class Run:
             trials=self.trials,
             episodes=tally.episodes,
             throughput=tally.throughput(),
-            version=__version__,
         )
         if self.folder is not None:
             if report.complete:
-                self._film(readers)
+                self._render_videos(readers)
             report.save(self.folder)
             write_report_page(self.folder)
         return report
@@ -179,12 +178,12 @@ class Run:
     ) -> Tally:
         config, assembly = self.config, self.assembly
         worker = assembly.worker(policy.spec, lanes)
-        orders = video_plan(self._footage, self.trials)
-        in_line = InLineCost(orders)
+        asked = video_plan(self._recorded, self.trials)
+        in_line = InLineCost(asked)
         if self._ledger is not None:
             self._ledger.attach(ChunkRows(leg=self._ledger.leg))
             self._ledger.attach(StepRows(self._ledger.folder.root))
-            worker = replace(worker, sinks=sinks_of(self._footage))
+            worker = replace(worker, sinks=sinks_of(self._recorded))
             readers = (self._ledger, *readers, in_line)
         if self.decider is not None:
             readers = (*readers, self.decider)
@@ -200,7 +199,7 @@ class Run:
                 config=EngineConfig(retries=config.retries, max_steps=config.max_steps),
                 readers=(tally, *readers),
                 fits=_refuse_misfits(policy) if check else lambda _: None,
-                record=orders if self._ledger is not None else None,
+                record=asked if self._ledger is not None else None,
                 folder=None if self.folder is None else str(self.folder),
             )
             queue = TrialQueue(self.remaining)
@@ -219,12 +218,11 @@ class Run:
             _tell(readers, Noted(text=in_line.note))
         return tally
 
-    def _film(self, readers: Sequence[Reader]) -> None:
+    def _render_videos(self, readers: Sequence[Reader]) -> None:
         """Make the videos that are wanted and can only be made of episodes that have ended."""
         assert self._ledger is not None
-
         render_wanted(
-            self._footage,
+            self._recorded,
             self._ledger.folder,
             self.trials,
             self._ledger.episodes(),
@@ -233,9 +231,7 @@ class Run:
 
     def _planner(self, queue: TrialQueue) -> Callable[[Sequence[Trial]], None]:
         def plan(trials: Sequence[Trial]) -> None:
-            if self._ledger is not None:
-                self._ledger.add_trials(trials)
-            self.trials.extend(trials)
+            self.extend(trials)
             queue.add(trials)
 
         return plan
@@ -265,35 +261,25 @@ class _Suspensions:
         self._ways: dict[str, str] = {}
 
     def on(self, event: Event) -> None:
-        """Reader: what each suite's simulator turned out to be."""
         if not isinstance(event, SpecLearned) or "batched" not in event.spec.abilities:
             return
         way = "mask" if "masked" in event.spec.abilities else "snapshot"
         if self._ways.get(event.suite) != way:
             self._ways[event.suite] = way
             about = {**self._about, "suspension": dict(self._ways)}
-            run_config.save_run(self._folder, self._config.to_plain(), about=about)
+            save_run(self._folder, self._config.to_plain(), about=about)
 
-    def close(self) -> None:
-        """Reader: nothing to close."""
+    def close(self) -> None: ...
 
 
 def rebuild_report(folder: Path) -> Report:
     """The report of what a run's folder holds, whether the run is complete or not."""
-    about = run_config.load_about(folder)
     with LedgerView.open(folder) as ledger:
         try:
             throughput = Report.load(folder).throughput
         except RunFolderError:
             throughput = Throughput()
-        report = Report.build(
-            config=ledger.meta()["config"],
-            exactness=about.get("exactness", "environment"),
-            trials=ledger.trials(),
-            episodes=ledger.episodes(),
-            throughput=throughput,
-            version=__version__,
-        )
+        report = build_report(ledger, load_about(folder), throughput)
     report.save(folder)
     write_report_page(folder, report)
     return report
@@ -303,7 +289,7 @@ def _decider(config: EvalConfig) -> Decider | None:
     if config.against is None:
         return None
     against = Path(config.against)
-    other = EvalConfig.from_plain(run_config.load_run(against))
+    other = EvalConfig.from_plain(load_run(against))
     for name in ("env_config", "max_steps"):
         if getattr(other, name) != getattr(config, name):
             raise UsageError(
@@ -318,11 +304,11 @@ def _decider(config: EvalConfig) -> Decider | None:
     return Decider(rounds, baseline, test)
 
 
-def _filmable(config: EvalConfig, readers: Sequence[Reader]) -> EvalConfig:
+def _without_impossible_video(config: EvalConfig, readers: Sequence[Reader]) -> EvalConfig:
     """The configuration, without the videos that nobody asked for by name where the envs'
     interpreter cannot make any: it needs nothing of hocket's installed."""
-    films = config.record == "full" or VideoSelection.parse(config.video).kind != "none"
-    if not films or config.env_python is None or not examine_python(config.env_python, "av"):
+    has_video = config.record == "full" or VideoSelection.parse(config.video).kind != "none"
+    if not has_video or config.env_python is None or not examine_python(config.env_python, "av"):
         return config
     advice = f"{config.env_python} -m pip install 'av>=14'"
     if config.record == "full" or config.video != _DEFAULT_VIDEO:

@@ -109,7 +109,6 @@ def render_videos(
     config: RenderConfig,
     on_rendered: Callable[[Rendered], None] = lambda _: None,
 ) -> list[Rendered]:
-    """Render episodes of a run into its folder."""
     sinks = (_video_sink(config),)
     return rerender_episodes(run, folder, jobs, sinks, on_rendered, workers=config.workers)
 

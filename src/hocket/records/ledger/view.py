@@ -87,11 +87,8 @@ class LedgerView:
 
     def remaining(self) -> list[Trial]:
         """The planned trials without an episode, in planned order."""
-        rows = self._rows(
-            "SELECT suite, task, seed, repeat FROM trials"
-            " WHERE id NOT IN (SELECT trial FROM episodes) ORDER BY id"
-        )
-        return [Trial(suite=s, task=t, seed=seed, repeat=r) for s, t, seed, r in rows]
+        ended = {row for (row,) in self._rows("SELECT trial FROM episodes")}
+        return [trial for row, trial in self._trials_by_row().items() if row not in ended]
 
     def next_attempts(self) -> dict[str, int]:
         """The number of the next attempt at each trial that has had one, by trial id."""

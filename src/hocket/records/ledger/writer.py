@@ -25,6 +25,7 @@ from hocket.errors import RunFolderError
 from hocket.records.folder import RunFolder
 from hocket.records.ledger import schema
 from hocket.records.ledger.view import Segment
+from hocket.records.parquet import merge_segments
 
 _MERGED_AT_ONCE = 16
 """Segments of one level that become one of the next. Chosen by hand; no benchmark row."""
@@ -74,11 +75,7 @@ class RowRecorder(Protocol):
 
     def write(self, path: Path, taken: Sequence[Any]) -> int:
         """Make the rows of several episodes one durable file, and say how many they are; no file
-        where there are none. Called on the ledger's thread, as `merge` is."""
-        ...
-
-    def merge(self, path: Path, sources: Sequence[Path]) -> int:
-        """Make one durable file of several, rows in order."""
+        where there are none. Called on the ledger's thread."""
         ...
 
 
@@ -140,7 +137,6 @@ class GroupWriter:
         self._recorders.append(recorder)
 
     def put(self, episodes: Sequence[Pending]) -> None:
-        """Commit these soon."""
         with self._changed:
             group = self._group
             group.episodes.extend(episodes)
@@ -149,7 +145,6 @@ class GroupWriter:
             self._changed.notify_all()
 
     def put_error(self, row: int, attempt: int, error: str) -> None:
-        """Note why an attempt was lost."""
         with self._changed:
             self._group.errors.append((error, row, attempt))
             self._group.oldest = min(self._group.oldest, time.monotonic())
@@ -203,10 +198,10 @@ class GroupWriter:
             while group := self._next_group():
                 self._commit(group)
                 for recorder in self._recorders:
-                    self._segments.merge_levels(recorder)
+                    self._segments.merge_levels(recorder.table)
                 self._done()
             for recorder in self._recorders:
-                self._segments.merge_smallest(recorder)
+                self._segments.merge_smallest(recorder.table)
         except sqlite3.Error as exc:
             self._fail(schema.ledger_error(exc, self._folder.ledger))
         except Exception as exc:  # noqa: BLE001 - raised again on the engine's thread
@@ -314,20 +309,20 @@ class Segments:
         for segment in segments:
             self._known[segment.table].append(segment)
 
-    def merge_levels(self, recorder: RowRecorder) -> None:
+    def merge_levels(self, table: str) -> None:
         """Keep segments few: sixteen of one level become one of the next."""
         levels: dict[int, list[Segment]] = {}
-        for segment in self._known[recorder.table]:
+        for segment in self._known[table]:
             levels.setdefault(segment.level, []).append(segment)
         for level, some in sorted(levels.items()):
             oldest = some[:_MERGED_AT_ONCE]
             is_small = sum(segment.rows for segment in oldest) <= _LARGEST_MERGE
             if len(oldest) == _MERGED_AT_ONCE and is_small:
-                self._merge(recorder, oldest, level + 1)
+                self._merge(table, oldest, level + 1)
 
-    def merge_smallest(self, recorder: RowRecorder) -> None:
+    def merge_smallest(self, table: str) -> None:
         """Leave one segment to a finished run, as far as that is not too large."""
-        known = self._known[recorder.table]
+        known = self._known[table]
         total = 0
         chosen: list[Segment] = []
         for segment in sorted(known, key=lambda segment: segment.rows):
@@ -337,24 +332,24 @@ class Segments:
             chosen.append(segment)
         if len(chosen) > 1:
             level = max(segment.level for segment in chosen)
-            self._merge(recorder, [segment for segment in known if segment in chosen], level)
+            self._merge(table, [segment for segment in known if segment in chosen], level)
 
     def _new_name(self, table: str) -> str:
         """A name that no leg of the run has used or will use."""
         self._named += 1
         return f"{table}/part-{self._leg:04d}-{self._named:06d}.parquet"
 
-    def _merge(self, recorder: RowRecorder, sources: Sequence[Segment], level: int) -> None:
+    def _merge(self, table: str, sources: Sequence[Segment], level: int) -> None:
         """Swap the names in one transaction; the files that are replaced go after it."""
-        name = self._new_name(recorder.table)
+        name = self._new_name(table)
         paths = [self._folder.root / segment.name for segment in sources]
-        rows = recorder.merge(self._folder.root / name, paths)
-        known = self._known[recorder.table]
+        rows = merge_segments(self._folder.root / name, paths)
+        known = self._known[table]
         with self._writing, schema.transaction(self._connection):
             self._connection.executemany(
                 "DELETE FROM segments WHERE name = ?", [(segment.name,) for segment in sources]
             )
-            self._known[recorder.table] = [some for some in known if some not in sources]
+            self._known[table] = [some for some in known if some not in sources]
             self.insert([Segment(name, rows, level)])
         for path in paths:
             path.unlink(missing_ok=True)

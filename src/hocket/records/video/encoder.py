@@ -109,7 +109,6 @@ class VideoFile:
         self._converter: Any = None
 
     def write(self, frame: Array) -> None:
-        """Add a frame."""
         if not self._quality.lossless:
             frame = _even(frame)
         try:

@@ -11,7 +11,7 @@ import numpy as np
 from hocket.core.data import Array
 from hocket.results.page.markup import Child, Markup, breakable, join, tag
 
-_FEWEST_COLUMNS = 12
+_FEWEST_COLUMNS, _COLUMNS = 12, 40
 LONG = 45
 """A chart with more rows than this scrolls in a frame of its own."""
 
@@ -111,13 +111,24 @@ def legend(entries: Iterable[tuple[str, str, str]]) -> Markup:
     return tag("ul", *items, class_="legend")
 
 
-def histogram(
-    groups: Mapping[str, Sequence[float]], *, bins: int = 40, unit: str = "steps"
-) -> Markup:
-    """Stacked counts of whole numbers, a colour for each group."""
+def tiles(entries: Iterable[tuple[str, str, str | None]]) -> Markup:
+    """A box for each entry, with its name, its figure, and the unit where there is one."""
+    boxes = [
+        tag(
+            "div",
+            tag("dt", name),
+            tag("dd", figure, None if unit is None else tag("small", unit)),
+        )
+        for name, figure, unit in entries
+    ]
+    return tag("dl", *boxes, class_="tiles")
+
+
+def histogram(groups: Mapping[str, Sequence[float]]) -> Markup:
+    """Stacked counts of episodes by their steps, a colour for each group."""
     values = np.concatenate([np.asarray(some, float) for some in groups.values()])
     low, high = float(values.min()), float(values.max())
-    width = max(1, math.ceil(nice_ceiling((high - low + 1) / bins)))
+    width = max(1, math.ceil(nice_ceiling((high - low + 1) / _COLUMNS)))
     first = width * math.floor(low / width)
     columns = max(_FEWEST_COLUMNS, math.floor((high - first) / width) + 1)
     edges = first + width * np.arange(columns + 1)
@@ -129,28 +140,13 @@ def histogram(
         tops = floor + some
         paths.append(tag("path", class_=f"k-{kind}", d=_columns(floor, tops, columns, tallest)))
         floor = tops
-    span = f"1 {unit[:-1]}" if width == 1 else f"{width:,} {unit}"
-    words = f"{len(values):,} episodes, from {low:,.0f} to {high:,.0f} {unit}"
-    return tag(
-        "div",
-        tag("div", tag("span", f"{tallest:,}"), tag("span", "0"), class_="y-axis"),
-        tag(
-            "svg",
-            *paths,
-            class_="plot",
-            viewBox=f"0 0 {columns * 10} 100",
-            preserveAspectRatio="none",
-            role="img",
-            aria_label=words,
-        ),
-        tag(
-            "div",
-            tag("span", f"{first:,.0f}"),
-            tag("span", f"{unit} an episode; a column is {span}"),
-            tag("span", f"{edges[-1]:,.0f}"),
-            class_="x-axis",
-        ),
-        class_="framed",
+    span = "1 step" if width == 1 else f"{width:,} steps"
+    return _framed(
+        paths,
+        width=columns * 10,
+        top=tallest,
+        axis=(f"{first:,.0f}", f"steps an episode; a column is {span}", f"{edges[-1]:,.0f}"),
+        label=f"{len(values):,} episodes, from {low:,.0f} to {high:,.0f} steps",
     )
 
 
@@ -161,26 +157,40 @@ def area_chart(values: Array, *, width_s: float, label: str, end_label: str) -> 
     points = [f"L{i * 10 + 5} {height:.1f}" for i, height in enumerate(heights)]
     last = len(values) * 10
     shape = f"M0 {heights[0]:.1f}" + "".join(points) + f"L{last} {heights[-1]:.1f}"
+    area = tag("path", class_="area", d=f"{shape}L{last} 100L0 100Z")
+    return _framed(
+        [area, tag("path", class_="stroke", d=shape)],
+        width=last,
+        top=top,
+        axis=("0", f"{label}; a point is {width_s:.2g} s", end_label),
+        label=label,
+        kind="plot low",
+    )
+
+
+def _framed(
+    paths: Sequence[Markup],
+    *,
+    width: int,
+    top: float,
+    axis: tuple[str, str, str],
+    label: str,
+    kind: str = "plot",
+) -> Markup:
+    """Paths in a drawing 100 units high, beside a scale from 0 to `top` and above its axis."""
     return tag(
         "div",
         tag("div", tag("span", f"{top:,.0f}"), tag("span", "0"), class_="y-axis"),
         tag(
             "svg",
-            tag("path", class_="area", d=f"{shape}L{last} 100L0 100Z"),
-            tag("path", class_="stroke", d=shape),
-            class_="plot low",
-            viewBox=f"0 0 {last} 100",
+            *paths,
+            class_=kind,
+            viewBox=f"0 0 {width} 100",
             preserveAspectRatio="none",
             role="img",
             aria_label=label,
         ),
-        tag(
-            "div",
-            tag("span", "0"),
-            tag("span", f"{label}; a point is {width_s:.2g} s"),
-            tag("span", end_label),
-            class_="x-axis",
-        ),
+        tag("div", *(tag("span", text) for text in axis), class_="x-axis"),
         class_="framed",
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from hocket.core.data import Outcome, Trial
@@ -17,6 +17,7 @@ from hocket.results.page.charts import (
     legend,
     nice_ceiling,
     share_bar,
+    tiles,
 )
 from hocket.results.page.markup import Child, Markup, Section, breakable, document, join, tag
 from hocket.results.paired import CLAIMS, Difference
@@ -33,7 +34,6 @@ _KINDS = {
 
 
 def write_compare_page(found: RunComparison, path: str | Path) -> Path:
-    """Write the page of a comparison."""
     target = Path(path).absolute()
     target.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(target, compare_page(found).encode())
@@ -92,14 +92,13 @@ def _pair_bar(found: RunComparison) -> Markup | None:
 
 def _tiles(found: RunComparison) -> Markup:
     overall, shown = found.comparison.overall, _shown(found)
-    tiles = [("a", shown(overall.a)), ("b", shown(overall.b)), ("pairs", f"{overall.n:,}")]
+    entries = [("a", shown(overall.a)), ("b", shown(overall.b)), ("pairs", f"{overall.n:,}")]
     if overall.p_value is not None:
-        tiles.append((f"p, {overall.test}", f"{overall.p_value:.2g}"))
+        entries.append((f"p, {overall.test}", f"{overall.p_value:.2g}"))
     if found.comparison.needed and found.comparison.verdict == "undecided":
         what = "pairs needed" if found.comparison.tasks_as == "strata" else "tasks needed"
-        tiles.append((what, f"about {found.comparison.needed:,}"))
-    boxes = [tag("div", tag("dt", name), tag("dd", figure)) for name, figure in tiles]
-    return tag("dl", *boxes, class_="tiles")
+        entries.append((what, f"about {found.comparison.needed:,}"))
+    return tiles((name, figure, None) for name, figure in entries)
 
 
 def _shown(found: RunComparison) -> Callable[[float | None], str]:
@@ -165,7 +164,8 @@ def _grid_section(found: RunComparison) -> Section | None:
     for trial in found.trials:
         rows.setdefault(names[trial], []).append(trial)
     fits = len(found.trials) <= _MOST_CELLS and len(rows) <= _MOST_TASKS
-    lines = [_grid_row(found, name, some, single=fits) for name, some in _shown_rows(rows)]
+    shown = list(rows.items())[:_MOST_TASKS]
+    lines = [_grid_row(found, name, some, single=fits) for name, some in shown]
     kind = "grid scroll long" if len(lines) > LONG else "grid"
     key: list[tuple[str, str, str]] = [(each, name, "") for name, each in _KINDS.items()]
     if found.excluded.errors:
@@ -177,10 +177,6 @@ def _grid_section(found: RunComparison) -> Section | None:
         lead = "For each task, the shares of its pairs."
     body = join(tag("div", *lines, class_=kind), legend(key))
     return Section(anchor="pairs", title="Every pair", lead=lead, body=body)
-
-
-def _shown_rows(rows: dict[str, list[Trial]]) -> Sequence[tuple[str, list[Trial]]]:
-    return list(rows.items())[:_MOST_TASKS]
 
 
 def _grid_row(found: RunComparison, name: str, trials: list[Trial], *, single: bool) -> Markup:

@@ -122,17 +122,21 @@ def _width(columns: int) -> str:
 
 
 def _key(run: RecordedRun, *, together: bool) -> Markup:
-    counts = Counter(episode.outcome.value for episode in run.report.episodes)
-    entries = [(kind, kind, f"{counts[kind]:,}") for kind in counts_order(counts)]
-    left = run.report.planned - len(run.report.episodes)
-    if left:
-        entries.append(("pending", "not run yet", f"{left:,}"))
+    entries = [(kind, name, f"{count:,}") for name, (kind, count) in outcome_counts(run).items()]
     note = "A cell holds several trials: the fuller its colour, the more of them succeeded."
     return join(legend(entries), tag("p", note, class_="note") if together else None)
 
 
-def counts_order(counts: Mapping[str, int]) -> list[str]:
-    """Outcomes that occurred, in the order in which they are always shown."""
+def outcome_counts(run: RecordedRun) -> dict[str, tuple[str, int]]:
+    """The colour and the number of trials of each outcome that occurred, in the order in which
+    outcomes are always shown, and of trials that have none yet."""
+    counts = Counter(episode.outcome.value for episode in run.report.episodes)
+    found = {kind: (kind, counts[kind]) for kind in _order(counts)}
+    left = run.report.planned - len(run.report.episodes)
+    return {**found, "not run yet": ("pending", left)} if left else found
+
+
+def _order(counts: Mapping[str, int]) -> list[str]:
     return [outcome.value for outcome in Outcome if counts.get(outcome.value)]
 
 
@@ -200,7 +204,7 @@ def _filters(listed: Listed) -> Markup:
     chips = [
         tag("button", tag("i", class_=f"swatch k-{kind}"), kind, type="button", data_filter=kind,
             aria_pressed="true")
-        for kind in counts_order(counts)
+        for kind in _order(counts)
     ]  # fmt: skip
     search = tag(
         "input", type="search", id="find", placeholder="find a task or seed", aria_label="Find"
@@ -213,9 +217,10 @@ def _line(run: RecordedRun, episode: Episode, anchor: str) -> Markup:
     trial = episode.trial
     seed = f"{trial.seed}.{trial.repeat}" if trial.repeat else str(trial.seed)
     kind = episode.outcome.value
+    caption = f"{run.task_name(trial)}, seed {trial.seed}: {kind}"
     videos = [
         tag("a", camera_name(file), href=file_link(file), class_="film",
-            data_caption=caption(run, episode))
+            data_caption=caption)
         for file in run.videos(episode)
     ]  # fmt: skip
     reward = None if episode.total_reward != episode.total_reward else episode.total_reward
@@ -238,12 +243,6 @@ def _line(run: RecordedRun, episode: Episode, anchor: str) -> Markup:
 def camera_name(file: str) -> str:
     """The camera that a video file is named after."""
     return file.rpartition("/")[2].removesuffix(".mp4")
-
-
-def caption(run: RecordedRun, episode: Episode) -> str:
-    """An episode in a few words."""
-    trial = episode.trial
-    return f"{run.task_name(trial)}, seed {trial.seed}: {episode.outcome.value}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,7 +280,8 @@ def faults_of(run: RecordedRun) -> list[Fault]:
     ]
     kinds: dict[str, list[tuple[Trial, str]]] = {}
     for trial, text in hits:
-        kinds.setdefault(_kind(text), []).append((trial, text))
+        # Alike errors differ in numbers and addresses.
+        kinds.setdefault(re.sub(r"0x[0-9a-fA-F]+|\d+", "#", text), []).append((trial, text))
     faults = [
         Fault(
             text=some[0][1],
@@ -292,11 +292,6 @@ def faults_of(run: RecordedRun) -> list[Fault]:
         for some in kinds.values()
     ]
     return sorted(faults, key=lambda fault: -fault.attempts)
-
-
-def _kind(text: str) -> str:
-    """What alike errors have in common: not their numbers and addresses."""
-    return re.sub(r"0x[0-9a-fA-F]+|\d+", "#", text)
 
 
 def fault_section(run: RecordedRun, listed: Listed) -> Section | None:

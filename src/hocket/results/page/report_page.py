@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,14 @@ from hocket.results.page.charts import (
     legend,
     nice_ceiling,
     share_bar,
+    tiles,
 )
 from hocket.results.page.episodes import (
     MOST_TASKS,
     Listed,
-    counts_order,
     episode_table,
     fault_section,
+    outcome_counts,
     outcome_grid,
     shown_tasks,
     video_section,
@@ -88,14 +88,10 @@ def report_page(run: RecordedRun) -> str:
 
 def _hero(run: RecordedRun) -> Markup:
     score = run.report.overall
-    counts = Counter(episode.outcome.value for episode in run.report.episodes)
-    left = run.report.planned - len(run.report.episodes)
-    parts = {kind: float(counts[kind]) for kind in counts_order(counts)}
-    entries = [(kind, kind, f"{counts[kind]:,}") for kind in parts]
-    if left:
-        parts["not run yet"] = float(left)
-        entries.append(("pending", "not run yet", f"{left:,}"))
-    kinds = {name: "pending" if name == "not run yet" else name for name in parts}
+    counts = outcome_counts(run)
+    parts = {name: float(count) for name, (_, count) in counts.items()}
+    kinds = {name: kind for name, (kind, _) in counts.items()}
+    entries = [(kind, name, f"{count:,}") for name, (kind, count) in counts.items()]
     right = join(share_bar(parts, kinds), legend(entries), _tiles(run))
     return tag("div", tag("div", *_headline(score)), tag("div", right), class_="hero")
 
@@ -126,21 +122,17 @@ def _headline(score: Score) -> Iterable[Child]:
 
 def _tiles(run: RecordedRun) -> Markup:
     score, timing = run.report.overall, run.timing
-    tiles: list[tuple[str, str, str]] = [("episodes", f"{len(run.report.episodes):,}", "")]
+    entries: list[tuple[str, str, str]] = [("episodes", f"{len(run.report.episodes):,}", "")]
     if len(run.report.tasks) > 1:
-        tiles.append(("tasks", f"{len(run.report.tasks):,}", ""))
+        entries.append(("tasks", f"{len(run.report.tasks):,}", ""))
     if score.steps.value is not None:
-        tiles.append(("mean length", f"{score.steps.value:,.1f}", " steps"))
+        entries.append(("mean length", f"{score.steps.value:,.1f}", " steps"))
     if timing is not None and timing.wall_s > 0:
-        tiles.append(("throughput", f"{timing.steps / timing.wall_s:,.0f}", " env steps/s"))
-        tiles.append(("time", *duration(timing.wall_s)))
-        tiles.append(("lanes", f"{timing.lanes:,}", ""))
-    tiles.append(("errors", f"{score.errors:,}", ""))
-    boxes = [
-        tag("div", tag("dt", name), tag("dd", figure, tag("small", unit or None)))
-        for name, figure, unit in tiles
-    ]
-    return tag("dl", *boxes, class_="tiles")
+        entries.append(("throughput", f"{timing.steps / timing.wall_s:,.0f}", " env steps/s"))
+        entries.append(("time", *duration(timing.wall_s)))
+        entries.append(("lanes", f"{timing.lanes:,}", ""))
+    entries.append(("errors", f"{score.errors:,}", ""))
+    return tiles(entries)
 
 
 def _alerts(run: RecordedRun) -> Markup:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import heapq
-
 import numpy as np
 
 from hocket.core.data import Array
-from hocket.results.page.charts import area_chart, legend, rectangle, share_bar
+from hocket.results.page.charts import area_chart, legend, rectangle, share_bar, tiles
 from hocket.results.page.markup import Markup, Section, join, tag
 from hocket.results.recorded import RecordedRun
-from hocket.results.timing import Timing, Window
+from hocket.results.timing import Timing, Window, concurrent_slots
 
 _FEWEST_BINS, _BINS = 5, 90
 _FEWEST_CHUNKS = 20
@@ -77,7 +75,7 @@ def _policy_line(run: RecordedRun, timing: Timing) -> Markup:
     machine = run.about.get("machine")
     cores = machine.get("cores") if isinstance(machine, dict) else None
     median, slow = map(_milliseconds, np.quantile(timing.infer_s, [0.5, 0.95]))
-    tiles = [
+    entries = [
         ("policy inferring", f"{100 * timing.policy_s / timing.wall_s:.0f}", " % of the time"),
         ("a batch takes", median, f" ms, 95th {slow}"),
         ("mean batch", f"{timing.batch_sizes.mean():.1f}", " rows"),
@@ -86,12 +84,8 @@ def _policy_line(run: RecordedRun, timing: Timing) -> Markup:
     if isinstance(cores, int) and cores > 0:
         work = timing.lane_s["stepping"] + timing.lane_s["observing"]
         busy = work / (timing.wall_s * min(cores, max(1, timing.lanes)))
-        tiles.append(("cores stepping", f"{100 * min(1.0, busy):.0f}", f" % of {cores}"))
-    boxes = [
-        tag("div", tag("dt", name), tag("dd", figure, tag("small", unit)))
-        for name, figure, unit in tiles
-    ]
-    return tag("dl", *boxes, class_="tiles")
+        entries.append(("cores stepping", f"{100 * min(1.0, busy):.0f}", f" % of {cores}"))
+    return tiles(entries)
 
 
 def _pace(timing: Timing) -> Markup | None:
@@ -175,15 +169,7 @@ def _policy_slots(rows: dict[str, Array]) -> tuple[list[int], Array, Array]:
     _, first = np.unique(rows["batch"], return_index=True)
     first = first[np.argsort(rows["batched"][first], kind="stable")]
     begins, ends = rows["batched"][first], rows["inferred"][first]
-    free: list[int] = []
-    busy: list[tuple[float, int]] = []
-    slots: list[int] = []
-    for begin, end in zip(begins, ends, strict=True):
-        while busy and busy[0][0] <= begin:
-            heapq.heappush(free, heapq.heappop(busy)[1])
-        slot = heapq.heappop(free) if free else min(len(busy), _MOST_SLOTS - 1)
-        heapq.heappush(busy, (end, slot))
-        slots.append(slot)
+    slots = [min(slot, _MOST_SLOTS - 1) for slot in concurrent_slots(begins, ends)]
     return slots, begins, ends
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import shutil
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +18,13 @@ from typing import Any, Protocol
 
 from hocket.core.data import Episode, Outcome
 from hocket.core.plugins import did_you_mean
-from hocket.errors import ConfigError, UnknownNameError, UsageError
+from hocket.errors import (
+    ConfigError,
+    MissingExtraError,
+    RunFolderError,
+    UnknownNameError,
+    UsageError,
+)
 from hocket.records.folder import RunFolder, publish, sync_folder, temporary
 from hocket.results.recorded import RecordedRun, open_recorded
 
@@ -215,6 +222,19 @@ def _outcomes(names: Sequence[str]) -> list[Outcome]:
                 f"{', '.join(known)}."
             )
     return [known[name] for name in names]
+
+
+def require(module: str, package: str, what: str, *, extra: str) -> Any:
+    """A module that a format needs; the error says what to install."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as exc:
+        if exc.name != module:
+            raise RunFolderError(f"The package {module!r} cannot be imported: {exc}") from exc
+        raise MissingExtraError(
+            f"{what} the package {package!r}, which is not installed in {sys.executable}. Run: pip "
+            f"install 'hocket[{extra}]'"
+        ) from exc
 
 
 def refuse_existing(path: Path) -> None:

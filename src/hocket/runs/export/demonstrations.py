@@ -9,7 +9,7 @@ as they do to render a run's videos. Nothing is written into the run's folder.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,8 @@ from hocket.runs.config import EvalConfig
 from hocket.runs.export import ChosenRun, ExportConfig, Watcher
 from hocket.runs.video import rerender_episodes
 
-WRITING = "writing"
+_SHOWING, _WRITING = "showing again", "writing"
+"""Stages that a watcher is told of."""
 _WINDOW_EPISODES = 128
 """Episodes observed again at a time, so that the pictures of all never lie on the disk
 together."""
@@ -41,7 +42,6 @@ _WINDOW_STEPS = 50_000
 """Steps loaded at a time: the table is read once for each such window."""
 _SAME = 1e-5
 """How far a state that is observed again may be from the one that was recorded."""
-STAGE = "showing again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -83,15 +83,71 @@ class Demonstrations:
     ) -> None:
         self._run = run
         self._config = config
-        self._scratch = scratch
+        self._scratch = RunFolder.at(scratch)
         self._watcher = watcher
         self._tasks = _tasks(run, watcher)
-        self._missing = plan_missing(run, config)
+        self._jobs: dict[str, RenderJob] = {}
+        """Episodes that are to be observed again, by trial id."""
         self.episodes = [episode for episode in run.episodes if episode.steps > 0]
         if len(self.episodes) < len(run.episodes):
             empty = len(run.episodes) - len(self.episodes)
             watcher.note(f"{empty} episodes without a step are left out.")
-        _tell_missing(run, self._missing, watcher)
+        self._plan_missing()
+
+    def _plan_missing(self) -> None:
+        """Find out what the chosen episodes lack; those without steps are refused."""
+        rows, states = _recorded_steps(self._run)
+        shows_again = _shows_again(self._run)
+        without = 0
+        for episode in self._run.episodes:
+            trial = episode.trial.id
+            if rows.get(trial, 0) != episode.steps + 1:
+                raise RunFolderError(
+                    f"The steps of {trial} were not recorded (--record none?), so there is nothing "
+                    f"to export of it. eval_info and perfetto need no steps."
+                )
+            folder = self._run.folder.attempt(episode.trial, episode.attempt)
+            lacks_pictures = self._config.images and not videos_in(folder, lossless=True)
+            lacks_states = states.get(trial, 0) < rows[trial]
+            if lacks_states and not shows_again:
+                raise RunFolderError(
+                    f"{trial} was observed where the policy looked and not at every step, and its "
+                    f"simulator, which has rows alone, cannot show it again. Record with "
+                    f"--record full."
+                )
+            if (lacks_pictures or lacks_states) and shows_again and (folder / FILE).is_file():
+                record = rerender_record(episode, images=lacks_pictures)
+                self._jobs[trial] = RenderJob(episode=episode, states=folder / FILE, record=record)
+            elif lacks_pictures:
+                without += 1
+        # With `full` every picture was kept, so an env without any has no camera.
+        if without and self._run.config.get("record") != "full":
+            self._watcher.note(
+                f"No pictures were kept of {without} episodes, and there are no simulator states "
+                f"to make them from: they are exported without. hocket eval --record full keeps "
+                f"pictures."
+            )
+
+    def _observe(self, episodes: Sequence[Episode]) -> None:
+        """Observe those of these episodes again that lack something; what comes of it lies in the
+        scratch folder as in a run folder."""
+        jobs = [self._jobs[e.trial.id] for e in episodes if e.trial.id in self._jobs]
+        if not jobs:
+            return
+        require_encoder(Quality(lossless=True).codec)
+        pictures = {"cameras": list(self._config.cameras), "lossless": True}
+        sinks = (Ref(name="video", config=pictures), Ref(name=OBSERVATION_SINK))
+
+        def on_rendered(rendered: Rendered) -> None:
+            if rendered.error is not None:
+                raise RunFolderError(
+                    f"{rendered.job.episode.trial.id} cannot be shown again: {rendered.error}\n"
+                    f"Record with --record full, or export with --no-images what was recorded."
+                )
+            self._watcher.advance(_SHOWING)
+
+        run, workers = EvalConfig.from_plain(self._run.config), self._config.workers
+        rerender_episodes(run, self._scratch, jobs, sinks, on_rendered, workers=workers)
 
     def rate(self) -> float:
         """Control steps per second of all chosen tasks."""
@@ -112,17 +168,17 @@ class Demonstrations:
         return rate or FALLBACK_RATE
 
     def __iter__(self) -> Iterator[Demonstration]:
-        if self._missing.jobs:
-            self._watcher.stage(STAGE, len(self._missing.jobs))
-        self._watcher.stage(WRITING, len(self.episodes))
+        if self._jobs:
+            self._watcher.stage(_SHOWING, len(self._jobs))
+        self._watcher.stage(_WRITING, len(self.episodes))
         for window in _windows(self.episodes):
-            arguments = (self._run, self._config, self._missing)
-            observe_missing(*arguments, window, self._scratch, self._watcher)
+            self._observe(window)
             steps = _by_trial(self._run, window)
             for episode in window:
                 yield self._demonstration(episode, steps.pop(episode.trial.id))
-                shutil.rmtree(attempt_in(self._scratch, episode), ignore_errors=True)
-                self._watcher.advance(WRITING)
+                again = self._scratch.attempt(episode.trial, episode.attempt)
+                shutil.rmtree(again, ignore_errors=True)
+                self._watcher.advance(_WRITING)
 
     def _demonstration(self, episode: Episode, steps: pa.Table) -> Demonstration:
         said = steps["success"].slice(1)
@@ -142,7 +198,7 @@ class Demonstrations:
 
     def _observations(self, episode: Episode, steps: pa.Table) -> dict[str, Array]:
         key, recorded = StepsConfig().state_key, steps["state"]
-        file = attempt_in(self._scratch, episode) / OBSERVATIONS_FILE
+        file = self._scratch.attempt(episode.trial, episode.attempt) / OBSERVATIONS_FILE
         if not file.is_file():
             is_whole = recorded.null_count == 0
             return {key: _matrix(recorded)} if is_whole else {}
@@ -153,15 +209,9 @@ class Demonstrations:
         return observed
 
     def _cameras(self, episode: Episode) -> dict[str, Path]:
-        folders = (
-            self._run.folder.attempt(episode.trial, episode.attempt),
-            attempt_in(self._scratch, episode),
-        )
-        found = {
-            name: path
-            for folder in folders
-            for name, path in videos_in(folder, lossless=True).items()
-        }
+        found: dict[str, Path] = {}
+        for folder in (self._run.folder, self._scratch):
+            found |= videos_in(folder.attempt(episode.trial, episode.attempt), lossless=True)
         if not self._config.cameras or not found:
             return found
         names = [camera_name(key) for key in self._config.cameras]
@@ -187,16 +237,6 @@ def _tasks(run: ChosenRun, watcher: Watcher) -> dict[tuple[str, str], TaskInfo]:
         watcher.note(f"Prompts and control rates are not known, since the env cannot be had: {exc}")
         return {}
     return {(suite, info.name): info for suite, infos in tasks.items() for info in infos}
-
-
-def _tell_missing(run: ChosenRun, missing: Missing, watcher: Watcher) -> None:
-    without = len(missing.without_pictures)
-    # With `full` every picture was kept, so an env without any has no camera.
-    if without and run.config.get("record") != "full":
-        watcher.note(
-            f"No pictures were kept of {without} episodes, and there are no simulator states to "
-            f"make them from: they are exported without. hocket eval --record full keeps pictures."
-        )
 
 
 def _windows(episodes: Sequence[Episode]) -> Iterator[list[Episode]]:
@@ -244,74 +284,6 @@ def _check_same(episode: Episode, observed: Array, recorded: Any) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Missing:
-    """What the chosen episodes lack, and how it is made."""
-
-    jobs: Mapping[str, RenderJob]
-    """Episodes to observe again, by trial id."""
-    without_pictures: Collection[str]
-    """Trials that have no pictures, nor states to make them from."""
-
-
-def plan_missing(run: ChosenRun, config: ExportConfig) -> Missing:
-    """Find out what is missing; episodes without steps are refused."""
-    rows, states = _recorded_steps(run)
-    shows_again = _shows_again(run)
-    jobs: dict[str, RenderJob] = {}
-    without: list[str] = []
-    for episode in run.episodes:
-        trial = episode.trial.id
-        if rows.get(trial, 0) != episode.steps + 1:
-            raise RunFolderError(
-                f"The steps of {trial} were not recorded (--record none?), so there is nothing to "
-                f"export of it. eval_info and perfetto need no steps."
-            )
-        folder = run.folder.attempt(episode.trial, episode.attempt)
-        lacks_pictures = config.images and not videos_in(folder, lossless=True)
-        lacks_states = states.get(trial, 0) < rows[trial]
-        if lacks_states and not shows_again:
-            raise RunFolderError(
-                f"{trial} was observed where the policy looked and not at every step, and its "
-                f"simulator, which has rows alone, cannot show it again. Record with --record full."
-            )
-        if (lacks_pictures or lacks_states) and shows_again and (folder / FILE).is_file():
-            record = rerender_record(episode, images=lacks_pictures)
-            jobs[trial] = RenderJob(episode=episode, states=folder / FILE, record=record)
-        elif lacks_pictures:
-            without.append(trial)
-    return Missing(jobs=jobs, without_pictures=without)
-
-
-def observe_missing(
-    run: ChosenRun,
-    config: ExportConfig,
-    missing: Missing,
-    episodes: Sequence[Episode],
-    scratch: Path,
-    watcher: Watcher,
-) -> None:
-    """Observe those of these episodes again that lack something; what comes of it lies in
-    `scratch` as in a run folder."""
-    jobs = [job for e in episodes if (job := missing.jobs.get(e.trial.id)) is not None]
-    if not jobs:
-        return
-    require_encoder(Quality(lossless=True).codec)
-    pictures = {"cameras": list(config.cameras), "lossless": True}
-    sinks = (Ref(name="video", config=pictures), Ref(name=OBSERVATION_SINK))
-
-    def on_rendered(rendered: Rendered) -> None:
-        if rendered.error is not None:
-            raise RunFolderError(
-                f"{rendered.job.episode.trial.id} cannot be shown again: {rendered.error}\nRecord "
-                f"with --record full, or export with --no-images what was recorded."
-            )
-        watcher.advance(STAGE)
-
-    plain, folder = EvalConfig.from_plain(run.config), RunFolder.at(scratch)
-    rerender_episodes(plain, folder, jobs, sinks, on_rendered, workers=config.workers)
-
-
 def _shows_again(run: ChosenRun) -> bool:
     try:
         return not Assembly(EvalConfig.from_plain(run.config)).has_rows_alone
@@ -334,8 +306,3 @@ def _recorded_steps(run: ChosenRun) -> tuple[dict[str, int], dict[str, int]]:
             rows[trial] = rows.get(trial, 0) + row["state_count"]
             states[trial] = states.get(trial, 0) + row["state_sum"]
     return rows, states
-
-
-def attempt_in(scratch: Path, episode: Episode) -> Path:
-    """The folder in `scratch` for what was observed again of an episode."""
-    return RunFolder.at(scratch).attempt(episode.trial, episode.attempt)

@@ -6,6 +6,7 @@ What LeRobot has no key for stands beside its keys: seeds and lengths of the epi
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections import Counter
@@ -48,12 +49,9 @@ class _Metrics:
 
     def lists(self) -> dict[str, Any]:
         return {
+            **dataclasses.asdict(self),
             "sum_rewards": [_finite(value) for value in self.sum_rewards],
             "max_rewards": [_finite(value) for value in self.max_rewards],
-            "successes": self.successes,
-            "video_paths": self.video_paths,
-            "seeds": self.seeds,
-            "lengths": self.lengths,
         }
 
     def means(self) -> dict[str, Any]:
@@ -68,7 +66,6 @@ class _Metrics:
 
 
 def write(run: ChosenRun, out: Path, config: ExportConfig, watcher: Watcher) -> None:
-    """Write the file."""
     del config
     watcher.stage("reading", len(run.episodes))
     highest = _highest_rewards(run)

@@ -8,7 +8,6 @@ whatever reason; `terminated` and `truncated` tell which.
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
@@ -19,10 +18,9 @@ import numpy as np
 
 from hocket import __version__
 from hocket.core.data import Array
-from hocket.errors import MissingExtraError, RunFolderError
 from hocket.records.video.encoder import read_pictures, size_of
 from hocket.records.video.sink import camera_name
-from hocket.runs.export import ChosenRun, ExportConfig, Watcher, new_file, scratch_folder
+from hocket.runs.export import ChosenRun, ExportConfig, Watcher, new_file, require, scratch_folder
 from hocket.runs.export.demonstrations import Demonstration, Demonstrations
 
 _SLAB = 32
@@ -32,8 +30,7 @@ _GYM = 2
 
 
 def write(run: ChosenRun, out: Path, config: ExportConfig, watcher: Watcher) -> None:
-    """Write the file."""
-    h5py = _require()
+    h5py = require("h5py", "h5py", "HDF5 needs", extra="hdf5")
     with new_file(out) as draft, scratch_folder(out) as scratch:
         demonstrations = Demonstrations(run, config, scratch, watcher)
         with h5py.File(draft, "w") as file:
@@ -136,16 +133,3 @@ def _env_args(run: ChosenRun) -> dict[str, Any]:
 
 def _name(key: str) -> str:
     return camera_name(key).replace("/", "_")
-
-
-def _require() -> Any:
-    try:
-        import h5py
-    except ImportError as exc:
-        if exc.name != "h5py":
-            raise RunFolderError(f"The package 'h5py' cannot be imported: {exc}") from exc
-        raise MissingExtraError(
-            f"HDF5 needs the package 'h5py', which is not installed in {sys.executable}. Run: "
-            f"pip install 'hocket[hdf5]'"
-        ) from exc
-    return h5py

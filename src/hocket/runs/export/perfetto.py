@@ -8,7 +8,6 @@ and the size of batches as a counter. Chunks are streamed; of each batch 32 byte
 from __future__ import annotations
 
 import gzip
-import heapq
 import json
 import math
 from collections.abc import Iterator, Mapping
@@ -21,6 +20,7 @@ import numpy as np
 
 from hocket.core.data import Array, Episode
 from hocket.records.parquet import read_table
+from hocket.results.timing import concurrent_slots
 from hocket.runs.export import ChosenRun, ExportConfig, Watcher, new_file
 
 _COLUMNS = (
@@ -51,41 +51,28 @@ Row = Mapping[str, Any]
 def write(run: ChosenRun, out: Path, config: ExportConfig, watcher: Watcher) -> None:
     """Write the file; a name that ends in `.gz` is compressed."""
     del config
-    offsets = _offsets(run)
     watcher.stage("writing", len(run.episodes))
     with new_file(out) as draft, _open(draft, is_zipped=out.suffix == ".gz") as file:
-        trace = _Trace(file)
-        lanes, batches = _Lanes(), _Batches()
-        chosen = {episode.trial.id: episode for episode in run.episodes}
-        for episode, rows in _by_episode(run, chosen):
-            offset = offsets[rows[0]["leg"]]
-            for event in lanes.events(episode, rows, offset):
-                trace.add(event)
-            batches.add(rows, offset)
-            watcher.advance("writing")
-        for event in (*lanes.names(), *batches.events()):
-            trace.add(event)
-        trace.close({"run": run.recorded.name, "policy": run.config.get("policy")})
+        lanes, before = _Lanes(), '{"traceEvents":[\n'
+        for event in _events(run, lanes, watcher):
+            file.write(before + json.dumps(event, separators=(",", ":"), allow_nan=False))
+            before = ",\n"
+        about = json.dumps({"run": run.recorded.name, "policy": run.config.get("policy")})
+        file.write(f'\n],"displayTimeUnit":"ms","otherData":{about}}}\n')
     if not lanes.seen:
         watcher.note("No chunk of these episodes was recorded: the timeline is empty.")
 
 
-@dataclass(slots=True)
-class _Trace:
-    """Writes the JSON document, an event at a time."""
-
-    file: TextIO
-    count: int = 0
-
-    def add(self, event: Event) -> None:
-        self.file.write(",\n" if self.count else '{"traceEvents":[\n')
-        self.file.write(json.dumps(event, separators=(",", ":"), allow_nan=False))
-        self.count += 1
-
-    def close(self, about: Mapping[str, Any]) -> None:
-        if not self.count:
-            self.file.write('{"traceEvents":[')
-        self.file.write(f'\n],"displayTimeUnit":"ms","otherData":{json.dumps(about)}}}\n')
+def _events(run: ChosenRun, lanes: _Lanes, watcher: Watcher) -> Iterator[Event]:
+    offsets, batches = _offsets(run), _Batches()
+    chosen = {episode.trial.id: episode for episode in run.episodes}
+    for episode, rows in _by_episode(run, chosen):
+        offset = offsets[rows[0]["leg"]]
+        yield from lanes.events(episode, rows, offset)
+        batches.add(rows, offset)
+        watcher.advance("writing")
+    yield from lanes.names()
+    yield from batches.events()
 
 
 @dataclass(slots=True)
@@ -181,20 +168,13 @@ class _Batches:
         if not len(rows):
             return
         yield _named("process_name", _POLICY, 0, "policy")
-        free: list[int] = []
-        busy: list[tuple[float, int]] = []
-        slots = 0
-        for _, batch, size, begin, end in rows.tolist():
-            while busy and busy[0][0] <= begin:
-                heapq.heappush(free, heapq.heappop(busy)[1])
-            if not free:
-                slots += 1
-                yield _named("thread_name", _POLICY, slots, f"inference {slots - 1}")
-                heapq.heappush(free, slots)
-            slot = heapq.heappop(free)
-            heapq.heappush(busy, (end, slot))
-            args = {"batch": int(batch), "rows": int(size)}
-            yield _slice(f"batch of {int(size)}", (_POLICY, slot), (begin, end), "policy", args)
+        slots, known = concurrent_slots(rows[:, 3], rows[:, 4]), 0
+        for slot, (_, batch, size, begin, end) in zip(slots, rows.tolist(), strict=True):
+            if slot == known:
+                known += 1
+                yield _named("thread_name", _POLICY, slot + 1, f"inference {slot}")
+            args, thread = {"batch": int(batch), "rows": int(size)}, (_POLICY, slot + 1)
+            yield _slice(f"batch of {int(size)}", thread, (begin, end), "policy", args)
             counted = {"pid": _POLICY, "ts": _us(begin), "args": {"rows": int(size)}}
             yield {"ph": "C", "name": "batch size", **counted}
 

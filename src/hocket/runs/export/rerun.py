@@ -6,17 +6,15 @@ shows them all; `episode` says which one it is. Times are those of the simulatio
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hocket.core.data import Array
-from hocket.errors import MissingExtraError, RunFolderError
 from hocket.records.video.encoder import read_pictures
 from hocket.records.video.sink import camera_name
-from hocket.runs.export import ChosenRun, ExportConfig, Watcher, new_file, scratch_folder
+from hocket.runs.export import ChosenRun, ExportConfig, Watcher, new_file, require, scratch_folder
 from hocket.runs.export.demonstrations import Demonstration, Demonstrations
 
 _JPEG = 92
@@ -25,8 +23,7 @@ _GAP_S = 0.5
 
 
 def write(run: ChosenRun, out: Path, config: ExportConfig, watcher: Watcher) -> None:
-    """Write the file."""
-    rerun = _require()
+    rerun = require("rerun", "rerun-sdk", "Recordings for Rerun need", extra="rerun")
     with new_file(out) as draft, scratch_folder(out) as scratch:
         demonstrations = Demonstrations(run, config, scratch, watcher)
         rate = demonstrations.rate()
@@ -98,16 +95,3 @@ class _Timeline:
             ],
             columns=columns.partition(np.full(len(rows), rows.shape[1])),
         )
-
-
-def _require() -> Any:
-    try:
-        import rerun
-    except ImportError as exc:
-        if exc.name != "rerun":
-            raise RunFolderError(f"The package 'rerun' cannot be imported: {exc}") from exc
-        raise MissingExtraError(
-            f"Recordings for Rerun need the package 'rerun-sdk', which is not installed in "
-            f"{sys.executable}. Run: pip install 'hocket[rerun]'"
-        ) from exc
-    return rerun

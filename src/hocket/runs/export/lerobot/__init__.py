@@ -30,10 +30,10 @@ from hocket.runs.export.lerobot.files import (
     DATA_MB,
     EpisodeRows,
     FrameFiles,
-    Tasks,
     data_path,
     write_info,
     write_stats,
+    write_tasks,
 )
 
 VIDEO_MB = 200
@@ -41,7 +41,6 @@ VIDEO_MB = 200
 
 
 def write(run: ChosenRun, out: Path, config: ExportConfig, watcher: Watcher) -> None:
-    """Write the folder."""
     with new_folder(out) as root, scratch_folder(out) as scratch:
         demonstrations = Demonstrations(run, config, scratch, watcher)
         rate = exact_rate(demonstrations.rate())
@@ -61,7 +60,8 @@ class DatasetWriter:
         self._rate = rate
         self._crf = crf
         self._video_mb = video_mb
-        self._tasks = Tasks()
+        self._tasks: dict[str, int] = {}
+        """The number of each prompt, as they come."""
         self._frames = FrameFiles(root)
         self._episodes = EpisodeRows(root)
         self._cameras: dict[str, CameraFiles] = {}
@@ -82,7 +82,7 @@ class DatasetWriter:
         number, begin = self._episodes.count, self._frames.count
         columns = dict(_columns(demo))
         self._check(demo, columns)
-        task = self._tasks.number(demo.prompt)
+        task = self._tasks.setdefault(demo.prompt, len(self._tasks))
         columns |= self._indices(demo.length, number, begin, task)
         clips = self._append_videos(demo)
         file = self._frames.add({name: _as_arrow(rows) for name, rows in columns.items()})
@@ -103,7 +103,7 @@ class DatasetWriter:
         vectors = {name: each.finish() for name, each in self._vectors.items()}
         cameras = {name: each.finish() for name, each in self._pictures.items()}
         write_stats(self._root, {**vectors, **cameras})
-        self._tasks.write(self._root)
+        write_tasks(self._root, self._tasks)
         write_info(
             self._root,
             robot=robot,

@@ -196,7 +196,6 @@ class PictureStats:
     histogram: Array = field(default_factory=lambda: np.zeros((3, _LEVELS), np.int64))
 
     def add(self, picture: Array) -> None:
-        """Add a picture."""
         stride = max(1, max(picture.shape[:2]) // _FINEST)
         thin = picture[::stride, ::stride]
         for channel in range(3):
@@ -204,7 +203,6 @@ class PictureStats:
         self.count += 1
 
     def merge(self, other: PictureStats) -> None:
-        """Add what another has seen."""
         self.histogram += other.histogram
         self.count += other.count
 

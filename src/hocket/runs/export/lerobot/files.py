@@ -28,27 +28,14 @@ def data_path(folder: str, middle: str, suffix: str) -> str:
     return f"{folder}/{middle}chunk-{{chunk:03d}}/file-{{file:03d}}.{suffix}"
 
 
-class Tasks:
-    """The prompts of a dataset, numbered as they come."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    def number(self, prompt: str) -> int:
-        """The number of a prompt, which may be new."""
-        return self._numbers.setdefault(prompt, len(self._numbers))
-
-    def write(self, root: Path) -> None:
-        """Write the table, which pandas reads with the prompts as its index: so LeRobot looks
-        them up."""
-        numbers = list(self._numbers.values())
-        table = pa.table({"task_index": pa.array(numbers, pa.int64()), _INDEX: list(self._numbers)})
-        path = root / "meta" / "tasks.parquet"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(table.replace_schema_metadata({"pandas": json.dumps(_PANDAS)}), path)
+def write_tasks(root: Path, numbers: Mapping[str, int]) -> None:
+    """Write the numbers of the prompts. pandas reads the table with the prompts as its index: so
+    LeRobot looks them up."""
+    indices = pa.array(list(numbers.values()), pa.int64())
+    table = pa.table({"task_index": indices, _INDEX: list(numbers)})
+    path = root / "meta" / "tasks.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table.replace_schema_metadata({"pandas": json.dumps(_PANDAS)}), path)
 
 
 _PANDAS = {
