@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from hocket.errors import MissingExtraError
 from hocket.results.progress import clock, start_live
+from hocket.train.config import TrainConfig
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -133,30 +134,22 @@ class Log:
     """The one owner of all files and trackers that a run logs to."""
 
     def __init__(
-        self,
-        run: Path | None,
-        config: Mapping[str, Any],
-        *,
-        tracker: str = "none",
-        resumed_at: int | None = None,
-        wall_s: float = 0.0,
+        self, run: Path | None, config: TrainConfig, state: Mapping[str, Any] | None
     ) -> None:
-        """Without a folder nothing is written. `resumed_at` is the env step that an interrupted run
+        """Without a folder nothing is written. `state` is the checkpoint that an interrupted run
         goes on from: what it had written beyond that did not happen."""
-        self._start = time.perf_counter() - wall_s
+        self._start = time.perf_counter() - (0.0 if state is None else state["wall_s"])
         self._file: TextIO | None = None
         self._board: Any = None
         self._tracker: Any = None
         self._has_own_axis = False
         if run is not None:
-            self._open(run, config, tracker, resumed_at)
+            self._open(run, config, None if state is None else state["env_steps"])
 
-    def _open(
-        self, run: Path, config: Mapping[str, Any], tracker: str, resumed_at: int | None
-    ) -> None:
+    def _open(self, run: Path, config: TrainConfig, resumed_at: int | None) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        module = _module(tracker) if tracker != "none" else None
+        module = _module(config.tracker) if config.tracker != "none" else None
         path = run / METRICS
         kept = []
         if resumed_at is not None and path.exists():
@@ -166,8 +159,8 @@ class Log:
         self._file = open(path, "a", buffering=1)  # noqa: SIM115 - closed by `close`
         self._board = SummaryWriter(str(run / "tensorboard"), purge_step=resumed_at)
         if module is not None:
-            self._tracker = module.init(project="hocket", name=run.name, config=dict(config))
-        if tracker == "wandb":
+            self._tracker = module.init(project="hocket", name=run.name, config=config.to_plain())
+        if config.tracker == "wandb":
             # Its own step never goes back, but an evaluation ends after later updates did.
             self._tracker.define_metric("*", step_metric="env_steps")
             self._has_own_axis = True
@@ -225,11 +218,7 @@ class Display:
         elapsed = time.perf_counter() - self._start
         if self._live is None and elapsed - self._said_at >= _PLAIN_EVERY_S:
             self._said_at = elapsed
-            self._say(f"{env_steps:,}/{self._total:,} steps, {', '.join(found)}")
-
-    def announce(self, text: str) -> None:
-        """Prints a line that stays."""
-        self._say(text)
+            self.announce(f"{env_steps:,}/{self._total:,} steps, {', '.join(found)}")
 
     def close(self) -> None:
         """Takes the block away."""
@@ -237,7 +226,8 @@ class Display:
             self._live.stop()
             self._live = None
 
-    def _say(self, text: str) -> None:
+    def announce(self, text: str) -> None:
+        """Prints a line that stays."""
         if self._stream is None:
             return
         line = f"[{time.perf_counter() - self._start:7.1f} s] {text}"

@@ -79,20 +79,18 @@ def train(
         if config.lanes == "auto":
             first = _policy(config, description, base)
             config = replace(config, lanes=_auto_lanes(config, assembly, tasks[0], first))
-        log = Log(
-            run if ranks.is_first else None,
-            config.to_plain(),
-            tracker=config.tracker,
-            resumed_at=None if state is None else state["env_steps"],
-            wall_s=wall_s,
-        )
+        log = Log(run if ranks.is_first else None, config, state)
         stack.callback(log.close)
         policy = _policy(config, description, base, start=start, max_batch=_max_batch(config))
         stack.callback(policy.close)
         worker = assembly.worker(policy.spec, config.lane_count)
         settings = FleetConfig(lanes=config.lane_count, step_timeout_s=config.step_timeout_s)
         fleet = stack.enter_context(Fleet(assembly.runtime(), worker, settings))
-        link = _link(config, description, run, start, ranks, fleet)
+        link: LearnerLink
+        if config.mode == "async":
+            link = Remote(config, description, run, wake=fleet.wake, resume=start)
+        else:
+            link = InProcess(config, description, run, ranks=ranks, resume=start)
         stack.callback(link.close)
         policy.block = link.block
         parts = Parts(
@@ -200,19 +198,6 @@ def _auto_lanes(
     lanes = assembly.count_lanes(policy, trial, config.batch)
     is_fixed = config.mode == "sync" and not assembly.is_batched
     return min(lanes, _SYNC_BATCH) if is_fixed else lanes
-
-
-def _link(
-    config: TrainConfig,
-    description: Description,
-    run: Path,
-    start: Path | None,
-    ranks: Ranks,
-    fleet: Fleet,
-) -> LearnerLink:
-    if config.mode == "async":
-        return Remote(config, description, run, wake=fleet.wake, resume=start)
-    return InProcess(config, description, run, ranks=ranks, resume=start)
 
 
 def _base(config: TrainConfig, assembly: Assembly) -> Policy | None:

@@ -76,6 +76,8 @@ class Trainer:
         self.stop: Callable[[], None] = lambda: None
         """Ends the engine's run; set by whoever makes the engine."""
         self._counts = Counts()
+        self._limit = (config.staleness + 1) * config.batch
+        """Episodes that may be begun and not yet learnt from."""
         group = config.group if config.algo == "grpo" else 1
         ranks = parts.ranks
         self._curriculum = Curriculum(tasks, config.seed, group, ranks.rank, ranks.size)
@@ -111,7 +113,10 @@ class Trainer:
 
     def on(self, event: Event) -> None:
         if self._is_finishing:
-            self._follow_evaluation(event)
+            # Learning is over: what episodes in flight would still give is not learnt from.
+            for episode in event.episodes if isinstance(event, EpisodesSealed) else ():
+                if plan.is_evaluation(episode.trial):
+                    self._sealed(episode)
             return
         for segment in self._trajectories.on(event):
             self._link.put([segment])
@@ -135,13 +140,6 @@ class Trainer:
         elif isinstance(event, AttemptFailed):
             self._counts.lost += 1
         self._turn()
-
-    def _follow_evaluation(self, event: Event) -> None:
-        """Learning is over: what episodes in flight would still give is not learnt from."""
-        if isinstance(event, EpisodesSealed):
-            for episode in event.episodes:
-                if plan.is_evaluation(episode.trial):
-                    self._sealed(episode)
 
     def behind(self) -> bool:
         """Whether no new episode may begin, since what there is must be learnt from first."""
@@ -198,10 +196,6 @@ class Trainer:
             counts.filtered += 1
             counts.filtered_since_update += verdict.size
             counts.settled += verdict.size
-
-    @property
-    def _limit(self) -> int:
-        return (self._config.staleness + 1) * self._config.batch
 
     def _top_up(self) -> None:
         """Plans what may be begun, and always something while the engine would otherwise end."""

@@ -168,7 +168,20 @@ class Rollout:
     has_final: Tensor
 
     def __post_init__(self) -> None:
-        check_layout(self.rows)
+        """Refuses what is not `[S, C]` with the chunks of a trajectory along the second axis."""
+        rows = self.rows
+        if len(rows.batch_size) != 2:
+            raise LayoutError(f"A rollout is [S, C], not {tuple(rows.batch_size)}.")
+        steps = rows["chunk"][:, 1:] - rows["chunk"][:, :-1]
+        same = rows["segment"][:, 1:] == rows["segment"][:, :-1]
+        if not ((steps == 1) & same)[rows["valid"][:, 1:]].all():
+            raise LayoutError(
+                "The chunks of a trajectory must follow each other along the second axis [S, C]; "
+                "this looks like [C, S], or like trajectories joined end to end."
+            )
+        inner = rows["valid"][:, :-1] & rows["valid"][:, 1:]
+        if ((rows["terminated"] | rows["truncated"])[:, :-1] & inner).any():
+            raise LayoutError("An episode goes on after its end: segments must not be joined.")
 
     def flat(self, **columns: Tensor) -> TensorDict:
         """Returns rows `[R]` without padding, with further `columns` `[S, C, ...]` such as
@@ -200,22 +213,6 @@ def make_rollout(segments: Sequence[Segment], device: torch.device | str = "cpu"
         rows[tuple(key.split("|"))] = torch.from_numpy(_pad(key, arrays, count)).to(device)
     final, has_final = _finals(segments, device)
     return Rollout(rows=rows, final=final, has_final=has_final)
-
-
-def check_layout(rows: TensorDict) -> None:
-    """Refuses what is not `[S, C]` with the chunks of a trajectory along the second axis."""
-    if len(rows.batch_size) != 2:
-        raise LayoutError(f"A rollout is [S, C], not {tuple(rows.batch_size)}.")
-    steps = rows["chunk"][:, 1:] - rows["chunk"][:, :-1]
-    same = rows["segment"][:, 1:] == rows["segment"][:, :-1]
-    if not ((steps == 1) & same)[rows["valid"][:, 1:]].all():
-        raise LayoutError(
-            "The chunks of a trajectory must follow each other along the second axis [S, C]; this "
-            "looks like [C, S], or like trajectories joined end to end."
-        )
-    inner = rows["valid"][:, :-1] & rows["valid"][:, 1:]
-    if ((rows["terminated"] | rows["truncated"])[:, :-1] & inner).any():
-        raise LayoutError("An episode goes on after its end: segments must not be joined.")
 
 
 def _columns(segment: Segment, index: int) -> dict[str, Array]:

@@ -287,11 +287,11 @@ class Measures:
 
     def add(self, **parts: Tensor) -> None:
         """Takes this rank's parts of one minibatch's sums."""
-        self._keep(parts, self._ranks.total(_row(parts)))
+        self._rows.setdefault(tuple(parts), []).append(self._ranks.total(_row(parts)))
 
     def note(self, **values: Tensor) -> None:
         """Takes one minibatch's values that are equal on all ranks."""
-        self._keep(values, _row(values))
+        self._rows.setdefault(tuple(values), []).append(_row(values))
 
     def latest(self, name: str) -> float:
         """Returns a value of the last minibatch."""
@@ -306,9 +306,6 @@ class Measures:
             for name, values in zip(names, columns, strict=True):
                 means[name] = sum(values) / len(values)
         return means
-
-    def _keep(self, named: dict[str, Tensor], row: Tensor) -> None:
-        self._rows.setdefault(tuple(named), []).append(row)
 
 
 def _row(values: dict[str, Tensor]) -> Tensor:

@@ -22,7 +22,7 @@ from hocket.core.contracts.policy import Binds, Policy
 from hocket.core.data import Actions, Array, ArraySpec, Batch, EnvSpec, PolicySpec, Row, Trial
 from hocket.engine.chunk_rules import check_answer
 from hocket.errors import SpecMismatchError
-from hocket.train.learner.weights import WeightBlock
+from hocket.train.learner.weights import WeightBlock, packed_starts
 from hocket.train.networks.contract import (
     BASE,
     TASK,
@@ -37,8 +37,6 @@ SAMPLE, LOG_PROB, VALUE, VERSION = "sample", "log_prob", "value", "version"
 """Keys of what an answer holds beside the actions to execute."""
 _NOISE = "noise for sampling"
 """Key under which the noise travels to the device, beside the observations."""
-_ALIGNED = 64
-"""Arrays in packed memory begin at multiples of this many bytes, as every dtype needs."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -240,7 +238,7 @@ class Staging:
         """Returns the arrays as tensors on the device."""
         if not self._is_packed:
             return {key: torch.from_numpy(a).to(self._device) for key, a in arrays.items()}
-        starts, size = _starts({key: array.nbytes for key, array in arrays.items()})
+        starts, size = packed_starts({key: array.nbytes for key, array in arrays.items()})
         if len(self._up) < size:
             self._up = self._page_locked(size)
         packed = self._up.numpy()
@@ -261,7 +259,7 @@ class Staging:
             return {key: tensor.cpu().numpy() for key, tensor in tensors.items()}
         # The widest first: with no gaps between them, all lie at multiples of their width.
         order = sorted(tensors, key=lambda key: -tensors[key].element_size())
-        flat = torch.cat([_bytes(tensors[key]) for key in order])
+        flat = torch.cat([tensors[key].contiguous().view(-1).view(torch.uint8) for key in order])
         if len(self._down) < len(flat):
             self._down = self._page_locked(len(flat))
         self._down[: len(flat)].copy_(flat, non_blocking=True)
@@ -279,16 +277,3 @@ class Staging:
     def _page_locked(self, size: int) -> torch.Tensor:
         # Twice what is needed now: batches grow.
         return torch.empty(2 * size, dtype=torch.uint8, pin_memory=self._is_gpu and size > 0)
-
-
-def _starts(sizes: Mapping[str, int]) -> tuple[dict[str, int], int]:
-    """Returns the first byte of each array in packed memory, and how many bytes all need."""
-    starts, offset = {}, 0
-    for key, size in sizes.items():
-        starts[key] = offset
-        offset += -(-size // _ALIGNED) * _ALIGNED
-    return starts, offset
-
-
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.contiguous().view(-1).view(torch.uint8)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -126,7 +126,9 @@ class Trajectories:
             row = self._row(event.observations, i, event.trials[i], chunk, event.chunks[i])
             version = int(chunk.extras[VERSION])
             if one.rows and self._is_long(one, version):
-                cut.append(self._segment(event.attempts[i], one, final=_seen(row)))
+                # What a critic needs of the observation after a stretch.
+                final = {key: seen for key, seen in row.observation.items() if key != BASE}
+                cut.append(self._segment(event.attempts[i], one, final=final))
                 one.rows = []
             one.floor = min(one.floor, version) if one.rows else version
             one.rows.append(row)
@@ -206,7 +208,9 @@ class Trajectories:
             trial=one.trial,
             attempt=attempt,
             lane=one.lane,
-            observation=_stacked([row.observation for row in rows]),
+            observation={
+                key: np.stack([row.observation[key] for row in rows]) for key in rows[0].observation
+            },
             actions=_column(rows, SAMPLE),
             executed=np.array([row.executed for row in rows], np.int64),
             rewards=rewards,
@@ -223,12 +227,3 @@ class Trajectories:
 
 def _column(rows: Sequence[_Row], key: str) -> Array:
     return np.stack([row.extras[key] for row in rows])
-
-
-def _stacked(observations: Sequence[Mapping[str, Any]]) -> dict[str, Array]:
-    return {key: np.stack([one[key] for one in observations]) for key in observations[0]}
-
-
-def _seen(row: _Row) -> dict[str, Array]:
-    """Returns what a critic needs of the observation after a stretch."""
-    return {key: value for key, value in row.observation.items() if key != BASE}

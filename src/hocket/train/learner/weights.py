@@ -22,6 +22,8 @@ from hocket.workers.shm import create_file, map_block
 
 _HEAD = 64
 """Bytes before the first slot."""
+_ALIGNED = 64
+"""Arrays in packed memory begin at multiples of this many bytes, as every dtype needs."""
 _NOTHING = -1
 _ATTEMPTS = 1000
 """How often a read begins again before it gives up: publishing takes as long as copying, so that
@@ -33,10 +35,7 @@ class WeightBlock:
 
     def __init__(self, like: Mapping[str, torch.Tensor], fd: int | None = None) -> None:
         """`like` gives names, shapes and dtypes; a file descriptor is the other side's block."""
-        starts, offset = {}, 0
-        for name, tensor in like.items():
-            starts[name] = offset
-            offset += -(-tensor.numel() * tensor.element_size() // 64) * 64
+        starts, offset = packed_starts({name: tensor.nbytes for name, tensor in like.items()})
         self._slot_size = offset
         self.fd = create_file("hocket-weights", _HEAD + 2 * offset) if fd is None else fd
         if os.fstat(self.fd).st_size != _HEAD + 2 * offset:
@@ -97,6 +96,15 @@ class WeightBlock:
                 tensor.copy_(source[name], non_blocking=True)
         for gpu in gpus:
             torch.cuda.current_stream(gpu).synchronize()
+
+
+def packed_starts(sizes: Mapping[str, int]) -> tuple[dict[str, int], int]:
+    """Returns the first byte of each array in packed memory, and how many bytes all need."""
+    starts, offset = {}, 0
+    for key, size in sizes.items():
+        starts[key] = offset
+        offset += -(-size // _ALIGNED) * _ALIGNED
+    return starts, offset
 
 
 def _lock_pages(memory: torch.Tensor) -> bool:

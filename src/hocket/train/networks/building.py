@@ -131,18 +131,15 @@ def make_network(config: TrainConfig, description: Description, start: Path | No
     network = description.build(config.policy)
     if start is not None:
         load_weights(network, start / checkpoint.WEIGHTS)
-    elif not config.residual:
-        _first_weights(network, config, description.shapes)
-    return network
-
-
-def _first_weights(network: Any, config: TrainConfig, shapes: Shapes) -> None:
+    if start is not None or config.residual:
+        return network
     if config.policy == "reference":
-        _load_reference(network, config, shapes)
+        _load_reference(network, config, description.shapes)
     elif (Path(config.policy) / checkpoint.WEIGHTS).is_file():
         load_weights(network, Path(config.policy) / checkpoint.WEIGHTS)
     if config.weights:
         load_weights(network, Path(config.weights))
+    return network
 
 
 def load_weights(network: Any, path: Path) -> None:

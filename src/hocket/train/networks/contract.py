@@ -14,7 +14,6 @@ to the collecting side, and saved with optimizer state.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -45,13 +44,11 @@ class Shapes:
 
     def to_plain(self) -> dict[str, Any]:
         """Returns the same as values that JSON knows."""
-        observations = {
-            key: [list(spec.shape), spec.dtype] for key, spec in self.observations.items()
-        }
-        plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         return {
-            **plain,
-            "observations": observations,
+            "observations": {
+                key: [list(spec.shape), spec.dtype] for key, spec in self.observations.items()
+            },
+            "action_size": self.action_size,
             "tasks": list(self.tasks),
             "cameras": list(self.cameras),
         }

@@ -4,24 +4,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hocket.core import plugins
 from hocket.core.contracts.policy import Policy
-from hocket.core.data import Actions, Batch, EnvSpec, PolicySpec
+from hocket.core.data import Actions, Batch, EnvSpec
 from hocket.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
     from hocket.train.networks.building import Description
 
 FEATURES = ("plain", "metaworld")
-_UNTRAINED = (
-    "This policy has no weights yet: give it to `hocket train`, and evaluate what comes of it, as "
-    "in --policy runs/x/best."
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,21 +73,21 @@ class FlowConfig:
 class Actor:
     """The policy `actor`: a Gaussian chunk actor-critic from scratch."""
 
-    Config: ClassVar = ActorConfig
+    Config: ClassVar[Any] = ActorConfig
     network = "hocket.train.actor:ChunkActor"
 
     def __init__(self, argument: str, config: Any) -> None:
-        raise UsageError(_UNTRAINED)
+        raise UsageError(
+            "This policy has no weights yet: give it to `hocket train`, and evaluate what comes of "
+            "it, as in --policy runs/x/best."
+        )
 
 
-class Flow:
+class Flow(Actor):
     """The policy `flow`: a small flow-matching policy from scratch."""
 
-    Config: ClassVar = FlowConfig
+    Config: ClassVar[Any] = FlowConfig
     network = "hocket.train.flow:FlowActor"
-
-    def __init__(self, argument: str, config: Any) -> None:
-        raise UsageError(_UNTRAINED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,10 +130,7 @@ class TrainedPolicy:
             device=config.device,
             base=_base(description, config),
         )
-
-    @property
-    def spec(self) -> PolicySpec:
-        return self._inner.spec
+        self.spec = self._inner.spec
 
     def bind(self, spec: EnvSpec) -> None:
         self._inner.bind(spec)
@@ -159,7 +151,7 @@ def _base(description: Description, config: TrainedConfig) -> Policy | None:
             f"These weights correct the policy {name!r}, which is not loaded unasked. Name it: "
             f"--policy.base {name}"
         )
-    settings: Mapping[str, Any] = description.base_config
+    settings = description.base_config
     if config.base_python:
         name, settings = f"sidecar:{name}", {"python": config.base_python, "config": dict(settings)}
     built: Policy = plugins.build("policies", name, settings)
