@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -111,13 +112,8 @@ def _record() -> Sequence[Event]:
     """All events of a small run: three trials on one lane, one of which is tried twice."""
     from hocket.runs.evaluation import evaluate
 
-    class Keeper:
-        def on(self, event: Event) -> None:
-            events.append(event)
-
-        def close(self) -> None: ...
-
     events: list[Event] = []
+    keeper: Any = SimpleNamespace(on=events.append, close=lambda: None)
     with tempfile.TemporaryDirectory() as folder:
         faults = {"raise_at": 3, "fault_seed": 1, "once_file": os.path.join(folder, "once")}
         evaluate(
@@ -126,7 +122,7 @@ def _record() -> Sequence[Event]:
             episodes=3,
             lanes=1,
             env_config={"length_min": 20, "length_max": 40, **faults},
-            readers=[Keeper()],
+            readers=[keeper],
         )
     return (*events, Noted(text="This is the end of a run that checks a reader."))
 

@@ -115,7 +115,6 @@ class Recording:
         return self.needs.observations or self.needs.all_cameras or bool(self.needs.cameras)
 
     def open(self, attempt: Attempt, prompt: str, record: Mapping[str, Any]) -> None:
-        """Begin to record an attempt."""
         self.discard()
         trial = attempt.trial
         # A fleet may be kept for several runs: each attempt says whose it is.
@@ -143,7 +142,6 @@ class Recording:
         observation: Observation | None,
         state: Array | None,
     ) -> None:
-        """Feed one step to every track."""
         record = StepRecord(
             step=attempt.steps,
             action=action,

@@ -41,7 +41,6 @@ def prepare(setup: "dict[str, Any]") -> None:
 
 
 def main() -> None:
-    """Become the zygote."""
     fd, setup = int(sys.argv[1]), json.loads(sys.argv[2])
     if sys.version_info < (3, 10):  # noqa: UP036 - any interpreter may have been named
         sys.exit("hocket's workers need Python 3.10 or newer; this is " + sys.version)

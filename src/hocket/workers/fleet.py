@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hocket.core.contracts.runtime import Gathers, Link, Runtime, SelfDriven, WorkerSpec
+from hocket.core.contracts.runtime import Gathers, Runtime, WorkerSpec
 from hocket.core.data import Array, Observation, Signature, TaskInfo, Trial, signature
 from hocket.core.wire import (
     Begin,
@@ -50,9 +50,6 @@ class Fleet:
         self._width = spec.lanes
         self._is_one = len(self._workers) == 1
         """All lanes are in one worker."""
-        self._looked_at: Link | None = None
-        self._gathers: Gathers | None = None
-        self._driven: SelfDriven | None = None
 
     def __enter__(self) -> Fleet:
         return self
@@ -202,7 +199,8 @@ class Fleet:
 
     def expect(self, lanes: Sequence[int], seconds: float) -> None:
         """Tell the worker that chunks for these lanes will probably come in `seconds`."""
-        if self._is_one and (driven := self._abilities()[1]) is not None:
+        driven = self._workers[0].driven
+        if self._is_one and driven is not None:
             driven.expect(len(lanes), seconds)
 
     @property
@@ -213,23 +211,12 @@ class Fleet:
     @property
     def step_s(self) -> float | None:
         """Seconds of the step that all lanes share; 0 before the first, None without one."""
-        driven = self._abilities()[1] if self._is_one else None
-        return None if driven is None else driven.step_s
+        driven = self._workers[0].driven
+        return driven.step_s if self._is_one and driven is not None else None
 
     def _source(self) -> Gathers | None:
         """The one worker of all lanes, where it gives many lanes' observations at once."""
-        return self._abilities()[0] if self._is_one else None
-
-    def _abilities(self) -> tuple[Gathers | None, SelfDriven | None]:
-        """The first worker, under each contract beyond Link that it keeps."""
-        link = self._workers[0].link
-        if link is not self._looked_at:
-            # Looked for once: to look for a Protocol's methods costs more than a small batch.
-            self._looked_at = link
-            found: object = link
-            self._gathers = found if isinstance(found, Gathers) else None
-            self._driven = found if isinstance(found, SelfDriven) else None
-        return self._gathers, self._driven
+        return self._workers[0].gathers if self._is_one else None
 
     def live(self, lane: int) -> tuple[str, str] | None:
         """Suite and task that the lane's worker has built now."""
@@ -252,10 +239,10 @@ class Fleet:
         deadline = now + timeout_s
         is_woken = lingers = False
         while True:
-            for worker, driven in tuple(inline.items()):
-                if driven is not None:
+            for worker in tuple(inline):
+                if worker.driven is not None:
                     seconds = deadline - now if supervisor.is_alone else _GLANCE_S
-                    driven.work(seconds, waker.is_woken, awaits_all=awaits_all)
+                    worker.driven.work(seconds, waker.is_woken, awaits_all=awaits_all)
                 self._read(worker, now)
             rest_s = 0.0 if inbox and not lingers else self._rest_s()
             now = time.monotonic()
@@ -282,8 +269,8 @@ class Fleet:
     def _rest_s(self) -> float:
         """Seconds for which nobody needs to be looked after."""
         rest_s = WATCH_S
-        for driven in self._supervisor.inline.values():
-            due_s = None if driven is None else driven.due_s()
+        for worker in self._supervisor.inline:
+            due_s = None if worker.driven is None else worker.driven.due_s()
             if due_s is not None:
                 rest_s = min(rest_s, due_s)
         return rest_s

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Union
 
 import numpy as np
 
-from hocket.core.contracts.runtime import Link
+from hocket.core.contracts.runtime import Gathers, Link, SelfDriven
 from hocket.core.data import Array, EnvSpec
 from hocket.core.wire import Executed, Failed, Ready, Sealed
 from hocket.errors import HocketError, UsageError, WorkerFailed, from_name
@@ -154,6 +154,12 @@ class WorkerSlot:
     def settle(self, link: Link | None, now: float) -> None:
         """Hold a new worker, or none."""
         self.link = link
+        # Looked for once: to look for a Protocol's methods costs more than a small batch.
+        found: object = link
+        self.gathers = found if isinstance(found, Gathers) else None
+        """The link, where it gives many lanes' observations at once."""
+        self.driven = found if isinstance(found, SelfDriven) else None
+        """The link, where its worker takes steps in this thread."""
         self.slots = [LaneSlot() for _ in self.lanes]
         """By row."""
         self.is_up = False
@@ -226,7 +232,6 @@ class Waker:
                 self._is_woken = False
 
     def close(self) -> None:
-        """Let go of the file. Twice is safe."""
         with self._lock:
             if not self._is_closed:
                 self._is_closed = True
@@ -352,7 +357,6 @@ class Inbox:
         return is_awaited if orphans else None
 
     def ready(self, worker: WorkerSlot, message: Ready) -> None:
-        """Note that lanes were reset."""
         kept = []
         task = worker.slots[message.lanes[0]].trial
         assert task is not None  # it was begun

@@ -44,7 +44,6 @@ class InlineRuntime:
         return self._link
 
     def close(self) -> None:
-        """End the worker."""
         if self._link is not None:
             self._link.kill()
 

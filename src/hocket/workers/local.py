@@ -152,7 +152,6 @@ class ZygoteProcess:
         return self._process.poll() is None
 
     def fork(self, ident: int, index: int, fds: tuple[int, int, int]) -> None:
-        """Ask for a worker."""
         socket.send_fds(self._requests, [REQUEST.pack(FORK, ident, index)], fds)
 
     def request(self, kind: bytes, ident: int) -> None:

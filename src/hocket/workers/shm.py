@@ -142,7 +142,6 @@ class Control:
         return self._words[_HEADER + lane * _PER_LANE + _STEPS]
 
     def count_step(self, lane: int) -> None:
-        """Count one more step."""
         self._words[_HEADER + lane * _PER_LANE + _STEPS] += 1
 
     def word(self, lane: int) -> int:
@@ -163,7 +162,6 @@ class Control:
         return value & 0xFF if value >> 8 == chunk + 1 else 0
 
     def close(self) -> None:
-        """Let go of the memory."""
         self._words.release()
         if isinstance(self._memory, mmap.mmap):
             self._memory.close()

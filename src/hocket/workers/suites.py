@@ -67,7 +67,6 @@ class Suites:
 
 
 def find_task(suite: str, tasks: Sequence[TaskInfo], name: str) -> TaskInfo:
-    """The task of this name."""
     infos = {info.name: info for info in tasks}
     if name not in infos:
         raise UnknownNameError(

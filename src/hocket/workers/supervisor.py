@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from hocket import errors
-from hocket.core.contracts.runtime import LastWords, Link, Runtime, SelfDriven, WorkerSpec
+from hocket.core.contracts.runtime import LastWords, Link, Runtime, WorkerSpec
 from hocket.core.data import TaskInfo
 from hocket.core.wire import Close, Describe, Described, Failed, Hello, Message, Sealed
 from hocket.errors import EnvError, UsageError, WorkerFailed
@@ -78,8 +78,8 @@ class Supervisor:
         self.workers = [WorkerSlot(range(i, i + width)) for i in range(0, config.lanes, width)]
         self.by_fd: dict[int, WorkerSlot] = {}
         """Workers in other processes, by what to wait on."""
-        self.inline: dict[WorkerSlot, SelfDriven | None] = {}
-        """Workers in this thread; None for those that work only while they are read."""
+        self.inline: list[WorkerSlot] = []
+        """Workers in this thread."""
         self.epoll = select.epoll()
         self.waker = Waker()
         self.epoll.register(self.waker.fd, select.EPOLLIN)
@@ -107,7 +107,7 @@ class Supervisor:
         worker.settle(link, time.monotonic())
         fd = link.fileno()
         if fd is None:
-            self.inline[worker] = link if isinstance(link, SelfDriven) else None
+            self.inline.append(worker)
         else:
             self.by_fd[fd] = worker
             self.epoll.register(fd, select.EPOLLIN)
@@ -226,7 +226,7 @@ class Supervisor:
         assert link is not None
         fd = link.fileno()
         if fd is None:
-            del self.inline[worker]
+            self.inline.remove(worker)
         else:
             del self.by_fd[fd]
             self.epoll.unregister(fd)

@@ -118,7 +118,6 @@ class LiveEnv:
         )
 
     def close(self) -> None:
-        """Close the env, if there is one."""
         env, self._env, self._name, self._shown = self._env, None, None, None
         self.abilities = ()
         if env is not None:

@@ -152,7 +152,6 @@ class RowsHost:
         return {key: on_host(array)[0] for key, array in self.gather([lane]).items()}
 
     def signature(self, lane: int) -> Signature:
-        """The signature of the lane's observations."""
         trial = self._trials[lane]
         assert trial is not None  # asked of lanes that were reset
         found = self._sims[int(self._table.home[lane])].signature(trial.task)

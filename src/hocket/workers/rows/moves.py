@@ -44,7 +44,6 @@ class Moving:
 
     @property
     def rows(self) -> Array:
-        """Their indices."""
         if self._rows is None:
             self._rows = np.flatnonzero(self.mask)
         return self._rows

@@ -62,7 +62,6 @@ class RowSim:
 
     @property
     def keeps_states(self) -> bool:
-        """Whether rows' states can be taken."""
         return isinstance(self.env, RowSnapshots)
 
     @property
@@ -148,7 +147,6 @@ class RowSim:
         return action
 
     def observe(self, rows: Array, reads: tuple[str, ...] | None) -> dict[str, Array]:
-        """What the policy reads of these rows."""
         return choose(self.env.observe(rows), reads)
 
     def look(self, rows: Array) -> dict[str, Array]:
@@ -245,7 +243,6 @@ class RowSims:
         )
 
     def close(self) -> None:
-        """Close them all. Twice is safe."""
         while self._sims:
             self._sims.pop().env.close()
 

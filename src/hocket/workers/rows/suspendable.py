@@ -65,7 +65,6 @@ class Suspendable:
 
     @property
     def rows(self) -> int:
-        """The number of rows."""
         return self._rows
 
     @property
