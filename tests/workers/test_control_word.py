@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hocket.core.contracts.runtime import Link
 from hocket.core.data import Array
 from hocket.workers.inbox import LanesExecuted, LanesReady
 from hocket.workers.inline import InlineRuntime
+from hocket.workers.link import Link
 from hocket.workers.shm import STOP, Control, word
 from support.processes import wait_until
 from support.rig import Rig

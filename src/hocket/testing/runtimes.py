@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hocket.core import wire
-from hocket.core.contracts.runtime import LastWords, Link, Runtime, WorkerSpec
+from hocket.core.contracts.runtime import Runtime, WorkerSpec
 from hocket.core.data import Array, Ref
 from hocket.errors import WorkerFailed
 from hocket.testing.findings import (
@@ -29,6 +29,7 @@ from hocket.testing.findings import (
     wait_until,
 )
 from hocket.testing.toy import ToyConfig, ToyEnv
+from hocket.workers.link import LastWords, Link
 from hocket.workers.shm import STOP, word
 
 _KEY = "observation/state"

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hocket.core.contracts.runtime import Gathers, Runtime, WorkerSpec
+from hocket.core.contracts.runtime import Runtime, WorkerSpec
 from hocket.core.data import Array, Observation, Signature, TaskInfo, Trial, signature
 from hocket.core.wire import (
     Begin,
@@ -23,6 +23,7 @@ from hocket.core.wire import (
 )
 from hocket.errors import WorkerFailed
 from hocket.workers.inbox import LanesUp, Notice, Phase, WorkerSlot
+from hocket.workers.link import Gathers
 from hocket.workers.shm import STOP, word
 from hocket.workers.supervisor import WATCH_S, FleetConfig, Supervisor
 

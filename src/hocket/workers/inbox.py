@@ -16,10 +16,10 @@ from typing import Any, NamedTuple, Union
 
 import numpy as np
 
-from hocket.core.contracts.runtime import Gathers, Link, SelfDriven
 from hocket.core.data import Array, EnvSpec
 from hocket.core.wire import Executed, Failed, Ready, Sealed
 from hocket.errors import HocketError, UsageError, WorkerFailed, from_name
+from hocket.workers.link import Gathers, Link, SelfDriven
 
 
 class LanesUp(NamedTuple):

@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from hocket.core.contracts.runtime import Link, WorkerSpec
+from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Array, Observation, Signature
 from hocket.core.plugins import NoSettings
 from hocket.core.wire import Close, Execute, Hello, Message, Ready
 from hocket.errors import UsageError, WorkerFailed
 from hocket.workers.env.host import Host
+from hocket.workers.link import Link
 from hocket.workers.rows.host import RowsHost
 from hocket.workers.shm import Control, Layout
 from hocket.workers.suites import is_batched

@@ -17,11 +17,12 @@ from collections.abc import Sequence
 import msgpack
 
 import hocket
-from hocket.core.contracts.runtime import Link, WorkerSpec
+from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.plugins import NoSettings
 from hocket.core.wire import Open
 from hocket.errors import WorkerFailed
 from hocket.workers import bootstrap
+from hocket.workers.link import Link
 from hocket.workers.process_link import ProcessLink
 from hocket.workers.shm import Control, create_file, map_block, read_tail
 from hocket.workers.zygote import FORK, KILL, REQUEST, SPEAK

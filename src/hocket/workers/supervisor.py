@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from hocket import errors
-from hocket.core.contracts.runtime import LastWords, Link, Runtime, WorkerSpec
+from hocket.core.contracts.runtime import Runtime, WorkerSpec
 from hocket.core.data import TaskInfo
 from hocket.core.wire import Close, Describe, Described, Failed, Hello, Message, Sealed
 from hocket.errors import EnvError, UsageError, WorkerFailed
@@ -22,6 +22,7 @@ from hocket.workers.inbox import (
     Waker,
     WorkerSlot,
 )
+from hocket.workers.link import LastWords, Link
 from hocket.workers.shm import STOP, word
 
 # Chosen by hand, with no benchmark row: how soon a fault must be noticed, and how long an end may

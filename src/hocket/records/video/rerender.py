@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hocket.core.contracts.runtime import Link, Runtime, WorkerSpec
+from hocket.core.contracts.runtime import Runtime, WorkerSpec
 from hocket.core.data import Episode
 from hocket.core.wire import Failed, Hello, Message, Render, Sealed
 from hocket.errors import HocketError, RunFolderError, WorkerFailed
 from hocket.records.states import load_states
+from hocket.workers.link import Link
 
 _POLL_S = 0.2
 """How often silent workers are looked at, at least."""
