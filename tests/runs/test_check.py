@@ -6,7 +6,8 @@ import pytest
 from rich.console import Console
 
 from hocket.core.data import ActionSpec, ArraySpec, EnvSpec, PolicySpec, TaskInfo, Trial
-from hocket.runs.check import CheckResult, action_warnings, check_specs
+from hocket.runs.check import CheckResult, action_warnings
+from hocket.runs.probe import check_specs
 
 ENV = EnvSpec(
     task=TaskInfo(name="reach", control_rate=80.0),
@@ -108,7 +109,6 @@ def test_a_single_action_is_not_called_constant() -> None:
 
 def test_the_rendering_names_both_sides_ranges_and_problems() -> None:
     result = CheckResult(
-        env="metaworld:mt10",
         policy="mine:Policy",
         trial=Trial(suite="metaworld:mt10", task="reach", seed=0),
         policy_spec=POLICY,

@@ -128,7 +128,6 @@ class RunComparison:
         return self.comparison.sentence
 
     def results(self) -> ResultTable:
-        """A row for each task, and one for all together."""
         found = self.comparison
         shown = percent if found.of == "success" else number
         rows = [_row(task.task or "", "item", task, shown) for task in found.tasks]

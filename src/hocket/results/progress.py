@@ -143,12 +143,10 @@ class Tally:
 
     @property
     def done(self) -> int:
-        """Trials that have ended."""
         return sum(self.outcomes.values())
 
     @property
     def rate(self) -> stats.Rate:
-        """Success so far, errors apart."""
         won = self.outcomes[Outcome.SUCCESS]
         return stats.rate(
             won, won + self.outcomes[Outcome.FAILURE], errors=self.outcomes[Outcome.ERROR]
@@ -255,7 +253,6 @@ class Progress:
         self.close()
 
     def on(self, event: Event) -> None:
-        """Count an event; draw if it is time."""
         self.tally.on(event)
         if isinstance(event, RunEnded):
             self._run_ended = time.perf_counter()

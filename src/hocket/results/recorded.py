@@ -25,8 +25,8 @@ class RecordedRun:
     about: Mapping[str, Any]
     """Versions, machine and command; empty where run.yaml does not say."""
     trials: Sequence[Trial]
-    failures: Sequence[Failure]
-    timing: Timing | None
+    failures: Sequence[Failure] = ()
+    timing: Timing | None = None
 
     @property
     def name(self) -> str:
@@ -59,7 +59,13 @@ def open_recorded(folder: Path, report: Report | None = None) -> RecordedRun:
     root = RunFolder.at(folder)
     about = load_about(root.root)
     if not root.ledger.exists():
-        return _from_report(root.root, about)
+        if not (root.root / FILE_NAME).exists():
+            raise RunFolderError(
+                f"There is no run in {str(root.root)!r}: it has neither a ledger nor a {FILE_NAME}."
+            )
+        report = Report.load(root.root)
+        trials = [episode.trial for episode in report.episodes]
+        return RecordedRun(folder=root.root, report=report, about=about, trials=trials)
     timing = load_timing(root)
     with LedgerView.open(root) as ledger:
         trials, failures = ledger.trials(), ledger.failures()
@@ -82,16 +88,4 @@ def build_report(ledger: LedgerView, about: Mapping[str, Any], throughput: Throu
         trials=ledger.trials(),
         episodes=ledger.episodes(),
         throughput=throughput,
-    )
-
-
-def _from_report(root: Path, about: Mapping[str, Any]) -> RecordedRun:
-    if not (root / FILE_NAME).exists():
-        raise RunFolderError(
-            f"There is no run in {str(root)!r}: it has neither a ledger nor a {FILE_NAME}."
-        )
-    report = Report.load(root)
-    trials = [episode.trial for episode in report.episodes]
-    return RecordedRun(
-        folder=root, report=report, about=about, trials=trials, failures=(), timing=None
     )

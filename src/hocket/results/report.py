@@ -209,7 +209,6 @@ class Report:
         return f"{count}{pace}. {EXACTNESS[self.exactness]}"
 
     def table(self) -> Table:
-        """The results for rich's consoles."""
         return self.results().rich()
 
     def __str__(self) -> str:

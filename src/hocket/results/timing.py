@@ -23,6 +23,8 @@ from hocket.records.parquet import load_table, read_table
 
 SHARES = ("stepping", "observing", "waiting", "inferring", "handing over", "resetting", "done")
 """What a lane may be doing; `done` is when no trial is left for it."""
+BATCH_COLUMNS = ("leg", "batch", "batch_size", "batched", "inferred")
+"""What `Batches` wants of each chunk."""
 
 _COLUMNS = [
     "leg",
@@ -52,7 +54,6 @@ class Pace:
     steps: Array = field(default_factory=lambda: np.zeros(1))
 
     def add(self, times: Array, steps: Array) -> None:
-        """Count steps at the times when they were done."""
         while times.size and times.max() / self.bin_s >= _MOST_BINS:
             self.bin_s *= 2
             self.steps = np.pad(self.steps, (0, len(self.steps) % 2)).reshape(-1, 2).sum(axis=1)
@@ -67,6 +68,28 @@ class Pace:
         padded = np.pad(self.steps, (0, -len(self.steps) % merged))
         width = merged * self.bin_s
         return width, padded.reshape(-1, merged).sum(axis=1) / width
+
+
+class Batches:
+    """Keeps each batch once, though its chunks lie in several episodes and segments. Rows are
+    float64 `[n, 5]`, by BATCH_COLUMNS."""
+
+    def __init__(self) -> None:
+        self._parts: list[Array] = []
+
+    def add(self, rows: Array) -> None:
+        self._parts.append(_distinct(rows))
+        if len(self._parts) >= 1024:
+            self._parts = [self.distinct()]
+
+    def distinct(self) -> Array:
+        """A row for each batch, by leg and number."""
+        return _distinct(np.concatenate([np.zeros((0, 5)), *self._parts]))
+
+
+def _distinct(rows: Array) -> Array:
+    keys = rows[:, 0].astype(np.int64) << 40 | rows[:, 1].astype(np.int64)
+    return rows[np.unique(keys, return_index=True)[1]]
 
 
 @dataclass(slots=True)
@@ -135,18 +158,19 @@ def load_timing(folder: FolderLike) -> Timing | None:
         return None
     offsets = dict(zip(spans, np.cumsum([0.0, *(b - a for a, b in spans.values())]), strict=False))
     lanes: dict[tuple[int, int], _LaneTime] = {}
-    pace, batches, chunks, steps = Pace(), _Batches(), 0, 0
+    pace, batches, chunks, steps = Pace(), Batches(), 0, 0
     for part in _parts(folder):
         done = {name: column[np.isfinite(part["executed"])] for name, column in part.items()}
         chunks += len(done["leg"])
         steps += int(done["steps"].sum())
-        batches.add(part)
+        batches.add(np.column_stack([part[name] for name in BATCH_COLUMNS]))
         for leg in np.unique(done["leg"]):
             rows = {name: column[done["leg"] == leg] for name, column in done.items()}
             pace.add(rows["executed"] - spans[leg][0] + offsets[leg], rows["steps"])
             _add_lanes(lanes, int(leg), rows)
     wall_s = sum(end - begin for begin, end in spans.values())
-    infer_s, sizes = batches.distinct()
+    _, _, sizes, left, came = batches.distinct().T
+    infer_s = came - left
     return Timing(
         wall_s=wall_s,
         lanes=max(lane for _, lane in lanes) + 1 if lanes else 0,
@@ -217,27 +241,6 @@ def _lane_seconds(
         total[5] += max(0.0, lane.last - begin - float(lane.spent.sum()))
         total[6] += end - lane.last
     return dict(zip(SHARES, total.tolist(), strict=True))
-
-
-class _Batches:
-    """Keeps each batch once, though its rows may lie in several segments."""
-
-    def __init__(self) -> None:
-        self._keys: list[Array] = []
-        self._seconds: list[Array] = []
-        self._sizes: list[Array] = []
-
-    def add(self, part: dict[str, Array]) -> None:
-        keys = part["leg"].astype(np.int64) << 40 | part["batch"].astype(np.int64)
-        found, first = np.unique(keys, return_index=True)
-        self._keys.append(found)
-        self._seconds.append((part["inferred"] - part["batched"])[first])
-        self._sizes.append(part["batch_size"][first])
-
-    def distinct(self) -> tuple[Array, Array]:
-        """The seconds and the size of each batch."""
-        _, first = np.unique(np.concatenate(self._keys), return_index=True)
-        return np.concatenate(self._seconds)[first], np.concatenate(self._sizes)[first]
 
 
 def _window(

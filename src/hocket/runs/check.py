@@ -1,7 +1,7 @@
 """Whether an env and a policy fit each other, and what the policy really sees.
 
-`check_specs` compares what both say of themselves. `run_check` runs one chunk through the same path
-as an evaluation and keeps the very arrays that the policy was given: an image upside down or a
+`run_check` compares what both say of themselves, runs one chunk through the same path as an
+evaluation and keeps the very arrays that the policy was given: an image upside down or a
 gripper with the wrong sign fits every specification, and shows only there.
 """
 
@@ -32,7 +32,7 @@ from hocket.core.data import (
 from hocket.core.plugins import did_you_mean
 from hocket.errors import EnvError, PolicyError, UnknownNameError, WorkerFailed
 from hocket.records.video.pictures import contact_sheet, is_picture, write_png
-from hocket.runs.probe import Probe, probe
+from hocket.runs.probe import Probe, check_specs, probe
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -41,15 +41,12 @@ if TYPE_CHECKING:
     from hocket.runs.config import EvalConfig
 
 _NONE = "-"
-RATE_TOLERANCE = 0.01
-"""Control rates that differ by less than this share are the same rate, rounded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CheckResult:
     """What one chunk showed. `problems` are mismatches; `warnings` are worth a look."""
 
-    env: str
     policy: str
     trial: Trial
     policy_spec: PolicySpec
@@ -104,56 +101,6 @@ class CheckResult:
         if not self.problems:
             parts.append(Text("Env and policy fit.", style="bold green"))
         return Group(*parts)
-
-
-def check_specs(policy: PolicySpec, env: EnvSpec) -> list[str]:
-    """A sentence on each thing that does not fit; empty where all does."""
-    problems = [
-        problem
-        for key, wanted in (policy.inputs or {}).items()
-        if key != "prompt" and (problem := _input_problem(key, wanted, policy, env))
-    ]
-    for key in policy.cameras or ():
-        if key not in env.cameras and key not in (policy.inputs or {}):
-            problems.append(
-                f"The policy wants the camera {key!r}, which the env does not have."
-                f"{did_you_mean(key, env.cameras)} It has: {', '.join(env.cameras) or 'none'}."
-            )
-    if policy.action_size is not None and policy.action_size != env.action.size:
-        problems.append(
-            f"The policy answers with {policy.action_size} numbers an action; the env is driven "
-            f"by {env.action.size}."
-        )
-    ours, theirs = policy.control_rate, env.task.control_rate
-    if ours and theirs and abs(ours - theirs) > RATE_TOLERANCE * theirs:
-        problems.append(
-            f"The policy's actions are for {ours:g} steps a second; the env runs at {theirs:g}."
-        )
-    return problems
-
-
-def _input_problem(key: str, wanted: ArraySpec, policy: PolicySpec, env: EnvSpec) -> str | None:
-    given = env.observations.get(key)
-    if given is None and key in env.cameras:
-        return (
-            f"The policy reads the image {key!r}, but leaves it out of the cameras that it asks "
-            f"to be rendered ({', '.join(policy.cameras or ()) or 'none'})."
-        )
-    if given is None:
-        known = sorted({*env.observations, *env.cameras})
-        return (
-            f"The policy reads {key!r}, which the env does not give.{did_you_mean(key, known)} "
-            f"It gives: {', '.join(known)}."
-        )
-    same_rank = len(wanted.shape) == len(given.shape)
-    pairs = zip(wanted.shape, given.shape, strict=False)
-    if not same_rank or any(a not in (-1, b) for a, b in pairs):
-        return f"{key!r} has the shape {given.shape}; the policy wants {wanted.shape}."
-    # Another width of the same kind loses nothing but digits; another kind is another meaning.
-    if wanted.dtype and np.dtype(wanted.dtype).kind != np.dtype(given.dtype).kind:
-        ours, theirs = np.dtype(wanted.dtype).name, np.dtype(given.dtype).name
-        return f"{key!r} is {theirs}; the policy wants {ours}."
-    return None
 
 
 def run_check(
@@ -218,7 +165,6 @@ def _result(
     warnings = [] if spec is None or actions is None else action_warnings(actions, spec)
     warnings += [] if spec is None else list(spec.notes)
     return CheckResult(
-        env=trial.suite,
         policy=policy,
         trial=trial,
         policy_spec=witness.spec,
@@ -315,31 +261,30 @@ def _flat(request: Mapping[str, Any], head: str = "") -> dict[str, Any]:
 def _side_table(result: CheckResult) -> Table:
     table = _table("", "env", "policy")
     env, policy, timing = result.env_spec, result.policy_spec, result.timing
-    table.add_row("name", result.trial.id, result.policy)
-    table.add_row(
-        "action size",
-        _NONE if env is None else f"{env.action.size} ({env.action.kind})",
-        "any" if policy.action_size is None else str(policy.action_size),
-    )
-    table.add_row(
-        "control rate",
-        _rate(None if env is None else env.task.control_rate),
-        _rate(policy.control_rate),
-    )
-    limit = _NONE
+    ours = [_NONE] * 6
     if env is not None:
         steps = env.task.max_steps
-        limit = "no limit of its own" if steps is None else f"limit {steps} steps"
+        ours = [
+            f"{env.action.size} ({env.action.kind})",
+            _rate(env.task.control_rate),
+            "no limit of its own" if steps is None else f"limit {steps} steps",
+            ", ".join(env.cameras) or "none",
+            _NONE,
+            ", ".join(env.abilities) or "none",
+        ]
     executed = "all" if policy.replan is None else policy.replan
-    actions = f"{policy.chunk_length or 'any'} actions, {executed} executed"
-    table.add_row("chunk", limit, actions)
-    table.add_row(
-        "cameras",
-        _NONE if env is None else ", ".join(env.cameras) or "none",
+    theirs = [
+        "any" if policy.action_size is None else str(policy.action_size),
+        _rate(policy.control_rate),
+        f"{policy.chunk_length or 'any'} actions, {executed} executed",
         "all" if policy.cameras is None else ", ".join(policy.cameras) or "none",
-    )
-    table.add_row("history", _NONE, str(policy.history))
-    table.add_row("abilities", _NONE if env is None else ", ".join(env.abilities) or "none", _NONE)
+        str(policy.history),
+        _NONE,
+    ]
+    names = ("action size", "control rate", "chunk", "cameras", "history", "abilities")
+    table.add_row("name", result.trial.id, result.policy)
+    for row in zip(names, ours, theirs, strict=True):
+        table.add_row(*row)
     if timing is not None:
         executes = f"{1e3 * timing.execute_s:.1f} ms a chunk"
         table.add_row("time", executes, _latencies(timing.latencies))

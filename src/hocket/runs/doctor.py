@@ -62,7 +62,6 @@ def examine() -> list[Finding]:
 
 
 def machine_findings() -> list[Finding]:
-    """The Python, the cores and the memory that hocket may use."""
     cores, total = machine.cores(), os.cpu_count() or 1
     gib = machine.memory_bytes() / (1 << 30)
     limited = "" if cores == total else f" of {total} (affinity or control group)"
@@ -116,7 +115,6 @@ def extra_findings() -> list[Finding]:
 
 
 def codec_findings() -> list[Finding]:
-    """The codecs that videos can be written with."""
     if importlib.util.find_spec("av") is None:
         advice = "pip install av"
         return [

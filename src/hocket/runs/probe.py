@@ -1,4 +1,5 @@
-"""One chunk in one worker, to see what an env and a policy are and what they cost."""
+"""One chunk in one worker, to see what an env and a policy are, whether they fit, and what they
+cost."""
 
 from __future__ import annotations
 
@@ -7,11 +8,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+import numpy as np
+
 from hocket import errors
 from hocket.core.contracts.policy import Binds, Policy
 from hocket.core.contracts.runtime import Runtime, WorkerSpec
-from hocket.core.data import Chunk, EnvSpec, Row, Trial, noise_seed
+from hocket.core.data import ArraySpec, Chunk, EnvSpec, PolicySpec, Row, Trial, noise_seed
 from hocket.core.estimates import Latency
+from hocket.core.plugins import did_you_mean
 from hocket.engine.inference import Job, PolicyThread, account
 from hocket.engine.model import Work, best_lanes
 from hocket.errors import EnvError, HocketError, PolicyError, WorkerFailed
@@ -19,6 +23,8 @@ from hocket.workers import inbox as notices
 from hocket.workers.fleet import Fleet, FleetConfig
 
 _LONGEST_TIMING_S = 3.0
+_RATE_TOLERANCE = 0.01
+"""Control rates that differ by less than this share are the same rate, rounded."""
 NoticeT = TypeVar("NoticeT", bound=notices.Notice)
 
 
@@ -86,6 +92,56 @@ def probe(
             latencies=latencies,
             memory=fleet.memory(0),
         )
+
+
+def check_specs(policy: PolicySpec, env: EnvSpec) -> list[str]:
+    """A sentence on each thing that does not fit; empty where all does."""
+    problems = [
+        problem
+        for key, wanted in (policy.inputs or {}).items()
+        if key != "prompt" and (problem := _input_problem(key, wanted, policy, env))
+    ]
+    for key in policy.cameras or ():
+        if key not in env.cameras and key not in (policy.inputs or {}):
+            problems.append(
+                f"The policy wants the camera {key!r}, which the env does not have."
+                f"{did_you_mean(key, env.cameras)} It has: {', '.join(env.cameras) or 'none'}."
+            )
+    if policy.action_size is not None and policy.action_size != env.action.size:
+        problems.append(
+            f"The policy answers with {policy.action_size} numbers an action; the env is driven "
+            f"by {env.action.size}."
+        )
+    ours, theirs = policy.control_rate, env.task.control_rate
+    if ours and theirs and abs(ours - theirs) > _RATE_TOLERANCE * theirs:
+        problems.append(
+            f"The policy's actions are for {ours:g} steps a second; the env runs at {theirs:g}."
+        )
+    return problems
+
+
+def _input_problem(key: str, wanted: ArraySpec, policy: PolicySpec, env: EnvSpec) -> str | None:
+    given = env.observations.get(key)
+    if given is None and key in env.cameras:
+        return (
+            f"The policy reads the image {key!r}, but leaves it out of the cameras that it asks "
+            f"to be rendered ({', '.join(policy.cameras or ()) or 'none'})."
+        )
+    if given is None:
+        known = sorted({*env.observations, *env.cameras})
+        return (
+            f"The policy reads {key!r}, which the env does not give.{did_you_mean(key, known)} "
+            f"It gives: {', '.join(known)}."
+        )
+    same_rank = len(wanted.shape) == len(given.shape)
+    pairs = zip(wanted.shape, given.shape, strict=False)
+    if not same_rank or any(a not in (-1, b) for a, b in pairs):
+        return f"{key!r} has the shape {given.shape}; the policy wants {wanted.shape}."
+    # Another width of the same kind loses nothing but digits; another kind is another meaning.
+    if wanted.dtype and np.dtype(wanted.dtype).kind != np.dtype(given.dtype).kind:
+        ours, theirs = np.dtype(wanted.dtype).name, np.dtype(given.dtype).name
+        return f"{key!r} is {theirs}; the policy wants {ours}."
+    return None
 
 
 def _job(fleet: Fleet, trial: Trial, prompt: str, spec: EnvSpec) -> Job:

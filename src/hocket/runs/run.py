@@ -30,16 +30,16 @@ from hocket.records.ledger.ledger import Ledger
 from hocket.records.ledger.view import LedgerView
 from hocket.records.run_file import about_this_run, load_about, load_run, save_run
 from hocket.records.steps import StepRows
-from hocket.records.video.sink import VideoSelection
+from hocket.records.video.sink import VideoPlan, VideoSelection
 from hocket.results.page.report_page import write_report_page
 from hocket.results.progress import Tally
 from hocket.results.recorded import build_report
 from hocket.results.report import Report, Throughput
 from hocket.runs.assembly import Assembly, examine_python
-from hocket.runs.check import check_specs
 from hocket.runs.config import EvalConfig
 from hocket.runs.early_stop import Decider, paired_with, rounds_of, sequential_test
-from hocket.runs.video import InLineCost, render_wanted, require_encoders, sinks_of, video_plan
+from hocket.runs.probe import check_specs
+from hocket.runs.video import InLineCost, render_wanted, require_encoders, sinks_of
 from hocket.workers.fleet import FleetConfig, Fleets
 
 _DEFAULT_VIDEO = EvalConfig.__dataclass_fields__["video"].default
@@ -112,7 +112,6 @@ class Run:
 
     @property
     def folder(self) -> Path | None:
-        """Where the run is kept."""
         return None if self._ledger is None else self._ledger.folder.root
 
     def finish(
@@ -178,7 +177,8 @@ class Run:
     ) -> Tally:
         config, assembly = self.config, self.assembly
         worker = assembly.worker(policy.spec, lanes)
-        asked = video_plan(self._recorded, self.trials)
+        selection = VideoSelection.parse(self._recorded.video)
+        asked = VideoPlan(selection, self.trials, images=self._recorded.record == "full")
         in_line = InLineCost(asked)
         if self._ledger is not None:
             self._ledger.attach(ChunkRows(leg=self._ledger.leg))

@@ -14,7 +14,6 @@ from hocket.records.states import FILE
 from hocket.records.video.encoder import Quality, require_encoder
 from hocket.records.video.rerender import Rendered, RenderJob, VideoWorkersConfig, rerender
 from hocket.records.video.sink import (
-    VideoPlan,
     VideoSelection,
     file_name,
     is_rendered_later,
@@ -67,13 +66,6 @@ def sinks_of(config: EvalConfig) -> tuple[Ref, ...]:
     if config.record == "full":
         sinks.append(_video_sink(RenderConfig(images=True)))
     return tuple(sinks)
-
-
-def video_plan(
-    config: EvalConfig, planned: Sequence[Trial]
-) -> Callable[[Trial, int], Mapping[str, Any]]:
-    """The function that says what is asked of the sinks in each attempt."""
-    return VideoPlan(VideoSelection.parse(config.video), planned, images=config.record == "full")
 
 
 def require_encoders(config: EvalConfig) -> None:

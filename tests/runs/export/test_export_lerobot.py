@@ -191,8 +191,7 @@ def test_a_picture_with_odd_sides_keeps_them(tmp_path: Path) -> None:
 
 
 def test_video_files_are_bounded_and_no_episode_lies_in_two(full_run: Path, tmp_path: Path) -> None:
-    pattern = str(tmp_path / "chunk-{chunk:03d}" / "file-{file:03d}.mp4")
-    files = CameraFiles(pattern, Fraction(RATE), crf=20, limit=1, threads=1)
+    files = CameraFiles(tmp_path, Fraction(RATE), crf=20, limit=1, threads=1)
     clips = []
     for episode in episodes_of(full_run):
         place = full_run / "episodes" / episode.trial.slug / str(episode.attempt)

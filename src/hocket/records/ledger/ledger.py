@@ -86,18 +86,17 @@ class Ledger(LedgerView):
     ) -> Ledger:
         """The ledger of a new run, all its trials planned. `meta` holds plain JSON values."""
         folder = RunFolder.at(path)
-        lock = folder.lock()
-        try:
+        with contextlib.ExitStack() as stack:
+            lock = stack.enter_context(folder.lock())
             if folder.ledger.exists():
                 raise RunFolderError(
                     f"{str(folder.root)!r} holds a run already. Choose another folder, or finish "
                     f"it with `hocket resume`."
                 )
             _make_file(folder, trials, meta)
-            return cls(folder, lock, config or LedgerConfig())
-        except BaseException:
-            lock.release()
-            raise
+            ledger = cls(folder, lock, config or LedgerConfig())
+            stack.pop_all()
+        return ledger
 
     @classmethod
     def open(cls, path: FolderLike, *, config: LedgerConfig | None = None) -> Ledger:
@@ -105,12 +104,10 @@ class Ledger(LedgerView):
         folder = RunFolder.at(path)
         if not folder.root.is_dir():
             raise RunFolderError(f"There is no run folder {str(folder.root)!r}.")
-        lock = folder.lock()
-        try:
-            return cls(folder, lock, config or LedgerConfig())
-        except BaseException:
-            lock.release()
-            raise
+        with contextlib.ExitStack() as stack:
+            ledger = cls(folder, stack.enter_context(folder.lock()), config or LedgerConfig())
+            stack.pop_all()
+        return ledger
 
     def attach(self, recorder: RowRecorder) -> None:
         """Let a recorder follow the run, and commit each episode only with its rows durable. To be

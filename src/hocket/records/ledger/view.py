@@ -50,7 +50,6 @@ class LedgerView:
 
     @classmethod
     def open(cls, path: FolderLike) -> LedgerView:
-        """The ledger in a run folder, for reading."""
         folder = RunFolder.at(path)
         return cls(folder, schema.open_to_read(folder.ledger))
 

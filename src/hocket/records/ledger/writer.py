@@ -199,7 +199,9 @@ class GroupWriter:
                 self._commit(group)
                 for recorder in self._recorders:
                     self._segments.merge_levels(recorder.table)
-                self._done()
+                with self._changed:
+                    self._is_committing = False
+                    self._changed.notify_all()
             for recorder in self._recorders:
                 self._segments.merge_smallest(recorder.table)
         except sqlite3.Error as exc:
@@ -227,11 +229,6 @@ class GroupWriter:
             or group.steps >= self._config.group_steps
             or time.monotonic() >= group.oldest + self._config.group_s
         )
-
-    def _done(self) -> None:
-        with self._changed:
-            self._is_committing = False
-            self._changed.notify_all()
 
     def _fail(self, failure: Exception) -> None:
         with self._changed:

@@ -181,7 +181,6 @@ def _cell(name: str, picture: Array) -> Array:
 
 
 def _label(text: str) -> Array:
-    """A line of black capitals on white."""
     page = np.where(_letters(text), 0, 255).astype(np.uint8)
     page = page.repeat(_SHEET_SCALE, axis=0).repeat(_SHEET_SCALE, axis=1)
     return np.repeat(page[:, :, None], 3, axis=2)

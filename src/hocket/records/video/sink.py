@@ -297,7 +297,6 @@ class EncoderThread:
         return [file.path for file in self._files.values() if file.seal()]
 
     def discard(self) -> None:
-        """Leave no file behind."""
         self._stop()
         for file in self._files.values():
             file.discard()

@@ -90,7 +90,8 @@ def outcome_grid(run: RecordedRun, listed: Listed) -> Markup:
     for some in rows.values():
         some.sort(key=lambda trial: (trial.seed, trial.repeat))
         if together:
-            cells = _pooled(some, ended)
+            size = max(1, -(-len(some) // _POOLS))
+            cells = [_pool(some[i : i + size], ended) for i in range(0, len(some), size)]
         else:
             cells = [_cell(run, trial, ended.get(trial), listed.anchors) for trial in some]
         width = None
@@ -160,11 +161,6 @@ def _spread(cells: Sequence[Markup], columns: Sequence[int]) -> list[Markup]:
         filled += [tag("span")] * (column - len(filled))
         filled.append(cell)
     return filled
-
-
-def _pooled(trials: Sequence[Trial], ended: Mapping[Trial, Episode]) -> list[Markup]:
-    size = max(1, -(-len(trials) // _POOLS))
-    return [_pool(trials[i : i + size], ended) for i in range(0, len(trials), size)]
 
 
 def _pool(trials: Sequence[Trial], ended: Mapping[Trial, Episode]) -> Markup:
@@ -393,10 +389,8 @@ def poster(path: Path) -> str | None:
             if stream.duration:
                 # The keyframe before the end: how an episode ended says more than how it began.
                 video.seek(int(stream.duration * 0.9), stream=stream)
-            frame = next(video.decode(stream), None)
+            frame = next(video.decode(stream))
     except (av.FFmpegError, OSError, IndexError, StopIteration):
-        return None
-    if frame is None:
         return None
     height = max(2, round(frame.height * _POSTER_WIDTH / frame.width / 2) * 2)
     small = frame.reformat(width=_POSTER_WIDTH, height=height, format="yuvj420p")

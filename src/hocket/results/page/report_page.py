@@ -320,7 +320,8 @@ def jobs_page(title: str, runs: Sequence[Made]) -> str:
         Section(anchor="runs", title="Runs", body=_links(reported)),
     ]
     if failed:
-        sections.append(Section(anchor="failed", title="Not made", body=_failures(failed)))
+        errors = join(tag("div", tag("h3", name), tag("pre", error)) for name, error in failed)
+        sections.append(Section(anchor="failed", title="Not made", body=errors))
     trials = sum(len(report.episodes) for _, report in reported)
     head = tag("p", f"{len(reported)} of {len(runs)} runs, {trials:,} episodes.", class_="big-note")
     return document(title=title, kicker="hocket eval --jobs", head=head, sections=sections)
@@ -334,7 +335,3 @@ def _links(reported: Sequence[tuple[str, Report]]) -> Markup:
         link = tag("a", breakable(name), href=file_link(f"{name}/report.html"))
         items.append(tag("li", link, " ", tag("small", setting)))
     return tag("ul", *items)
-
-
-def _failures(failed: Sequence[tuple[str, str]]) -> Markup:
-    return join(*(tag("div", tag("h3", name), tag("pre", error)) for name, error in failed))

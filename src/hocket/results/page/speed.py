@@ -122,12 +122,13 @@ def _timeline(timing: Timing) -> Markup | None:
 def timeline(window: Window) -> Markup:
     """A row for each lane, and below them the policy's, a row for each batch under way at once."""
     rows = {name: window.chunks[name].to_numpy() for name in window.chunks.column_names}
-    slots = _policy_slots(rows)
-    count = window.lanes + (max(slots[0], default=-1) + 1)
+    slots, begins, ends = _policy_slots(rows)
+    count = window.lanes + (max(slots, default=-1) + 1)
+    at = (np.array(slots) + window.lanes) * _ROW + (_ROW - _BAR) / 2 + 4
     drawing = tag(
         "svg",
         *_lanes(window, rows),
-        _policy(window, slots, window.lanes),
+        tag("path", class_="k-policy", d=_path(window, begins, ends, at)),
         class_="plot",
         viewBox=f"0 0 {_WIDTH:.0f} {count * _ROW + 4}",
         preserveAspectRatio="none",
@@ -171,11 +172,6 @@ def _policy_slots(rows: dict[str, Array]) -> tuple[list[int], Array, Array]:
     begins, ends = rows["batched"][first], rows["inferred"][first]
     slots = [min(slot, _MOST_SLOTS - 1) for slot in concurrent_slots(begins, ends)]
     return slots, begins, ends
-
-
-def _policy(window: Window, slots: tuple[list[int], Array, Array], lanes: int) -> Markup:
-    at = (np.array(slots[0]) + lanes) * _ROW + (_ROW - _BAR) / 2 + 4
-    return tag("path", class_="k-policy", d=_path(window, slots[1], slots[2], at))
 
 
 def _path(window: Window, begin: Array, end: Array, at: Array) -> str:

@@ -110,7 +110,6 @@ class ChosenRun:
 
     @property
     def config(self) -> dict[str, Any]:
-        """The run's configuration, as plain values."""
         return dict(self.recorded.report.config)
 
     @property

@@ -20,7 +20,7 @@ import numpy as np
 
 from hocket.core.data import Array, Episode
 from hocket.records.parquet import read_table
-from hocket.results.timing import concurrent_slots
+from hocket.results.timing import BATCH_COLUMNS, Batches, concurrent_slots
 from hocket.runs.export import ChosenRun, ExportConfig, Watcher, new_file
 
 _COLUMNS = (
@@ -64,15 +64,16 @@ def write(run: ChosenRun, out: Path, config: ExportConfig, watcher: Watcher) -> 
 
 
 def _events(run: ChosenRun, lanes: _Lanes, watcher: Watcher) -> Iterator[Event]:
-    offsets, batches = _offsets(run), _Batches()
+    offsets, batches = _offsets(run), Batches()
     chosen = {episode.trial.id: episode for episode in run.episodes}
     for episode, rows in _by_episode(run, chosen):
         offset = offsets[rows[0]["leg"]]
         yield from lanes.events(episode, rows, offset)
-        batches.add(rows, offset)
+        told = [[row[name] for name in BATCH_COLUMNS] for row in rows if row["batch"] is not None]
+        batches.add(np.array(told, np.float64).reshape(-1, 5) + np.array([0, 0, 0, offset, offset]))
         watcher.advance("writing")
     yield from lanes.names()
-    yield from batches.events()
+    yield from _batch_events(batches.distinct())
 
 
 @dataclass(slots=True)
@@ -139,44 +140,21 @@ def _parts(row: Row) -> Iterator[tuple[str, float, float]]:
     yield "observing", seen, executed
 
 
-@dataclass(slots=True)
-class _Batches:
-    """Gives every batch once, though its rows belong to many episodes."""
-
-    parts: list[Array] = field(default_factory=list)
-
-    def add(self, rows: list[Row], offset: float) -> None:
-        found = [
-            (row["leg"], row["batch"], row["batch_size"], row["batched"], row["inferred"])
-            for row in rows
-            if row["batch"] is not None
-        ]
-        numbers = np.array(found, np.float64).reshape(-1, 5)
-        numbers[:, 3:] += offset
-        self.parts.append(numbers)
-        if len(self.parts) >= 1024:
-            self.parts = [self._distinct()]
-
-    def _distinct(self) -> Array:
-        rows = np.concatenate(self.parts) if self.parts else np.zeros((0, 5))
-        _, first = np.unique(rows[:, :2], axis=0, return_index=True)
-        return rows[first]
-
-    def events(self) -> Iterator[Event]:
-        rows = self._distinct()
-        rows = rows[np.argsort(rows[:, 3], kind="stable")]
-        if not len(rows):
-            return
-        yield _named("process_name", _POLICY, 0, "policy")
-        slots, known = concurrent_slots(rows[:, 3], rows[:, 4]), 0
-        for slot, (_, batch, size, begin, end) in zip(slots, rows.tolist(), strict=True):
-            if slot == known:
-                known += 1
-                yield _named("thread_name", _POLICY, slot + 1, f"inference {slot}")
-            args, thread = {"batch": int(batch), "rows": int(size)}, (_POLICY, slot + 1)
-            yield _slice(f"batch of {int(size)}", thread, (begin, end), "policy", args)
-            counted = {"pid": _POLICY, "ts": _us(begin), "args": {"rows": int(size)}}
-            yield {"ph": "C", "name": "batch size", **counted}
+def _batch_events(rows: Array) -> Iterator[Event]:
+    """The policy's slices, from rows as `Batches` has them."""
+    rows = rows[np.argsort(rows[:, 3], kind="stable")]
+    if not len(rows):
+        return
+    yield _named("process_name", _POLICY, 0, "policy")
+    slots, known = concurrent_slots(rows[:, 3].tolist(), rows[:, 4].tolist()), 0
+    for slot, (_, batch, size, begin, end) in zip(slots, rows.tolist(), strict=True):
+        if slot == known:
+            known += 1
+            yield _named("thread_name", _POLICY, slot + 1, f"inference {slot}")
+        args, thread = {"batch": int(batch), "rows": int(size)}, (_POLICY, slot + 1)
+        yield _slice(f"batch of {int(size)}", thread, (begin, end), "policy", args)
+        counted = {"pid": _POLICY, "ts": _us(begin), "args": {"rows": int(size)}}
+        yield {"ph": "C", "name": "batch size", **counted}
 
 
 def _by_episode(

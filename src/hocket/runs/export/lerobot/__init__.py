@@ -30,7 +30,6 @@ from hocket.runs.export.lerobot.files import (
     DATA_MB,
     EpisodeRows,
     FrameFiles,
-    data_path,
     write_info,
     write_stats,
     write_tasks,
@@ -127,10 +126,9 @@ class DatasetWriter:
             count = len(demo.cameras)
             limit, threads = self._video_mb << 20, max(1, machine.cores() // count)
             for name in demo.cameras:
-                pattern = data_path("videos", f"{picture_key(name)}/", "mp4")
-                path = str(self._root).replace("{", "{{").replace("}", "}}")
+                folder = self._root / "videos" / picture_key(name)
                 self._cameras[name] = CameraFiles(
-                    f"{path}/{pattern}", self._rate, crf=self._crf, limit=limit, threads=threads
+                    folder, self._rate, crf=self._crf, limit=limit, threads=threads
                 )
             self._pool = ThreadPoolExecutor(count, thread_name_prefix="hocket-export")
         if self._pool is None:
@@ -185,18 +183,16 @@ _FLAGS = ("next.done", "next.truncated", "next.success")
 def _columns(demo: Demonstration) -> Iterator[tuple[str, Array]]:
     length = demo.length
     for key, rows in demo.observations.items():
-        yield vector_key(key), rows[:length].reshape(length, -1).astype(np.float32)
+        yield (
+            f"observation.{camera_name(key)}",
+            rows[:length].reshape(length, -1).astype(np.float32),
+        )
     yield "action", demo.actions.astype(np.float32)
     yield "next.reward", demo.rewards.astype(np.float32)
     yield "next.done", demo.terminated | demo.truncated
     yield "next.truncated", demo.truncated
     if demo.success is not None:
         yield "next.success", demo.success
-
-
-def vector_key(key: str) -> str:
-    """The feature of an observation: that of `observation/state` is `observation.state`."""
-    return f"observation.{camera_name(key)}"
 
 
 def picture_key(name: str) -> str:

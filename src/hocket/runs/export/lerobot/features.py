@@ -22,6 +22,7 @@ import numpy as np
 from hocket.core.data import Array
 from hocket.records.video.encoder import decoded, require_encoder
 
+FILES_IN_CHUNK = 1000
 _ENCODER = "libx264"
 _KEY_EVERY = 2
 """Pictures between key pictures; LeRobot's own videos have as many."""
@@ -32,6 +33,14 @@ _FINEST = 160
 """Pictures are thinned out to about this many pixels a side, which hardly changes statistics."""
 
 Stats = Mapping[str, Array]
+
+
+def numbered_file(folder: Path, number: int, suffix: str) -> Path:
+    """The path of a file by its number, in a folder that is there from now on."""
+    chunk, file = divmod(number, FILES_IN_CHUNK)
+    path = folder / f"chunk-{chunk:03d}" / f"file-{file:03d}.{suffix}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +57,10 @@ class Clip:
 class CameraFiles:
     """All the video files of one camera, written in order, by one thread at a time."""
 
-    def __init__(self, pattern: str, rate: Fraction, *, crf: int, limit: int, threads: int) -> None:
-        """`pattern` gives the path of a file, `{chunk}` and `{file}` in it; `limit` is in bytes."""
+    def __init__(self, folder: Path, rate: Fraction, *, crf: int, limit: int, threads: int) -> None:
+        """`limit` is in bytes."""
         self._av = require_encoder(_ENCODER)
-        self._pattern = pattern
+        self._folder = folder
         self._rate = rate
         self._crf = crf
         self._limit = limit
@@ -107,8 +116,7 @@ class CameraFiles:
         self.size = (frame.height, frame.width)
         # Half the resolution of colour needs even sides.
         self.pixels = "yuv444p" if frame.height % 2 or frame.width % 2 else "yuv420p"
-        path = Path(self._pattern.format(chunk=self._number // 1000, file=self._number % 1000))
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path = numbered_file(self._folder, self._number, "mp4")
         self._container = self._av.open(str(path), "w", format="mp4")
         options = {"preset": "veryfast", "crf": str(self._crf), "bf": "0"}
         self._stream = self._container.add_stream(_ENCODER, rate=self._rate, options=options)

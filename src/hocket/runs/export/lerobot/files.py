@@ -12,20 +12,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hocket.runs.export.lerobot.features import Clip, Stats
+from hocket.runs.export.lerobot.features import FILES_IN_CHUNK, Clip, Stats, numbered_file
 
 VERSION = "v3.0"
-FILES_IN_CHUNK = 1000
+_NUMBERED = "chunk-{chunk_index:03d}/file-{file_index:03d}"
+"""How LeRobot finds what `numbered_file` names."""
 DATA_MB = 100
 """Largest file of frames, in MiB; LeRobot's own default."""
 _FLUSH_EPISODES = 64
 """Rows of episodes in memory at a time."""
 _INDEX = "__index_level_0__"
-
-
-def data_path(folder: str, middle: str, suffix: str) -> str:
-    """The path of a file in the dataset, to be formatted with `chunk` and `file`."""
-    return f"{folder}/{middle}chunk-{{chunk:03d}}/file-{{file:03d}}.{suffix}"
 
 
 def write_tasks(root: Path, numbers: Mapping[str, int]) -> None:
@@ -83,14 +79,6 @@ def write_info(
     the files of data and of video."""
     episodes, frames, tasks = counts
     has_videos = any(feature["dtype"] == "video" for feature in features.values())
-    names = {"chunk:": "chunk_index:", "file:": "file_index:"}
-
-    def told(folder: str, middle: str, suffix: str) -> str:
-        path = data_path(folder, middle, suffix)
-        for ours, theirs in names.items():
-            path = path.replace(ours, theirs)
-        return path
-
     info = {
         "codebase_version": VERSION,
         "robot_type": robot,
@@ -102,8 +90,8 @@ def write_info(
         "video_files_size_in_mb": megabytes[1],
         "fps": int(rate) if rate.denominator == 1 else float(rate),
         "splits": {"train": f"0:{episodes}"},
-        "data_path": told("data", "", "parquet"),
-        "video_path": told("videos", "{video_key}/", "mp4") if has_videos else None,
+        "data_path": f"data/{_NUMBERED}.parquet",
+        "video_path": f"videos/{{video_key}}/{_NUMBERED}.mp4" if has_videos else None,
         "features": features,
     }
     _write_json(root / "meta" / "info.json", info)
@@ -216,7 +204,5 @@ class EpisodeRows:
 
 
 def _open(root: Path, folder: str, number: int, schema: pa.Schema) -> pq.ParquetWriter:
-    pattern = data_path(folder, "", "parquet")
-    path = root / pattern.format(chunk=number // FILES_IN_CHUNK, file=number % FILES_IN_CHUNK)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path = numbered_file(root / folder, number, "parquet")
     return pq.ParquetWriter(path, schema, compression="snappy")
