@@ -263,10 +263,7 @@ def _plain(value: Any) -> Any:
 def _episode_to_json(episode: Episode) -> dict[str, Any]:
     return {
         "trial": episode.trial.id,
-        "suite": episode.trial.suite,
-        "task": episode.trial.task,
-        "seed": episode.trial.seed,
-        "repeat": episode.trial.repeat,
+        **episode.trial._asdict(),
         "outcome": episode.outcome.value,
         "steps": episode.steps,
         "return": episode.total_reward,
@@ -276,11 +273,8 @@ def _episode_to_json(episode: Episode) -> dict[str, Any]:
 
 
 def _episode_from_json(found: Mapping[str, Any]) -> Episode:
-    trial = Trial(
-        suite=found["suite"], task=found["task"], seed=found["seed"], repeat=found["repeat"]
-    )
     return Episode(
-        trial=trial,
+        trial=Trial._make(found[name] for name in Trial._fields),
         attempt=found["attempts"] - 1,
         outcome=Outcome(found["outcome"]),
         steps=found["steps"],

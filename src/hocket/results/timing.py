@@ -224,11 +224,13 @@ def _add_lanes(lanes: dict[tuple[int, int], _LaneTime], leg: int, rows: dict[str
             after - busy,
         ]
     )
+    sums = [np.bincount(rows["lane"], weights=seconds) for seconds in spent]
+    last = np.zeros(len(sums[0]))
+    np.maximum.at(last, rows["lane"], rows["executed"])
     for lane in np.unique(rows["lane"]):
-        mine = rows["lane"] == lane
         found = lanes.setdefault((leg, int(lane)), _LaneTime())
-        found.spent += spent[:, mine].sum(axis=1)
-        found.last = max(found.last, float(rows["executed"][mine].max()))
+        found.spent += [each[lane] for each in sums]
+        found.last = max(found.last, float(last[lane]))
 
 
 def _lane_seconds(

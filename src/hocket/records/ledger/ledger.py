@@ -284,10 +284,7 @@ def _insert_trials(connection: sqlite3.Connection, trials: Sequence[Trial], firs
     try:
         connection.executemany(
             "INSERT INTO trials VALUES (?, ?, ?, ?, ?)",
-            [
-                (first + i, trial.suite, trial.task, trial.seed, trial.repeat)
-                for i, trial in enumerate(trials)
-            ],
+            [(first + i, *trial) for i, trial in enumerate(trials)],
         )
     except OverflowError:
         raise RunFolderError("A seed or repeat of a trial does not fit into 63 bits.") from None

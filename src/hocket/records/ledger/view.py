@@ -121,10 +121,7 @@ class LedgerView:
 
     def _trials_by_row(self) -> Mapping[int, Trial]:
         rows = self._rows("SELECT id, suite, task, seed, repeat FROM trials ORDER BY id")
-        return {
-            row: Trial(suite=suite, task=task, seed=seed, repeat=repeat)
-            for row, suite, task, seed, repeat in rows
-        }
+        return {row: Trial._make(trial) for row, *trial in rows}
 
     def _rows(self, query: str) -> list[tuple[Any, ...]]:
         with schema.translated(self.folder.ledger), self._lock:
