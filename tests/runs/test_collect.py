@@ -9,6 +9,7 @@ import pytest
 
 from hocket import cli
 from hocket.core.data import Outcome
+from hocket.core.events import EpisodesSealed
 from hocket.errors import ConfigError, UsageError
 from hocket.records.ledger.view import LedgerView
 from hocket.runs.collect import CollectConfig, TooFewError, collect, run_folder
@@ -72,9 +73,10 @@ def test_an_interrupted_collection_goes_on_where_it_was(tmp_path):
             self.left = 3
 
         def on(self, event):
-            self.left -= type(event).__name__ == "EpisodesSealed"
-            if not self.left:
-                raise KeyboardInterrupt
+            if isinstance(event, EpisodesSealed):
+                self.left -= len(event.episodes)
+                if self.left <= 0:
+                    raise KeyboardInterrupt
 
         def close(self): ...
 

@@ -39,6 +39,7 @@ class Suite(Protocol):
         ...
 
 
+@runtime_checkable
 class DeferredObservation(Protocol):
     """An env whose `step` is `advance` and then `observe`, so that nothing is rendered where nobody
     looks. `observe` changes nothing, however often it is called."""
@@ -52,6 +53,7 @@ class DeferredObservation(Protocol):
         ...
 
 
+@runtime_checkable
 class Snapshot(Protocol):
     """An env whose whole simulator state is one float64 vector that can be taken and given back."""
 
@@ -64,6 +66,7 @@ class Snapshot(Protocol):
         ...
 
 
+@runtime_checkable
 class SelectsCameras(Protocol):
     """An env that renders only the cameras asked for."""
 
