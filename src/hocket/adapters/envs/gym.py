@@ -75,8 +75,6 @@ class Gym:
 
 
 class RenderedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Adds what the env renders to what it observes."""
-
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
         inner = env.observation_space

@@ -46,7 +46,6 @@ class Device:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know of it."""
         if not self.on_cpu:
             return ()
         return (
@@ -57,8 +56,6 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """What trying one backend gave."""
-
     backend: str
     devices: tuple[Device, ...]
     reason: str = ""
@@ -147,7 +144,6 @@ def make_context(device: Device, width: int, height: int) -> Any:
 
 @contextlib.contextmanager
 def variable(name: str, value: str) -> Iterator[None]:
-    """Set a variable of the environment inside the block."""
     before = os.environ.get(name)
     os.environ[name] = value
     try:

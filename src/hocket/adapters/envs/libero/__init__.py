@@ -238,7 +238,6 @@ class Libero:
                 prompt=language(name),
                 max_steps=self._config.max_steps or STEP_LIMITS[self._suite],
                 control_rate=CONTROL_RATE,
-                success_rule="first",
             )
             for name in self._tasks
         )

@@ -31,8 +31,6 @@ _ADVICE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiberoData:
-    """Where the parts of LIBERO's data lie."""
-
     assets: Path
     bddl_files: Path
     init_states: Path

@@ -152,7 +152,6 @@ class MetaWorld:
                 prompt=PROMPTS[name],
                 max_steps=self._config.max_steps,
                 control_rate=CONTROL_RATE,
-                success_rule="first",
             )
             for name in self._tasks
         )

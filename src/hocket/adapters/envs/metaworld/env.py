@@ -184,7 +184,6 @@ class MetaWorldEnv(CameraEnv, gymnasium.Env[dict[str, Any], Array]):
 
 
 def camera_keys(cameras: tuple[str, ...]) -> dict[str, str]:
-    """Observation keys, and the camera behind each."""
     keys: dict[str, str] = {}
     for camera in cameras:
         if camera == "gripperPOV":

@@ -41,18 +41,17 @@ class MjxTask:
     """`start(seeds)` gives positions of all joints `[k, nq]` and goals `[k, 3]`; `observe` what
     each row sees, `[N, S]` in 32-bit floats, and `distance` the metres from each row to its goal,
     `[N]`, both in the arrays of `xp`: numpy, or JAX's."""
-    asset: str
     speed: float
     """Joint speed at a full action, rad/s."""
-    near: float
+    near: float = 0.02
     """Success is to be closer to the goal than this, in metres."""
     substeps: int = 2
     eye: tuple[float, float, float] = (0.9, -0.8, 0.9)
     """Where the camera of videos stands, in metres."""
 
     def xml(self) -> str:
-        """The model, as MJCF."""
-        return files("hocket.adapters.envs.mjx").joinpath("assets", self.asset).read_text()
+        assets = files("hocket.adapters.envs.mjx").joinpath("assets")
+        return assets.joinpath(f"{self.info.name}.xml").read_text()
 
 
 def uniform(seeds: Array, draw: int, low: float, high: float) -> Array:
@@ -131,9 +130,7 @@ TASKS: Mapping[str, MjxTask] = {
             control_rate=CONTROL_RATE,
         ),
         rules=Reach(),
-        asset="reach.xml",
         speed=2.0,
-        near=0.02,
     ),
     "push": MjxTask(
         info=TaskInfo(
@@ -143,9 +140,7 @@ TASKS: Mapping[str, MjxTask] = {
             control_rate=CONTROL_RATE,
         ),
         rules=Push(),
-        asset="push.xml",
         speed=4.0,
-        near=0.02,
         eye=(0.35, -0.5, 0.8),
     ),
 }
