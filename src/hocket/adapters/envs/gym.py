@@ -20,8 +20,6 @@ IMAGE_KEY = "observation/image"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GymConfig:
-    """How the env is made."""
-
     kwargs: str = "{}"
     """Arguments for gymnasium.make, as a JSON object: '{"g": 9.8}'."""
     render: bool = False

@@ -30,8 +30,6 @@ from hocket.errors import ConfigError, MissingExtraError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManiSkillConfig(VectorConfig):
-    """How the env is made."""
-
     obs_mode: str = "state"
     control_mode: str | None = None
     """None takes the robot's default."""
@@ -41,8 +39,6 @@ class ManiSkillConfig(VectorConfig):
 
 
 class ManiSkill:
-    """The suite of one task."""
-
     Config: ClassVar = ManiSkillConfig
 
     def __init__(self, argument: str, config: ManiSkillConfig) -> None:

@@ -134,14 +134,6 @@ def _turn(devices: tuple[Device, ...], index: int) -> Device:
     return best[index % len(best)]
 
 
-def make_context(device: Device, width: int, height: int) -> Any:
-    """An OpenGL context of MuJoCo's on this device. One device per process, from then on."""
-    if device.backend == "egl":
-        os.environ["MUJOCO_EGL_DEVICE_ID"] = str(device.index)
-    module = importlib.import_module(f"mujoco.{device.backend}")
-    return module.GLContext(width, height)
-
-
 @contextlib.contextmanager
 def variable(name: str, value: str) -> Iterator[None]:
     before = os.environ.get(name)
@@ -165,6 +157,7 @@ class CameraEnv:
     """What envs share that see a state and render only the cameras in use. The env sets all that
     is named here before it calls `_describe`."""
 
+    render_mode: str | None = "rgb_array"
     _simulator: ClassVar[str]
     _state_size: ClassVar[int]
     _camera_advice: ClassVar[str] = ""
@@ -175,7 +168,9 @@ class CameraEnv:
     _keys: Mapping[str, str]
     """Observation keys, and the camera behind each."""
     _in_use: tuple[str, ...]
-    _renderer: OffscreenRenderer | None
+    _renderer: OffscreenRenderer | None = None
+    advance: Any
+    observe: Any
     _data_notes: tuple[str, ...] = ()
     observation_space: Any
 
@@ -205,6 +200,15 @@ class CameraEnv:
         device = self._renderer.device.notes if self._renderer is not None else ()
         return (*self._data_notes, *(fast if self._config.render == "fast" else ()), *device)
 
+    def step(self, action: Array) -> tuple[dict[str, Array], float, bool, bool, dict[str, Any]]:
+        reward, terminated, truncated, info = self.advance(action)
+        return self.observe(), reward, terminated, truncated, info
+
+    def _drop_renderer(self) -> None:
+        if self._renderer is not None:
+            self._renderer.close()
+            self._renderer = None
+
     def _describe(self) -> None:
         from gymnasium import spaces
 
@@ -232,7 +236,9 @@ class OffscreenRenderer:
         if fast:
             model.vis.quality.shadowsize = 0
             model.vis.quality.offsamples = 0
-        self._gl = make_context(self.device, size, size)
+        if self.device.backend == "egl":  # one device per process, from then on
+            os.environ["MUJOCO_EGL_DEVICE_ID"] = str(self.device.index)
+        self._gl = importlib.import_module(f"mujoco.{self.device.backend}").GLContext(size, size)
         self._gl.make_current()
         self._context = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100)
         mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._context)

@@ -99,8 +99,6 @@ UPSIDE_DOWN: frozenset[str] = frozenset({"corner", "corner2", "corner3", "corner
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetaWorldConfig:
-    """How MetaWorld's tasks are seen."""
-
     cameras: tuple[str, ...] = ("corner2",)
     """Cameras to render where the policy wants images: topview, corner, corner2, corner3, corner4,
     behindGripper, gripperPOV. The first is `observation/image`, gripperPOV is

@@ -34,8 +34,6 @@ SHOULDER_Z = 0.3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MjxTask:
-    """A task and its model."""
-
     info: TaskInfo
     rules: Reach | Push
     """`start(seeds)` gives positions of all joints `[k, nq]` and goals `[k, 3]`; `observe` what
@@ -121,24 +119,18 @@ class Push:
         return xp.sqrt((apart * apart).sum(axis=1))
 
 
+def _info(name: str, prompt: str, *, max_steps: int) -> TaskInfo:
+    return TaskInfo(name=name, prompt=prompt, max_steps=max_steps, control_rate=CONTROL_RATE)
+
+
 TASKS: Mapping[str, MjxTask] = {
     "reach": MjxTask(
-        info=TaskInfo(
-            name="reach",
-            prompt="Move the tip of the arm to the goal.",
-            max_steps=100,
-            control_rate=CONTROL_RATE,
-        ),
+        info=_info("reach", "Move the tip of the arm to the goal.", max_steps=100),
         rules=Reach(),
         speed=2.0,
     ),
     "push": MjxTask(
-        info=TaskInfo(
-            name="push",
-            prompt="Push the block to the goal.",
-            max_steps=200,
-            control_rate=CONTROL_RATE,
-        ),
+        info=_info("push", "Push the block to the goal.", max_steps=200),
         rules=Push(),
         speed=4.0,
         eye=(0.35, -0.5, 0.8),
@@ -148,8 +140,6 @@ TASKS: Mapping[str, MjxTask] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MjxConfig:
-    """Who simulates."""
-
     backend: Literal["jax", "c"] = "jax"
     """`jax`: MJX, in 32-bit floats, compiled for the number of rows when it starts. `c`: MuJoCo's
     own threads, in 64-bit floats. Results of the two differ in the last digits."""
@@ -158,8 +148,6 @@ class MjxConfig:
 
 
 class Mjx:
-    """The suite of both tasks, or of one."""
-
     Config: ClassVar = MjxConfig
 
     def __init__(self, argument: str, config: MjxConfig) -> None:
