@@ -23,7 +23,7 @@ from websockets.sync.client import connect
 import hocket
 from hocket.adapters.policies.openpi.msgpack_numpy import pack, unpack
 from hocket.errors import ConfigError, UsageError
-from hocket.serve.server import NO_KEYS, Keys, check_exposure, load_keys, load_tls
+from hocket.serve.server import Keys, check_exposure, load_keys, load_tls
 from support.processes import DEADLINE_S as WAIT_S
 from support.processes import wait_until
 from support.stock_openpi import StockServer
@@ -156,11 +156,11 @@ def test_port_that_is_taken_is_told_in_a_sentence() -> None:
 def test_nothing_without_a_key_listens_beyond_loopback() -> None:
     for host in ("0.0.0.0", "::", "10.1.2.3", "robot.local"):
         with pytest.raises(UsageError, match="--key-file"):
-            check_exposure(host, NO_KEYS, insecure=False)
-        check_exposure(host, NO_KEYS, insecure=True)
+            check_exposure(host, Keys(()), insecure=False)
+        check_exposure(host, Keys(()), insecure=True)
         check_exposure(host, Keys.of(["k"]), insecure=False)
     for host in ("127.0.0.1", "::1", "localhost"):
-        check_exposure(host, NO_KEYS, insecure=False)
+        check_exposure(host, Keys(()), insecure=False)
 
 
 def test_keys_come_from_a_file_or_the_environment(

@@ -36,7 +36,7 @@ from hocket.core.data import (
     Trial,
 )
 from hocket.errors import HocketError, ObservationError, WireError
-from hocket.serve.batching import Batcher, Overloaded, Served
+from hocket.serve.batching import Batcher, Served
 from hocket.serve.metrics import Metrics
 
 MAX_SHARED_BYTES = 1 << 32
@@ -76,8 +76,6 @@ class Backend(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyOptions:
-    """What a server adds to its policy."""
-
     name: str
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """Sent to clients first, beside hocket's own key."""
@@ -92,8 +90,6 @@ class PolicyOptions:
 
 
 class PolicyBackend:
-    """A policy, served."""
-
     def __init__(self, policy: Policy, options: PolicyOptions, metrics: Metrics) -> None:
         self._policy = policy
         self._options = options
@@ -191,7 +187,7 @@ class PolicyBackend:
         try:
             op = asked.get("op")
             if op == "infer":
-                return await self._answer_rows(caller, asked, request.get("arrays"), head, began)
+                return await self._answer_rows(caller, request, head, began)
             if op == "bind":
                 await self._bind(asked)
             elif op == "reset":
@@ -200,20 +196,16 @@ class PolicyBackend:
                     self._batcher.end_session(session)
             else:
                 raise WireError(f"There is no operation {op!r}.")
-        except (HocketError, Overloaded) as exc:
+        except HocketError as exc:
             # The reply is numbered, so the connection stays in step and need not end.
             self._metrics.errors[type(exc).__name__] += 1
             return {EXTENSION: {**head, "error": str(exc), "kind": type(exc).__name__}}
         return {EXTENSION: head}
 
     async def _answer_rows(
-        self,
-        caller: Caller,
-        asked: Mapping[str, Any],
-        arrays: Any,
-        head: dict[str, Any],
-        began: float,
+        self, caller: Caller, request: Mapping[str, Any], head: dict[str, Any], began: float
     ) -> dict[str, Any]:
+        asked, arrays = request[EXTENSION], request.get("arrays")
         plain = asked.get("rows")
         if not isinstance(plain, list) or not plain:
             raise WireError("An extended request needs rows.")

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from hocket.core.contracts.policy import Policy
 from hocket.core.data import Chunk, Observation, Row, Signature, signature
 from hocket.core.estimates import Latency
-from hocket.engine.inference import Answered, Inference, Job, WarmedUp
+from hocket.engine.inference import Answered, Inference, Job
 from hocket.engine.scheduler import Scheduler, SchedulerConfig
 from hocket.errors import ObservationError, PolicyError, PolicyUnavailableError
 from hocket.serve.metrics import Metrics
@@ -46,8 +46,6 @@ class Overloaded(PolicyError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """The answer to one row."""
-
     chunk: Chunk | None
     error: Exception | None
     batch: int
@@ -144,7 +142,6 @@ class Batcher:
         self._warming: asyncio.Future[None] | None = None
 
     def start(self) -> None:
-        """Begin to work, on the running loop."""
         loop = self._loop = asyncio.get_running_loop()
 
         def wake() -> None:
@@ -274,21 +271,18 @@ class Batcher:
 
     def _take_answers(self) -> None:
         for answer in self._inference.answers():
-            if isinstance(answer, WarmedUp):
-                self._warmed(answer)
-            else:
+            if isinstance(answer, Answered):
                 self._answered(answer)
+                continue
+            self._scheduler.seed_latency(answer.latencies)
+            for size, seconds in answer.latencies.items():
+                self._closed_loop.latency.observe(size, seconds)
+            if self._warming is not None and not self._warming.done():
+                if answer.error is not None:
+                    self._warming.set_exception(answer.error)
+                else:
+                    self._warming.set_result(None)
         self._pump_soon()
-
-    def _warmed(self, answer: WarmedUp) -> None:
-        self._scheduler.seed_latency(answer.latencies)
-        for size, seconds in answer.latencies.items():
-            self._closed_loop.latency.observe(size, seconds)
-        if self._warming is not None and not self._warming.done():
-            if answer.error is not None:
-                self._warming.set_exception(answer.error)
-            else:
-                self._warming.set_result(None)
 
     def _answered(self, answer: Answered) -> None:
         now = time.perf_counter()

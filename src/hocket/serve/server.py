@@ -76,19 +76,14 @@ class Keys:
         return any(matches)
 
 
-NO_KEYS = Keys(())
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listening:
-    """Where to listen, to whom, and how much to take."""
-
     host: str = "127.0.0.1"
     port: int = 8000
     """0 takes any free port."""
     unix_path: str | None = None
     """A local socket instead of host and port."""
-    keys: Keys = NO_KEYS
+    keys: Keys = Keys(())
     tls: ssl.SSLContext | None = None
     max_message_bytes: int = 64 << 20
     max_connections: int = 1024
@@ -97,8 +92,6 @@ class Listening:
 
 
 class PolicyServer:
-    """Serves one backend until told to stop."""
-
     def __init__(self, backend: Backend, listening: Listening, metrics: Metrics) -> None:
         self._backend = backend
         self._listening = listening
@@ -113,11 +106,9 @@ class PolicyServer:
     @property
     def port(self) -> int:
         assert self._server is not None
-        found: int = next(iter(self._server.sockets)).getsockname()[1]
-        return found
+        return int(next(iter(self._server.sockets)).getsockname()[1])
 
     async def start(self) -> None:
-        """Get the backend ready, then listen."""
         self._metadata = pack(await self._backend.start())
         listening = self._listening
         settings: dict[str, Any] = {
@@ -242,7 +233,6 @@ class PolicyServer:
 
 
 async def _refuse(connection: ServerConnection, exc: Exception) -> None:
-    """The error as text, then the end of the connection."""
     busy = isinstance(exc, (Overloaded, PolicyUnavailableError))
     text = "".join(traceback.format_exception(exc)) if not busy else f"{type(exc).__name__}: {exc}"
     _LOG.info("a request failed: %s", exc)
@@ -271,9 +261,8 @@ async def serve_until_signal(
     backend: Backend,
     listening: Listening,
     metrics: Metrics,
-    on_ready: Callable[[PolicyServer], None],
+    on_ready: Callable[[PolicyServer], object],
 ) -> None:
-    """Serve until SIGTERM or SIGINT, then drain."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -309,7 +298,6 @@ def check_exposure(host: str, keys: Keys, *, insecure: bool) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host means this machine alone."""
     if host == "localhost":
         return True
     try:

@@ -17,35 +17,27 @@ from hocket.core import plugins
 from hocket.errors import ConfigError, MissingExtraError
 from hocket.serve.backend import PolicyBackend, PolicyOptions
 from hocket.serve.metrics import Metrics
-from hocket.serve.server import Listening, PolicyServer, serve_until_signal
-
-READY = "ready"
+from hocket.serve.server import Listening, serve_until_signal
 
 
 def main() -> None:
     """Build the policy, serve it, say so; or say in a sentence why it is refused."""
     order: dict[str, Any] = json.loads(sys.stdin.readline())
     # What the policy prints must not be taken for what we say.
-    answers = os.fdopen(os.dup(1), "w")
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         policy = plugins.build("policies", order["policy"], order["config"])
     except (ConfigError, MissingExtraError) as exc:
         answers.write(json.dumps(str(exc)) + "\n")
-        answers.flush()
         sys.exit(1)
     metrics = Metrics()
     # The engine warms a policy up itself, and batches itself: no waiting here.
     options = PolicyOptions(name=order["policy"], warm_up=False, max_queue=1 << 20)
     backend = PolicyBackend(policy, options, metrics)
     listening = Listening(unix_path=order["socket"], max_message_bytes=1 << 30, drain_s=1.0)
-
-    def say_ready(_: PolicyServer) -> None:
-        answers.write(READY + "\n")
-        answers.flush()
-
-    asyncio.run(serve_until_signal(backend, listening, metrics, say_ready))
+    asyncio.run(serve_until_signal(backend, listening, metrics, lambda _: answers.write("ready\n")))
 
 
 def _end_with_parent() -> None:

@@ -20,8 +20,6 @@ IMAGE_KEY = "observation/image"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GymConfig:
-    """How the env is made."""
-
     kwargs: str = "{}"
     """Arguments for gymnasium.make, as a JSON object: '{"g": 9.8}'."""
     render: bool = False
@@ -75,8 +73,6 @@ class Gym:
 
 
 class RenderedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Adds what the env renders to what it observes."""
-
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
         inner = env.observation_space

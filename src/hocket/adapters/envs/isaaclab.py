@@ -17,7 +17,7 @@ operations of its `step` and `reset` in their order, not in Isaac Sim itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -25,10 +25,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hocket.adapters.envs.row_tensors import RowTensors, TensorRows, host, pick
-from hocket.core import plugins
+from hocket.adapters.envs.vector import Vector
 from hocket.core.contracts.batched import RowSteps
 from hocket.core.data import Array, TaskInfo
-from hocket.errors import ConfigError, EnvError
+from hocket.errors import EnvError
 
 _MANAGERS = (
     "action_manager",
@@ -51,20 +51,13 @@ class IsaacLabConfig:
     """None leaves the limit to the env's own time-out."""
 
 
-class IsaacLab:
+class IsaacLab(Vector):
     """The suite of the one task that a factory makes."""
 
     Config: ClassVar = IsaacLabConfig
-
-    def __init__(self, argument: str, config: IsaacLabConfig) -> None:
-        if ":" not in argument:
-            raise ConfigError(
-                f"'isaaclab:{argument}' names no factory. Write isaaclab:package.module:make, "
-                f"where make(rows) builds a ManagerBasedRLEnv."
-            )
-        self._name = argument
-        self._config = config
-        self._is_made = False
+    _prefix = "isaaclab"
+    _makes = "ManagerBasedRLEnv"
+    _is_made = False
 
     def tasks(self) -> Sequence[TaskInfo]:
         return (
@@ -79,13 +72,10 @@ class IsaacLab:
                 "`hocket resume` goes on where it was."
             )
         self._is_made = True
-        make: Callable[[int], Any] = plugins.find("envs", self._name).build
-        return IsaacRows(make(rows), task, self._config.success_term)
+        return IsaacRows(self._make(rows), task, self._config.success_term)
 
 
 class IsaacRows(TensorRows):
-    """A BatchedEnv around a ManagerBasedRLEnv."""
-
     def __init__(self, env: Any, task: str, success_term: str) -> None:
         super().__init__(getattr(env, "unwrapped", env), task)
         self.action_space = getattr(self._env, "single_action_space", None)
@@ -111,7 +101,7 @@ class IsaacRows(TensorRows):
             for row, seed in zip(rows.tolist(), seeds, strict=True):
                 ids = self._ids([row])
                 seen, _ = self._env.reset(seed=int(seed), env_ids=ids)
-                self._seen.update(seen, ids)
+                self._see(seen, ids)
 
     def step(self, actions: Array, active: Array) -> RowSteps:
         env = self._env
@@ -122,7 +112,7 @@ class IsaacRows(TensorRows):
             self._recording_only(moving),
         ):
             seen, rewards, terminated, truncated, _ = env.step(self._actions(actions, active))
-            self._seen.update(seen, moving)
+            self._see(seen, moving)
             success = None
             if self._success is not None:
                 success = host(env.termination_manager.get_term(self._success)).astype(np.bool_)
@@ -133,24 +123,18 @@ class IsaacRows(TensorRows):
                 success,
             )
 
-    @contextmanager
-    def _suspended(self, rows: Array) -> Any:
-        """Put these rows back where they were, whatever happens inside."""
-        if not len(rows):
-            yield
-            return
-        env, ids = self._env, self._ids(rows)
-        scene = pick(env.scene.get_state(is_relative=False), ids)
-        tensors = self._tensors.take(ids)
-        clocks = env.episode_length_buf[ids].clone()
-        try:
-            yield
-        finally:
-            env.scene.reset_to(scene, env_ids=ids, is_relative=False)
-            env.scene.write_data_to_sim()
-            env.sim.forward()
-            self._tensors.give_back(ids, tensors)
-            env.episode_length_buf[ids] = clocks
+    def _take(self, ids: Any) -> tuple[Any, Any, Any]:
+        scene = pick(self._env.scene.get_state(is_relative=False), ids)
+        return scene, self._tensors.take(ids), self._env.episode_length_buf[ids].clone()
+
+    def _give_back(self, ids: Any, taken: tuple[Any, Any, Any]) -> None:
+        env = self._env
+        scene, tensors, clocks = taken
+        env.scene.reset_to(scene, env_ids=ids, is_relative=False)
+        env.scene.write_data_to_sim()
+        env.sim.forward()
+        self._tensors.give_back(ids, tensors)
+        env.episode_length_buf[ids] = clocks
 
     @contextmanager
     def _without_resets(self) -> Any:

@@ -30,8 +30,6 @@ from hocket.errors import ConfigError, MissingExtraError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManiSkillConfig(VectorConfig):
-    """How the env is made."""
-
     obs_mode: str = "state"
     control_mode: str | None = None
     """None takes the robot's default."""
@@ -41,8 +39,6 @@ class ManiSkillConfig(VectorConfig):
 
 
 class ManiSkill:
-    """The suite of one task."""
-
     Config: ClassVar = ManiSkillConfig
 
     def __init__(self, argument: str, config: ManiSkillConfig) -> None:
@@ -75,8 +71,6 @@ class ManiSkill:
 
 
 class ManiSkillRows(TensorRows):
-    """A BatchedEnv around a BaseEnv."""
-
     def __init__(self, env: Any, task: str) -> None:
         super().__init__(env, task)
         self.action_space = env.single_action_space
@@ -91,30 +85,23 @@ class ManiSkillRows(TensorRows):
         del tasks
         for row, seed in zip(rows.tolist(), seeds, strict=True):
             ids = self._ids([row])
-            others = self._ids(np.setdiff1d(np.arange(self.rows), [row]))
             # Its reset clears velocities of all rows, and its controllers reset all of theirs.
-            taken = self._take(others) if self._seen else None
-            lead = self._lead_with(int(seed))
-            seen, _ = self._env.reset(seed=[int(seed)], options={"env_idx": ids})
-            if row:
-                self._lead_with(lead)
-            if taken is not None:
-                self._give_back(others, taken)
-            self._seen.update(seen, ids)
+            others = np.setdiff1d(np.arange(self.rows), [row] if self._seen else range(self.rows))
+            with self._suspended(others):
+                lead = self._lead_with(int(seed))
+                seen, _ = self._env.reset(seed=[int(seed)], options={"env_idx": ids})
+                if row:
+                    self._lead_with(lead)
+            self._see(seen, ids)
 
     def step(self, actions: Array, active: Array) -> RowSteps:
-        held = self._ids(np.flatnonzero(~active))
-        taken = self._take(held) if len(held) else None
-        try:
+        with self._suspended(np.flatnonzero(~active)):
             seen, rewards, terminated, _, info = self._env.step(self._actions(actions, active))
-        finally:
-            if taken is not None:
-                self._give_back(held, taken)
-        self._seen.update(seen, self._ids(np.flatnonzero(active)))
-        success = info.get("success")
-        failed = info.get("fail")
-        ended = host(terminated).astype(np.bool_) if success is None else None
-        if ended is None:
+        self._see(seen, self._ids(np.flatnonzero(active)))
+        success, failed = info.get("success"), info.get("fail")
+        if success is None:
+            ended = host(terminated).astype(np.bool_)
+        else:
             # Success ends an episode where the task's rule says so, and hocket follows the rule.
             ended = np.zeros(self.rows, np.bool_) if failed is None else host(failed) != 0
         return RowSteps(

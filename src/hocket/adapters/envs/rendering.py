@@ -46,7 +46,6 @@ class Device:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know of it."""
         if not self.on_cpu:
             return ()
         return (
@@ -57,8 +56,6 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """What trying one backend gave."""
-
     backend: str
     devices: tuple[Device, ...]
     reason: str = ""
@@ -137,17 +134,8 @@ def _turn(devices: tuple[Device, ...], index: int) -> Device:
     return best[index % len(best)]
 
 
-def make_context(device: Device, width: int, height: int) -> Any:
-    """An OpenGL context of MuJoCo's on this device. One device per process, from then on."""
-    if device.backend == "egl":
-        os.environ["MUJOCO_EGL_DEVICE_ID"] = str(device.index)
-    module = importlib.import_module(f"mujoco.{device.backend}")
-    return module.GLContext(width, height)
-
-
 @contextlib.contextmanager
 def variable(name: str, value: str) -> Iterator[None]:
-    """Set a variable of the environment inside the block."""
     before = os.environ.get(name)
     os.environ[name] = value
     try:
@@ -169,6 +157,7 @@ class CameraEnv:
     """What envs share that see a state and render only the cameras in use. The env sets all that
     is named here before it calls `_describe`."""
 
+    render_mode: str | None = "rgb_array"
     _simulator: ClassVar[str]
     _state_size: ClassVar[int]
     _camera_advice: ClassVar[str] = ""
@@ -179,7 +168,9 @@ class CameraEnv:
     _keys: Mapping[str, str]
     """Observation keys, and the camera behind each."""
     _in_use: tuple[str, ...]
-    _renderer: OffscreenRenderer | None
+    _renderer: OffscreenRenderer | None = None
+    advance: Any
+    observe: Any
     _data_notes: tuple[str, ...] = ()
     observation_space: Any
 
@@ -209,6 +200,15 @@ class CameraEnv:
         device = self._renderer.device.notes if self._renderer is not None else ()
         return (*self._data_notes, *(fast if self._config.render == "fast" else ()), *device)
 
+    def step(self, action: Array) -> tuple[dict[str, Array], float, bool, bool, dict[str, Any]]:
+        reward, terminated, truncated, info = self.advance(action)
+        return self.observe(), reward, terminated, truncated, info
+
+    def _drop_renderer(self) -> None:
+        if self._renderer is not None:
+            self._renderer.close()
+            self._renderer = None
+
     def _describe(self) -> None:
         from gymnasium import spaces
 
@@ -236,7 +236,9 @@ class OffscreenRenderer:
         if fast:
             model.vis.quality.shadowsize = 0
             model.vis.quality.offsamples = 0
-        self._gl = make_context(self.device, size, size)
+        if self.device.backend == "egl":  # one device per process, from then on
+            os.environ["MUJOCO_EGL_DEVICE_ID"] = str(self.device.index)
+        self._gl = importlib.import_module(f"mujoco.{self.device.backend}").GLContext(size, size)
         self._gl.make_current()
         self._context = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100)
         mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._context)

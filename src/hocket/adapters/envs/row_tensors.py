@@ -8,6 +8,7 @@ name: every tensor whose first axis is the rows is one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -69,11 +70,12 @@ class TensorRows:
         self._env = env
         self.rows = int(env.num_envs)
         self.tasks = (task,)
-        self._seen = SeenRows()
+        self._seen: dict[str, Any] = {}
+        """What each row saw when it moved last, by observation key."""
 
     def observe(self, rows: Array) -> Mapping[str, Array]:
-        """What each row saw when it moved last."""
-        return self._seen.pick(self._ids(rows))
+        ids = self._ids(rows)
+        return {key: tensor[ids] for key, tensor in self._seen.items()}
 
     def close(self) -> None:
         self._env.close()
@@ -88,29 +90,34 @@ class TensorRows:
         given[~active] = given[int(np.argmax(active))]
         return self._torch.as_tensor(given, device=self._env.device)
 
-
-class SeenRows:
-    """What each row saw when it moved last, by observation key; true once any row was seen."""
-
-    def __init__(self) -> None:
-        self._tensors: dict[str, Any] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._tensors)
-
-    def update(self, seen: Any, rows: Any) -> None:
+    def _see(self, seen: Any, ids: Any) -> None:
         """Keep what these rows see; what a simulator says of the others belongs to no step of
         theirs."""
         tree = seen if isinstance(seen, Mapping) else {"state": seen}
         for key, tensor in _flatten(tree, "observation").items():
-            if key not in self._tensors:
-                self._tensors[key] = tensor.clone()
+            if key not in self._seen:
+                self._seen[key] = tensor.clone()
             else:
-                self._tensors[key][rows] = tensor[rows]
+                self._seen[key][ids] = tensor[ids]
 
-    def pick(self, rows: Any) -> dict[str, Any]:
-        """Copies of what these rows saw."""
-        return {key: tensor[rows] for key, tensor in self._tensors.items()}
+    @contextmanager
+    def _suspended(self, rows: Array) -> Iterator[None]:
+        """Put these rows back where they were, whatever happens inside."""
+        if not len(rows):
+            yield
+            return
+        ids = self._ids(rows)
+        taken = self._take(ids)
+        try:
+            yield
+        finally:
+            self._give_back(ids, taken)
+
+    def _take(self, ids: Any) -> Any:
+        raise NotImplementedError
+
+    def _give_back(self, ids: Any, taken: Any) -> None:
+        raise NotImplementedError
 
 
 def _flatten(tree: Any, prefix: str) -> dict[str, Any]:
@@ -140,6 +147,5 @@ def put(tree: Any, rows: Any, values: Any) -> Any:
 
 
 def host(tensor: Any) -> Array:
-    """The tensor as an array in the host's memory."""
     array: Array = tensor.detach().cpu().numpy()
     return array

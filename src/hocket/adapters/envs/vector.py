@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hocket.core import plugins
-from hocket.core.contracts.batched import RowSteps
+from hocket.core.contracts.batched import BatchedEnv, RowSteps
 from hocket.core.data import Array, SuccessRule, TaskInfo
 from hocket.errors import ConfigError
 from hocket.workers.rows.suspendable import Suspendable
@@ -47,13 +47,15 @@ class VectorConfig:
 class Vector:
     """The suite of the one task that a factory makes."""
 
-    Config: ClassVar = VectorConfig
+    Config: ClassVar[type] = VectorConfig
+    _prefix: ClassVar[str] = "vector"
+    _makes: ClassVar[str] = "gymnasium VectorEnv"
 
-    def __init__(self, argument: str, config: VectorConfig) -> None:
+    def __init__(self, argument: str, config: Any) -> None:
         if ":" not in argument:
             raise ConfigError(
-                f"'vector:{argument}' names no factory. Write vector:package.module:make, where "
-                f"make(rows) builds a gymnasium VectorEnv."
+                f"'{self._prefix}:{argument}' names no factory. Write "
+                f"{self._prefix}:package.module:make, where make(rows) builds a {self._makes}."
             )
         self._name = argument
         self._config = config
@@ -61,14 +63,15 @@ class Vector:
     def tasks(self) -> Sequence[TaskInfo]:
         return (self._config.task(self._name),)
 
-    def make_rows(self, task: str, rows: int) -> VectorRows:
+    def make_rows(self, task: str, rows: int) -> BatchedEnv:
+        return VectorRows(self._make(rows), task)
+
+    def _make(self, rows: int) -> Any:
         make: Callable[[int], Any] = plugins.find("envs", self._name).build
-        return VectorRows(make(rows), task)
+        return make(rows)
 
 
 class VectorRows:
-    """A BatchedEnv around a VectorEnv."""
-
     def __init__(self, env: Any, task: str) -> None:
         self._env = Suspendable(env)
         self.suspension = self._env.suspension

@@ -45,7 +45,6 @@ class HostBuffer:
         self._view = self._host.numpy()
 
     def fits(self, array: Array, size: int) -> bool:
-        """Whether these rows go in."""
         return self._like == (array.shape[1:], array.dtype) and size <= len(self._host)
 
     def fill(self, array: Array, size: int) -> torch.Tensor:
@@ -121,15 +120,14 @@ def find_device(name: str) -> torch.device:
     except RuntimeError as exc:
         raise ConfigError(f"torch knows no device {name!r}: {exc}") from exc
     if device.type == "cuda":
-        count = torch.cuda.device_count()
-        if (device.index or 0) >= count:
+        count, index = torch.cuda.device_count(), device.index or 0
+        if index >= count:
             raise ConfigError(f"There is no device {name!r}: torch sees {count} CUDA devices.")
-        return torch.device("cuda", device.index or 0)
+        return torch.device("cuda", index)
     return device
 
 
 def find_dtype(name: str) -> torch.dtype:
-    """The floating-point dtype of this name."""
     import torch
 
     dtype = getattr(torch, name, None)

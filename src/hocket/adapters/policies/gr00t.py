@@ -45,8 +45,6 @@ PING_S = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gr00tConfig:
-    """How to reach a GR00T server, and how its keys are made."""
-
     mapping: str = ""
     """A .yaml file or package.module:Class that makes keys video/NAME and state/NAME; empty names
     them after the last part of the env's keys."""
@@ -72,8 +70,6 @@ class Gr00tConfig:
 
 
 class Gr00t:
-    """A remote policy that takes batches."""
-
     Config = Gr00tConfig
 
     def __init__(self, argument: str, config: Gr00tConfig | None = None) -> None:
@@ -99,7 +95,7 @@ class Gr00t:
         data = {"observation": self._observation(batch), "options": None}
         with self._lock:
             self._wait_until_ready()
-            reply = self._ask_again("get_action", data)
+            reply = self._ask_again(data)
         values = self._values(reply, len(batch.rows))
         if batch.pad:
             values = np.concatenate([values, np.repeat(values[-1:], batch.pad, axis=0)])
@@ -170,10 +166,10 @@ class Gr00t:
                         f"--policy.ready-timeout-s says how long to wait."
                     ) from None
 
-    def _ask_again(self, endpoint: str, data: Any) -> Any:
+    def _ask_again(self, data: Any) -> Any:
         for attempt in range(self._config.retries + 1):
             try:
-                return self._ask(endpoint, data, self._config.timeout_s)
+                return self._ask("get_action", data, self._config.timeout_s)
             except TimeoutError as exc:
                 if attempt == self._config.retries:
                     raise PolicyUnavailableError(f"Asked {attempt + 1} times: {exc}") from exc

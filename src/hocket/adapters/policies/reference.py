@@ -26,10 +26,19 @@ CHUNK_LENGTH = 16
 ACTION_SIZE = 4
 
 
+def _spec(chunk_length: int) -> PolicySpec:
+    return PolicySpec(
+        chunk_length=chunk_length,
+        action_size=ACTION_SIZE,
+        inputs={STATE_KEY: ArraySpec(shape=(39,), dtype="float64")},
+        cameras=(),
+        control_rate=80.0,
+        batch_invariant=True,
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceConfig:
-    """Which weights the policy has."""
-
     weights: str = ""
     """A file written by examples/train_reference.py; the bundled weights if empty."""
 
@@ -46,14 +55,7 @@ class Reference:
                 f"given by --policy.weights."
             )
         self._tasks = _load(config.weights)
-        self.spec = PolicySpec(
-            chunk_length=CHUNK_LENGTH,
-            action_size=ACTION_SIZE,
-            inputs={STATE_KEY: ArraySpec(shape=(39,), dtype="float64")},
-            cameras=(),
-            control_rate=80.0,
-            batch_invariant=True,
-        )
+        self.spec = _spec(CHUNK_LENGTH)
 
     def bind(self, spec: EnvSpec) -> None:
         name = spec.task.name
@@ -69,12 +71,9 @@ class Reference:
         inputs = features(batch.arrays[STATE_KEY])
         for i in range(batch.size):
             name = batch.rows[min(i, len(batch.rows) - 1)].trial.task
-            try:
-                network = self._tasks[name]
-            except KeyError:
-                raise PolicyError(
-                    f"Policy 'reference' has no network for the task {name!r}."
-                ) from None
+            network = self._tasks.get(name)
+            if network is None:
+                raise PolicyError(f"Policy 'reference' has no network for the task {name!r}.")
             values[i] = network.answer(inputs[i])
         return Actions(values)
 
@@ -176,14 +175,7 @@ class MetaWorldExpert:
         # Experts warn that they ask for more than the env allows; clipping is what they expect.
         warnings.filterwarnings("ignore", message=r"Constant\(s\) may be too high")
         self._experts: dict[str, Any] = {name: kind() for name, kind in ENV_POLICY_MAP.items()}
-        self.spec = PolicySpec(
-            chunk_length=1,
-            action_size=4,
-            inputs={STATE_KEY: ArraySpec(shape=(39,), dtype="float64")},
-            cameras=(),
-            control_rate=80.0,
-            batch_invariant=True,
-        )
+        self.spec = _spec(1)
 
     def bind(self, spec: EnvSpec) -> None:
         if spec.task.name not in self._experts:

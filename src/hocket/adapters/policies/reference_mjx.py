@@ -30,8 +30,6 @@ _ALIGNED = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceConfig:
-    """How far it plans."""
-
     chunk_length: int = 16
     max_batch: int = 4096
 
@@ -119,14 +117,7 @@ def _next_pose(wrist: Array, block: Array, goal: Array) -> tuple[Array, Array, A
 
 
 def _wrist(joints: Array) -> Array:
-    both = joints[:, 0] + joints[:, 1]
-    return np.stack(
-        [
-            LINK * (np.cos(joints[:, 0]) + np.cos(both)),
-            LINK * (np.sin(joints[:, 0]) + np.sin(both)),
-        ],
-        axis=1,
-    )
+    return LINK * (_unit(joints[:, 0]) + _unit(joints[:, 0] + joints[:, 1]))
 
 
 def _two_links(x: Array, y: Array, bent: Array) -> tuple[Array, Array]:

@@ -43,8 +43,6 @@ main()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SidecarConfig:
-    """Which interpreter, and the policy's own settings."""
-
     python: str = sys.executable
     """Interpreter to run the policy in (3.10 or later), with numpy: path/to/venv/bin/python."""
     config: Mapping[str, Any] = field(default_factory=dict)

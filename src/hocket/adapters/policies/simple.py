@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -14,8 +14,6 @@ from hocket.errors import ConfigError, PolicyError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZeroConfig:
-    """The shape of the answer."""
-
     chunk_length: int = 16
     """Actions in a chunk."""
     action_size: int | None = None
@@ -28,8 +26,6 @@ class ZeroConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomConfig(ZeroConfig):
-    """The shape of the answer, and where it is drawn from."""
-
     low: float | None = None
     """Lower bound; the env's own where not given, and -1 where that is infinite."""
     high: float | None = None
@@ -48,11 +44,12 @@ class RandomConfig(ZeroConfig):
 class _Adapting:
     """Knows how the env of each task is driven."""
 
-    def __init__(self, name: str, argument: str, config: ZeroConfig) -> None:
+    _name: ClassVar[str]
+
+    def __init__(self, argument: str, config: Any) -> None:
         if argument:
-            raise ConfigError(f"{name!r} takes nothing after its name, not {argument!r}.")
-        self._name = name
-        self._shape = config
+            raise ConfigError(f"{self._name!r} takes nothing after its name, not {argument!r}.")
+        self._config = config
         self._driven: dict[str, ActionSpec] = {}
         self.spec = PolicySpec(
             chunk_length=config.chunk_length,
@@ -69,8 +66,8 @@ class _Adapting:
         """Nothing is held."""
 
     def _size(self, task: str) -> int:
-        if self._shape.action_size is not None:
-            return self._shape.action_size
+        if self.spec.action_size is not None:
+            return self.spec.action_size
         if task not in self._driven:
             raise PolicyError(
                 f"Policy {self._name!r} was not told how the env of task {task!r} is driven: call "
@@ -80,16 +77,12 @@ class _Adapting:
 
 
 class ZeroPolicy(_Adapting):
-    """Answers with zeros."""
-
     Config: ClassVar = ZeroConfig
-
-    def __init__(self, argument: str, config: ZeroConfig) -> None:
-        super().__init__("zero", argument, config)
+    _name = "zero"
 
     def infer(self, batch: Batch) -> Actions:
         size = self._size(batch.rows[0].trial.task)
-        return Actions(np.zeros((batch.size, self._shape.chunk_length, size), np.float32))
+        return Actions(np.zeros((batch.size, self._config.chunk_length, size), np.float32))
 
 
 class RandomPolicy(_Adapting):
@@ -97,18 +90,14 @@ class RandomPolicy(_Adapting):
     all that the env has."""
 
     Config: ClassVar = RandomConfig
-
-    def __init__(self, argument: str, config: RandomConfig) -> None:
-        super().__init__("random", argument, config)
-        self._config = config
+    _name = "random"
 
     def infer(self, batch: Batch) -> Actions:
-        length = self._config.chunk_length
-        rows = [self._draw(row.noise_seed, row.trial.task, length) for row in batch.rows]
+        rows = [self._draw(row.noise_seed, row.trial.task) for row in batch.rows]
         return Actions(np.stack(rows + rows[-1:] * batch.pad))
 
-    def _draw(self, seed: int, task: str, length: int) -> Array:
-        size = self._size(task)
+    def _draw(self, seed: int, task: str) -> Array:
+        length, size = self._config.chunk_length, self._size(task)
         driven = self._driven.get(task)
         low, high = self._bounds(driven, size)
         rng = np.random.default_rng(seed)

@@ -114,10 +114,14 @@ class TorchPolicy:
                 answer = self._call(tensors, noise_seeds=drawn)
             else:
                 answer = self._call(tensors)
-            self._check(answer, size)
+            if not isinstance(answer, torch.Tensor) or answer.ndim != 3 or len(answer) != size:
+                came = tuple(answer.shape) if hasattr(answer, "shape") else type(answer).__name__
+                raise ChunkShapeError(
+                    f"Module {type(self._module).__name__} returned {came} for {size} rows; its "
+                    f"forward must return one tensor [B, T, A]."
+                )
             # A copy: what a module returns may be its own buffer, or its input.
-            values = np.array(answer[: batch.size].float().cpu().numpy())
-            return Actions(values)
+            return Actions(np.array(answer[: batch.size].float().cpu().numpy()))
 
     def replicas(self, devices: Sequence[str]) -> Sequence[TorchPolicy]:
         """One policy for each device: this one where it stands already, copies elsewhere."""
@@ -135,10 +139,9 @@ class TorchPolicy:
             self._buffers.clear()
 
     def _copy(self, device: str) -> TorchPolicy:
-        known = {field.name for field in dataclasses.fields(PolicySpec)}
         twin = TorchPolicy(
             copy.deepcopy(self._module),
-            **{name: getattr(self.spec, name) for name in known},
+            **{one.name: getattr(self.spec, one.name) for one in dataclasses.fields(self.spec)},
             device=device,
             fixed_shapes=self._sizes,
             graphs=isinstance(self._call, Graphs),
@@ -163,16 +166,6 @@ class TorchPolicy:
             buffer = self._buffers[key] = HostBuffer(array, rows, self._device, self._float)
         return buffer.fill(array, size)
 
-    def _check(self, answer: Any, size: int) -> None:
-        import torch
-
-        if not isinstance(answer, torch.Tensor) or answer.ndim != 3 or len(answer) != size:
-            came = tuple(answer.shape) if hasattr(answer, "shape") else type(answer).__name__
-            raise ChunkShapeError(
-                f"Module {type(self._module).__name__} returned {came} for {size} rows; its "
-                f"forward must return one tensor [B, T, A]."
-            )
-
 
 def _sizes(fixed: bool | Sequence[int], max_batch: int) -> tuple[int, ...]:  # noqa: FBT001
     if fixed is False:
@@ -190,8 +183,6 @@ def _sizes(fixed: bool | Sequence[int], max_batch: int) -> tuple[int, ...]:  # n
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchConfig:
-    """How a module is built and run."""
-
     weights: str = ""
     """A .safetensors file with the module's parameters; none leaves them as built."""
     arguments: str = ""
@@ -290,8 +281,8 @@ def _load_file(module: torch.nn.Module, name: str) -> None:
     except RuntimeError as exc:
         raise ConfigError(f"Weights {name!r} do not fit the module: {exc}") from exc
     # Parameters that share memory are stored once, under one of their names.
-    filled = {tensor.data_ptr() for key, tensor in module.state_dict().items() if key in given}
     state = module.state_dict()
+    filled = {tensor.data_ptr() for key, tensor in state.items() if key in given}
     missing = [key for key in result.missing_keys if state[key].data_ptr() not in filled]
     wrong = [*(f"lacks {key}" for key in missing), *(f"has {k}" for k in result.unexpected_keys)]
     if wrong:

@@ -175,8 +175,6 @@ _SHORT = {suite.removeprefix("libero_"): suite for suite in SUITES}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiberoConfig:
-    """How LIBERO's tasks are started and seen."""
-
     size: int = 256
     """Height and width of images, in pixels."""
     mirrored: bool = True
@@ -238,7 +236,6 @@ class Libero:
                 prompt=language(name),
                 max_steps=self._config.max_steps or STEP_LIMITS[self._suite],
                 control_rate=CONTROL_RATE,
-                success_rule="first",
             )
             for name in self._tasks
         )

@@ -31,8 +31,6 @@ _ADVICE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiberoData:
-    """Where the parts of LIBERO's data lie."""
-
     assets: Path
     bddl_files: Path
     init_states: Path
@@ -74,7 +72,14 @@ def find_data() -> LiberoData:
     folder = os.environ.get("LIBERO_CONFIG_PATH") or "~/.libero"
     file = Path(folder).expanduser() / "config.yaml"
     if named:
-        data = _in_folder(Path(named).expanduser().absolute())
+        root = Path(named).expanduser().absolute()
+        states = root / _STATES_FILE
+        data = LiberoData(
+            assets=root / "assets",
+            bddl_files=root / "bddl_files",
+            init_states=states if states.is_file() else root / "init_files",
+            origin=f"{VARIABLE}={root}",
+        )
     elif file.is_file():
         data = _by_config(file)
     else:
@@ -90,18 +95,6 @@ def find_data() -> LiberoData:
                 f"missing. {_ADVICE}."
             )
     return data
-
-
-def _in_folder(root: Path) -> LiberoData:
-    states = root / _STATES_FILE
-    if not states.is_file():
-        states = root / "init_files"
-    return LiberoData(
-        assets=root / "assets",
-        bddl_files=root / "bddl_files",
-        init_states=states,
-        origin=f"{VARIABLE}={root}",
-    )
 
 
 def _by_config(file: Path) -> LiberoData:

@@ -37,7 +37,6 @@ class LiberoEnv(CameraEnv, gymnasium.Env[dict[str, Any], Array]):
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012
-    render_mode = "rgb_array"
     _simulator = "LIBERO"
     _state_size = 8
 
@@ -56,7 +55,6 @@ class LiberoEnv(CameraEnv, gymnasium.Env[dict[str, Any], Array]):
         self._clock = SamplingClock(
             tick=self._libero.model_timestep, period=1.0 / self._libero.control_freq
         )
-        self._renderer: OffscreenRenderer | None = None
         self._rendered_model: Any = None
         self._keys = CAMERA_KEYS
         self._in_use = tuple(CAMERA_KEYS)
@@ -75,10 +73,6 @@ class LiberoEnv(CameraEnv, gymnasium.Env[dict[str, Any], Array]):
         for _ in range(self._config.settle_steps):
             self.advance(_STAND_STILL)
         return self.observe(), {}
-
-    def step(self, action: Array) -> tuple[dict[str, Array], float, bool, bool, dict[str, Any]]:
-        reward, terminated, truncated, info = self.advance(action)
-        return self.observe(), reward, terminated, truncated, info
 
     def render(self) -> Array:
         """What the first camera sees, whether it is in use or not."""
@@ -238,11 +232,6 @@ class LiberoEnv(CameraEnv, gymnasium.Env[dict[str, Any], Array]):
             self._rendered_model = model
         image = self._renderer.render(self._data, camera)
         return np.ascontiguousarray(image[:, ::-1]) if self._config.mirrored else image
-
-    def _drop_renderer(self) -> None:
-        if self._renderer is not None:
-            self._renderer.close()
-            self._renderer = self._rendered_model = None
 
 
 def _axis_angle(wxyz: Array) -> Array:

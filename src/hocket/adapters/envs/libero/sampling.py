@@ -11,8 +11,6 @@ from hocket.core.data import Array
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Seen:
-    """What an observation is made of."""
-
     poses: Array
     """MuJoCo's qpos from which the poses of bodies were derived."""
     fingers: Array
@@ -52,7 +50,6 @@ class SamplingClock:
 
     @property
     def state(self) -> Array:
-        """All that it remembers, as two numbers."""
         return np.array([self._elapsed, self._is_read], np.float64)
 
     @state.setter

@@ -99,8 +99,6 @@ UPSIDE_DOWN: frozenset[str] = frozenset({"corner", "corner2", "corner3", "corner
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetaWorldConfig:
-    """How MetaWorld's tasks are seen."""
-
     cameras: tuple[str, ...] = ("corner2",)
     """Cameras to render where the policy wants images: topview, corner, corner2, corner3, corner4,
     behindGripper, gripperPOV. The first is `observation/image`, gripperPOV is
@@ -152,7 +150,6 @@ class MetaWorld:
                 prompt=PROMPTS[name],
                 max_steps=self._config.max_steps,
                 control_rate=CONTROL_RATE,
-                success_rule="first",
             )
             for name in self._tasks
         )

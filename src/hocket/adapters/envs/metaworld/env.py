@@ -40,7 +40,6 @@ class MetaWorldEnv(CameraEnv, gymnasium.Env[dict[str, Any], Array]):
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 80}  # noqa: RUF012
-    render_mode = "rgb_array"
     _simulator = "MetaWorld"
     _state_size = 39
     _camera_advice = " Set --env.cameras."
@@ -56,7 +55,6 @@ class MetaWorldEnv(CameraEnv, gymnasium.Env[dict[str, Any], Array]):
         del self._sim.sawyer_observation_space  # cached with the goal hidden
         self._pristine = _copy_plain(self._sim)
         self._fields = {name: getattr(self._sim.model, name).copy() for name in _MODEL_FIELDS}
-        self._renderer: OffscreenRenderer | None = None
         self._keys = camera_keys(config.cameras)
         self._in_use = tuple(self._keys)
         self._start: Array | None = None
@@ -74,18 +72,12 @@ class MetaWorldEnv(CameraEnv, gymnasium.Env[dict[str, Any], Array]):
         self._lay_out(self._draw(seed))
         return self.observe(), {}
 
-    def step(self, action: Array) -> tuple[dict[str, Array], float, bool, bool, dict[str, Any]]:
-        reward, terminated, truncated, info = self.advance(action)
-        return self.observe(), reward, terminated, truncated, info
-
     def render(self) -> Array:
         """The first camera's image, whether it is in use or not."""
         return self._image((self._config.cameras or ("corner2",))[0])
 
     def close(self) -> None:
-        if self._renderer is not None:
-            self._renderer.close()
-            self._renderer = None
+        self._drop_renderer()
         self._sim.close()
 
     def advance(self, action: Array) -> tuple[float, bool, bool, dict[str, Any]]:
@@ -184,7 +176,6 @@ class MetaWorldEnv(CameraEnv, gymnasium.Env[dict[str, Any], Array]):
 
 
 def camera_keys(cameras: tuple[str, ...]) -> dict[str, str]:
-    """Observation keys, and the camera behind each."""
     keys: dict[str, str] = {}
     for camera in cameras:
         if camera == "gripperPOV":

@@ -34,25 +34,22 @@ SHOULDER_Z = 0.3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MjxTask:
-    """A task and its model."""
-
     info: TaskInfo
     rules: Reach | Push
     """`start(seeds)` gives positions of all joints `[k, nq]` and goals `[k, 3]`; `observe` what
     each row sees, `[N, S]` in 32-bit floats, and `distance` the metres from each row to its goal,
     `[N]`, both in the arrays of `xp`: numpy, or JAX's."""
-    asset: str
     speed: float
     """Joint speed at a full action, rad/s."""
-    near: float
+    near: float = 0.02
     """Success is to be closer to the goal than this, in metres."""
     substeps: int = 2
     eye: tuple[float, float, float] = (0.9, -0.8, 0.9)
     """Where the camera of videos stands, in metres."""
 
     def xml(self) -> str:
-        """The model, as MJCF."""
-        return files("hocket.adapters.envs.mjx").joinpath("assets", self.asset).read_text()
+        assets = files("hocket.adapters.envs.mjx").joinpath("assets")
+        return assets.joinpath(f"{self.info.name}.xml").read_text()
 
 
 def uniform(seeds: Array, draw: int, low: float, high: float) -> Array:
@@ -122,30 +119,20 @@ class Push:
         return xp.sqrt((apart * apart).sum(axis=1))
 
 
+def _info(name: str, prompt: str, *, max_steps: int) -> TaskInfo:
+    return TaskInfo(name=name, prompt=prompt, max_steps=max_steps, control_rate=CONTROL_RATE)
+
+
 TASKS: Mapping[str, MjxTask] = {
     "reach": MjxTask(
-        info=TaskInfo(
-            name="reach",
-            prompt="Move the tip of the arm to the goal.",
-            max_steps=100,
-            control_rate=CONTROL_RATE,
-        ),
+        info=_info("reach", "Move the tip of the arm to the goal.", max_steps=100),
         rules=Reach(),
-        asset="reach.xml",
         speed=2.0,
-        near=0.02,
     ),
     "push": MjxTask(
-        info=TaskInfo(
-            name="push",
-            prompt="Push the block to the goal.",
-            max_steps=200,
-            control_rate=CONTROL_RATE,
-        ),
+        info=_info("push", "Push the block to the goal.", max_steps=200),
         rules=Push(),
-        asset="push.xml",
         speed=4.0,
-        near=0.02,
         eye=(0.35, -0.5, 0.8),
     ),
 }
@@ -153,8 +140,6 @@ TASKS: Mapping[str, MjxTask] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MjxConfig:
-    """Who simulates."""
-
     backend: Literal["jax", "c"] = "jax"
     """`jax`: MJX, in 32-bit floats, compiled for the number of rows when it starts. `c`: MuJoCo's
     own threads, in 64-bit floats. Results of the two differ in the last digits."""
@@ -163,8 +148,6 @@ class MjxConfig:
 
 
 class Mjx:
-    """The suite of both tasks, or of one."""
-
     Config: ClassVar = MjxConfig
 
     def __init__(self, argument: str, config: MjxConfig) -> None:

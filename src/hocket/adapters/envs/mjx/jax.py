@@ -27,8 +27,6 @@ from hocket.core.data import Array
 
 
 class JaxRows:
-    """A BatchedEnv with snapshots."""
-
     suspension = "mask"
 
     def __init__(self, task: MjxTask, rows: int) -> None:

@@ -20,8 +20,6 @@ from hocket.core.data import Array
 
 
 class ThreadedRows:
-    """A BatchedEnv with snapshots."""
-
     suspension = "mask"
     steps_cost_by_row = True
     """Rows that wait are not simulated, so that a step of a few costs a few."""

@@ -51,14 +51,12 @@ class MjxView(gymnasium.Env[Any, Array]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Array], dict[str, Any]]:
-        """Show where a row begins with this seed."""
         del options
         qpos, goals = self._task.rules.start(np.array([seed or 0]))
         self._show(qpos[0], np.zeros(self._model.nv), goals[0])
         return self.observe(), {}
 
     def step(self, action: Array) -> NoReturn:
-        """Raise EnvError: rows are simulated together."""
         raise EnvError("This env shows what rows did. It is simulated as rows, many at once.")
 
     advance = step

@@ -40,8 +40,6 @@ _ALIASES = {"observation.images.image2": "observation/wrist_image"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeRobotConfig:
-    """How a LeRobot policy is run."""
-
     device: str = "auto"
     """cpu, cuda, cuda:1 ...; auto takes a GPU where there is one."""
     threads: int | None = None
@@ -132,8 +130,7 @@ class LeRobot:
 
         policy: Any = self._loaded.policy
         inputs = dict(inputs)
-        cameras = list(self._loaded.config.image_features)
-        if cameras:
+        if cameras := list(self._loaded.config.image_features):
             inputs[_IMAGES] = torch.stack([inputs[key] for key in cameras], dim=1)
         for key, value in inputs.items():
             if not isinstance(value, torch.Tensor) or len(value) != size * self.spec.history:
@@ -213,8 +210,7 @@ class PlanningTDMPC(LeRobotSessions):
 
     def __init__(self, folder: Path, settings: LeRobotConfig) -> None:
         super().__init__(folder, settings)
-        others = set(self._loaded.config.image_features) - {_CAMERA}
-        if others:
+        if others := set(self._loaded.config.image_features) - {_CAMERA}:
             raise ConfigError(
                 f"{folder}: LeRobot's TD-MPC finds its camera by the name {_CAMERA} alone when it "
                 f"acts; this policy's is {min(others)}. Rename it in config.json and in the "

@@ -34,8 +34,6 @@ REFUSED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """A policy with its own processors."""
-
     policy: Any
     config: Any
     preprocess: Any
@@ -140,10 +138,13 @@ def load(folder: Path, settings: LeRobotConfig, device: str) -> Loaded:
             config.vlm_model_name = settings.vlm
         changes["tokenizer_processor"] = {"tokenizer_name": settings.vlm}
     policy = _load_weights(get_policy_class(config.type), folder, config)
+    # LeRobot refuses changes to steps that the pipeline has not.
+    steps = json.loads((folder / _PROCESSORS[0]).read_text()).get("steps", [])
+    names = {step.get("registry_name") for step in steps}
     before, after = make_pre_post_processors(
         config,
         pretrained_path=str(folder),
-        preprocessor_overrides=_existing(folder / _PROCESSORS[0], changes),
+        preprocessor_overrides={name: changes[name] for name in changes if name in names},
         postprocessor_overrides={},
     )
     return Loaded(policy=policy, config=config, preprocess=before, postprocess=after)
@@ -194,13 +195,6 @@ def _load_weights(kind: Any, folder: Path, config: Any) -> Any:
             f"{refusals[-1][:_LONGEST]}"
         )
     return policy
-
-
-def _existing(file: Path, changes: dict[str, Any]) -> dict[str, Any]:
-    """Those changes whose step the pipeline has; LeRobot refuses others."""
-    steps = json.loads(file.read_text()).get("steps", [])
-    names = {step.get("registry_name") for step in steps}
-    return {name: change for name, change in changes.items() if name in names}
 
 
 def mend_torchvision() -> None:

@@ -27,8 +27,8 @@ class KeyedNoise(TorchFunctionMode):  # type: ignore[misc]
             torch.randn: self._sized,
             torch.rand: self._sized,
             torch.randint: self._integers,
-            torch.randn_like: self._like(torch.randn),
-            torch.rand_like: self._like(torch.rand),
+            torch.randn_like: self._like,
+            torch.rand_like: self._like,
             torch.normal: self._normal,
             torch.multinomial: self._by_rows,
             torch.bernoulli: self._by_rows,
@@ -72,15 +72,12 @@ class KeyedNoise(TorchFunctionMode):  # type: ignore[misc]
         rows = [func((1, *size[1:]), generator=row, **named) for row in self._rows]
         return torch.cat(rows)
 
-    def _like(self, sized: Draw) -> Draw:
-        def draw(func: Draw, args: Positional, named: Named) -> Any:
-            del func
-            like = args[0] if args else named.pop("input")
-            named = {"dtype": like.dtype, "device": like.device, **named}
-            named.pop("memory_format", None)
-            return self._draw(sized, tuple(like.shape), named)
-
-        return draw
+    def _like(self, func: Draw, args: Positional, named: Named) -> Any:
+        sized = torch.randn if func is torch.randn_like else torch.rand
+        like = args[0] if args else named.pop("input")
+        named = {"dtype": like.dtype, "device": like.device, **named}
+        named.pop("memory_format", None)
+        return self._draw(sized, tuple(like.shape), named)
 
     def _normal(self, func: Draw, args: Positional, named: Named) -> Any:
         names = ("mean", "std", "size")

@@ -144,18 +144,15 @@ class RuleMapping:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The env's keys that it reads."""
         return tuple(dict.fromkeys(s for field in self.fields.values() for s in field.sources))
 
     @property
     def cameras(self) -> tuple[str, ...]:
-        """The env's keys that are images."""
         fields = [field for field in self.fields.values() if field.is_image]
         return tuple(dict.fromkeys(s for field in fields for s in field.sources))
 
     @property
     def action_size(self) -> int | None:
-        """Numbers in an action, where the rules say; else None."""
         return None if self.answer.slice is None else self.answer.slice[1] - self.answer.slice[0]
 
     def request(self, observation: Observation, prompt: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import socket
 import ssl
 import sys
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from websockets.asyncio.client import ClientConnection, connect, unix_connect
@@ -66,8 +66,6 @@ class Repeated(Dropped):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Where a server listens, and the key and certificate that connections to it need."""
-
     name: str
     uri: str
     socket_path: str | None = None
@@ -75,19 +73,8 @@ class Endpoint:
     tls: ssl.SSLContext | None = None
 
 
-def parse_endpoints(
-    argument: str, api_key: str | None = None, tls: ssl.SSLContext | None = None
-) -> tuple[Endpoint, ...]:
-    """`host:8000`, `wss://host/path`, `unix:/run/x.sock`, or several with commas between."""
-    parts = [part.strip() for part in argument.split(",")]
-    if not all(parts):
-        raise ConfigError(
-            "openpi:// needs the address of a server: openpi://host:8000, or several with commas."
-        )
-    return tuple(replace(_parse_endpoint(part), api_key=api_key, tls=tls) for part in parts)
-
-
-def _parse_endpoint(text: str) -> Endpoint:
+def parse_endpoint(text: str) -> Endpoint:
+    """`host:8000`, `wss://host/path` or `unix:/run/x.sock`, without its key and certificate."""
     address = text.removeprefix("openpi://").removeprefix("openpi:")
     if address.startswith("unix:"):
         path = address.removeprefix("unix:")

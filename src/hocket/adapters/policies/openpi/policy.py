@@ -12,7 +12,7 @@ import itertools
 import os
 import ssl
 import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,20 +31,19 @@ from hocket.adapters.policies.mapping import (
 from hocket.adapters.policies.openpi.connection import (
     API_KEY_VARIABLE,
     Endpoint,
-    parse_endpoints,
+    Read,
+    parse_endpoint,
 )
 from hocket.adapters.policies.openpi.msgpack_numpy import pack
 from hocket.adapters.policies.openpi.protocol import (
+    EXTENSION,
     Announcement,
-    batch_arrays,
-    batch_request,
+    batch_rows,
     bind_key,
-    bind_request,
     check_extended,
     read_chunk,
     read_extended,
     read_observation,
-    reset_request,
 )
 from hocket.adapters.policies.openpi.servers import STOCK_CONNECTIONS, Reply, Servers
 from hocket.adapters.policies.openpi.shared import (
@@ -64,8 +63,6 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenPIConfig:
-    """How to reach a server, and how its keys are made."""
-
     mapping: str = ""
     """droid, libero, aloha, metaworld, a .yaml file, or package.module:Class; empty sends the
     env's own keys."""
@@ -126,9 +123,7 @@ class OpenPI:
         check_env(self._mapping, self._config.mapping, spec)
         client = self._connect()
         if self._announcement is not None and isinstance(self._mapping, Identity):
-            number = next(self._numbers)
-            request = bind_request(number, spec)
-            read = partial(read_extended, number=number)
+            request, read = self._extended("bind", env=spec.to_plain())
             work = client.servers.tell_all(bind_key(request), pack(request), read)
             for reply in client.run(work):
                 check_extended(reply.answers[0], reply.source)
@@ -147,13 +142,10 @@ class OpenPI:
             client.run(client.servers.begin(row.session))
 
     def end_session(self, session: str) -> None:
-        """Tell a server that keeps state that an attempt is over."""
         client = self._connect()
         if self._announcement is not None and self._announcement.is_stateful:
-            number = next(self._numbers)
-            read = partial(read_extended, number=number)
-            frame = pack(reset_request(number, session))
-            reply = client.run(client.servers.end(session, frame, read))
+            request, read = self._extended("reset", session=session)
+            reply = client.run(client.servers.end(session, pack(request), read))
             check_extended(reply.answers[0], reply.source)
 
     @property
@@ -234,11 +226,10 @@ class OpenPI:
     def _infer_extended(self, client: _Client, batch: Batch) -> Actions:
         assert self._announcement is not None
         asked = batch if isinstance(self._mapping, Identity) else self._mapped(batch)
-        number = next(self._numbers)
         stateful = self._announcement.is_stateful
         sessions = [row.session for row in batch.rows] if stateful else []
         try:
-            reply = self._ask_batch(client, number, asked, sessions)
+            reply = self._ask_batch(client, asked, sessions)
             answer = reply.answers[0]
             found = check_extended(answer, reply.source)
         except SharedArraysError:
@@ -257,19 +248,24 @@ class OpenPI:
         source = reply.source if not found.get("source") else f"{reply.source}/{found['source']}"
         return Actions(_pad(values, batch.pad), extras, found.get("version"), source)
 
-    def _ask_batch(
-        self, client: _Client, number: int, batch: Batch, sessions: Sequence[str]
-    ) -> Reply:
-        shared, arrays = self._shared, batch_arrays(batch)
-        read = partial(read_extended, number=number)
+    def _extended(self, op: str, **asked: Any) -> tuple[dict[str, Any], Read[Mapping[str, Any]]]:
+        """A numbered request with hocket's extensions, and what reads its reply."""
+        number = next(self._numbers)
+        return {EXTENSION: {"op": op, "id": number, **asked}}, partial(read_extended, number=number)
+
+    def _ask_batch(self, client: _Client, batch: Batch, sessions: Sequence[str]) -> Reply:
+        shared, rows = self._shared, batch_rows(batch)
+        # The batch's padding is never sent.
+        arrays = {key: value[: len(rows)] for key, value in batch.arrays.items()}
         if shared is None or sum(value.nbytes for value in arrays.values()) < WORTH_BYTES:
-            frame = pack(batch_request(number, batch))
+            request, read = self._extended("infer", rows=rows)
+            frame = pack({**request, "arrays": arrays})
             return client.run(client.servers.ask([frame], sessions, read))
         with self._lock:
             written = shared.write(arrays)
-        frame = pack(batch_request(number, batch, written.description))
+        request, read = self._extended("infer", rows=rows, shared=written.description)
         try:
-            reply = client.run(client.servers.ask([frame], sessions, read))
+            reply = client.run(client.servers.ask([pack(request)], sessions, read))
         except BaseException:
             written.close()
             raise
@@ -316,7 +312,6 @@ class _Client:
             raise
 
     def close(self) -> None:
-        """Cancel what runs, close the connections, and end the thread."""
         asyncio.run_coroutine_threadsafe(self._finish(), self._loop)
         self._thread.join(CLOSE_S + 1.0)
 
@@ -349,7 +344,12 @@ def _endpoints(argument: str, config: OpenPIConfig) -> tuple[Endpoint, ...]:
                 f"The key file {config.api_key_file!r} cannot be read: {exc}"
             ) from exc
     tls = ssl.create_default_context(cafile=config.ca_file) if config.ca_file else None
-    return parse_endpoints(argument, key or None, tls)
+    parts = [part.strip() for part in argument.split(",")]
+    if not all(parts):
+        raise ConfigError(
+            "openpi:// needs the address of a server: openpi://host:8000, or several with commas."
+        )
+    return tuple(replace(parse_endpoint(part), api_key=key or None, tls=tls) for part in parts)
 
 
 def _pad(values: Array, pad: int) -> Array:

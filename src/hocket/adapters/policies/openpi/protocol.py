@@ -21,7 +21,6 @@ from hocket.core.data import (
     Array,
     ArraySpec,
     Batch,
-    EnvSpec,
     Observation,
     PolicySpec,
     Row,
@@ -58,7 +57,6 @@ class Announcement:
 
 
 def announce(announcement: Announcement) -> dict[str, Any]:
-    """The announcement as it stands in the metadata."""
     spec = {f.name: getattr(announcement.spec, f.name) for f in fields(PolicySpec)}
     if spec["inputs"]:
         spec["inputs"] = {k: [v.shape, v.dtype] for k, v in spec["inputs"].items()}
@@ -96,41 +94,17 @@ def find_announcement(metadata: Any) -> Announcement | None:
         raise WireError(f"The server's metadata cannot be read: {exc!r}") from exc
 
 
-def batch_request(
-    number: int, batch: Batch, shared: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """A whole batch as one extended request; `shared` says where its arrays lie already."""
-    head: dict[str, Any] = {
-        "op": "infer",
-        "id": number,
-        "rows": [
-            [[*row.trial], row.attempt, row.chunk, row.noise_seed, row.prompt, row.session]
-            for row in batch.rows
-        ],
-    }
-    if shared is not None:
-        return {EXTENSION: {**head, "shared": shared}}
-    return {EXTENSION: head, "arrays": batch_arrays(batch)}
-
-
-def batch_arrays(batch: Batch) -> dict[str, Array]:
-    """The arrays of a batch without its padding, which is never sent."""
-    return {key: value[: len(batch.rows)] for key, value in batch.arrays.items()}
-
-
-def bind_request(number: int, spec: EnvSpec) -> dict[str, Any]:
-    """Tell a policy that adapts to envs what a task's env is."""
-    return {EXTENSION: {"op": "bind", "id": number, "env": spec.to_plain()}}
+def batch_rows(batch: Batch) -> list[list[Any]]:
+    """The rows of a batch as `read_row` reads them."""
+    return [
+        [[*row.trial], row.attempt, row.chunk, row.noise_seed, row.prompt, row.session]
+        for row in batch.rows
+    ]
 
 
 def bind_key(request: Mapping[str, Any]) -> bytes:
     """A key that is equal for all requests about the same env."""
     return pack(request[EXTENSION].get("env"))
-
-
-def reset_request(number: int, session: str) -> dict[str, Any]:
-    """Tell a stateful policy that an attempt is over."""
-    return {EXTENSION: {"op": "reset", "id": number, "session": session}}
 
 
 def read_row(plain: Any) -> Row:

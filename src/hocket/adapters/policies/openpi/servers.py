@@ -159,23 +159,18 @@ class Servers:
                 return await ask(replica)
             except Unreachable as exc:
                 replica.failed(clock())
-                self._give_up_if_hopeless(clock(), [only] if only else self.replicas, exc)
+                outages = [one.outage_since for one in ([only] if only else self.replicas)]
+                limit_s = self._config.ready_timeout_s
+                if all(since is not None and clock() - since >= limit_s for since in outages):
+                    raise PolicyUnavailableError(
+                        f"No server answered for {limit_s:.0f} s (the last: {exc}). Is it running? "
+                        f"--policy.ready-timeout-s says how long to wait."
+                    ) from exc
             except Dropped as exc:
                 replica.failed(clock())
                 drops += 1
                 if drops > repeats:
                     raise Dropped(f"Asked {drops} times, the last time: {exc}") from exc
-
-    def _give_up_if_hopeless(
-        self, now: float, replicas: Sequence[Replica], last: Unreachable
-    ) -> None:
-        outages = [replica.outage_since for replica in replicas]
-        limit_s = self._config.ready_timeout_s
-        if all(since is not None and now - since >= limit_s for since in outages):
-            raise PolicyUnavailableError(
-                f"No server answered for {limit_s:.0f} s (the last: {last}). Is it running? "
-                f"--policy.ready-timeout-s says how long to wait."
-            ) from last
 
 
 class Replica:
@@ -236,7 +231,6 @@ class Replica:
             self.load -= 1
 
     def knows(self, source: str) -> bool:
-        """Whether `source` names a connection that still lives."""
         return any(
             source == one.source or source.startswith(f"{one.source}/")
             for one in self._living
