@@ -21,8 +21,7 @@ Observation = dict[str, Array]
 being text, travels beside it (`Row.prompt`)."""
 
 Signature = tuple[tuple[str, tuple[int, ...], str], ...]
-"""Keys, shapes and dtypes of an observation, sorted by key. Only rows of one signature share a
-batch."""
+"""Keys, shapes and dtypes of an observation, sorted by key. Rows share a batch where it is one."""
 
 SuccessRule = Literal["first", "any", "final"]
 Exactness = Literal["bitwise", "inputs", "environment"]
@@ -45,7 +44,6 @@ class Ref:
     config: Mapping[str, Any] = field(default_factory=dict)
 
     def to_plain(self) -> dict[str, Any]:
-        """The reference as it travels in messages."""
         return {"name": self.name, "config": dict(self.config)}
 
 
@@ -108,7 +106,6 @@ class EnvSpec:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> EnvSpec:
-        """The spec that `to_plain` gave."""
         action = dict(plain["action"])
         action["shape"] = tuple(action["shape"])
         for bound in ("low", "high"):
@@ -142,7 +139,6 @@ class Trial(NamedTuple):
 
     @property
     def slug(self) -> str:
-        """The `id` as the name of one folder."""
         return "".join(c if c.isalnum() or c in "-_." else "-" for c in self.id)
 
 
@@ -272,8 +268,7 @@ class PolicySpec:
     """How many actions of a chunk are executed where the user does not say; None means all."""
 
     def exactness(self, *, padded: bool) -> Exactness:
-        """What "same trial, same result" means with this policy, `padded` to batches of one size or
-        not."""
+        """What "same trial, same result" means with this policy, `padded` to one size or not."""
         if not self.keyed_noise:
             return "environment"
         return "bitwise" if self.batch_invariant or padded else "inputs"
@@ -305,8 +300,7 @@ def noise_seed(trial: Trial, chunk: int) -> int:
 
 
 def noise_seeds(trial: Trial) -> Callable[[int], int]:
-    """A function from chunk index to `noise_seed`: what the chunks of a trial share is hashed
-    once."""
+    """`noise_seed` by chunk index: what the chunks of a trial share is hashed once."""
     text = f"{trial.suite}\0{trial.task}\0{trial.seed}\0{trial.repeat}\0"
     shared = hashlib.blake2b(text.encode(), digest_size=8)
 
@@ -319,5 +313,4 @@ def noise_seeds(trial: Trial) -> Callable[[int], int]:
 
 
 def signature(arrays: Mapping[str, Array]) -> Signature:
-    """The signature of one lane's arrays."""
     return tuple((key, arrays[key].shape, arrays[key].dtype.str) for key in sorted(arrays))

@@ -26,22 +26,12 @@ def cores(root: Path = _ROOT) -> int:
 
 
 def memory_bytes(root: Path = _ROOT) -> int:
-    """Bytes that this process and its workers may use together; 0 where that cannot be found
-    out."""
-    limits = [*_memory_limits(root), *_physical_memory(root)]
-    return min(limits, default=0)
-
-
-def _physical_memory(root: Path) -> Iterator[int]:
-    for line in _read(root / "proc/meminfo").splitlines():
-        name, _, rest = line.partition(":")
-        if name == "MemTotal":
-            yield int(rest.split()[0]) * 1024
+    """Bytes that this process and its workers may use together; 0 where nothing tells."""
+    return min(_memory_limits(root), default=0)
 
 
 def _cpu_quotas(root: Path) -> Iterator[float]:
-    """The cores that each control group grants, from ours up to the root, in both versions of the
-    file system."""
+    """The cores that each control group grants, from ours to the root, in both versions."""
     for folder in _groups(root, ""):
         quota, _, period = _read(folder / "cpu.max").strip().partition(" ")
         if quota.isdigit() and period.isdigit():
@@ -54,12 +44,15 @@ def _cpu_quotas(root: Path) -> Iterator[float]:
 
 
 def _memory_limits(root: Path) -> Iterator[int]:
-    names = (("", "memory.max"), ("memory", "memory.limit_in_bytes"))
-    for controller, name in names:
+    for controller, name in (("", "memory.max"), ("memory", "memory.limit_in_bytes")):
         for folder in _groups(root, controller):
             limit = _read(folder / name).strip()
             if limit.isdigit():
                 yield int(limit)
+    for line in _read(root / "proc/meminfo").splitlines():
+        name, _, rest = line.partition(":")
+        if name == "MemTotal":
+            yield int(rest.split()[0]) * 1024
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:

@@ -156,8 +156,7 @@ def configure(adapter: Adapter, config: Mapping[str, Any]) -> Any:
 def share_settings(
     kind: Kind, names: Sequence[str], config: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
-    """The settings for each of these adapters: each gets those that it has. A setting that none has
-    is an error, as is a wrong value."""
+    """The settings that each of these adapters has. One that none has, or a wrong value, raises."""
     adapters = {name: find(kind, name) for name in names}
     fields = {
         name: [field.name for field in dataclasses.fields(adapter.config_class)]
@@ -189,7 +188,10 @@ def require_extra(
     builtin = BUILTIN[kind].get(head)
     if builtin is None or builtin.extra is None or not builtin.modules:
         return
-    lacks = (missing or _missing)(*builtin.modules)
+    if missing is None:
+        lacks = [module for module in builtin.modules if importlib.util.find_spec(module) is None]
+    else:
+        lacks = missing(*builtin.modules)
     if not lacks:
         return
     other = {"envs": "--env-python", "policies": "--policy-python"}.get(kind)
@@ -199,10 +201,6 @@ def require_extra(
         f"install 'hocket[{builtin.extra}]'"
         + (f"; or name an interpreter that has it: {other} PATH" if other else "")
     )
-
-
-def _missing(*modules: str) -> list[str]:
-    return [module for module in modules if importlib.util.find_spec(module) is None]
 
 
 def did_you_mean(name: str, choices: typing.Iterable[str]) -> str:
@@ -222,8 +220,7 @@ def _split(name: str) -> tuple[str, str]:
 
 def _import(target: str) -> Any:
     module_name, _, attribute = target.partition(":")
-    if os.getcwd() not in sys.path and "" not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    _reach_folder()
     found: Any = importlib.import_module(module_name)
     for part in attribute.split("."):
         try:
@@ -237,10 +234,14 @@ def _import(target: str) -> Any:
 
 
 def _module_exists(module_name: str) -> bool:
+    _reach_folder()
+    return importlib.util.find_spec(module_name.split(".")[0]) is not None
+
+
+def _reach_folder() -> None:
+    """Let modules of the current folder be imported."""
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.insert(0, os.getcwd())
-    root = module_name.split(".")[0]
-    return importlib.util.find_spec(root) is not None
 
 
 def _unknown(kind: Kind, name: str, head: str) -> UnknownNameError:

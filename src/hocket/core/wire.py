@@ -173,7 +173,6 @@ class Failed(NamedTuple):
 
     @classmethod
     def of(cls, lane: int, attempt: int, exc: BaseException) -> Failed:
-        """The report of an exception."""
         text = "".join(traceback.format_exception(type(exc), exc, exc.__traceback__))
         return cls(lane, attempt, type(exc).__name__, str(exc), text)
 
@@ -214,7 +213,6 @@ _CODES = {kind: code for code, kind in enumerate(MESSAGES)}
 
 
 def pack(message: Message) -> bytes:
-    """A message as one frame."""
     body: bytes = msgpack.packb((_CODES[type(message)], *message))
     if len(body) > MAX_FRAME:
         raise WireError(f"A {type(message).__name__} message of {len(body)} bytes is too long.")
@@ -222,7 +220,6 @@ def pack(message: Message) -> bytes:
 
 
 def unpack(body: bytes | memoryview) -> Message:
-    """The message in the body of a frame."""
     try:
         code, *fields = msgpack.unpackb(body, strict_map_key=False)
         message: Message = MESSAGES[code](*fields)

@@ -31,8 +31,6 @@ reading. Without them lanes of an env that does nothing would seem to come back 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchConfig:
-    """How batches are made."""
-
     pad: bool = False
     """Fill every batch to the policy's `max_batch`, so that all have one shape."""
     keep_observations: bool = False
@@ -81,8 +79,6 @@ def _row(state: LaneState, chunk: int) -> Row:
 
 
 class PendingBatch(NamedTuple):
-    """A batch that the policy works on."""
-
     lanes: tuple[int, ...]
     states: list[LaneState]
     rows: Rows
@@ -173,8 +169,7 @@ def told_of(
     final: Sequence[Observation | None],
     now: float,
 ) -> ChunksExecuted:
-    """What readers are told of chunks that lanes ran; `final` is what some of them saw at the end
-    of their episodes."""
+    """What readers are told of chunks that lanes ran; `final` is seen at ends of episodes."""
     ends = notice.ends
     none: Sequence[bool] = (False,) * len(states)
     has_ended = any(ends)
@@ -371,7 +366,6 @@ class Batches:
         return HANDLING_S + (0.0 if self._is_at_hand else HANDLING_ROW_S * rows)
 
     def execute(self, delivery: Delivery, fleet: Fleet, now: float) -> None:
-        """Send the actions of a delivery to its lanes."""
         lanes, states = delivery.lanes, delivery.states
         if self.recalls:
             for state, source in zip(states, delivery.sources, strict=True):

@@ -30,7 +30,6 @@ class ChunkRule(Protocol):
     def take(self, chunk: Array, executed: int) -> Array:
         """From a chunk `[T, A]`, and the env steps executed so far in this attempt, the actions
         `[k, A]` to execute next: float64, C-contiguous, not shared with `chunk`."""
-        ...
 
 
 @runtime_checkable
@@ -39,7 +38,6 @@ class SharedRule(Protocol):
 
     def take_all(self, chunks: Array) -> Array:
         """`take` for chunks `[B, T, A]`: actions `[B, k, A]`, perhaps in the same memory."""
-        ...
 
 
 class ReplayFirst:

@@ -74,8 +74,7 @@ class Answered(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WarmedUp:
-    """A policy has seen every batch size once; `latencies` are the seconds that the slowest replica
-    took, by batch size."""
+    """A policy has seen every batch size once; `latencies`: the slowest replica's seconds."""
 
     queue: Hashable
     latencies: dict[int, float]
@@ -108,7 +107,6 @@ class Inference:
 
     @property
     def concurrency(self) -> int:
-        """How many jobs run at once."""
         return len(self._threads)
 
     def start(self, wake: Callable[[], None]) -> None:
@@ -118,7 +116,6 @@ class Inference:
             thread.start()
 
     def submit(self, job: Job) -> None:
-        """Hand a job to the next free thread."""
         self._jobs.put(job)
 
     def at_once(self, job: Job) -> Answered | None:
@@ -152,15 +149,12 @@ class Inference:
         while self._answers:
             answer = self._answers.popleft()
             if isinstance(answer, WarmedUp):
-                self._brief[answer.queue] = self._brief_size(answer)
+                sizes = [size for size, took in answer.latencies.items() if took <= BRIEF_S]
+                is_single = len(self._threads) <= 1 and not self.has_sessions
+                is_fit = is_single and answer.error is None
+                self._brief[answer.queue] = max(sizes, default=0) if is_fit else 0
             taken.append(answer)
         return taken
-
-    def _brief_size(self, warmed: WarmedUp) -> int:
-        if len(self._threads) > 1 or self.has_sessions or warmed.error is not None:
-            return 0
-        sizes = [size for size, took in warmed.latencies.items() if took <= BRIEF_S]
-        return max(sizes, default=0)
 
     def close(self, timeout_s: float = 1.0) -> None:
         """End the threads; one that is inside a long `infer` is left to finish as a daemon."""

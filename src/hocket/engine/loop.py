@@ -55,8 +55,6 @@ Chosen by hand: of the runs in `batched.py`, those with thousands of rows gain."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """How attempts are made."""
-
     retries: int = 2
     """More attempts at a trial whose attempt was lost to a fault."""
     max_steps: int | None = None
@@ -200,7 +198,10 @@ class Engine:
                 continue
             task = (state.trial.suite, state.trial.task)
             if notice.spec is not None and task not in self._specs:
-                self._learn(task, notice.spec, now)
+                self._fits(notice.spec)
+                self._specs[task] = notice.spec
+                self._batches.bind(notice.spec)
+                self._emit(SpecLearned(time=now, suite=task[0], spec=notice.spec))
             spec = self._specs[task]
             state.prompt = prompt or spec.task.prompt
             state.action_size = spec.action.size
@@ -210,12 +211,6 @@ class Engine:
             state.queue = queues[task]
             self._batches.add(lane, state, now)
             self._turn.ready.append((lane, state.trial, state.attempt))
-
-    def _learn(self, task: tuple[str, str], spec: EnvSpec, now: float) -> None:
-        self._fits(spec)
-        self._specs[task] = spec
-        self._batches.bind(spec)
-        self._emit(SpecLearned(time=now, suite=task[0], spec=spec))
 
     def _executed(self, notice: notices.LanesExecuted, now: float) -> None:
         states = list(map(self._lanes.get, notice.lanes))
@@ -346,8 +341,7 @@ class Engine:
     # -- trials --------------------------------------------------------------------------------
 
     def _assign(self) -> bool:
-        """Give free lanes their next trials, unless what must not be lost is falling behind;
-        whether any got one."""
+        """Give free lanes trials, unless a durable reader is behind; true where any got one."""
         if not self._free or not self._trials or any(r.behind() for r in self._durable):
             return False
         now = self._now()

@@ -128,7 +128,6 @@ benchmark row: the last 5 % of a rate may cost many lanes, each with an env in m
 def plan(
     lanes: Sequence[int], work: Work, latency: LatencyOf, *, actions_per_chunk: float
 ) -> list[PlanRow]:
-    """What to expect of each number of lanes."""
     return [_plan_row(count, work, latency, actions_per_chunk) for count in lanes]
 
 

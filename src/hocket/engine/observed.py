@@ -40,7 +40,10 @@ def read_observations(given: Any, keys: Sequence[str] | None) -> Observed:
     """
     flat = dict(_flatten(_as_mapping(given), ""))
     text = flat.pop("prompt", None)
-    device = next((leaf.device for leaf in flat.values() if _is_tensor(leaf)), None)
+    tensors = (
+        leaf for leaf in flat.values() if hasattr(leaf, "detach") and hasattr(leaf, "device")
+    )
+    device = next((leaf.device for leaf in tensors), None)
     if keys is not None:
         flat = {key: _find(key, flat) for key in keys}
     arrays = {key: _stacked(key, leaf) for key, leaf in flat.items()}
@@ -104,10 +107,6 @@ def _flatten(tree: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
             yield from _flatten(value, f"{prefix}{key}/")
         else:
             yield f"{prefix}{key}", value
-
-
-def _is_tensor(value: Any) -> bool:
-    return hasattr(value, "detach") and hasattr(value, "device")
 
 
 def _stacked(key: str, value: Any) -> Array:

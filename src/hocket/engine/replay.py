@@ -6,7 +6,6 @@ import copy
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -174,12 +173,7 @@ class ChunkReplay:
     def __enter__(self) -> ChunkReplay:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _known(self, size: int) -> _EnvStates:
@@ -220,7 +214,8 @@ class ChunkReplay:
             asked = self._decide(now, seen, held, texts)
             chunks = self._infer(asked, now)
             is_whole = self._reconnects == before or len(asked) <= self._spec.max_batch
-            is_stale = self._reconnects != before and self._flushes and len(asked) < len(held)
+            flushes = isinstance(self._policy, Reconnects) and self._policy.flushes
+            is_stale = self._reconnects != before and flushes and len(asked) < len(held)
             if is_whole and not is_stale:
                 return self._use(now, asked, chunks, held) if asked else now
             self._stale = self._stale or is_stale
@@ -232,10 +227,6 @@ class ChunkReplay:
     @property
     def _reconnects(self) -> int:
         return self._policy.reconnects if isinstance(self._policy, Reconnects) else 0
-
-    @property
-    def _flushes(self) -> bool:
-        return isinstance(self._policy, Reconnects) and self._policy.flushes
 
     def _decide(
         self, now: _EnvStates, seen: Observed, held: Array, texts: Sequence[str]

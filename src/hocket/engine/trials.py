@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 from hocket.core.data import Episode, Outcome, Trial
 from hocket.core.wire import END_JUDGED, END_SUCCESS, END_TERMINATED, END_TRUNCATED
@@ -47,7 +48,12 @@ class TrialQueue:
         if not self._left:
             return None
         task = live if live is not None and self._waiting.get(live) else self._neediest()
-        self._move(lane, task)
+        before = self._served_by.get(lane)
+        if before != task:
+            if before is not None:
+                self._lanes_on[before] -= 1
+            self._served_by[lane] = task
+            self._lanes_on[task] += 1
         self._left -= 1
         return self._waiting[task].popleft()
 
@@ -57,63 +63,37 @@ class TrialQueue:
             key=lambda task: len(self._waiting[task]) / (1 + self._lanes_on[task]),
         )
 
-    def _move(self, lane: int, task: Task) -> None:
-        before = self._served_by.get(lane)
-        if before == task:
-            return
-        if before is not None:
-            self._lanes_on[before] -= 1
-        self._served_by[lane] = task
-        self._lanes_on[task] += 1
 
-
+@dataclass(slots=True, eq=False)
 class LaneState:
     """One lane's attempt, from its dispatch to its end. The engine alone changes it."""
 
-    __slots__ = (
-        "action_size",
-        "attempt",
-        "began",
-        "chunk",
-        "kind",
-        "noise",
-        "prompt",
-        "queue",
-        "ready_at",
-        "rule",
-        "session",
-        "source",
-        "steps",
-        "total",
-        "trial",
-    )
+    trial: Trial
+    attempt: int
+    rule: ChunkRule
+    kind: int
+    """What the duration of its chunks depends on."""
+    began: float
+    session: str = field(init=False)
+    """Names the attempt for policies that keep state for it."""
+    noise: Callable[[int], int] | None = None
+    """The noise seed of each chunk, once a policy asked for one."""
+    chunk: int = 0
+    """Index of the chunk that it waits for or executes."""
+    steps: int = 0
+    total: float = 0.0
+    """Sum of its rewards."""
+    prompt: str = ""
+    queue: int = -1
+    """Index of the signature of what it sees."""
+    action_size: int = 0
+    ready_at: float = 0.0
+    """When its last observation had come."""
+    source: str = ""
+    """Who made the chunk that it executes, where chunks may have to be recalled."""
 
-    def __init__(
-        self, trial: Trial, attempt: int, rule: ChunkRule, kind: int, began: float
-    ) -> None:
-        self.trial = trial
-        self.attempt = attempt
-        self.rule = rule
-        self.kind = kind
-        """What the duration of its chunks depends on."""
-        self.began = began
-        self.session = f"{trial.id}@{attempt}"
-        """Names the attempt for policies that keep state for it."""
-        self.noise: Callable[[int], int] | None = None
-        """The noise seed of each chunk, once a policy asked for one."""
-        self.chunk = 0
-        """Index of the chunk that it waits for or executes."""
-        self.steps = 0
-        self.total = 0.0
-        """Sum of its rewards."""
-        self.prompt = ""
-        self.queue = -1
-        """Index of the signature of what it sees."""
-        self.action_size = 0
-        self.ready_at = 0.0
-        """When its last observation had come."""
-        self.source = ""
-        """Who made the chunk that it executes, where chunks may have to be recalled."""
+    def __post_init__(self) -> None:
+        self.session = f"{self.trial.id}@{self.attempt}"
 
     def episode(self, end: int, now: float) -> Episode:
         """The attempt as an episode that ended with the flags `end` of the wire."""

@@ -15,7 +15,6 @@ from hocket.testing.episodes import (
     Moment,
     difference,
     draw_actions,
-    kept_randomness,
     require_one_shape,
     require_same,
 )
@@ -29,6 +28,7 @@ from hocket.testing.findings import (
     raising,
     require,
 )
+from hocket.workers.inline import Randomness
 from hocket.workers.spaces import Drive
 
 _WAYS = ("mask", "snapshot")
@@ -47,7 +47,7 @@ def batched_findings(
     if rows < 3 or steps < 2:
         raise ValueError("Three rows and two steps are the least that shows anything.")
     bench = _RowBench(make, rows, steps, tolerance)
-    with kept_randomness():
+    with Randomness().apart():
         return examine(bench, _BASICS, lambda: _rules_for(bench))
 
 
@@ -55,8 +55,7 @@ check_batched = raising("The simulator", batched_findings)
 
 
 class _RowBench(Bench[Any]):
-    """Holds the simulator on trial. Episode e has the seed e and actions of its own, and can be
-    played in any row."""
+    """Holds the simulator. Episode e has seed e and its own actions, and can be in any row."""
 
     def __init__(
         self, make: Callable[[int], BatchedEnv], rows: int, steps: int, tolerance: float
@@ -82,7 +81,6 @@ class _RowBench(Bench[Any]):
         self.held.reset(rows, names, list(episodes))
 
     def reset_all(self) -> None:
-        """Begin episode r in each row r."""
         self.reset(self.everyone, range(self.rows))
 
     def look(self, rows: Array) -> Observation:

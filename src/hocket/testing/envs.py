@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from hocket.core.contracts.env import ABILITIES, Suite, members
+from hocket.core.contracts.env import ABILITIES, Suite, abilities_of, members
 from hocket.core.data import TaskInfo
 from hocket.testing.episodes import (
     EnvBench,
     difference,
-    kept_randomness,
     read,
     require_one_shape,
     require_same,
@@ -29,6 +28,7 @@ from hocket.testing.findings import (
     raising,
     require,
 )
+from hocket.workers.inline import Randomness
 from hocket.workers.spaces import Drive, check_observation_space
 
 _SUCCESS_KEYS = ("success", "is_success")
@@ -45,7 +45,7 @@ def env_findings(
     if len(set(seeds)) < 2 or steps < 2:
         raise ValueError("Two different seeds and two steps are the least that shows anything.")
     bench = EnvBench(make, seeds, steps)
-    with kept_randomness():
+    with Randomness().apart():
         return examine(bench, _BASICS, lambda: _rules_for(bench))
 
 
@@ -56,8 +56,7 @@ def suite_findings(
     seeds: Sequence[int] = (0, 1),
     steps: int = 20,
 ) -> list[Finding]:
-    """Every rule that a suite breaks, and those that the envs of these tasks break (None takes the
-    first task)."""
+    """Every rule that a suite breaks, or the envs of these tasks (None takes the first task)."""
     findings = first_broken([_lists_tasks], suite)
     if findings:
         return findings
@@ -261,7 +260,8 @@ _BY_ABILITY: dict[str, Rules] = {
 
 
 def _rules_for(bench: EnvBench) -> Rules:
-    able = [rule for ability, more in _BY_ABILITY.items() if bench.has(ability) for rule in more]
+    # As a worker would find them.
+    able = [rule for ability in abilities_of(bench.held) for rule in _BY_ABILITY[ability]]
     return [*_ALWAYS, *able, closes]
 
 

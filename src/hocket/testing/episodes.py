@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from hocket.core.contracts.env import abilities_of
 from hocket.core.data import Array, Observation
 from hocket.testing.findings import Bench, is_close, is_same, require
 from hocket.workers.spaces import Drive, flatten
@@ -33,10 +31,6 @@ class EnvBench(Bench[Any]):
         self._actions: Array | None = None
         self.seeds = tuple(seeds)
         self.steps = steps
-
-    def has(self, ability: str) -> bool:
-        """Whether the env has this ability, as a worker would find it."""
-        return ability in abilities_of(self.held)
 
     @property
     def actions(self) -> Array:
@@ -137,14 +131,3 @@ def require_one_shape(episodes: Sequence[Sequence[Moment]]) -> None:
     for index, step, seen in shapes:
         changed = sorted(seen ^ shapes[0][2])
         require(not changed, f"At step {step} of episode {index} {changed[:1]} changed.")
-
-
-@contextmanager
-def kept_randomness() -> Iterator[None]:
-    """Leave the caller's global random numbers as they were."""
-    state, numpy_state = random.getstate(), np.random.get_state()
-    try:
-        yield
-    finally:
-        random.setstate(state)
-        np.random.set_state(numpy_state)

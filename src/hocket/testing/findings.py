@@ -26,8 +26,6 @@ LOOK_S = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One rule that does not hold."""
-
     rule: str
     """The rule, as a sentence."""
     detail: str
@@ -69,7 +67,6 @@ class Broken(Exception):
 
 
 def require(claim: bool, detail: str) -> None:  # noqa: FBT001 - reads like assert
-    """Raise Broken unless the claim holds."""
     if not claim:
         raise Broken(detail)
 

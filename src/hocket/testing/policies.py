@@ -61,8 +61,7 @@ check_policy = raising(lambda policy, *_, **__: f"Policy {type(policy).__name__}
 
 
 class _PolicyBench(Bench[Policy]):
-    """Asks the policy in sessions of its own, so that what it keeps for one cannot show in the
-    next."""
+    """Asks the policy in new sessions each time, so that what it keeps for one cannot show."""
 
     def __init__(self, policy: Policy, batch: Batch, env: EnvSpec | None, tolerance: float) -> None:
         super().__init__(lambda: policy)

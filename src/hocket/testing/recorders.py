@@ -206,7 +206,6 @@ class _SinkBench(Bench[Sink]):
 
     @property
     def needs(self) -> SinkNeeds:
-        """What the sink asks for in these attempts."""
         sink = self.held
         if isinstance(sink, Selective):
             return sink.needs_of(self._task, self._record, self.abilities)

@@ -50,16 +50,13 @@ check_runtime = raising("The runtime", runtime_findings)
 
 
 class _RuntimeBench(Bench[Runtime]):
-    """Holds the runtime on trial, and starts workers on it."""
-
     def __init__(self, make: Callable[[], Runtime], deadline_s: float) -> None:
         super().__init__(make)
         self._deadline_s = deadline_s
 
     @contextmanager
     def worker(self, *, begun: bool = True, **toy: Any) -> Iterator[_Worker]:
-        """A new worker with a toy env, which has said Hello and has begun an episode, if `begun`;
-        killed in the end."""
+        """A new worker with a toy env, in an episode if `begun`; it is killed in the end."""
         config = {"length_min": 5000, "length_max": 5000, **toy}
         spec = WorkerSpec(suites={"toy": Ref(name="toy", config=config)})
         link = self.held.start(spec)
@@ -119,7 +116,6 @@ class _Worker:
         return self._unread.pop(0)
 
     def begin(self, attempt: int = 0) -> wire.Ready:
-        """Up to the first observation."""
         trial = ("toy", "count", _SEED, 0)
         self.link.send(
             wire.Begin([0], [attempt], [trial], [0], final_observation=False, record=[{}])

@@ -25,8 +25,7 @@ _SUCCESS_KEYS = ("success", "is_success")
 
 
 class Attempt:
-    """Counts steps and decides at each whether the episode ends there, and how. `number` is the
-    attempt's number, from 0 for each trial."""
+    """Counts steps and decides how an episode ends. `number` counts a trial's attempts from 0."""
 
     def __init__(
         self, trial: Trial, number: int, task: TaskInfo, *, max_steps: int, final: bool
@@ -46,7 +45,8 @@ class Attempt:
     def judge(self, info: Mapping[str, Any], *, terminated: bool, truncated: bool) -> int:
         """Count one step; flags `END_*` where the episode ends at it, else 0."""
         self.steps += 1
-        self.success = _success(info)
+        told = [info[key] for key in _SUCCESS_KEYS if key in info]
+        self.success = bool(np.any(told[0])) if told else None
         rule = self.task.success_rule
         if self.success is not None:
             self._judged = True
@@ -69,7 +69,6 @@ class Attempt:
 
     @property
     def outcome(self) -> Outcome:
-        """The outcome of an attempt that has ended."""
         if not self._judged:
             return Outcome.FINISHED
         return Outcome.SUCCESS if self._won else Outcome.FAILURE
@@ -106,12 +105,10 @@ class Recording:
 
     @property
     def is_on(self) -> bool:
-        """Whether anything is recorded of this attempt."""
         return bool(self._tracks)
 
     @property
     def observes_each_step(self) -> bool:
-        """Whether a sink asks for an observation of every step."""
         return self.needs.observations or self.needs.all_cameras or bool(self.needs.cameras)
 
     def open(self, attempt: Attempt, prompt: str, record: Mapping[str, Any]) -> None:
@@ -165,7 +162,6 @@ class Recording:
         return [os.path.relpath(file, self._folder) for file in files]
 
     def discard(self) -> None:
-        """Forget what was recorded of an attempt that does not count."""
         while self._tracks:
             self._tracks.pop().discard()
 
@@ -175,10 +171,3 @@ def seed_globals(trial: Trial) -> None:
     seed = noise_seed(trial, -1)
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)
-
-
-def _success(info: Mapping[str, Any]) -> bool | None:
-    for key in _SUCCESS_KEYS:
-        if key in info:
-            return bool(np.any(info[key]))
-    return None

@@ -27,7 +27,6 @@ def load_package(name: str, folder: str) -> None:
 
 
 def prepare(setup: "dict[str, Any]") -> None:
-    """Make hocket importable in this interpreter."""
     if setup["path"] is not None:
         sys.path[:] = setup["path"]
         return

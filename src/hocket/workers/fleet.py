@@ -174,7 +174,12 @@ class Fleet:
         """Forget attempts, and what was recorded of them; nothing more is told of them."""
         for worker, rows, indices in self._by_worker(lanes):
             for row in rows:
-                self._abandon(worker, row)
+                slot = worker.slots[row]
+                if slot.phase is Phase.EXECUTING:
+                    self._control(worker, row, word(slot.chunk, STOP))
+                if slot.phase in (Phase.BEGINNING, Phase.EXECUTING):
+                    slot.orphans += 1  # Its answer is under way, and is dropped when it comes.
+                slot.phase = Phase.IDLE
             self._send(worker, Discard(rows, [attempts[index] for index in indices]))
 
     def wake(self) -> None:
@@ -269,12 +274,9 @@ class Fleet:
 
     def _rest_s(self) -> float:
         """Seconds for which nobody needs to be looked after."""
-        rest_s = WATCH_S
-        for worker in self._supervisor.inline:
-            due_s = None if worker.driven is None else worker.driven.due_s()
-            if due_s is not None:
-                rest_s = min(rest_s, due_s)
-        return rest_s
+        driven = [worker.driven for worker in self._supervisor.inline]
+        dues = [None if each is None else each.due_s() for each in driven]
+        return min([WATCH_S, *(due_s for due_s in dues if due_s is not None)])
 
     def _attend(self, fd: int, mask: int, now: float) -> None:
         """Do what any other event of epoll asks for: to send on, or to read from whoever leaves."""
@@ -316,8 +318,7 @@ class Fleet:
     def _by_worker(
         self, lanes: Sequence[int]
     ) -> Iterator[tuple[WorkerSlot, list[int], Sequence[int]]]:
-        """Each worker that has any of these lanes, with their rows in it, and the indices in
-        `lanes` of these."""
+        """Each worker of these lanes, with their rows in it and their indices in `lanes`."""
         if self._width == 1:
             for index, lane in enumerate(lanes):
                 yield self._workers[lane], [0], (index,)
@@ -341,15 +342,6 @@ class Fleet:
         worker.slots[row].has_word = value != 0
         if worker.link is not None:
             worker.link.control(row, value)
-
-    def _abandon(self, worker: WorkerSlot, row: int) -> None:
-        """Drop an answer that is still under way when it comes."""
-        slot = worker.slots[row]
-        if slot.phase is Phase.EXECUTING:
-            self._control(worker, row, word(slot.chunk, STOP))
-        if slot.phase in (Phase.BEGINNING, Phase.EXECUTING):
-            slot.orphans += 1
-        slot.phase = Phase.IDLE
 
 
 class Fleets:
@@ -382,7 +374,6 @@ class Fleets:
         return fleet
 
     def close(self) -> None:
-        """End the workers. Twice is safe."""
         if self._kept is not None:
             self._kept[2].close()
             self._kept = None

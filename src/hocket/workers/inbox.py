@@ -36,8 +36,6 @@ class LanesReady(NamedTuple):
     prompts: Sequence[str]
     spec: EnvSpec | None
     """What workers told of the env."""
-    build_s: float
-    reset_s: float
 
 
 class LanesExecuted(NamedTuple):
@@ -110,8 +108,6 @@ Notice = Union[LanesUp, LanesReady, LanesExecuted, LaneSealed, LaneFailed, Lanes
 
 
 class Phase(enum.Enum):
-    """What a lane is doing."""
-
     IDLE = enum.auto()
     BEGINNING = enum.auto()
     READY = enum.auto()
@@ -120,8 +116,6 @@ class Phase(enum.Enum):
 
 
 class LaneSlot:
-    """One lane of a worker, as the parent knows it."""
-
     __slots__ = ("attempt", "chunk", "has_word", "live", "orphans", "phase", "sealing", "trial")
 
     def __init__(self) -> None:
@@ -152,7 +146,6 @@ class WorkerSlot:
         self.settle(None, 0.0)
 
     def settle(self, link: Link | None, now: float) -> None:
-        """Hold a new worker, or none."""
         self.link = link
         # Looked for once: to look for a Protocol's methods costs more than a small batch.
         found: object = link
@@ -174,12 +167,10 @@ class WorkerSlot:
 
     @property
     def is_busy(self) -> bool:
-        """Whether any lane has an attempt."""
         return any(slot.phase is not Phase.IDLE for slot in self.slots)
 
     def waits_since(self, now: float) -> tuple[str, float]:
-        """What the parent awaits of the worker (`step`, `start` or nothing), and for how many
-        seconds it has."""
+        """What is awaited of the worker (`step`, `start` or nothing), and for how many seconds."""
         link = self.link
         if link is None:
             return "", 0.0
@@ -223,7 +214,6 @@ class Waker:
         return self._is_woken
 
     def clear(self) -> None:
-        """Let the thread wait again."""
         with self._lock:
             if not self._is_closed:
                 with suppress(BlockingIOError):  # nobody called `wake`
@@ -260,12 +250,10 @@ class Inbox:
         return len(executed.lanes)
 
     def add(self, notice: Notice) -> None:
-        """Note something that no message told."""
         self._notices.append(notice)
 
     def take(self) -> list[Notice]:
-        """All notices, chunks first: an ended attempt is told before it is sealed, or its worker
-        replaced."""
+        """All notices, chunks first: an attempt's end comes before its seal or a new worker."""
         notices, self._notices = self._notices, []
         if self._executed is not None:
             notices.insert(0, self._executed)
@@ -377,24 +365,19 @@ class Inbox:
                     [message.attempts[index] for index in kept],
                     [message.prompts[index] for index in kept],
                     self._specs.get(task),
-                    message.build_s,
-                    message.reset_s,
                 )
             )
 
     def sealed(self, lanes: range, slots: list[LaneSlot], message: Sealed) -> None:
-        """Note that recordings of an ended attempt are durable."""
         if slots[message.lane].sealing.popleft() >= 0:
             self._notices.append(LaneSealed(lanes[message.lane], message.attempt, message.files))
 
     def unsealed(self, lanes: range, slots: list[LaneSlot], message: Failed) -> None:
-        """Note that recordings of an ended attempt could not be sealed."""
         if slots[message.lane].sealing.popleft() >= 0:
             lane = lanes[message.lane]
             self._notices.append(LaneFailed(lane, *message[1:], gone=False, sealing=True))
 
     def failed(self, worker: WorkerSlot, message: Failed, *, is_gone: bool) -> None:
-        """Note that an error ended a running attempt."""
         slot = worker.slots[message.lane]
         slot.live = None
         if slot.orphans:

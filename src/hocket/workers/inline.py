@@ -6,13 +6,13 @@ import contextlib
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from hocket.core.contracts.runtime import WorkerSpec
-from hocket.core.data import Array, Observation, Signature
+from hocket.core.data import Observation
 from hocket.core.plugins import NoSettings
 from hocket.core.wire import Close, Execute, Hello, Message, Ready
 from hocket.errors import UsageError, WorkerFailed
@@ -91,11 +91,9 @@ class InThreadLink:
             self._host.close()
 
     def post(self, message: Message) -> None:
-        """Take what the host answers."""
         self._outbox.append(message)
 
     def _take(self) -> None:
-        """Do all that was sent."""
         while self._inbox and self.is_alive:
             message = self._inbox.popleft()
             if isinstance(message, Close):
@@ -148,7 +146,8 @@ class RowsLink(InThreadLink):
 
     def __init__(self, spec: WorkerSpec) -> None:
         super().__init__(spec)
-        self._host = RowsHost(spec, self._control, self.post, 0)
+        self._host = host = RowsHost(spec, self._control, self.post, 0)
+        self.gather, self.signature, self.arrays = host.gather, host.signature, host.arrays
         self._has_stepped = False
 
     def send(self, message: Message) -> bool:
@@ -178,15 +177,6 @@ class RowsLink(InThreadLink):
     @property
     def step_s(self) -> float | None:
         return self._host.step_s
-
-    def gather(self, lanes: Sequence[int]) -> Mapping[str, Array]:
-        return self._host.gather(lanes)
-
-    def signature(self, lane: int) -> Signature:
-        return self._host.signature(lane)
-
-    def arrays(self, lane: int) -> Observation:
-        return self._host.arrays(lane)
 
 
 class Randomness:

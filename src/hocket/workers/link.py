@@ -14,41 +14,32 @@ class Link(Protocol):
 
     def send(self, message: Message) -> bool:
         """Send a message; true when all of it left. What did not fit goes with calls of `flush`."""
-        ...
 
     def flush(self) -> bool:
         """Send on what did not fit; true when nothing is left."""
-        ...
 
     def receive(self) -> list[Message]:
         """All messages that have come, in order. Raises WorkerFailed once the worker is gone and
         all of them are read."""
-        ...
 
     def fileno(self) -> int | None:
         """The file to wait on; None where `receive` itself does the work (inline)."""
-        ...
 
     def steps(self, lane: int) -> int:
         """Control steps executed in the lane since the worker started; a worker that executes and
         whose count stands still hangs."""
-        ...
 
     def control(self, lane: int, word: int) -> None:
         """Set the lane's control word, which the worker reads between two steps."""
-        ...
 
     def arrays(self, lane: int) -> Observation:
         """The lane's last observation; views are valid until its next chunk is sent."""
-        ...
 
     def memory(self) -> int | None:
         """Resident bytes of the worker, where that can be read."""
-        ...
 
     def kill(self) -> None:
         """End the worker, if it lives, and let go of all that belongs to it. Twice is safe."""
-        ...
 
 
 @runtime_checkable
@@ -57,7 +48,6 @@ class LastWords(Protocol):
 
     def last_words(self) -> str:
         """The end of the worker's log, with the stacks of its threads; blocks for moments."""
-        ...
 
 
 @runtime_checkable
@@ -68,21 +58,17 @@ class SelfDriven(Protocol):
         """Take steps until there is something to receive, until `is_called` returns true, or for
         `seconds`. With `awaits_all` there is something to receive once all lanes that execute
         have something to say. However few the seconds, one step may be taken."""
-        ...
 
     def due_s(self) -> float | None:
         """Seconds until `work` has something to do; None until a message is sent."""
-        ...
 
     def expect(self, lanes: int, seconds: float) -> None:
         """Tell the worker that chunks for `lanes` lanes will probably be sent in `seconds`."""
-        ...
 
     @property
     def step_s(self) -> float | None:
         """Seconds of one step, which costs the same for any number of lanes; 0 before the first
         step, None where each lane has a cost of its own."""
-        ...
 
 
 @runtime_checkable
@@ -92,8 +78,6 @@ class Gathers(Protocol):
     def gather(self, lanes: Sequence[int]) -> Mapping[str, Array]:
         """The observations of these lanes, stacked `[k, ...]`. The caller owns the arrays: later
         steps do not change them."""
-        ...
 
     def signature(self, lane: int) -> Signature:
         """Keys, shapes and dtypes of the lane's observation, without a copy of it."""
-        ...

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import heapq
 import json
 import os
@@ -77,9 +78,7 @@ class LocalRuntime:
             if control.exit_status is None:
                 zygote.request(KILL, ident)
 
-        def speak() -> None:
-            zygote.request(SPEAK, ident)
-
+        speak = functools.partial(zygote.request, SPEAK, ident)
         link = ProcessLink(ours, control, log, spec.lanes, end, speak, zygote.explain)
         try:
             zygote.fork(ident, index, (theirs.fileno(), page, log))
@@ -149,7 +148,6 @@ class ZygoteProcess:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process can still fork."""
         return self._process.poll() is None
 
     def fork(self, ident: int, index: int, fds: tuple[int, int, int]) -> None:
@@ -171,7 +169,6 @@ class ZygoteProcess:
         return f"{text}\nIts last words:\n{tail}" if tail else text
 
     def close(self) -> None:
-        """End the process, and with it its workers."""
         self._requests.close()
         try:
             self._process.wait(_END_TIMEOUT_S)
@@ -192,8 +189,7 @@ def _allow_files() -> None:
 
 
 def _environment(*, is_foreign: bool) -> dict[str, str]:
-    """The parent's environment, with one thread for each worker and nothing that differs between
-    runs."""
+    """The parent's environment, with one thread for each worker and the same hashes in each run."""
     environment = dict(os.environ)
     environment.update(dict.fromkeys(_THREADS, "1"))
     environment.setdefault("PYTHONHASHSEED", "0")

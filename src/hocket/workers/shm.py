@@ -50,12 +50,10 @@ def create_file(name: str, size: int) -> int:
 
 
 def read_tail(fd: int, size: int) -> bytes:
-    """The last `size` bytes of a file."""
     return os.pread(fd, size, max(0, os.fstat(fd).st_size - size))
 
 
 def map_block(fd: int) -> mmap.mmap:
-    """Map all of a block, to read and write."""
     return mmap.mmap(fd, os.fstat(fd).st_size)
 
 
@@ -88,11 +86,9 @@ class Layout(NamedTuple):
 
     @classmethod
     def from_plain(cls, plain: Sequence[Any], stride: int) -> Layout:
-        """The layout that a Ready message told."""
         return cls(tuple(Entry(k, tuple(s), d, o) for k, s, d, o in plain), stride)
 
     def views(self, memory: Any, lane: int) -> Observation:
-        """One lane's arrays as views of the memory."""
         base = lane * self.stride
         return {
             key: np.ndarray(shape, dtype, memory, base + offset)
@@ -101,7 +97,6 @@ class Layout(NamedTuple):
 
 
 def word(chunk: int, code: int) -> int:
-    """The control word that says what to do with a chunk."""
     return (chunk + 1) << 8 | code
 
 
@@ -138,7 +133,6 @@ class Control:
         self._words[_EXIT] = value + _EXITED
 
     def steps(self, lane: int) -> int:
-        """Steps executed in the lane since the worker started."""
         return self._words[_HEADER + lane * _PER_LANE + _STEPS]
 
     def count_step(self, lane: int) -> None:

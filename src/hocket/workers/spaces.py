@@ -20,12 +20,8 @@ PROMPT = "prompt"
 _REFUSED = ("Text", "Sequence", "Graph", "OneOf")
 
 
-def check_observation_space(space: Any) -> None:
-    """Raise ObservationError for spaces whose values are not arrays of one fixed shape."""
-    _check(space, "")
-
-
-def _check(space: Any, path: str) -> None:
+def check_observation_space(space: Any, path: str = "") -> None:
+    """Raise ObservationError for a space (at `path`) whose values have no fixed shape."""
     kind = _kind(space, _REFUSED)
     if kind is not None and path != PROMPT:
         raise ObservationError(
@@ -35,10 +31,10 @@ def _check(space: Any, path: str) -> None:
     inner = getattr(space, "spaces", None)
     if isinstance(inner, Mapping):
         for key, value in inner.items():
-            _check(value, f"{path}/{key}" if path else str(key))
+            check_observation_space(value, f"{path}/{key}" if path else str(key))
     elif isinstance(inner, (tuple, list)):
         for index, value in enumerate(inner):
-            _check(value, f"{path}/{index}" if path else str(index))
+            check_observation_space(value, f"{path}/{index}" if path else str(index))
 
 
 def flatten(observation: Any) -> tuple[Observation, str | None]:
@@ -87,7 +83,6 @@ def choose(arrays: Mapping[str, Array], reads: tuple[str, ...] | None) -> dict[s
 
 
 def array_specs(arrays: Observation) -> dict[str, ArraySpec]:
-    """Shape and dtype of each array of an observation, by key."""
     return {
         key: ArraySpec(shape=array.shape, dtype=array.dtype.str)
         for key, array in sorted(arrays.items())

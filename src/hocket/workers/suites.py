@@ -41,8 +41,7 @@ class OneTask:
 
 
 class Suites:
-    """The suites of a worker, by the name that trials carry; each is opened when first asked
-    for."""
+    """The suites of a worker, by the name that trials carry; each is opened when first used."""
 
     def __init__(self, refs: Mapping[str, Ref], worker: int) -> None:
         self._refs = refs

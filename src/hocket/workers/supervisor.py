@@ -69,8 +69,7 @@ class RetiringWorker:
 
 
 class Supervisor:
-    """Starts, watches and replaces workers. `Fleet.poll` reads what they say, and hands on what
-    concerns their lives."""
+    """Starts, watches and replaces workers. `Fleet.poll` hands on what they say of their lives."""
 
     def __init__(self, runtime: Runtime, spec: WorkerSpec, config: FleetConfig) -> None:
         width = spec.lanes
@@ -99,7 +98,6 @@ class Supervisor:
         return len(self.workers) == 1 and not self._retiring
 
     def start(self, worker: WorkerSlot) -> None:
-        """Ask for a worker, which comes up by itself."""
         try:
             link = self._runtime.start(self._spec)
         except WorkerFailed as exc:
@@ -114,7 +112,6 @@ class Supervisor:
             self.epoll.register(fd, select.EPOLLIN)
 
     def describe(self, suite: str, timeout_s: float) -> list[TaskInfo]:
-        """A suite's tasks, asked of a worker made for that. Blocks."""
         link = self._runtime.start(replace(self._spec, sinks=()))
         try:
             link.send(Describe(suite))
@@ -131,7 +128,6 @@ class Supervisor:
         raise WorkerFailed(f"The tasks of {suite!r} were not told within {timeout_s} s.")
 
     def close(self) -> None:
-        """End all workers and the runtime; twice is safe."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -259,13 +255,10 @@ class Supervisor:
         if worker.link is None or worker.is_busy:
             return
         limit, after = self._config.worker_memory, self._config.recycle_after
-        reason = ""
         if after is not None and worker.episodes >= after:
-            reason = f"{worker.episodes} episodes"
+            self._recycle(worker, f"{worker.episodes} episodes")
         elif limit is not None and (worker.link.memory() or 0) > limit:
-            reason = f"more than {limit} bytes of memory"
-        if reason:
-            self._recycle(worker, reason)
+            self._recycle(worker, f"more than {limit} bytes of memory")
 
     def _recycle(self, worker: WorkerSlot, reason: str) -> None:
         self.inbox.add(LanesRecycled(list(worker.lanes), reason))

@@ -1,5 +1,4 @@
-"""What a worker process does: it reads messages, has its Host perform them, and sends the answers,
-until Close or the end of the stream."""
+"""A worker process: its Host performs what comes, until Close or the end of the stream."""
 
 from __future__ import annotations
 

@@ -40,8 +40,6 @@ milliseconds, and whatever is left dies with this process."""
 
 
 class Child(NamedTuple):
-    """A worker, seen from the zygote."""
-
     pid: int
     stream: socket.socket
     control: Control
@@ -59,7 +57,6 @@ class Zygote:
             end.settimeout(0)
 
     def serve(self) -> None:
-        """Work until the parent is gone."""
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake_out.fileno(), warn_on_full_buffer=False)
         is_open = True
@@ -70,7 +67,12 @@ class Zygote:
             if self._requests in ready:
                 is_open = self._take_request()
             self._reap()
-        self._end_all()
+        for child in self._children.values():
+            _kill_group(child.pid)
+        deadline = time.monotonic() + _END_WAIT_S
+        while self._children and time.monotonic() < deadline:
+            select.select([self._wake_in], [], [], 0.05)
+            self._reap()
 
     def _take_request(self) -> bool:
         try:
@@ -105,7 +107,9 @@ class Zygote:
             except BaseException:  # noqa: BLE001 - its text is all that is left of this process
                 traceback.print_exc()
             finally:
-                _flush()
+                for output in (sys.stdout, sys.stderr):
+                    with contextlib.suppress(OSError):
+                        output.flush()
                 os._exit(code)
         control.pid = pid
         os.close(fds[2])
@@ -147,14 +151,6 @@ class Zygote:
                     del self._children[ident]
                     _report(child, os.waitstatus_to_exitcode(status))
 
-    def _end_all(self) -> None:
-        for child in self._children.values():
-            _kill_group(child.pid)
-        deadline = time.monotonic() + _END_WAIT_S
-        while self._children and time.monotonic() < deadline:
-            select.select([self._wake_in], [], [], 0.05)
-            self._reap()
-
 
 def _report(child: Child, code: int) -> None:
     child.control.exit_status = code
@@ -178,12 +174,6 @@ def _kill_group(pid: int) -> None:
     except ProcessLookupError:
         # It has not reached setsid yet.
         os.kill(pid, signal.SIGKILL)
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError):
-            stream.flush()
 
 
 def main(fd: int, suites: Sequence[str]) -> None:

@@ -45,39 +45,31 @@ class BatchedEnv(Protocol):
     @property
     def rows(self) -> int:
         """N, the number of rows."""
-        ...
 
     @property
     def tasks(self) -> Sequence[str]:
         """The tasks that rows may be reset to, side by side."""
-        ...
 
     @property
     def action_space(self) -> gymnasium.Space[Any]:
         """The action space of one row."""
-        ...
 
     @property
     def suspension(self) -> str:
         """How rows are kept from moving: `mask`, or `snapshot` where they are put back after each
         step of the others."""
-        ...
 
     def reset(self, rows: Array, tasks: Sequence[str], seeds: Sequence[int]) -> None:
         """Begin anew in these rows, int `[k]`, and touch no other."""
-        ...
 
     def step(self, actions: Array, active: Array) -> RowSteps:
         """Make one control step of the rows in the mask `[N]`, with actions `[N, ...]`."""
-        ...
 
     def observe(self, rows: Array) -> Mapping[str, Array]:
         """What these rows see now, stacked `[k, ...]` under flat keys; changes nothing."""
-        ...
 
     def close(self) -> None:
         """Let go of the simulator. Twice is safe."""
-        ...
 
 
 @runtime_checkable
@@ -108,4 +100,3 @@ class BatchedSuite(Protocol):
 
     def make_rows(self, task: str, rows: int) -> BatchedEnv:
         """A simulator of this many rows that has this task at least."""
-        ...

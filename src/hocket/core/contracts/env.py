@@ -36,7 +36,6 @@ class Suite(Protocol):
 
     def make(self, task: str) -> gymnasium.Env[Any, Any]:
         """A new env of this task. Raises for a name that is not among the tasks."""
-        ...
 
 
 @runtime_checkable
@@ -46,11 +45,9 @@ class DeferredObservation(Protocol):
 
     def advance(self, action: Array) -> tuple[float, bool, bool, dict[str, Any]]:
         """One control step; gives reward, terminated, truncated and info."""
-        ...
 
     def observe(self) -> Any:
         """The observation now, as `step` would give it."""
-        ...
 
 
 @runtime_checkable
@@ -59,11 +56,9 @@ class Snapshot(Protocol):
 
     def get_state(self) -> Array:
         """A copy of the state, `[S]`, with clocks and random numbers."""
-        ...
 
     def set_state(self, state: Array) -> None:
         """Go on from a state that was taken in an episode of the same seed."""
-        ...
 
 
 @runtime_checkable
@@ -73,11 +68,9 @@ class SelectsCameras(Protocol):
     @property
     def camera_keys(self) -> tuple[str, ...]:
         """All cameras that it has, as keys of its flattened observation."""
-        ...
 
     def use_cameras(self, keys: Collection[str]) -> None:
         """Render these alone, from the next `reset` or `observe` on."""
-        ...
 
 
 ABILITIES: Mapping[str, type[Any]] = {
@@ -89,7 +82,6 @@ ABILITIES: Mapping[str, type[Any]] = {
 
 
 def members(ability: type[Any]) -> tuple[str, ...]:
-    """The names that a Protocol asks for."""
     return tuple(name for name in vars(ability) if not name.startswith("_"))
 
 

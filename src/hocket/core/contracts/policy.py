@@ -27,17 +27,14 @@ class Policy(Protocol):
 
     def infer(self, batch: Batch) -> Answer:
         """Actions `[B, T, A]` for the `batch.size` rows of a batch."""
-        ...
 
     def close(self) -> None:
         """Let go of what is held. Twice is safe."""
-        ...
 
 
 @runtime_checkable
 class Binds(Protocol):
-    """A policy that adapts to the env: it is told what each task's env is before any row of that
-    task comes."""
+    """A policy that adapts to the env: it is told of each task's before any row of that task."""
 
     def bind(self, spec: EnvSpec) -> None: ...
 
@@ -50,7 +47,6 @@ class Sessions(Protocol):
 
     def end_session(self, session: str) -> None:
         """Forget what was kept for the attempt whose rows had this `Row.session`."""
-        ...
 
 
 @runtime_checkable
@@ -68,16 +64,13 @@ class Reconnects(Protocol):
     @property
     def reconnects(self) -> int:
         """How many connections were made again so far."""
-        ...
 
     @property
     def flushes(self) -> bool:
         """Whether what is left of stale chunks is to be recalled, and asked for again."""
-        ...
 
     def is_stale(self, source: str) -> bool:
         """Whether the connection is gone over which a chunk of this source came."""
-        ...
 
 
 @runtime_checkable
@@ -86,7 +79,6 @@ class Sends(Protocol):
 
     def request(self, observation: Observation, prompt: str) -> Mapping[str, Any]:
         """What is sent for one env's observation."""
-        ...
 
 
 @runtime_checkable

@@ -75,15 +75,12 @@ class Track(Protocol):
 
     def step(self, record: StepRecord) -> None:
         """Take one step, in order from the reset on."""
-        ...
 
     def seal(self, outcome: Outcome) -> Sequence[str]:
         """Make all of it durable (flush, fsync, rename) and name the files, as absolute paths."""
-        ...
 
     def discard(self) -> None:
         """Leave nothing of the attempt behind."""
-        ...
 
 
 class Sink(Protocol):
@@ -95,7 +92,6 @@ class Sink(Protocol):
 
     def open(self, start: AttemptStart) -> Track:
         """Begin to record an attempt."""
-        ...
 
 
 @runtime_checkable
@@ -106,18 +102,15 @@ class Selective(Protocol):
         self, task: TaskInfo, record: Mapping[str, Any], abilities: Collection[str]
     ) -> SinkNeeds:
         """What it asks for in an attempt of this task; called before each reset."""
-        ...
 
 
 class Reader(Protocol):
-    """A recorder that follows the engine's events, in order, on the engine's thread. While it
-    works the engine waits, so it is quick."""
+    """Follows the engine's events, in order, on the engine's thread, which waits: it is quick."""
 
     def on(self, event: Event) -> None: ...
 
     def close(self) -> None:
         """Let go of what is held, also after a run that broke off. Twice is safe."""
-        ...
 
 
 @runtime_checkable
@@ -126,4 +119,3 @@ class Durable(Protocol):
 
     def behind(self) -> bool:
         """Whether it has so much left to do that no new trial may begin."""
-        ...

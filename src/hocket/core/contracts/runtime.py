@@ -38,8 +38,7 @@ class WorkerSpec:
     python: str | None = None
     """Another interpreter; None is this one."""
     renders: bool = False
-    """It renders ended attempts again from their states, in a single env even where the suite is a
-    batched one."""
+    """It renders ended attempts from their states, in a single env even of a batched suite."""
     transport: str = "auto"
     """`shm`, `inline` or `auto` (shared memory where it can be had)."""
 
@@ -52,7 +51,6 @@ class WorkerSpec:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> WorkerSpec:
-        """The spec that `to_plain` gave."""
         values = dict(plain)
         values["suites"] = {name: Ref(**ref) for name, ref in values["suites"].items()}
         values["sinks"] = tuple(Ref(**ref) for ref in values["sinks"])
@@ -67,8 +65,6 @@ class Runtime(Protocol):
     def start(self, spec: WorkerSpec) -> Link:
         """Ask for a worker. Does not wait for it: the link's first message is Hello, or the link
         fails. Raises WorkerFailed where no worker can be had."""
-        ...
 
     def close(self) -> None:
         """End every worker that is left. Twice is safe."""
-        ...

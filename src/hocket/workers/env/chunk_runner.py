@@ -1,5 +1,4 @@
-"""Runs chunks in a worker's env until they, or the episode, end, and keeps what the policy is to
-read."""
+"""Runs chunks in a worker's env up to their end or the episode's, and keeps what policies read."""
 
 from __future__ import annotations
 
@@ -21,8 +20,6 @@ from hocket.workers.spaces import choose, flatten
 
 @dataclass(slots=True, kw_only=True)
 class ChunkResult:
-    """What came of one chunk."""
-
     rewards: list[float] = field(default_factory=list)
     ends: int = 0
     """0 while the episode goes on, else flags `END_*` of the wire."""
@@ -193,8 +190,7 @@ class ChunkRunner:
             result.ends |= END_OBSERVED if result.ends else 0
         elif self._sinks_look:
             arrays = self._observe(result, turn, self._sink_cameras)
-        if self._recording.is_on:
-            self._record(action, turn.reward, chunk=chunk, observation=arrays)
+        self._record(action, turn.reward, chunk=chunk, observation=arrays)
 
     def _see(self, result: ChunkResult, turn: Turn | None) -> Observation | None:
         """Put the observation of the current step into the buffer, once."""

@@ -41,16 +41,13 @@ class Port(Protocol):
     @property
     def block(self) -> int:
         """The number of the memory that was allocated last, where it is shared."""
-        ...
 
     def allocate(self, size: int) -> Any:
         """Get memory for arrays, `size` bytes."""
-        ...
 
     @property
     def is_shared(self) -> bool:
         """Whether the parent sees that memory; otherwise arrays travel in messages."""
-        ...
 
 
 class Host:
@@ -69,7 +66,7 @@ class Host:
         self._told: set[tuple[str, str]] = set()
         """Suite and task of the envs whose spec was sent."""
         self._tasks: dict[type[Any], Callable[[Any], None]] = {
-            Describe: self._describe,
+            Describe: lambda message: port.post(self._env.suites.describe(message.suite)),
             Begin: self._begin,
             Execute: self._execute,
             Discard: self._discard,
@@ -84,12 +81,8 @@ class Host:
         task(message)
 
     def close(self) -> None:
-        """Close the env and forget the attempt that is running."""
         self._drop()
         self._env.close()
-
-    def _describe(self, message: Describe) -> None:
-        self._port.post(self._env.suites.describe(message.suite))
 
     def _begin(self, message: Begin) -> None:
         number = message.attempts[0]
@@ -176,8 +169,7 @@ class Host:
             self._seal(runner)
 
     def _seal(self, runner: ChunkRunner) -> None:
-        """Seal the recordings. This comes after the answer: the lane is free already, and waits for
-        no disk."""
+        """Seal recordings, after the answer: the lane is free already, and waits for no disk."""
         attempt = runner.attempt
         self._runner = None
         assert self._recording is not None
@@ -242,8 +234,7 @@ def replay_states(
     record: Mapping[str, Any],
     control: Control,
 ) -> None:
-    """Restore states `[n, S]` of an ended attempt one after the other, and record what is observed
-    at each."""
+    """Restore states `[n, S]` of an ended attempt in turn, and record what is observed at each."""
     if "deferred" not in env.abilities:
         raise EnvError(f"The env of {env.task.name!r} cannot be observed without a step.")
     recording.prepare(env.task, record, env.abilities)

@@ -16,8 +16,7 @@ from hocket.workers.suites import Suites, find_task
 
 
 class Turn(NamedTuple):
-    """What one step of an env gave; the raw observation is there only where the env always has
-    one."""
+    """What one step of an env gave; `observation` is raw, None where the env defers it."""
 
     reward: float
     terminated: bool
@@ -74,13 +73,11 @@ class LiveEnv:
         return self._env.observe()
 
     def state(self) -> Array | None:
-        """A copy of the simulator's state, where the env can tell it."""
         if "snapshot" not in self.abilities:
             return None
         return np.array(self._env.get_state(), np.float64)
 
     def restore(self, state: Array) -> None:
-        """Put the simulator where `state` was taken."""
         if "snapshot" not in self.abilities:
             raise EnvError(f"The env of {self.task.name!r} cannot take its states back.")
         self._env.set_state(np.array(state))
@@ -100,7 +97,6 @@ class LiveEnv:
             self._shown = keys
 
     def spec(self, arrays: Observation) -> EnvSpec:
-        """What the env is, told by its first observation."""
         if self.drive is None or self._name is None:
             raise EnvError("The env is closed.")
         images = tuple(key for key in sorted(arrays) if is_image(arrays[key]))

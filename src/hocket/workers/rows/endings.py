@@ -1,5 +1,4 @@
-"""What is recorded of rows, and their chunks that have ended, with their episodes or without, until
-they are posted."""
+"""What is recorded of rows, and their chunks and episodes that ended, until they are posted."""
 
 from __future__ import annotations
 
@@ -48,7 +47,9 @@ class RowRecording:
         if not self.is_on:
             return
         for index, row in enumerate(rows.tolist()):
-            recording = self._spare.pop() if self._spare else self._make()
+            if not self._spare:
+                self._spare.append(Recording(self._spec.sinks, self._spec.folder))
+            recording = self._spare.pop()
             recording.prepare(tasks[index], record[index], sim.abilities)
             attempt = Attempt(
                 trials[index], attempts[index], tasks[index], max_steps=0, final=False
@@ -83,15 +84,11 @@ class RowRecording:
         return files
 
     def discard(self, rows: Array) -> None:
-        """Forget what was recorded of attempts that do not count."""
         for row in rows.tolist():
             found = self._rows.pop(row, None)
             if found is not None:
                 found[0].discard()
                 self._spare.append(found[0])
-
-    def _make(self) -> Recording:
-        return Recording(self._spec.sinks, self._spec.folder)
 
     def _feed(self, sim: RowSim, rows: Array, table: RowTable | None) -> None:
         """Give each row's tracks one record; without a table it is that of the reset."""
@@ -186,8 +183,7 @@ class RowEndings:
             self._seal(ended, ends[ends > 0])
 
     def _observe(self, rows: Array) -> None:
-        """Observe the ends of episodes. The lanes are free at once: what they saw last is kept
-        here."""
+        """Keep what lanes saw at the ends of episodes: the lanes themselves are free at once."""
         homes = self._table.home[rows]
         for home in np.unique(homes).tolist():  # Each may see other shapes.
             lanes = rows[homes == home].tolist()
@@ -196,8 +192,7 @@ class RowEndings:
                 self.final[row] = {key: array[index] for key, array in arrays.items()}
 
     def _seal(self, rows: Array, ends: Array) -> None:
-        """Seal recordings. This comes after the answer: the lanes are free already, and wait for no
-        disk."""
+        """Seal recordings, after the answer: the lanes are free already, and wait for no disk."""
         attempts = self._table.attempt[rows].tolist()
         self._table.attempt[rows] = -1
         for row, attempt, end in zip(rows.tolist(), attempts, ends.tolist(), strict=True):

@@ -64,7 +64,7 @@ class RowsHost:
         self._took: list[float] = []
         """Seconds of each step since `work` began."""
         self._performs: dict[type[Any], Callable[[Any], None]] = {
-            Describe: self._describe,
+            Describe: lambda message: post(self._sims.suites.describe(message.suite)),
             Begin: self._begin,
             Execute: self._execute,
             Discard: self._discard,
@@ -146,7 +146,6 @@ class RowsHost:
         return self._sims.observe(rows, homes)
 
     def arrays(self, lane: int) -> Observation:
-        """One row's observation, on the host."""
         if lane in self._endings.final:
             return self._endings.final[lane]
         return {key: on_host(array)[0] for key, array in self.gather([lane]).items()}
@@ -158,14 +157,10 @@ class RowsHost:
         return self._history.signature(found)
 
     def close(self) -> None:
-        """Close the simulators and forget the attempts that are running."""
         self._recording.discard(np.flatnonzero(self._table.attempt >= 0))
         self._sims.close()
 
     # -- Messages ------------------------------------------------------------------------------
-
-    def _describe(self, message: Describe) -> None:
-        self._post(self._sims.suites.describe(message.suite))
 
     def _begin(self, message: Begin) -> None:
         began = self._clock()

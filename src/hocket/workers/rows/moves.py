@@ -11,8 +11,7 @@ from hocket.core.data import Array
 
 _FLOAT = np.dtype(np.float64)
 _FEW = 8
-"""Up to this many rows of a mask are found faster one by one than by array operations. Chosen by
-hand; no benchmark row."""
+"""Rows of a mask, up to so many, are found faster one by one. Chosen by hand; no benchmark row."""
 
 
 class Moving:

@@ -1,9 +1,8 @@
-"""The batched simulators of a host: built, driven and observed, with the last few observations of
-each row."""
+"""The batched simulators of a host: built, driven and observed, with a history of each row."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,8 +23,6 @@ WAYS = {
 
 
 class Stride(NamedTuple):
-    """Several steps, made one after the other."""
-
     last: RowSteps
     """What the last step gave, which nobody has looked at yet."""
     rewards: Sequence[bytes]
@@ -66,7 +63,6 @@ class RowSim:
 
     @property
     def abilities(self) -> tuple[str, ...]:
-        """The simulator's abilities, as `EnvSpec.abilities` has them."""
         can = {
             "deferred": True,
             "snapshot": self.keeps_states,
@@ -96,8 +92,7 @@ class RowSim:
         self._chunks[:count, rows] = chunks.reshape(shape).swapaxes(0, 1)
 
     def step(self, moving: Moving, at: Array | int) -> RowSteps:
-        """Make one step: each row that moves executes the action of its chunk at this index, one
-        for all or `[k]`."""
+        """Make one step: rows that move execute the actions at this index, an int or `[k]`."""
         if isinstance(at, int) and self.takes_any(moving):
             self._last = self._chunks[at]
         else:
@@ -171,7 +166,6 @@ class RowSim:
             self._seen[task] = signature(self._see(row, reads))
 
     def signature(self, task: str) -> Signature:
-        """The signature of the observations of a task that was learnt."""
         return self._seen[task]
 
     def spec(self, task: TaskInfo, row: int, reads: tuple[str, ...] | None) -> EnvSpec:
@@ -211,9 +205,6 @@ class RowSims:
     def __getitem__(self, home: int) -> RowSim:
         return self._sims[home]
 
-    def __iter__(self) -> Iterator[RowSim]:
-        return iter(self._sims)
-
     @property
     def share_steps(self) -> bool:
         """Whether all rows are in one simulator, whose step costs the same for any of them."""
@@ -234,7 +225,6 @@ class RowSims:
         return home
 
     def observe(self, rows: Array, homes: Array) -> dict[str, Array]:
-        """What the policy reads of these rows, which live in these simulators."""
         first = int(homes[0])
         if len(self._sims) == 1 or (homes == first).all():
             return self._sims[first].observe(rows, self._spec.reads)
@@ -261,7 +251,6 @@ class RowHistory:
         """How many observations of consecutive steps each row has, the newest included."""
 
     def restart(self, home: int, rows: Array, sim: RowSim, reads: tuple[str, ...] | None) -> None:
-        """Begin attempts with the observations of their resets."""
         if self.length == 1:
             return
         kept = self._arrays.setdefault(home, {})
@@ -298,8 +287,7 @@ class RowHistory:
         return answer
 
     def gather(self, rows: Array, homes: Array) -> dict[str, Array]:
-        """The histories `[k, length, ...]` of these rows, oldest first; `homes` are the simulators
-        that they are in."""
+        """The histories `[k, length, ...]` of these rows, oldest first, by their simulators."""
         return _join(
             rows,
             homes,

@@ -78,8 +78,7 @@ class Rhythm:
 
     @property
     def lost_s(self) -> float:
-        """Seconds that a chunk loses then: whoever gets it waits until a step of the others
-        ends."""
+        """Seconds that a chunk loses then: its row waits until a step of the others ends."""
         steps = self.infer_s / self.step_s
         doubt = LEAST_DOUBT + DOUBT_BY_STEP * steps + DOUBT_BY_SPREAD * self.spread_s / self.step_s
         doubt = min(MOST_DOUBT, doubt)
@@ -88,8 +87,7 @@ class Rhythm:
         return max(ceil(steps - doubt) - steps, doubt) * self.step_s
 
     def keeps_together(self, *, are_together: bool, gained_s: float = 0.0) -> bool:
-        """Whether all rows should be inferred in one batch. The cycle is shorter by `gained_s`
-        where they are not."""
+        """Whether to infer all rows in one batch; without that a cycle is `gained_s` shorter."""
         stubborn = STUBBORN if are_together else 1 / STUBBORN
         return self.saved_s + gained_s < stubborn * self.lost_s
 
@@ -108,11 +106,9 @@ class StepRule:
         return self._cost.value or 0.0
 
     def stepped(self, seconds: float) -> None:
-        """Learn that a step took this long."""
         self._cost.add(seconds)
 
     def expect(self, rows: int, at: float) -> None:
-        """Expect chunks for this many rows at this time."""
         self._coming.append((at, rows))
 
     def came(self, rows: int) -> None:

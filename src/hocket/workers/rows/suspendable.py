@@ -113,8 +113,7 @@ class Suspendable:
             self._set(held, states)
 
     def _mend(self, answer: Any, held: Array) -> Any:
-        """The answer of a step in which suspended rows show what they saw last, and nothing
-        else."""
+        """The answer of a step, in which suspended rows show only what they saw last."""
         if isinstance(answer, RowSteps) or not isinstance(answer, tuple) or len(answer) != 5:
             return answer
         seen, rewards, terminated, truncated, info = answer

@@ -77,7 +77,6 @@ class RowTable:
 
     @property
     def steps(self) -> Array:
-        """Steps of each row's attempt."""
         self.settle()
         return self._steps
 
@@ -111,13 +110,11 @@ class RowTable:
             self._halted.clear()
 
     def moving(self) -> Moving:
-        """All active rows of all simulators."""
         if self._moving is None:
             self._moving = Moving(self.active.copy(), int(np.count_nonzero(self.active)))
         return self._moving
 
     def moving_in(self, home: int) -> Moving:
-        """The active rows of one simulator."""
         self.settle()
         mask = self.active & (self.home == home)
         return Moving(mask, int(np.count_nonzero(mask)))
@@ -154,7 +151,6 @@ class RowTable:
         self._has_judged_last = bool(self._judged_last.any())
 
     def load(self, rows: Array, chunks: Sequence[int], counts: Array, now: float) -> None:
-        """Give these rows chunks to execute."""
         self.settle()
         has_others = bool(np.count_nonzero(self.active))
         self.together = -1 if has_others else 0
@@ -170,8 +166,7 @@ class RowTable:
         self._moving = None
 
     def action_index(self, rows: Array) -> Array | int:
-        """The index in its chunk of the action that each of these active rows executes next, one
-        number where it is the same for all."""
+        """Index of each active row's next action in its chunk, one number where all agree."""
         return self.done[rows] if self.together < 0 else self.together
 
     @property
@@ -183,8 +178,7 @@ class RowTable:
         return min(self._due_in, self._limit_in) - 1 if is_plain else 0
 
     def passed(self, rewards: Sequence[bytes], *, is_judging: bool) -> None:
-        """Count some quiet steps of rows that are together, with the rewards of all rows in
-        each."""
+        """Count quiet steps of rows that are together, with the rewards of all rows in each."""
         count = len(rewards)
         if not count:
             return
@@ -254,8 +248,7 @@ class RowTable:
             self._judged |= mask
 
     def succeeded(self, row: int) -> bool | None:
-        """Whether a row that moved had succeeded after the last step; None where the simulator
-        does not say."""
+        """Whether a row succeeded in the last step, its own; None where that is not judged."""
         return None if self._success is None else bool(self._success[row])
 
     def reward(self, row: int) -> float:
@@ -290,8 +283,7 @@ class RowTable:
         return Ended(rows[~goes_on], flags[~goes_on]) if len(rest) < len(rows) else None
 
     def ends(self, rows: Array, flags: Array) -> Array:
-        """All flags `END_*` of these rows, given the flags of `judge`; 0 where the episode goes
-        on."""
+        """All flags `END_*` of these rows, given those of `judge`; 0 where the episode goes on."""
         self.settle()
         judged = self._judged[rows] * END_JUDGED + self._won[rows] * END_SUCCESS
         answer: Array = np.where(flags > 0, flags + judged, 0)
