@@ -182,7 +182,7 @@ def folder(tmp_path_factory) -> Path:
     in_lerobots_interpreter(
         "-c",
         "import sys; from hocket.adapters.policies.lerobot.folder import mend_torchvision;"
-        "mend_torchvision(); import lerobot_models as models;"
+        "mend_torchvision(); from support import lerobot_models as models;"
         "models.save('act', sys.argv[1], states=39, moves=4, cameras=models.CAMERAS[:1])",
         str(path),
     )
