@@ -14,9 +14,8 @@ import random
 import sys
 from pathlib import Path
 
-from hocket.runs.assembly import plan_trials
 from hocket.runs.config import EvalConfig
-from hocket.runs.run import Run
+from hocket.runs.run import Run, plan_trials
 
 TRIALS = 40
 Result = tuple[str, int, float]

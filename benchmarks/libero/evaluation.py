@@ -25,7 +25,7 @@ import numpy as np
 from hocket.core import machine
 from hocket.core.events import AttemptsBegan, BatchInferred, ChunksExecuted, Event
 from hocket.records.states import load_states
-from hocket.runs.assembly import build_policy
+from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
 from hocket.runs.run import Run
 from hocket.workers.fleet import Fleets
@@ -101,7 +101,7 @@ class Hocket:
             "policy_config": {"threads": 1, "device": "cpu"},
         }
         self.fleets = Fleets()
-        self.policy = build_policy(EvalConfig.from_plain(self._plain))
+        self.policy = Assembly(EvalConfig.from_plain(self._plain)).policy()
         self.run(seed=100, steps=EXECUTED)
 
     def run(self, *, seed: int = 0, steps: int | None = None) -> dict[str, Any]:

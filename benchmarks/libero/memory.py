@@ -19,10 +19,10 @@ import numpy as np
 
 from hocket.core import machine
 from hocket.core.data import Actions, Batch, PolicySpec
-from hocket.runs.assembly import build_runtime, plan_trials, suites_of, worker_spec
+from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
 from hocket.runs.probe import Probe, probe
-from hocket.runs.run import Run
+from hocket.runs.run import Run, plan_trials
 from others import worker_memory
 
 GIB = 1 << 30
@@ -93,9 +93,9 @@ def look(suite: str) -> Probe:
     config = config_of(suite, hard=False)
     policy = Looking()
     trial = plan_trials(config)[0]
-    worker = worker_spec(config, suites_of(config), policy)
-    with contextlib.closing(build_runtime(config)) as runtime:
-        return probe(runtime, worker, policy, trial, replan=None)
+    assembly = Assembly(config, config.lanes)
+    with contextlib.closing(assembly.runtime()) as runtime:
+        return probe(runtime, assembly.worker(policy.spec), policy, trial, replan=None)
 
 
 def main() -> None:
