@@ -37,13 +37,8 @@ class Looking(Reference):
 
     def __init__(self) -> None:
         super().__init__("", Reference.Config())
-        plain = super().spec
-        self._spec = dataclasses.replace(plain, inputs=None, cameras=(CAMERA,))
+        self.spec = dataclasses.replace(self.spec, inputs=None, cameras=(CAMERA,))
         self.frames = 0
-
-    @property
-    def spec(self) -> hocket.PolicySpec:
-        return self._spec
 
     def infer(self, batch: Batch) -> hocket.Actions:
         assert batch.arrays[CAMERA].shape[1:] == (PIXELS, PIXELS, 3)
