@@ -7,6 +7,7 @@ name: every tensor whose first axis is the rows is one.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -58,7 +59,7 @@ class RowTensors:
             yield from self._walk(part, seen, depth + 1)
 
 
-class TensorRows:
+class TensorRows(ABC):
     """A vector env of torch's whose step moves all of its rows: what its batched envs share."""
 
     suspension = "snapshot"
@@ -113,11 +114,13 @@ class TensorRows:
         finally:
             self._give_back(ids, taken)
 
+    @abstractmethod
     def _take(self, ids: Any) -> Any:
-        raise NotImplementedError
+        """All that these rows are, as the simulator keeps it."""
 
+    @abstractmethod
     def _give_back(self, ids: Any, taken: Any) -> None:
-        raise NotImplementedError
+        """Make these rows what they were when that was taken."""
 
 
 def _flatten(tree: Any, prefix: str) -> dict[str, Any]:
