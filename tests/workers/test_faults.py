@@ -177,7 +177,7 @@ def test_worker_killed_while_idle_is_replaced_without_an_attempt_lost() -> None:
 
 def test_zygote_that_dies_is_replaced_with_its_workers() -> None:
     before = set(children(os.getpid()))
-    with Rig(lanes=2) as rig:
+    with Rig(lanes=2, runtime=LocalRuntime()) as rig:
         rig.begin(lane=0)
         rig.wait(LanesReady)
         zygote = min(set(children(os.getpid())) - before)
