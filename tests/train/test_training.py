@@ -155,7 +155,7 @@ def test_groups_that_do_not_start_alike_are_an_error(tmp_path: Path) -> None:
 
 
 def test_async_data_is_never_older_than_allowed_and_nothing_is_dropped(tmp_path: Path) -> None:
-    result = run(tmp_path, mode="async", steps=1000, batch=4, max_staleness=1)
+    result = run(tmp_path, mode="async", steps=4000, max_staleness=1)
     updates = records(result, "update")
     assert max(record["learn/max_staleness"] for record in updates) <= 1
     assert updates[-1]["count/dropped"] == 0
