@@ -150,7 +150,12 @@ def test_a_run_stops_when_its_comparison_is_decided(tmp_path: Path) -> None:
 
 
 def test_a_run_that_is_never_decided_does_all_that_was_planned(tmp_path: Path) -> None:
-    common = {"env": "support.deciding_env:make", "lanes": 1, "episodes": 40}
+    common = {
+        "env": "support.deciding_env:make",
+        "env_config": {"folder": str(tmp_path)},
+        "lanes": 1,
+        "episodes": 40,
+    }
     hocket.evaluate(policy=Chooses(2), out=tmp_path / "a", **common)
     against = str(tmp_path / "a")
     same = hocket.evaluate(
