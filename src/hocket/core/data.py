@@ -258,6 +258,8 @@ class PolicySpec:
     control_rate: float | None = None
     """Control steps per second of simulated time that it was made for."""
     max_batch: int = 64
+    batch_sizes: tuple[int, ...] = ()
+    """The sizes that it pads its batches to, smallest first; () where any size is as good."""
     concurrency: int = 1
     """How many `infer` may run at once."""
     batch_invariant: bool = False

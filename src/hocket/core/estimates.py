@@ -1,12 +1,14 @@
-"""What is learnt from measurements: a median, the cost of a batch by its size, and how much chunks
-slow each other down. Nothing here keeps time."""
+"""What is learnt from measurements: a median, and the cost of a batch by its size. Nothing here
+keeps time."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Mapping, Sequence
-from math import exp, log
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 class RunningMedian:
@@ -29,81 +31,47 @@ class RunningMedian:
         return len(self._last)
 
     @property
+    def values(self) -> list[float]:
+        """These numbers, sorted; the list changes with the next one."""
+        return self._sorted
+
+    @property
     def value(self) -> float | None:
         return self._sorted[len(self._sorted) // 2] if self._sorted else None
 
 
-class Contention:
-    """How much chunks slow each other down, learnt from how long they took at which load.
-
-    The exponent of E(n), as the slope of log seconds over log load, both with exponential
-    forgetting. Without evidence it is 1: chunks that compute.
-    """
-
-    # Chosen by hand; figures are of `benchmarks/scheduling_simulation.py`.
-    MEMORY = 1 / 128
-    """Weight of the newest chunk. With 1 / 1024 very short chunks on 2 cores lose 3 %; with 1 / 16
-    no setting changes by more than 1.3 %."""
-    EVIDENCE = 0.01
-    """Variance of the log load at which the data weigh as much as the assumption. Without it a load
-    that hardly varies would make a slope of noise. With 0.0001 or 1 no setting changes by more
-    than 1 %."""
-
-    __slots__ = ("_cores", "_covariance", "_load", "_seconds", "_variance")
-
-    def __init__(self, cores: int) -> None:
-        self._cores = cores
-        self._load: float | None = None
-        self._seconds = 0.0
-        self._variance = 0.0
-        self._covariance = 0.0
-
-    def observe(self, lanes: float, ratio: float) -> None:
-        """A chunk took `ratio` times its kind's median while `lanes` executed on average."""
-        load = log(max(1.0, lanes / self._cores))
-        seconds = log(min(max(ratio, 0.1), 10.0))
-        if self._load is None:
-            self._load, self._seconds = load, seconds
-            return
-        apart, off = load - self._load, seconds - self._seconds
-        self._load += self.MEMORY * apart
-        self._seconds += self.MEMORY * off
-        self._variance += self.MEMORY * (apart * apart - self._variance)
-        self._covariance += self.MEMORY * (apart * off - self._covariance)
-
-    @property
-    def exponent(self) -> float:
-        rise = (self._covariance + self.EVIDENCE) / (self._variance + self.EVIDENCE)
-        return min(max(rise, 0.0), 1.0)
-
-    @property
-    def slowdown(self) -> float:
-        """How many times longer than alone chunks take at the load seen lately."""
-        return exp(self.exponent * (self._load or 0.0))
-
-
 class Latency:
-    """L(B), fitted to what was measured: monotone in B, and deaf to single outliers.
+    """L(B, t) = scale(t) shape(B), from what was measured: monotone in B, deaf to single outliers.
 
-    Each size keeps the median of its last few measurements; neighbours that contradict
-    monotonicity are pooled; between sizes the fit is linear. Above the largest size it goes on
-    with the mean slope, so a size never tried is not believed to be free.
+    Each size keeps the median of its last few measurements, each divided by the scale of its time;
+    neighbours that contradict monotonicity are pooled; between sizes the shape is linear. Above the
+    largest it goes on with the mean slope, so a size never tried is not believed to be free. A
+    policy that becomes slower does so at all sizes: one scale follows it.
     """
 
-    # Chosen by hand; figures are of `benchmarks/scheduling_simulation.py`.
+    # Chosen by hand; figures are of `benchmarks/engine/scheduling_simulation.py`.
     WINDOW = 9
-    """Measurements of a size whose median counts. With 1, a policy with padded sizes loses 1 %."""
+    """Measurements of a size whose median counts."""
     OUTLIER = 4.0
     """A measurement counts at most as this many times what was expected, and at least as that
-    share of it. No setting has a row that needs it: the median alone bears the outliers there."""
+    share of it."""
+    MEMORY = 0.2
+    """Weight of the newest batch in the scale."""
 
     def __init__(self, points: Mapping[int, float] | None = None) -> None:
         self._measured: dict[int, RunningMedian] = {}
+        self._scale = 1.0
         self._sizes: list[int] = []
         self._seconds: list[float] = []
         self._stale = False
         for size, seconds in (points or {}).items():
             self.seed(size, seconds)
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """The sizes that were measured."""
+        self._fit()
+        return self._sizes
 
     def observe(self, size: int, seconds: float) -> None:
         """A batch of `size` took `seconds`."""
@@ -112,32 +80,43 @@ class Latency:
         if not self._sizes:
             self._fit()
         # Not `predict`: to fit anew for every batch would cost more than the batch's share.
-        usual = interpolate(size, self._sizes, self._seconds) if self._sizes else 0.0
-        if self._sizes and self._sizes[0] <= size <= self._sizes[-1] and usual > 0:
+        shape = interpolate(size, self._sizes, self._seconds) if self._sizes else 0.0
+        if shape > 0 and seconds > 0:
+            ratio = seconds / (shape * self._scale)
+            ratio = min(max(ratio, 1.0 / self.OUTLIER), self.OUTLIER)
+            seconds = ratio * shape * self._scale
+            self._scale *= ratio**self.MEMORY
             if size not in self._measured:
                 # What its neighbours say counts twice, or one outlier at a new size would be all
                 # that is known of it, and the size would not be tried again.
-                self.seed(size, usual)
-                self.seed(size, usual)
-            seconds = min(max(seconds, usual / self.OUTLIER), usual * self.OUTLIER)
-        self.seed(size, seconds)
+                self._add(size, shape)
+                self._add(size, shape)
+        self._add(size, seconds / self._scale)
 
     def seed(self, size: int, seconds: float) -> None:
         """A measurement under control, as at warm-up: believed as it is."""
-        self._measured.setdefault(size, RunningMedian(self.WINDOW)).add(seconds)
+        self._add(size, seconds / self._scale)
+
+    def _add(self, size: int, shape: float) -> None:
+        self._measured.setdefault(size, RunningMedian(self.WINDOW)).add(shape)
         self._stale = True
 
     def predict(self, size: int) -> float:
         """Seconds for a batch of `size`; 0 before anything was measured."""
-        if self._stale:
-            self._fit()
+        self._fit()
         if not self._sizes:
             return 0.0
-        return interpolate(size, self._sizes, self._seconds)
+        return self._scale * interpolate(size, self._sizes, self._seconds)
 
     __call__ = predict
 
+    def curve(self, largest: int) -> NDArray[np.float64]:
+        """Seconds of every size from 0 (which takes none) to `largest`."""
+        return np.array([0.0, *map(self.predict, range(1, largest + 1))])
+
     def _fit(self) -> None:
+        if not self._stale:
+            return
         self._stale = False
         self._sizes = sorted(self._measured)
         medians = [self._measured[size] for size in self._sizes]

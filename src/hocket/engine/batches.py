@@ -13,7 +13,7 @@ from hocket.core.events import BatchInferred, ChunksExecuted
 from hocket.core.wire import END_TERMINATED, END_TRUNCATED
 from hocket.engine.chunk_rules import SharedRule
 from hocket.engine.inference import Answered, Inference, Job, WarmedUp
-from hocket.engine.scheduler import BatchPlan, Scheduler
+from hocket.engine.scheduler import BatchPlan, Scheduler, sizes_to_time
 from hocket.engine.trials import LaneState
 from hocket.errors import HocketError
 from hocket.workers.fleet import Fleet
@@ -298,8 +298,7 @@ class Batches:
         if state is None or state.queue != queue:
             # That lane is lost; the next one of this signature asks again.
             return
-        largest = min(self._policy.spec.max_batch, fleet.config.lanes)
-        sizes = sorted({min(1 << power, largest) for power in range(largest.bit_length() + 1)})
+        sizes = sizes_to_time(self._policy.spec, fleet.config.lanes)
         self._is_warming = True
         job = self._job(-1, Rows([state]), [state], [lane], fleet)
         self._inference.warm_up(job, [1] if self._pad_to else sizes)

@@ -24,7 +24,7 @@ from hocket.core.contracts.env import Suite
 from hocket.core.contracts.policy import Policy, Replicas, Sessions
 from hocket.core.contracts.runtime import Runtime, WorkerSpec
 from hocket.core.data import EnvSpec, PolicySpec, Ref, TaskInfo, Trial
-from hocket.engine.batches import HANDLING_ROW_S, HANDLING_S, BatchConfig, Batches
+from hocket.engine.batches import BatchConfig, Batches
 from hocket.engine.inference import Inference
 from hocket.engine.scheduler import Scheduler, SchedulerConfig
 from hocket.errors import PolicyError, UsageError
@@ -189,8 +189,7 @@ class Assembly:
             cores=self.cores(lanes),
             max_batch=policy.spec.max_batch,
             concurrency=inference.concurrency,
-            handling_s=HANDLING_S,
-            handling_row_s=HANDLING_ROW_S,
+            batch_sizes=policy.spec.batch_sizes,
         )
         return Batches(policy, inference, Scheduler(settings), config or BatchConfig())
 
