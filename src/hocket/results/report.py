@@ -9,7 +9,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -206,7 +206,17 @@ class Report:
         speed = self.throughput.env_steps_per_s
         pace = f" in {self.throughput.wall_s:,.1f} s" if self.throughput.wall_s else ""
         pace += f", {speed:,.0f} env steps/s" if speed is not None else ""
-        return f"{count}{pace}. {EXACTNESS[self.exactness]}"
+        return " ".join([f"{count}{pace}.", *self._remarks(), EXACTNESS[self.exactness]])
+
+    def _remarks(self) -> Iterator[str]:
+        """Sentences on episodes that are not in the overall n, and on attempts that were lost
+        before the one that counts. A trial that errs has spent them all, and is in the table."""
+        if self.overall.is_mixed:
+            count = self.overall.finished
+            had = f"{count:,} episodes had" if count > 1 else "1 episode had"
+            yield f"{had} nothing to succeed at: no part of overall n."
+        if lost := sum(episode.attempt for episode in self.episodes):
+            yield f"{lost:,} {'attempts were' if lost > 1 else 'attempt was'} lost and run again."
 
     def table(self) -> Table:
         return self.results().rich()

@@ -117,6 +117,11 @@ def _headline(score: Score) -> Iterable[Child]:
         yield tag("p", "The env tells no success, so there is no rate.", class_="big-note")
         return
     yield tag("div", "-", class_="big")
+    if score.n:
+        yield tag(
+            "p", "The envs tell no success, and unlike returns have no mean.", class_="big-note"
+        )
+        return
     yield tag("p", "no episode ended without an error, so there is no rate", class_="big-note")
 
 

@@ -165,8 +165,8 @@ class _Sight:
             )
         raise UsageError(
             f"Row {unknown[0]} is suspended, and what it sees is not known: the last reset "
-            "returned observations of some rows, and did not say of which. Name them in a list as its first "
-            f"argument, or as {', '.join(_ROW_NAMES)}."
+            "returned observations of some rows, and did not say of which. Name them in a list as "
+            f"its first argument, or as {', '.join(_ROW_NAMES)}."
         )
 
     def put(self, seen: Any, rows: Array | None) -> None:
