@@ -7,6 +7,7 @@ from __future__ import annotations
 import threading
 import zlib
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from hocket.errors import PolicyUnavailableError
 from hocket.results.report import Report
 from hocket.testing import ScriptedPolicy, check_policy
 from support.fault_proxy import FaultProxy
+from support.frame_proxy import Fault, FrameProxy
 from support.running_server import WAIT_S, ServePolicy
 from support.stock_openpi import Infer, StockServer
 
@@ -220,6 +222,27 @@ def test_client_keeps_the_contract_of_policies(connect: Any, serve_policy: Serve
 
 def echo_rows(observation: dict[str, np.ndarray], _: Any) -> np.ndarray:
     return np.repeat(observation[STATE][None], 3, axis=0)
+
+
+# -- Frames that come twice, late, or in another order ---------------------------------------------
+
+
+@pytest.mark.parametrize("is_ours", [False, True])
+def test_no_lane_executes_a_frame_that_the_way_doubled(
+    serve_policy: ServePolicy, connect: Any, is_ours: bool
+) -> None:
+    with ExitStack() as stack:
+        # A request that is passed on twice has two answers, which only numbers tell apart.
+        faults: list[Fault] = ["older", "again", "late"]
+        if is_ours:
+            port = serve_policy(Here()).port
+            faults.append("asked twice")
+        else:
+            port = stack.enter_context(StockServer(stock)).port
+        proxy = stack.enter_context(FrameProxy(port, tuple(faults), share=0.15))
+        report = run(connect(f"127.0.0.1:{proxy.port}", retries=60))
+        assert proxy.hits > 10
+        assert outcomes(report) == outcomes(run(Here()))
 
 
 # -- Chunks of lost connections ------------------------------------------------------------------

@@ -8,6 +8,7 @@ import itertools
 import logging
 import secrets
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -43,9 +44,15 @@ MAX_SHARED_BYTES = 1 << 32
 """The largest shared memory file that is mapped."""
 SESSION_IDLE_S = 3600.0
 """Seconds without a row after which a session is ended. Chosen by hand; no benchmark row."""
+MOST_NUMBERS = 256
+"""Requests of a connection that are recognised when they come again. Chosen by hand."""
 _LOG = logging.getLogger("hocket.serve")
 STOCK_SUITE = "openpi"
 """Suite of the trials that rows of stock clients stand for."""
+
+
+class CameTwice(Exception):
+    """A request came that was answered before: nothing is to be done."""
 
 
 @dataclass(slots=True, eq=False)
@@ -58,10 +65,20 @@ class Caller:
     sessions: set[str] = field(default_factory=set)
     sent_at: float | None = None
     """When its last reply had been made."""
+    numbers: deque[int] = field(default_factory=lambda: deque(maxlen=MOST_NUMBERS))
+    """Numbers of its last requests for chunks."""
+
+    def take(self, number: int) -> None:
+        """Remember a request for chunks; CameTwice where that number was taken before: to infer
+        once more would move sessions on."""
+        if number in self.numbers:
+            raise CameTwice
+        self.numbers.append(number)
 
 
 class Backend(Protocol):
-    """Answers frames. `answer` raises for the caller's own error; the connection then ends."""
+    """Answers frames. `answer` raises for the caller's own error; the connection then ends. It
+    raises CameTwice for a numbered request that it answered before."""
 
     async def start(self) -> Mapping[str, Any]:
         """Get ready, and say what the metadata frame holds."""
@@ -187,6 +204,7 @@ class PolicyBackend:
         try:
             op = asked.get("op")
             if op == "infer":
+                caller.take(asked["id"])
                 return await self._answer_rows(caller, request, head, began)
             if op == "bind":
                 await self._bind(asked)

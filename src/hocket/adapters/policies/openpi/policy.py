@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import secrets
 import ssl
 import threading
 from collections.abc import Coroutine, Mapping, Sequence
@@ -102,7 +103,8 @@ class OpenPI:
         self._config = config or OpenPIConfig()
         self._endpoints = _endpoints(argument, self._config)
         self._mapping: Embodiment = open_mapping(self._config.mapping)
-        self._numbers = itertools.count(1)
+        # Numbers of several clients, which a gateway may send over one connection, never meet.
+        self._numbers = itertools.count(secrets.randbits(48))
         self._shared: SharedArrays | None = None
         # Guards what is below, and the shared memory: threads that ask for the first time at once
         # must share one client.
