@@ -84,8 +84,8 @@ class OpenPIConfig:
     max_batch: int = 1
     """Rows that a stock server is asked for in one call, one after the other."""
     flush_on_reconnect: bool = False
-    """After a lost connection, recall what is left of the chunks that came over it, and ask again:
-    for servers that keep state. A stock server keeps none."""
+    """After a lost connection, recall what is left of the chunks that lanes got over it, and ask
+    again: for servers that keep state. A stock server keeps none."""
 
     def __post_init__(self) -> None:
         if self.connections < 0 or self.retries < 0 or self.max_batch < 1:
