@@ -4,6 +4,7 @@ screen: `hocket resume` and `hocket report`."""
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -207,12 +208,17 @@ def resume(arguments: Sequence[str]) -> int:
 def report(arguments: Sequence[str]) -> int:
     """Rebuild; 0 whatever the run came to."""
     flags = parse(ReportFlags, arguments, verb="report")
+    from hocket.records.parquet import find_damage
     from hocket.results.page.report_page import FILE_NAME
     from hocket.runs.run import rebuild_report
 
-    _show_report(
-        rebuild_report(flags.folder), f"Page: {flags.folder / FILE_NAME}", as_json=flags.json
-    )
+    found = rebuild_report(flags.folder)
+    for sentence in find_damage(flags.folder):
+        sys.stderr.write(f"warning: {sentence}\n")
+    where = f"Page: {flags.folder / FILE_NAME}"
+    if not os.access(flags.folder, os.W_OK):
+        where = f"{flags.folder} cannot be written: its page and report.json stay as they are."
+    _show_report(found, where, as_json=flags.json)
     return OK
 
 

@@ -72,12 +72,7 @@ def probe(
     """
     config = FleetConfig(lanes=1, start_timeout_s=timeout_s)
     with Fleet(runtime, worker, config) as fleet:
-        fleet.start()
-        _wait(fleet, notices.LanesUp, timeout_s)
-        fleet.begin([0], [0], [trial], [None], final_observation=False, record=[{}])
-        ready = _wait(fleet, notices.LanesReady, timeout_s)
-        spec = ready.spec
-        assert spec is not None  # a new worker always tells
+        ready, spec = _reset(fleet, trial, timeout_s)
         fits(spec)
         if isinstance(policy, Binds):
             policy.bind(spec)
@@ -92,6 +87,15 @@ def probe(
             latencies=latencies,
             memory=fleet.memory(0),
         )
+
+
+def learn_spec(
+    runtime: Runtime, worker: WorkerSpec, trial: Trial, *, timeout_s: float = 300.0
+) -> EnvSpec:
+    """What the env of a trial is, by its reset in a worker of its own; raises as `probe` does."""
+    config = FleetConfig(lanes=1, start_timeout_s=timeout_s)
+    with Fleet(runtime, worker, config) as fleet:
+        return _reset(fleet, trial, timeout_s)[1]
 
 
 def check_specs(policy: PolicySpec, env: EnvSpec) -> list[str]:
@@ -142,6 +146,16 @@ def _input_problem(key: str, wanted: ArraySpec, policy: PolicySpec, env: EnvSpec
         ours, theirs = np.dtype(wanted.dtype).name, np.dtype(given.dtype).name
         return f"{key!r} is {theirs}; the policy wants {ours}."
     return None
+
+
+def _reset(fleet: Fleet, trial: Trial, timeout_s: float) -> tuple[notices.LanesReady, EnvSpec]:
+    """Start a fleet of one lane, and begin a trial in it."""
+    fleet.start()
+    _wait(fleet, notices.LanesUp, timeout_s)
+    fleet.begin([0], [0], [trial], [None], final_observation=False, record=[{}])
+    ready = _wait(fleet, notices.LanesReady, timeout_s)
+    assert ready.spec is not None  # a new worker always tells
+    return ready, ready.spec
 
 
 def _job(fleet: Fleet, trial: Trial, prompt: str, spec: EnvSpec) -> Job:

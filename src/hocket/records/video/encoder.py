@@ -22,8 +22,9 @@ from hocket.core.data import Array
 from hocket.errors import MissingExtraError, RunFolderError
 from hocket.records.folder import TEMPORARY, disk_error, publish, temporary
 
-FALLBACK_RATE = 30.0
-"""Frames per second of a video whose env does not say how fast it is controlled."""
+UNTIMED_RATE = 10.0
+"""Frames per second of a video whose env does not say how fast it is controlled: slow enough to
+follow every step. Who films it says so; nothing but a video to look at is ever made at it."""
 _FRAGMENTED = {
     "movflags": "frag_keyframe+empty_moov+default_base_moof",
     "flush_packets": "1",  # what was muxed is in the file, not in a buffer that dies with us
@@ -68,7 +69,7 @@ class Quality:
 def exact_rate(rate: float | None) -> Fraction:
     """Frames per second as the fraction that was meant: 29.97 is 2997/100, 33.3333 is 100/3."""
     if rate is None or not rate > 0:
-        rate = FALLBACK_RATE
+        rate = UNTIMED_RATE
     return max(Fraction(rate).limit_denominator(10_000), Fraction(1, 10_000))
 
 
