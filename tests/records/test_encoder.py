@@ -18,7 +18,13 @@ from hypothesis import strategies as st
 from hocket.core.data import Array
 from hocket.errors import MissingExtraError, RunFolderError
 from hocket.records.folder import temporary
-from hocket.records.video.encoder import Quality, VideoFile, exact_rate, require_encoder
+from hocket.records.video.encoder import (
+    UNTIMED_RATE,
+    Quality,
+    VideoFile,
+    exact_rate,
+    require_encoder,
+)
 
 
 def gray(value: int, height: int = 34, width: int = 46) -> Array:
@@ -61,7 +67,7 @@ def test_a_rate_is_never_zero_and_close_to_what_was_said(rate: float) -> None:
     if rate >= 1e-4:
         assert abs(float(exact) - rate) <= 1e-4
     elif not rate > 0:
-        assert exact == 30
+        assert exact == UNTIMED_RATE
 
 
 def test_common_rates_are_the_fractions_that_were_meant() -> None:

@@ -3,6 +3,10 @@ ways than `control_rate`."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+from pathlib import Path
 from typing import Any, ClassVar
 
 import gymnasium
@@ -115,3 +119,30 @@ class Rows(gymnasium.vector.SyncVectorEnv):
     def set_rows(self, rows: Any, states: Any) -> None:
         for row, (steps,) in zip(rows, states, strict=True):
             self.envs[row].unwrapped.steps = int(steps)
+
+
+class Mortal(Keyed):
+    """Kills its process, at a moment that a file in the working directory asks for; the file goes,
+    unless it asks to always do so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._die("init")
+
+    def see(self) -> dict[str, Any]:
+        return {"state": np.zeros(2, np.float32)}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self._die("reset")
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._die("step")
+        return super().step(action)
+
+    def _die(self, moment: str) -> None:
+        if Path("always", moment).exists():
+            os.kill(os.getpid(), signal.SIGKILL)
+        with contextlib.suppress(FileNotFoundError):
+            Path("once", moment).unlink()
+            os.kill(os.getpid(), signal.SIGKILL)

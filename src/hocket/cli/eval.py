@@ -88,10 +88,9 @@ def run(arguments: Sequence[str]) -> int:
     refuse_bad_run_file(arguments)
     knobs = knobs_of(EvalConfig, without=("runtime",))
     parsed = parse_run(Eval, knobs, arguments, verb="eval")
-    from rich.console import Console
-
     from hocket.records.run_file import new_folder
     from hocket.results.progress import Progress
+    from hocket.results.terminal import Console
     from hocket.runs.run import Run
 
     config, flags = EvalConfig.from_plain(parsed.config), parsed.flags
@@ -165,8 +164,7 @@ def _run_jobs(arguments: Sequence[str]) -> int:
 
 
 def _show_jobs(results: Sequence[JobResult], folder: Path) -> None:
-    from rich.console import Console
-
+    from hocket.results.terminal import Console
     from hocket.runs.jobs import summary
 
     console = Console()
@@ -240,7 +238,7 @@ def _show_report(report: Report, *lines: str, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(json.dumps(report.to_json(), indent=2) + "\n")
         return
-    from rich.console import Console
+    from hocket.results.terminal import Console
 
     console = Console()
     console.print(report.table())

@@ -25,7 +25,12 @@ from hocket.workers.fleet import Fleet, FleetConfig
 _LONGEST_TIMING_S = 3.0
 _RATE_TOLERANCE = 0.01
 """Control rates that differ by less than this share are the same rate, rounded."""
+_TRIES = 3
+_LAST_TRY_S = 60.0
+"""A worker that is lost later than this is not tried again: what takes so long to fail may be a
+wait that was in vain. Chosen by hand; no benchmark row."""
 NoticeT = TypeVar("NoticeT", bound=notices.Notice)
+Seen = TypeVar("Seen")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +92,23 @@ def probe(
             latencies=latencies,
             memory=fleet.memory(0),
         )
+
+
+def retried(look: Callable[[], Seen]) -> Seen:
+    """What a look at a new worker gives. A worker that is lost costs one of a few tries, as one
+    that is lost during a run costs one attempt; `look` makes all it needs anew."""
+    began = time.monotonic()
+    for tried in range(1, _TRIES + 1):
+        try:
+            return look()
+        except WorkerFailed as exc:
+            if tried == _TRIES or time.monotonic() - began > _LAST_TRY_S:
+                times = "once" if tried == 1 else f"{tried} times, one after the other"
+                raise WorkerFailed(
+                    f"The first worker was lost {times}, before the run began. {exc} `hocket "
+                    f"check` tries the env and the policy alone."
+                ) from exc
+    raise AssertionError("every try returns or raises")
 
 
 def learn_spec(

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +11,7 @@ import numpy as np
 from hocket.core.contracts.policy import Policy
 from hocket.core.data import Actions, Array, Batch, Episode, Outcome, PolicySpec, Trial
 from hocket.core.plugins import did_you_mean
+from hocket.core.scratch import ScratchFolder
 from hocket.errors import EnvError, PolicyError, RunFolderError, UnknownNameError
 from hocket.records.folder import FolderLike, RunFolder
 from hocket.records.ledger.ledger import Ledger
@@ -192,8 +191,8 @@ def _run(config: EvalConfig, trial: Trial, policy: Policy | None) -> Recorded:
         until="done",
         against=None,
     )
-    with tempfile.TemporaryDirectory(prefix="hocket-replay-") as scratch:
-        folder = RunFolder.at(Path(scratch) / "run")
+    with ScratchFolder("replay") as scratch:
+        folder = RunFolder.at(scratch.path / "run")
         ledger = Ledger.create(folder, [trial], {"config": alone.to_plain()})
         with Run(alone, [trial], ledger) as run:
             report = run.finish(policy=policy, check=False)

@@ -8,7 +8,7 @@ from hocket.records.ledger.view import LedgerView
 from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
 from hocket.runs.export import ChosenRun, Watcher
-from hocket.runs.probe import learn_spec
+from hocket.runs.probe import learn_spec, retried
 
 
 class Specs:
@@ -29,7 +29,7 @@ class Specs:
         if key not in self._specs:
             try:
                 assembly = self._assembly()
-                spec = learn_spec(assembly.runtime(), assembly.worker(), trial)
+                spec = retried(lambda: learn_spec(assembly.runtime(), assembly.worker(), trial))
             except (HocketError, ImportError) as exc:
                 self._tell(exc)
                 self._specs[key] = None
