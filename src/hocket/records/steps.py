@@ -171,8 +171,9 @@ class StepsTrack:
                 if key not in self._pictures
             }
         strange = observation.keys() - self._layout.keys() - self._pictures
-        # Which cameras are rendered may differ from step to step.
-        strange -= set(cameras_in({key: observation[key] for key in strange}))
+        if strange:
+            # Which cameras are rendered may differ from step to step.
+            strange -= set(cameras_in({key: observation[key] for key in strange}))
         if strange:
             raise ObservationError(
                 f"The observation of step {step} has {min(strange)!r}, which the first one of the "
