@@ -15,6 +15,7 @@ import pytest
 from hocket.errors import RunFolderError, UsageError
 from hocket.runs.evaluation import evaluate
 from support.exported_runs import Notes, export
+from support.interpreters import SIMULATORS, interpreter
 from support.keyed_envs import LENGTH
 from support.lerobot_reader_process import PYTHON, read_with_lerobot
 
@@ -97,6 +98,18 @@ def test_rows_of_a_batched_simulator_are_recorded_by_every_key(tmp_path: Path) -
     sparse = run(tmp_path / "sparse", name, env_config=limits)
     with pytest.raises(RunFolderError, match="not at every step"):
         export(sparse, "lerobot", tmp_path / "lost")
+
+
+def test_another_interpreter_records_by_every_key_and_says_its_rate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = interpreter(tmp_path / "venv", *SIMULATORS)
+    monkeypatch.chdir(Path(__file__).parents[2])
+    folder = run(tmp_path / "run", "Fetcher", env_python=python)
+    export(folder, "lerobot", tmp_path / "dataset")
+    info = info_of(tmp_path / "dataset")
+    assert info["features"]["observation.state"]["shape"] == [10]
+    assert info["fps"] == 12
 
 
 def test_array_that_was_too_large_to_keep_is_refused_or_left_out_by_name(tmp_path: Path) -> None:

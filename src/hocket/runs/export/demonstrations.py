@@ -30,7 +30,7 @@ from hocket.records.video.rerender import Rendered, RenderJob
 from hocket.records.video.sink import camera_name, rerender_record, videos_in
 from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
-from hocket.runs.export import ChosenRun, ExportConfig, Watcher
+from hocket.runs.export import ChosenRun, ExportConfig, Watcher, untimed
 from hocket.runs.export.specs import Specs
 from hocket.runs.video import rerender_episodes
 
@@ -169,14 +169,15 @@ class Demonstrations:
 
     def rate(self) -> float:
         """Control steps per second of all chosen tasks."""
+        if not self.episodes:
+            raise UsageError("None of the chosen episodes has a step: there is nothing to export.")
         if self._config.fps is not None:
             return self._config.fps
-        rates = {self._specs.task(episode.trial).control_rate for episode in self.episodes}
-        if None in rates:
-            raise UsageError(
-                "The env does not say how fast it is controlled, neither as `control_rate` nor in "
-                "metadata['render_fps']. Say how many steps it takes a second: --fps N."
-            )
+        tasks = [self._specs.task(episode.trial) for episode in self.episodes]
+        for task in tasks:
+            if not task.control_rate:
+                raise UsageError(untimed(task.name))
+        rates = {task.control_rate for task in tasks}
         if len(rates) > 1:
             raise UsageError(
                 f"The tasks run at different rates ({', '.join(str(rate) for rate in rates)} steps "

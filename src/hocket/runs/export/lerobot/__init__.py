@@ -45,8 +45,6 @@ def write(run: ChosenRun, out: Path, config: ExportConfig, watcher: Watcher) -> 
     with new_folder(out) as root, scratch_folder(out) as scratch:
         demonstrations = Demonstrations(run, config, scratch, watcher)
         rate = exact_rate(demonstrations.rate())
-        if not demonstrations.episodes:
-            raise UsageError("None of the chosen episodes has a step: there is nothing to export.")
         with DatasetWriter(root, rate, crf=config.crf) as writer:
             for demonstration in demonstrations:
                 writer.add(demonstration)
