@@ -18,6 +18,7 @@ HocketError
 ├── WorkerFailed            a worker crashed, hung, was killed, or used too much memory
 ├── WireError               a message between engine and worker cannot be read, or is too long
 └── RunFolderError          a run folder cannot be used
+    └── DamagedSegmentError rows of a table were cut or changed since they were written
 """
 
 from __future__ import annotations
@@ -93,6 +94,10 @@ class WireError(HocketError):
 
 class RunFolderError(HocketError):
     """A run folder cannot be used."""
+
+
+class DamagedSegmentError(RunFolderError):
+    """A file with rows of a table was cut or changed since it was written."""
 
 
 def from_name(kind: str, message: str) -> HocketError | None:

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import hocket
 from hocket.core.data import ActionSpec, EnvSpec, PolicySpec, TaskInfo
-from hocket.errors import SpecMismatchError
+from hocket.errors import SpecMismatchError, WorkerFailed
 from hocket.runs.probe import Probe
 
 GIB = 1 << 30
@@ -56,3 +58,26 @@ def test_lanes_are_not_counted_for_a_policy_that_does_not_fit():
         hocket.evaluate(
             env="metaworld:reach", policy="zero", policy_config={"action_size": 3}, episodes=2
         )
+
+
+@pytest.mark.parametrize("moment", ["init", "reset", "step"])
+def test_worker_that_is_lost_before_the_run_begins_costs_a_try(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "once").mkdir()
+    (tmp_path / "once" / moment).touch()
+    report = hocket.evaluate(env="support.keyed_envs:Mortal", policy="random", episodes=2)
+    assert not (tmp_path / "once" / moment).exists()
+    assert report.overall.rate == 1.0
+    assert report.overall.errors == 0
+
+
+def test_worker_that_is_always_lost_is_told_with_how_it_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "always").mkdir()
+    (tmp_path / "always" / "reset").touch()
+    with pytest.raises(WorkerFailed, match=r"lost .*before the run began.* SIGKILL.*hocket check"):
+        hocket.evaluate(env="support.keyed_envs:Mortal", policy="random", episodes=2)

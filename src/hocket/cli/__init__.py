@@ -15,7 +15,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hocket.core.address_space import require_address_space
 from hocket.core.plugins import did_you_mean
+from hocket.core.text import printable
 from hocket.errors import HocketError, RunFolderError, UsageError
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -78,9 +80,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 f"There is no {kind} {head!r}.{did_you_mean(head, VERBS)} "
                 f"Verbs: {', '.join(VERBS)}; hocket --help tells more."
             )
+        require_address_space()
         code: int = getattr(importlib.import_module(verb.module), verb.function)(given[1:])
     except HocketError as error:
-        sys.stderr.write(f"hocket: {error}\n")
+        sys.stderr.write(f"hocket: {printable(str(error))}\n")
         return USAGE if isinstance(error, (UsageError, RunFolderError)) else FAILED
     except KeyboardInterrupt:
         sys.stderr.write("hocket: interrupted\n")

@@ -38,7 +38,7 @@ class Serve:
     socket: Annotated[Path | None, arg(metavar="PATH")] = None
     """Listen on a local socket instead of host and port."""
     key_file: Annotated[str | None, arg(metavar="FILE")] = None
-    """Keys that clients must send, one a line; the variable HOCKET_API_KEY holds one too."""
+    """Keys that clients must send, one a line, comments after #; HOCKET_API_KEY holds one too."""
     insecure: bool = False
     """Serve without a key beyond loopback, to anyone who can connect."""
     tls_cert: Annotated[str | None, arg(metavar="FILE")] = None

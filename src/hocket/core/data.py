@@ -23,6 +23,9 @@ being text, travels beside it (`Row.prompt`)."""
 Signature = tuple[tuple[str, tuple[int, ...], str], ...]
 """Keys, shapes and dtypes of an observation, sorted by key. Rows share a batch where it is one."""
 
+_LONGEST_SLUG = 200
+"""Bytes. File systems take names of 255, and what is written gets a few letters more."""
+
 SuccessRule = Literal["first", "any", "final"]
 Exactness = Literal["bitwise", "inputs", "environment"]
 
@@ -139,7 +142,15 @@ class Trial(NamedTuple):
 
     @property
     def slug(self) -> str:
-        return "".join(c if c.isalnum() or c in "-_." else "-" for c in self.id)
+        """The trial's name as a folder's. One that is too long for a file system is cut, and ends
+        in a hash of the whole id."""
+        plain = "".join(c if c.isalnum() or c in "-_." else "-" for c in self.id)
+        if len(plain.encode()) <= _LONGEST_SLUG:
+            return plain
+        digest = hashlib.blake2b(self.id.encode(), digest_size=8).hexdigest()
+        # A letter that the cut went through is left out.
+        room = _LONGEST_SLUG - len(digest) - 1
+        return f"{plain.encode()[:room].decode(errors='ignore')}-{digest}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,7 @@ from hocket.core.events import (
     SpecLearned,
     WorkerChanged,
 )
+from hocket.core.text import printable
 from hocket.results import stats
 from hocket.results.report import Throughput
 
@@ -224,8 +225,9 @@ def _share(part: float, whole: float) -> float | None:
 
 def start_live(stream: TextIO, render: Callable[[], RenderableType]) -> Live:
     """A block at the foot of a terminal that is drawn again several times a second."""
-    from rich.console import Console
     from rich.live import Live
+
+    from hocket.results.terminal import Console
 
     live = Live(
         get_renderable=render,
@@ -307,7 +309,7 @@ class Progress:
         if self._console is not None:
             self._console.print(text, markup=False, highlight=False, soft_wrap=True)
         else:
-            self._stream.write(text + "\n")
+            self._stream.write(printable(text) + "\n")
             self._stream.flush()
 
     def _plain_line(self) -> None:

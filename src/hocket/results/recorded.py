@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hocket.core.data import Episode, Trial
-from hocket.errors import RunFolderError
+from hocket.errors import DamagedSegmentError, RunFolderError
 from hocket.records.folder import RunFolder
 from hocket.records.ledger.view import Failure, LedgerView
 from hocket.records.run_file import load_about
@@ -27,6 +27,8 @@ class RecordedRun:
     trials: Sequence[Trial]
     failures: Sequence[Failure] = ()
     timing: Timing | None = None
+    damage: str | None = None
+    """Why there is no timing, where its rows are there and cannot be trusted."""
 
     @property
     def name(self) -> str:
@@ -66,7 +68,12 @@ def open_recorded(folder: Path, report: Report | None = None) -> RecordedRun:
         report = Report.load(root.root)
         trials = [episode.trial for episode in report.episodes]
         return RecordedRun(folder=root.root, report=report, about=about, trials=trials)
-    timing = load_timing(root)
+    timing, damage = None, None
+    try:
+        timing = load_timing(root)
+    except DamagedSegmentError as exc:
+        # What became of the trials is in the ledger, and as true as before.
+        damage = str(exc)
     with LedgerView.open(root) as ledger:
         trials, failures = ledger.trials(), ledger.failures()
         report = report or build_report(ledger, about, Throughput())
@@ -77,6 +84,7 @@ def open_recorded(folder: Path, report: Report | None = None) -> RecordedRun:
         trials=trials,
         failures=failures,
         timing=timing,
+        damage=damage,
     )
 
 

@@ -28,7 +28,7 @@ from hocket.engine.batches import HANDLING_ROW_S, HANDLING_S, BatchConfig, Batch
 from hocket.engine.inference import Inference
 from hocket.engine.scheduler import Scheduler, SchedulerConfig
 from hocket.errors import PolicyError, UsageError
-from hocket.runs.probe import probe
+from hocket.runs.probe import probe, retried
 from hocket.runs.subject import Subject
 from hocket.workers.fleet import Fleet, FleetConfig
 from hocket.workers.suites import has_rows
@@ -79,8 +79,12 @@ class Assembly:
             found: Suite = adapter.build(adapter.argument, settings)
             return found.tasks()
         spec = WorkerSpec(suites=self.suites, python=python)
-        with Fleet(self.runtime(), spec, FleetConfig(lanes=1)) as fleet:
-            return fleet.describe(suite, timeout_s=_DESCRIBE_S)
+
+        def ask() -> Sequence[TaskInfo]:
+            with Fleet(self.runtime(), spec, FleetConfig(lanes=1)) as fleet:
+                return fleet.describe(suite, timeout_s=_DESCRIBE_S)
+
+        return retried(ask)
 
     def require_envs(self) -> None:
         """Raise where an env's library or its data is not at hand, rather than in each worker."""
@@ -137,7 +141,9 @@ class Assembly:
         if self.is_batched:
             return min(ROWS, episodes)
         worker = self.worker(policy.spec)
-        seen = probe(self.runtime(), worker, policy, trial, replan=replan, fits=fits)
+        seen = retried(
+            lambda: probe(self.runtime(), worker, policy, trial, replan=replan, fits=fits)
+        )
         return seen.lanes(
             cores=machine.cores(),
             memory=machine.memory_bytes(),

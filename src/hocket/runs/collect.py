@@ -16,6 +16,7 @@ from pathlib import Path
 from hocket.core.contracts.policy import Policy
 from hocket.core.contracts.recorder import Reader
 from hocket.core.data import Episode, Outcome, Trial
+from hocket.core.events import Event, SpecLearned
 from hocket.core.plugins import did_you_mean
 from hocket.engine.trials import Task
 from hocket.errors import ConfigError, HocketError, UsageError
@@ -30,6 +31,7 @@ from hocket.runs.export import (
     Watcher,
     export_run,
     refuse_existing,
+    untimed,
 )
 from hocket.runs.run import Run
 
@@ -141,13 +143,29 @@ def _run_all(
     while True:
         with _open(config, folder) as run:
             run.extend(plan)
-            report = run.finish(policy=policy, readers=readers())
+            report = run.finish(policy=policy, readers=(*readers(), _Rates(config)))
             if not report.complete:
                 return None
             episodes = list(report.episodes)
             plan = _further(config, run.trials, episodes)
         if not plan:
             return episodes
+
+
+class _Rates:
+    """A reader that stops a collection whose dataset would lack its rate, rather than let it run
+    to its end first."""
+
+    def __init__(self, config: CollectConfig) -> None:
+        self._needs_rate = config.to == "lerobot" and config.export.fps is None
+
+    def on(self, event: Event) -> None:
+        if not isinstance(event, SpecLearned) or not self._needs_rate:
+            return
+        if not event.spec.task.control_rate:
+            raise UsageError(untimed(event.spec.task.name))
+
+    def close(self) -> None: ...
 
 
 def _open(config: CollectConfig, folder: Path) -> Run:

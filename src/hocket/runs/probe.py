@@ -25,7 +25,12 @@ from hocket.workers.fleet import Fleet, FleetConfig
 _LONGEST_TIMING_S = 3.0
 _RATE_TOLERANCE = 0.01
 """Control rates that differ by less than this share are the same rate, rounded."""
+_TRIES = 3
+_LAST_TRY_S = 60.0
+"""A worker that is lost later than this is not tried again: what takes so long to fail may be a
+wait that was in vain. Chosen by hand; no benchmark row."""
 NoticeT = TypeVar("NoticeT", bound=notices.Notice)
+Seen = TypeVar("Seen")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +77,7 @@ def probe(
     """
     config = FleetConfig(lanes=1, start_timeout_s=timeout_s)
     with Fleet(runtime, worker, config) as fleet:
-        fleet.start()
-        _wait(fleet, notices.LanesUp, timeout_s)
-        fleet.begin([0], [0], [trial], [None], final_observation=False, record=[{}])
-        ready = _wait(fleet, notices.LanesReady, timeout_s)
-        spec = ready.spec
-        assert spec is not None  # a new worker always tells
+        ready, spec = _reset(fleet, trial, timeout_s)
         fits(spec)
         if isinstance(policy, Binds):
             policy.bind(spec)
@@ -92,6 +92,32 @@ def probe(
             latencies=latencies,
             memory=fleet.memory(0),
         )
+
+
+def retried(look: Callable[[], Seen]) -> Seen:
+    """What a look at a new worker gives. A worker that is lost costs one of a few tries, as one
+    that is lost during a run costs one attempt; `look` makes all it needs anew."""
+    began = time.monotonic()
+    for tried in range(1, _TRIES + 1):
+        try:
+            return look()
+        except WorkerFailed as exc:
+            if tried == _TRIES or time.monotonic() - began > _LAST_TRY_S:
+                times = "once" if tried == 1 else f"{tried} times, one after the other"
+                raise WorkerFailed(
+                    f"The first worker was lost {times}, before the run began. {exc} `hocket "
+                    f"check` tries the env and the policy alone."
+                ) from exc
+    raise AssertionError("every try returns or raises")
+
+
+def learn_spec(
+    runtime: Runtime, worker: WorkerSpec, trial: Trial, *, timeout_s: float = 300.0
+) -> EnvSpec:
+    """What the env of a trial is, by its reset in a worker of its own; raises as `probe` does."""
+    config = FleetConfig(lanes=1, start_timeout_s=timeout_s)
+    with Fleet(runtime, worker, config) as fleet:
+        return _reset(fleet, trial, timeout_s)[1]
 
 
 def check_specs(policy: PolicySpec, env: EnvSpec) -> list[str]:
@@ -142,6 +168,16 @@ def _input_problem(key: str, wanted: ArraySpec, policy: PolicySpec, env: EnvSpec
         ours, theirs = np.dtype(wanted.dtype).name, np.dtype(given.dtype).name
         return f"{key!r} is {theirs}; the policy wants {ours}."
     return None
+
+
+def _reset(fleet: Fleet, trial: Trial, timeout_s: float) -> tuple[notices.LanesReady, EnvSpec]:
+    """Start a fleet of one lane, and begin a trial in it."""
+    fleet.start()
+    _wait(fleet, notices.LanesUp, timeout_s)
+    fleet.begin([0], [0], [trial], [None], final_observation=False, record=[{}])
+    ready = _wait(fleet, notices.LanesReady, timeout_s)
+    assert ready.spec is not None  # a new worker always tells
+    return ready, ready.spec
 
 
 def _job(fleet: Fleet, trial: Trial, prompt: str, spec: EnvSpec) -> Job:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -39,7 +40,7 @@ from hocket.runs.assembly import Assembly, examine_python
 from hocket.runs.config import EvalConfig
 from hocket.runs.early_stop import Decider, paired_with, rounds_of, sequential_test
 from hocket.runs.probe import check_specs
-from hocket.runs.video import InLineCost, render_wanted, require_encoders, sinks_of
+from hocket.runs.video import FilmNotes, render_wanted, require_encoders, sinks_of
 from hocket.workers.fleet import FleetConfig, Fleets
 
 _DEFAULT_VIDEO = EvalConfig.__dataclass_fields__["video"].default
@@ -179,12 +180,12 @@ class Run:
         worker = assembly.worker(policy.spec, lanes)
         selection = VideoSelection.parse(self._recorded.video)
         asked = VideoPlan(selection, self.trials, images=self._recorded.record == "full")
-        in_line = InLineCost(asked)
+        film_notes = FilmNotes(asked)
         if self._ledger is not None:
             self._ledger.attach(ChunkRows(leg=self._ledger.leg))
             self._ledger.attach(StepRows(self._ledger.folder.root))
             worker = replace(worker, sinks=sinks_of(self._recorded))
-            readers = (self._ledger, *readers, in_line)
+            readers = (self._ledger, *readers, film_notes)
         if self.decider is not None:
             readers = (*readers, self.decider)
         inference = assembly.inference(policy)
@@ -214,8 +215,8 @@ class Run:
                 attempts=self._ledger.next_attempts() if self._ledger else {},
                 cores=assembly.cores(lanes),
             )
-        if in_line.note is not None:
-            _tell(readers, Noted(text=in_line.note))
+        for note in film_notes.notes:
+            _tell(readers, Noted(text=note))
         return tally
 
     def _render_videos(self, readers: Sequence[Reader]) -> None:
@@ -273,15 +274,17 @@ class _Suspensions:
 
 
 def rebuild_report(folder: Path) -> Report:
-    """The report of what a run's folder holds, whether the run is complete or not."""
+    """The report of what a run's folder holds, whether the run is complete or not. It is kept in
+    the folder, unless that cannot be written."""
     with LedgerView.open(folder) as ledger:
         try:
             throughput = Report.load(folder).throughput
         except RunFolderError:
             throughput = Throughput()
         report = build_report(ledger, load_about(folder), throughput)
-    report.save(folder)
-    write_report_page(folder, report)
+    if os.access(folder, os.W_OK):
+        report.save(folder)
+        write_report_page(folder, report)
     return report
 
 

@@ -23,6 +23,7 @@ from hocket.core.contracts.batched import BatchedEnv, RowSteps
 from hocket.core.data import Array, SuccessRule, TaskInfo
 from hocket.errors import ConfigError
 from hocket.workers.rows.suspendable import Suspendable
+from hocket.workers.suites import control_rate_of
 
 _SUCCESS_KEYS = ("success", "is_success")
 
@@ -87,6 +88,7 @@ class VectorRows:
         self.rows = self._env.rows
         self.tasks = (task,)
         self.action_space = env.single_action_space
+        self.control_rate = control_rate_of(env)
         self._seen: dict[str, Array] = {}
         self._ended = np.zeros(self.rows, np.bool_)
         """Rows whose simulator stands where an episode ended."""

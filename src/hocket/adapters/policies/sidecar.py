@@ -16,7 +16,6 @@ import os
 import select
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from typing import Any
 
 from hocket.adapters.policies.openpi.policy import OpenPI, OpenPIConfig
 from hocket.core.data import Actions, Batch, EnvSpec, PolicySpec, Row
+from hocket.core.scratch import ScratchFolder
 from hocket.errors import ConfigError, PolicyUnavailableError
 
 LOCAL_OUTAGE_S = 3.0
@@ -127,8 +127,8 @@ class _Child:
 
     def __init__(self, name: str, config: SidecarConfig) -> None:
         self._name = name
-        self._folder = tempfile.TemporaryDirectory(prefix="hocket-sidecar-")
-        folder = Path(self._folder.name)
+        self._folder = ScratchFolder("sidecar")
+        folder = self._folder.path
         self._log = folder / "log"
         socket = folder / "socket"
         hocket, lent = folder / "hocket-path", folder / "lent-path"
@@ -145,7 +145,7 @@ class _Child:
                     text=True,
                 )
             except OSError as exc:
-                self._folder.cleanup()
+                self._folder.close()
                 raise ConfigError(f"{config.python!r} cannot be run: {exc}") from exc
         try:
             order = {"policy": name, "config": dict(config.config), "socket": str(socket)}
@@ -187,7 +187,7 @@ class _Child:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._folder.cleanup()
+        self._folder.close()
 
     def _wait_until_ready(self, timeout_s: float) -> None:
         assert self._process.stdout is not None

@@ -37,7 +37,6 @@ from hocket.errors import (
 )
 
 DEFAULT_PORT = 8000
-API_KEY_VARIABLE = "HOCKET_API_KEY"
 OPEN_TIMEOUT_S = 10.0
 """Seconds for a connection and its metadata. Chosen by hand; no benchmark row."""
 PING_INTERVAL_S = 20.0

@@ -17,7 +17,6 @@ from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -30,11 +29,11 @@ from hocket.adapters.policies.mapping import (
     spec_fields,
 )
 from hocket.adapters.policies.openpi.connection import (
-    API_KEY_VARIABLE,
     Endpoint,
     Read,
     parse_endpoint,
 )
+from hocket.adapters.policies.openpi.key_file import API_KEY_VARIABLE, read_key
 from hocket.adapters.policies.openpi.msgpack_numpy import pack
 from hocket.adapters.policies.openpi.protocol import (
     EXTENSION,
@@ -339,12 +338,7 @@ class _Client:
 def _endpoints(argument: str, config: OpenPIConfig) -> tuple[Endpoint, ...]:
     key = os.environ.get(API_KEY_VARIABLE)
     if config.api_key_file:
-        try:
-            key = Path(config.api_key_file).read_text(encoding="utf-8").strip()
-        except OSError as exc:
-            raise ConfigError(
-                f"The key file {config.api_key_file!r} cannot be read: {exc}"
-            ) from exc
+        key = read_key(config.api_key_file)
     tls = ssl.create_default_context(cafile=config.ca_file) if config.ca_file else None
     parts = [part.strip() for part in argument.split(",")]
     if not all(parts):
