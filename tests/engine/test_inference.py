@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from hocket.core.data import Actions, Answer, Array, Batch, Chunks, PolicySpec, Row, Trial
-from hocket.engine.inference import Answered, Inference, Job, WarmedUp, account
+from hocket.engine.inference import Inference, WarmedUp
+from hocket.engine.policy_thread import Answered, Job, account
 from hocket.errors import ChunkShapeError, ChunkValueError
 from support.processes import DEADLINE_S
 

@@ -30,6 +30,7 @@ from hocket.core.events import (
     EpisodesSealed,
     Event,
     LanesReady,
+    RowsChecked,
     RunEnded,
     RunStarted,
     SpecLearned,
@@ -38,7 +39,8 @@ from hocket.core.events import (
 from hocket.core.wire import END_OBSERVED
 from hocket.engine.batches import Batches, told_of
 from hocket.engine.chunk_rules import ChunkRule, SharedRule
-from hocket.engine.inference import Inference, account
+from hocket.engine.inference import Inference
+from hocket.engine.policy_thread import account
 from hocket.engine.trials import LaneState, TrialQueue
 from hocket.errors import EnvError
 from hocket.workers import inbox as notices
@@ -329,6 +331,9 @@ class Engine:
             if delivery.lanes:
                 self._batches.execute(delivery, self._fleet, now)
             self._emit(delivery.event(now, self._start))
+        checks = self._batches.take_checks()
+        if checks.made:
+            self._emit(RowsChecked(time=now, checks=checks))
 
     def _recall(self, is_stale: Callable[[str], bool]) -> None:
         """Stop chunks whose source is gone: their lanes ask again, with what they see then."""

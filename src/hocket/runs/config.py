@@ -29,8 +29,10 @@ class EvalConfig(Subject):
     """Ask after every action (every K with --replan K) and average what the overlapping chunks
     say of a step, the i-th oldest weighing exp(-M i): temporal ensembling. ACT uses 0.01."""
     exact: bool = False
-    """Pad every batch to one shape, so that results are the same to the bit whatever the number
-    of lanes, for policies whose arithmetic depends on the batch size. Costs throughput."""
+    """Infer every row alone, in a batch of one, so that results are the same to the bit whatever
+    the number of lanes. Costs what batches save: the policy is asked once for every chunk, one
+    call at a time. Policies that declare themselves batch_invariant keep their batches. Without
+    it a few rows are inferred again in other batches, and the report says how many agreed."""
     max_steps: int | None = None
     """End episodes after N control steps (truncated), instead of each task's own limit."""
     retries: int = 2

@@ -16,8 +16,8 @@ from hocket.core.contracts.runtime import Runtime, WorkerSpec
 from hocket.core.data import ArraySpec, Chunk, EnvSpec, PolicySpec, Row, Trial, noise_seed
 from hocket.core.estimates import Latency
 from hocket.core.plugins import did_you_mean
-from hocket.engine.inference import Job, PolicyThread, account
 from hocket.engine.model import Work, best_lanes
+from hocket.engine.policy_thread import Job, PolicyThread, account
 from hocket.errors import EnvError, HocketError, PolicyError, WorkerFailed
 from hocket.workers import inbox as notices
 from hocket.workers.fleet import Fleet, FleetConfig
@@ -40,8 +40,11 @@ class Probe:
     memory: int | None
     """Resident bytes of the worker."""
 
-    def lanes(self, *, cores: int, memory: int, trials: int, policy: Policy) -> int:
-        """The number of lanes that saturates the scarcer of cores and policy, within memory."""
+    def lanes(
+        self, *, cores: int, memory: int, trials: int, policy: Policy, alone: bool = False
+    ) -> int:
+        """The number of lanes that saturates the scarcer of cores and policy, within memory;
+        `alone` where rows are inferred one at a time."""
         most = max(1, min(trials, 1024))
         if self.memory:
             # A fifth stays free for the policy, the page cache, and envs that grow.
@@ -49,8 +52,8 @@ class Probe:
         work = Work(
             cores=cores,
             execute_s=self.execute_s,
-            concurrency=policy.spec.concurrency,
-            max_batch=policy.spec.max_batch,
+            concurrency=1 if alone else policy.spec.concurrency,
+            max_batch=1 if alone else policy.spec.max_batch,
         )
         return best_lanes(work, Latency(self.latencies), max_lanes=most)
 
@@ -182,7 +185,7 @@ def _time(thread: PolicyThread, job: Job, max_batch: int) -> dict[int, float]:
     began = time.perf_counter()
     size = 1
     while size <= max_batch and time.perf_counter() - began < _LONGEST_TIMING_S:
-        latencies[size] = thread.time(job, size)
+        latencies[size] = thread.time(job, size).seconds
         size *= 2
     return latencies
 

@@ -10,13 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hocket.core.contracts.policy import Policy
+from hocket.core.contracts.policy import Policy, Reconnects
 from hocket.core.contracts.recorder import Reader
-from hocket.core.data import EnvSpec, Episode, Trial
-from hocket.core.events import Event, Noted, SpecLearned
+from hocket.core.data import EnvSpec, Episode, Exactness, Trial
+from hocket.core.events import Event, Noted, RowsChecked, SpecLearned
 from hocket.engine.batches import BatchConfig
 from hocket.engine.chunk_rules import make_rule
 from hocket.engine.loop import Engine, EngineConfig
+from hocket.engine.policy_thread import keeps_state
 from hocket.engine.trials import TrialQueue
 from hocket.errors import (
     ConfigError,
@@ -31,6 +32,7 @@ from hocket.records.ledger.view import LedgerView
 from hocket.records.run_file import about_this_run, load_about, load_run, save_run
 from hocket.records.steps import StepRows
 from hocket.records.video.sink import VideoPlan, VideoSelection
+from hocket.results.exactness import KEY, Claim, kept_claim
 from hocket.results.page.report_page import write_report_page
 from hocket.results.progress import Tally
 from hocket.results.recorded import build_report
@@ -137,24 +139,28 @@ class Run:
                 policy = self.assembly.policy()
                 stack.callback(policy.close)
             _refuse_long_replan(self.config, policy)
+            batching = _batching(self.config, policy)
             lanes = self.assembly.count_lanes(
                 policy,
                 self.remaining[0],
                 len(self.remaining),
                 replan=self.config.replan,
                 fits=_refuse_misfits(policy),
+                alone=batching.alone,
             )
-            exactness = policy.spec.exactness(padded=self.config.exact)
+            same = _Same(self._ledger, _level(policy, batching))
+            readers = (*readers, same)
             if self.folder is not None:
-                about = {**about_this_run(), "exactness": exactness, "lanes": lanes}
+                about = {**about_this_run(), "exactness": same.claim.level, "lanes": lanes}
                 save_run(self.folder, self.config.to_plain(), about=about)
                 readers = (*readers, _Suspensions(self.folder, self.config, about))
             if fleets is None:
                 fleets = stack.enter_context(Fleets())
-            tally = self._roll(policy, lanes, readers, fleets, check=check)
+            tally = self._roll(policy, batching, lanes, readers, fleets, check=check)
         report = Report.build(
             config=self.config.to_plain(),
-            exactness=exactness,
+            exactness=same.claim.level,
+            checks=same.claim.checks,
             trials=self.trials,
             episodes=tally.episodes,
             throughput=tally.throughput(),
@@ -169,6 +175,7 @@ class Run:
     def _roll(
         self,
         policy: Policy,
+        batching: BatchConfig,
         lanes: int,
         readers: Sequence[Reader],
         fleets: Fleets,
@@ -187,14 +194,14 @@ class Run:
             readers = (self._ledger, *readers, in_line)
         if self.decider is not None:
             readers = (*readers, self.decider)
-        inference = assembly.inference(policy)
+        inference = assembly.inference(policy, alone=batching.alone)
         tally = Tally(inference.concurrency)
         fleet = fleets.lend(assembly.runtime, worker, _watching(config, lanes))
         with contextlib.closing(inference):
             engine = Engine(
                 fleet=fleet,
                 inference=inference,
-                batches=assembly.batches(policy, inference, lanes, BatchConfig(pad=config.exact)),
+                batches=assembly.batches(policy, inference, lanes, batching),
                 make_rule=make_rule(config.replan or policy.spec.replan, config.ensemble),
                 config=EngineConfig(retries=config.retries, max_steps=config.max_steps),
                 readers=(tally, *readers),
@@ -249,6 +256,28 @@ def _remove_if_empty(folder: Path) -> None:
         else:
             child.unlink()
     folder.rmdir()
+
+
+class _Same:
+    """A reader that adds up the checks of what `the same trial` means, and keeps the claim in the
+    ledger, where a difference stays whatever becomes of the run."""
+
+    def __init__(self, ledger: Ledger | None, level: Exactness) -> None:
+        self._ledger = ledger
+        self.claim = Claim(level=level)
+        if ledger is not None:
+            meta = ledger.meta()
+            if KEY in meta or ledger.episodes():
+                self.claim = kept_claim(meta, load_about(ledger.folder.root)).joined(level)
+            ledger.keep(KEY, self.claim.to_plain())
+
+    def on(self, event: Event) -> None:
+        if isinstance(event, RowsChecked):
+            self.claim = replace(self.claim, checks=self.claim.checks + event.checks)
+            if self._ledger is not None:
+                self._ledger.keep(KEY, self.claim.to_plain())
+
+    def close(self) -> None: ...
 
 
 class _Suspensions:
@@ -318,6 +347,19 @@ def _without_impossible_video(config: EvalConfig, readers: Sequence[Reader]) -> 
         )
     _tell(readers, Noted(text=f"No videos: {config.env_python} lacks the package 'av' ({advice})."))
     return replace(config, video="none")
+
+
+def _batching(config: EvalConfig, policy: Policy) -> BatchConfig:
+    """How rows are put into batches: each alone where `exact` asks for what the policy does not
+    promise, else together and, where they can be asked for twice, with checks."""
+    alone = config.exact and not policy.spec.batch_invariant
+    checks = policy.spec.exactness(alone=alone) == "inputs" and not keeps_state(policy)
+    return BatchConfig(alone=alone, checks=checks)
+
+
+def _level(policy: Policy, batching: BatchConfig) -> Exactness:
+    # A server may put a row that was asked for alone into a batch with rows of other clients.
+    return policy.spec.exactness(alone=batching.alone and not isinstance(policy, Reconnects))
 
 
 def _tell(readers: Sequence[Reader], event: Event) -> None:

@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from hocket.core.contracts.policy import Policy
 from hocket.core.data import Chunk, Observation, Row, Signature, signature
 from hocket.core.estimates import Latency
-from hocket.engine.inference import Answered, Inference, Job
+from hocket.engine.inference import Inference
+from hocket.engine.policy_thread import Answered, Job
 from hocket.engine.scheduler import Scheduler, SchedulerConfig
 from hocket.errors import ObservationError, PolicyError, PolicyUnavailableError
 from hocket.serve.metrics import Metrics

@@ -74,6 +74,11 @@ class Sidecar:
         """What the policy says of itself. The first call loads it."""
         return self._living().client.spec
 
+    @property
+    def is_stateful(self) -> bool:
+        """Whether the policy keeps state for attempts."""
+        return self._living().client.is_stateful
+
     def bind(self, spec: EnvSpec) -> None:
         """Tell the policy, and every process that is started for it later."""
         self._living().client.bind(spec)
