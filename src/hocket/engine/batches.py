@@ -233,6 +233,8 @@ class Batches:
         self._pad_to = policy.spec.max_batch if config.pad else 0
         self._to_bind: list[EnvSpec] = []
         self._queues: dict[Hashable, int] = {}
+        self._whole: dict[int, int] = {}
+        """The shared queue of each that is for one lane alone."""
         self._cold: dict[Hashable, int] = {}
         """A lane of each queue whose batches were never tried."""
         self._warm: set[Hashable] = set()
@@ -257,6 +259,17 @@ class Batches:
     def queue(self, kind: Hashable) -> int:
         """The index of the queue in which rows of one kind wait for each other."""
         return self._queues.setdefault(kind, len(self._queues))
+
+    def apart(self, queue: int, lane: int) -> int:
+        """The index of a queue like this one, in which the lane waits for nobody else."""
+        own = self.queue((queue, lane))
+        self._whole[own] = queue
+        self._warm.add(own)
+        return own
+
+    def together(self, queue: int) -> int:
+        """The queue that a lane shares with others, where it waits apart."""
+        return self._whole.get(queue, queue)
 
     def add(self, lane: int, state: LaneState, now: float) -> None:
         """Let a lane wait for its first chunk: it was reset."""

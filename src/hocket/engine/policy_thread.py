@@ -31,6 +31,7 @@ from hocket.errors import (
     ChunkValueError,
     HocketError,
     PolicyUnavailableError,
+    SessionLostError,
 )
 
 _LOG = logging.getLogger(__name__)
@@ -67,6 +68,8 @@ class Answered(NamedTuple):
     """A `Chunks` where nothing went wrong."""
     errors: Sequence[Exception | None]
     observations: Mapping[str, Array] | None = None
+    blameless: bool = False
+    """No row is known to be at fault: its attempts begin anew and spend no retry."""
     checks: RowChecks = UNCHECKED
 
 
@@ -86,11 +89,14 @@ class Timed(NamedTuple):
 
 
 class PolicyThread:
-    """Calls one policy from one thread: stacks rows, calls, checks, halves on errors."""
+    """Calls one policy from one thread: stacks rows, calls, checks. A batch that raises is halved
+    until the rows that raise stand alone, so that one bad row costs one row; but where the policy
+    keeps state, which the call may have moved, nothing is asked twice."""
 
     def __init__(self, policy: Policy, name: str) -> None:
         self._policy = policy
         self._sessions = policy if isinstance(policy, Sessions) else None
+        self._keeps_state = keeps_state(policy)
         self._reads_device = isinstance(policy, ReadsDevice) and policy.reads_device_arrays
         self._name = name
         self._buffers: dict[Hashable, dict[str, Array]] = {}
@@ -129,6 +135,7 @@ class PolicyThread:
             chunks=chunks,
             errors=errors,
             observations=_kept(job) if job.keep else None,
+            blameless=len(job.rows) > 1 and all(isinstance(e, _StateMovedError) for e in errors),
             checks=checks,
         )
 
@@ -175,6 +182,9 @@ class PolicyThread:
             if stop - start == 1:
                 errors[start] = exc
                 return [None]
+            if self._keeps_state:
+                errors[start:stop] = [_lost_state(exc, stop - start)] * (stop - start)
+                return [None] * (stop - start)
             middle = (start + stop) // 2
             first = self._infer(job, start, middle, errors)
             return [*first, *self._infer(job, middle, stop, errors)]
@@ -259,6 +269,19 @@ class PolicyThread:
         if self._sessions is not None:
             self._sessions.end_session(row.session)
         return Timed(fastest, np.array(answer.values))
+
+
+class _StateMovedError(SessionLostError):
+    """A batch raised, and what the policy keeps for its rows may have moved."""
+
+
+def _lost_state(error: Exception, rows: int) -> _StateMovedError:
+    lost = _StateMovedError(
+        f"The policy raised {type(error).__name__}: {error} for a batch of {rows} rows, and may "
+        "have moved on what it keeps for each of them."
+    )
+    lost.__cause__ = error
+    return lost
 
 
 def _kept(job: Job) -> dict[str, Array]:
