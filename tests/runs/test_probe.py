@@ -5,8 +5,10 @@ import pytest
 
 import hocket
 from hocket.core.data import ActionSpec, EnvSpec, PolicySpec, TaskInfo
-from hocket.errors import SpecMismatchError
+from hocket.errors import PolicyHungError, SpecMismatchError
+from hocket.runs import probe as probe_module
 from hocket.runs.probe import Probe
+from support.hanging_policies import Stuck
 
 GIB = 1 << 30
 LIBERO_FIRST_LOOK, LIBERO_LARGEST = 0.74 * GIB, 1.03 * GIB
@@ -56,3 +58,11 @@ def test_lanes_are_not_counted_for_a_policy_that_does_not_fit():
         hocket.evaluate(
             env="metaworld:reach", policy="zero", policy_config={"action_size": 3}, episodes=2
         )
+
+
+def test_a_policy_that_never_answers_is_given_up_after_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(probe_module, "FIRST_S", 2.0)
+    with pytest.raises(PolicyHungError, match="has not returned from infer for 2 s"):
+        hocket.evaluate(env="toy:count", policy=Stuck(), lanes="auto", episodes=2)

@@ -27,7 +27,7 @@ from hocket.engine.policy_thread import Answered, Job
 from hocket.engine.row_checks import other_batch
 from hocket.engine.scheduler import BatchPlan, Scheduler
 from hocket.engine.trials import LaneState
-from hocket.errors import HocketError
+from hocket.errors import HocketError, PolicyHungError
 from hocket.workers.fleet import Fleet
 from hocket.workers.inbox import LanesExecuted
 
@@ -138,7 +138,7 @@ class Delivery(NamedTuple):
             chunks=batch.rows.chunks,
             delivered=self.delivered,
             ready=batch.ready_at,
-            size=max(answer.job.pad_to, len(batch.lanes)),
+            size=answer.job.size,
             observations=answer.observations,
         )
 
@@ -355,6 +355,7 @@ class Batches:
         if self._config.checks:
             seed = _noise_seed(states[0], states[0].chunk)
             job = job._replace(other=other_batch(len(states), seed, self._sizes))
+        job = job._replace(expected_s=self.scheduler.infer_s(len(states)))
         self.scheduler.share_step(fleet.step_s)
         answer = self._inference.at_once(job)
         if answer is not None:
@@ -403,8 +404,11 @@ class Batches:
             self._checks += answer.checks
             batch = self._pending.pop(answer.job.number)
             size = len(batch.lanes)
-            took_s = answer.ended - answer.began + self._handling_s(size)
-            self.scheduler.inferred(size, took_s, now)
+            if isinstance(answer.errors[0], PolicyHungError):
+                self.scheduler.given_up(now, self._inference.concurrency)
+            else:
+                took_s = answer.ended - answer.began + self._handling_s(size)
+                self.scheduler.inferred(size, took_s, now)
             found.append(deliver(answer, batch, running, rule))
         return found
 

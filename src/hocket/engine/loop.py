@@ -43,7 +43,7 @@ from hocket.engine.inference import Inference
 from hocket.engine.policy_thread import account
 from hocket.engine.suspects import Suspects
 from hocket.engine.trials import LaneState, TrialQueue
-from hocket.errors import EnvError
+from hocket.errors import EnvError, PolicyHungError
 from hocket.workers import inbox as notices
 from hocket.workers.fleet import Fleet
 
@@ -106,6 +106,8 @@ class Engine:
         self._next_attempt: dict[str, int] = {}
         self._failures: Counter[str] = Counter()
         self._suspects = Suspects()
+        self._restarts = 0
+        """Times that the policy was started anew, as far as attempts know."""
         self._specs: dict[tuple[str, str], EnvSpec] = {}
         self._kinds: dict[tuple[tuple[str, str], bool], int] = {}
         """Chunks of one task, recorded or not, take about the same time."""
@@ -127,7 +129,8 @@ class Engine:
         attempts: Mapping[str, int] | None = None,
         cores: int = 1,
     ) -> bool:
-        """Run `trials` to the last; True when none is left.
+        """Run `trials` to the last; True when none is left. PolicyHungError is raised when the
+        policy never returned and no other copy of it is left.
 
         `done` are episodes of an earlier part of the run, and `attempts` the numbers of the next
         attempts at trials that have had some.
@@ -146,6 +149,10 @@ class Engine:
                 self._tell()
         except KeyboardInterrupt:
             self._is_stopping = True
+        except PolicyHungError:
+            # What has ended is kept, as after Ctrl-C.
+            self._emit(RunEnded(time=self._now(), complete=False, notes={}))
+            raise
         complete = not self._is_unfinished()
         self._emit(RunEnded(time=self._now(), complete=complete, notes={}))
         return complete
@@ -337,17 +344,22 @@ class Engine:
 
     def _deliver_answers(self, now: float) -> None:
         for delivery in self._batches.deliveries(self._lanes, self._shared_rule, now):
-            self._fail_rows(delivery, now)
+            if delivery.failed:
+                self._fail_rows(delivery, now)
             if delivery.lanes:
                 self._batches.execute(delivery, self._fleet, now)
             self._emit(delivery.event(now, self._start))
+        if self._inference.restarts != self._restarts:
+            self._restarts = self._inference.restarts
+            self._begin_anew(now)
         checks = self._batches.take_checks()
         if checks.made:
             self._emit(RowsChecked(time=now, checks=checks))
 
     def _fail_rows(self, delivery: Delivery, now: float) -> None:
         blameless = delivery.answer.blameless
-        if blameless and self._inference.has_sessions:
+        is_hung = any(isinstance(error, PolicyHungError) for *_, error in delivery.failed)
+        if blameless and not is_hung:
             self._suspects.add(state.trial.id for _, state, _ in delivery.failed)
         for lane, state, error in delivery.failed:
             self._lose(lane, account(error), now, spends=not blameless)
@@ -358,6 +370,15 @@ class Engine:
                 for other in self._lanes.values():
                     if other.trial.id in cleared:
                         other.queue = self._batches.together(other.queue)
+
+    def _begin_anew(self, now: float) -> None:
+        """The policy was started anew: whatever it kept for attempts is gone."""
+        if not self._inference.has_sessions:
+            return
+        for lane, state in list(self._lanes.items()):
+            self._lose(lane, "The policy was started anew.", now, spends=False)
+            self._fleet.discard([lane], [state.attempt])
+            self._free.append(lane)
 
     def _recall(self, is_stale: Callable[[str], bool]) -> None:
         """Stop chunks whose source is gone: their lanes ask again, with what they see then."""

@@ -56,6 +56,13 @@ class Job(NamedTuple):
     """Give the stacked observations back with the answer."""
     other: Sequence[int] = ()
     """Indices of the rows as they are inferred once more, to compare their bits; none for most."""
+    expected_s: float = 0.0
+    """How long such a batch usually takes."""
+
+    @property
+    def size(self) -> int:
+        """Rows that the policy works on, padding included."""
+        return max(self.pad_to, len(self.rows))
 
 
 class Answered(NamedTuple):
@@ -83,6 +90,8 @@ class Timed(NamedTuple):
     """What came of a batch that holds one row many times."""
 
     seconds: float
+    first_s: float
+    """Seconds of the first call, which may have compiled."""
     answers: Array
     """The actions `[B, T, A]`: the same B times over, where the row's bits do not depend on its
     batch."""
@@ -262,13 +271,15 @@ class PolicyThread:
             start = time.perf_counter()
             answer = self._call(full, 0, size)
             took = time.perf_counter() - start
-            if call:
+            if not call:
+                first_s = took
+            else:
                 fastest = min(fastest, took)
             if fastest < float("inf") and took > 0.02:
                 break
         if self._sessions is not None:
             self._sessions.end_session(row.session)
-        return Timed(fastest, np.array(answer.values))
+        return Timed(fastest, first_s, np.array(answer.values))
 
 
 class _StateMovedError(SessionLostError):

@@ -25,6 +25,7 @@ from hocket.core.contracts.policy import Policy, Replicas, Sessions
 from hocket.core.contracts.runtime import Runtime, WorkerSpec
 from hocket.core.data import EnvSpec, PolicySpec, Ref, TaskInfo, Trial
 from hocket.engine.batches import HANDLING_ROW_S, HANDLING_S, BatchConfig, Batches
+from hocket.engine.deadline import InferDeadline
 from hocket.engine.inference import Inference
 from hocket.engine.scheduler import Scheduler, SchedulerConfig
 from hocket.errors import PolicyError, UsageError
@@ -163,13 +164,15 @@ class Assembly:
             settings = {"python": subject.policy_python, "config": dict(settings)}
         return require_policy(plugins.build("policies", name, settings), subject.policy)
 
-    def inference(self, policy: Policy, *, alone: bool = False) -> Inference:
+    def inference(
+        self, policy: Policy, *, alone: bool = False, deadline: InferDeadline | None = None
+    ) -> Inference:
         """Threads for the policy, or for its copies on the devices that the subject names. Chunks
         carry the name of the copy that made them. Where rows are to be inferred `alone`, one call
-        runs at a time."""
+        runs at a time. A call that misses the `deadline` is given up."""
         name, devices = self.subject.policy, self.subject.policy_devices
         if not devices:
-            return Inference([policy], [name], one_at_a_time=alone)
+            return Inference([policy], [name], one_at_a_time=alone, deadline=deadline)
         if not isinstance(policy, Replicas):
             raise UsageError(
                 f"Policy {name!r} cannot stand on several devices; leave out --policy-devices."
@@ -184,7 +187,8 @@ class Assembly:
                 f"--exact asks one copy of policy {name!r} for one row at a time: name one device "
                 "in --policy-devices."
             )
-        return Inference(policy.replicas(devices), devices, one_at_a_time=alone)
+        copies = policy.replicas(devices)
+        return Inference(copies, devices, one_at_a_time=alone, deadline=deadline)
 
     def batches(
         self,

@@ -3,6 +3,7 @@ cost."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,9 +17,11 @@ from hocket.core.contracts.runtime import Runtime, WorkerSpec
 from hocket.core.data import ArraySpec, Chunk, EnvSpec, PolicySpec, Row, Trial, noise_seed
 from hocket.core.estimates import Latency
 from hocket.core.plugins import did_you_mean
+from hocket.engine.deadline import FIRST_S
+from hocket.engine.inference import HUNG
 from hocket.engine.model import Work, best_lanes
-from hocket.engine.policy_thread import Job, PolicyThread, account
-from hocket.errors import EnvError, HocketError, PolicyError, WorkerFailed
+from hocket.engine.policy_thread import Answered, Job, PolicyThread, account
+from hocket.errors import EnvError, HocketError, PolicyError, PolicyHungError, WorkerFailed
 from hocket.workers import inbox as notices
 from hocket.workers.fleet import Fleet, FleetConfig
 
@@ -166,17 +169,32 @@ def _job(fleet: Fleet, trial: Trial, prompt: str, spec: EnvSpec) -> Job:
 
 
 def _infer(thread: PolicyThread, job: Job, max_batch: int) -> tuple[Chunk, dict[int, float]]:
-    """The policy's answer, and its times; what it raises comes as PolicyError."""
-    try:
-        latencies = _time(thread, job, max_batch)
-        answer = thread.answer(job)
-        if (chunk := answer.chunks[0]) is None:
-            raise answer.errors[0] or PolicyError("The policy gave no answer.")
-    except HocketError:
-        raise
-    except Exception as error:
-        raise PolicyError(f"The policy raised {account(error)}") from error
-    return chunk, latencies
+    """The policy's answer, and its times; what it raises comes as PolicyError. It is asked on
+    another thread, which is left behind where it never returns."""
+    came: list[tuple[Answered, dict[int, float]]] = []
+    errors: list[Exception] = []
+
+    def ask() -> None:
+        try:
+            latencies = _time(thread, job, max_batch)
+            came.append((thread.answer(job), latencies))
+        except Exception as error:  # noqa: BLE001 - told below
+            errors.append(error)
+
+    asking = threading.Thread(target=ask, name="hocket-probe", daemon=True)
+    asking.start()
+    asking.join(FIRST_S)
+    if asking.is_alive():
+        asking.name = HUNG
+        raise PolicyHungError(f"The policy has not returned from infer for {FIRST_S:,.0f} s.")
+    if came:
+        answer, latencies = came[0]
+        if (chunk := answer.chunks[0]) is not None:
+            return chunk, latencies
+        errors.append(answer.errors[0] or PolicyError("The policy gave no answer."))
+    if isinstance(errors[0], HocketError):
+        raise errors[0]
+    raise PolicyError(f"The policy raised {account(errors[0])}") from errors[0]
 
 
 def _time(thread: PolicyThread, job: Job, max_batch: int) -> dict[int, float]:

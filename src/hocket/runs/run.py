@@ -16,12 +16,14 @@ from hocket.core.data import EnvSpec, Episode, Exactness, Trial
 from hocket.core.events import Event, Noted, RowsChecked, SpecLearned
 from hocket.engine.batches import BatchConfig
 from hocket.engine.chunk_rules import make_rule
+from hocket.engine.deadline import InferDeadline
 from hocket.engine.loop import Engine, EngineConfig
 from hocket.engine.policy_thread import keeps_state
 from hocket.engine.trials import TrialQueue
 from hocket.errors import (
     ConfigError,
     MissingExtraError,
+    PolicyHungError,
     RunFolderError,
     SpecMismatchError,
     UsageError,
@@ -61,6 +63,10 @@ class Run:
         self.decider = _decider(config)
         self._done: list[Episode] = ledger.episodes() if ledger else []
         self._is_new = False
+        self._hung: PolicyHungError | None = None
+        """Why the run stopped before its end."""
+        self._is_stuck = False
+        """A call of the policy never returned."""
         self._recorded = config
         """Says what to keep of each step: less than the configuration where it cannot be had."""
 
@@ -80,11 +86,14 @@ class Run:
         return run
 
     @classmethod
-    def open(cls, folder: Path) -> Run:
-        """A run that was begun before. What its lost attempts left behind is swept away."""
+    def open(cls, folder: Path, *, infer_timeout_s: float | None = None) -> Run:
+        """A run that was begun before, perhaps with another deadline for the policy. What its lost
+        attempts left behind is swept away."""
         ledger = Ledger.open(folder)
         ledger.sweep()
         config = EvalConfig.from_plain(ledger.meta()["config"])
+        if infer_timeout_s is not None:
+            config = replace(config, infer_timeout_s=infer_timeout_s)
         return cls(config, ledger.trials(), ledger)
 
     def __enter__(self) -> Run:
@@ -92,7 +101,7 @@ class Run:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close()
-        if kind is not None and self._is_new and self.folder is not None:
+        if kind is not None and self._hung is None and self._is_new and self.folder is not None:
             _remove_if_empty(self.folder)
 
     def close(self) -> None:
@@ -137,17 +146,10 @@ class Run:
         with contextlib.ExitStack() as stack:
             if policy is None:
                 policy = self.assembly.policy()
-                stack.callback(policy.close)
+                stack.callback(self._close, policy)
             _refuse_long_replan(self.config, policy)
             batching = _batching(self.config, policy)
-            lanes = self.assembly.count_lanes(
-                policy,
-                self.remaining[0],
-                len(self.remaining),
-                replan=self.config.replan,
-                fits=_refuse_misfits(policy),
-                alone=batching.alone,
-            )
+            lanes = self._count_lanes(policy, alone=batching.alone)
             same = _Same(self._ledger, _level(policy, batching))
             readers = (*readers, same)
             if self.folder is not None:
@@ -170,7 +172,31 @@ class Run:
                 self._render_videos(readers)
             report.save(self.folder)
             write_report_page(self.folder)
+        if self._hung is not None:
+            kept = (
+                "" if self.folder is None else f" Finish the run with: hocket resume {self.folder}"
+            )
+            raise PolicyHungError(f"{self._hung} The run has stopped.{kept}") from self._hung
         return report
+
+    def _count_lanes(self, policy: Policy, *, alone: bool) -> int:
+        try:
+            return self.assembly.count_lanes(
+                policy,
+                self.remaining[0],
+                len(self.remaining),
+                replan=self.config.replan,
+                fits=_refuse_misfits(policy),
+                alone=alone,
+            )
+        except PolicyHungError:
+            self._is_stuck = True
+            raise
+
+    def _close(self, policy: Policy) -> None:
+        # To close what never returned might never return either.
+        if not self._is_stuck:
+            policy.close()
 
     def _roll(
         self,
@@ -194,7 +220,8 @@ class Run:
             readers = (self._ledger, *readers, in_line)
         if self.decider is not None:
             readers = (*readers, self.decider)
-        inference = assembly.inference(policy, alone=batching.alone)
+        deadline = InferDeadline(seconds=config.infer_timeout_s)
+        inference = assembly.inference(policy, alone=batching.alone, deadline=deadline)
         tally = Tally(inference.concurrency)
         fleet = fleets.lend(assembly.runtime, worker, _watching(config, lanes))
         with contextlib.closing(inference):
@@ -214,13 +241,17 @@ class Run:
                 self.decider.begin(
                     self._planner(queue), planned=self.trials, done=self._done, ahead=lanes
                 )
-            engine.run(
-                queue,
-                planned=self.trials,
-                done=self._done,
-                attempts=self._ledger.next_attempts() if self._ledger else {},
-                cores=assembly.cores(lanes),
-            )
+            try:
+                engine.run(
+                    queue,
+                    planned=self.trials,
+                    done=self._done,
+                    attempts=self._ledger.next_attempts() if self._ledger else {},
+                    cores=assembly.cores(lanes),
+                )
+            except PolicyHungError as hung:
+                self._hung = hung
+            self._is_stuck = inference.is_stuck
         if in_line.note is not None:
             _tell(readers, Noted(text=in_line.note))
         return tally
