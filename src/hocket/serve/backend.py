@@ -36,6 +36,7 @@ from hocket.core.data import (
     TaskInfo,
     Trial,
 )
+from hocket.engine.deadline import InferDeadline
 from hocket.errors import HocketError, ObservationError, WireError
 from hocket.serve.batching import Batcher, Served
 from hocket.serve.metrics import Metrics
@@ -104,6 +105,8 @@ class PolicyOptions:
     """Seeds the noise for requests that bring no seed of their own."""
     max_queue: int = 1024
     warm_up: bool = True
+    infer_timeout_s: float | None = None
+    """See `hocket.engine.deadline.InferDeadline`."""
 
 
 class PolicyBackend:
@@ -126,6 +129,7 @@ class PolicyBackend:
             metrics,
             max_queue=options.max_queue,
             action_size=size if size is not None else options.action_size,
+            deadline=InferDeadline(seconds=options.infer_timeout_s),
         )
         self._is_warm = not options.warm_up
         self._warming: asyncio.Future[None] | None = None
@@ -171,7 +175,8 @@ class PolicyBackend:
         if self._warming is not None:
             self._warming.cancel()
         self._batcher.close()
-        self._policy.close()
+        if not self._batcher.is_stuck:
+            self._policy.close()
 
     async def _answer_stock(
         self, caller: Caller, request: Mapping[str, Any], began: float

@@ -107,7 +107,7 @@ def test_stock_server_gives_the_environment_only(connect: Opened) -> None:
     with StockServer(echo) as server:
         spec = connect(server.address).spec
         assert (spec.max_batch, spec.concurrency, spec.chunk_length) == (1, 2, 0)
-        assert spec.exactness(padded=True) == "environment"
+        assert spec.exactness(alone=True) == "environment"
 
 
 def test_padded_rows_are_not_sent(connect: Opened) -> None:

@@ -40,7 +40,7 @@ from hocket.results.page.markup import (
 )
 from hocket.results.page.speed import duration, speed_section
 from hocket.results.recorded import RecordedRun, open_recorded
-from hocket.results.report import EXACTNESS, Report
+from hocket.results.report import Report
 from hocket.results.scores import Score
 from hocket.results.tables import number, percent, percent_range
 
@@ -276,7 +276,7 @@ def _facts_section(run: RecordedRun) -> Section:
         for title, facts in lists
         if facts
     ]
-    level = join(tag("b", run.report.exactness), ": ", EXACTNESS[run.report.exactness])
+    level = join(tag("b", run.report.exactness), ": ", run.report.claim.sentence)
     body = join(
         tag("pre", shown, class_="wrap"),
         tag("p", "Exactness ", level, class_="note"),

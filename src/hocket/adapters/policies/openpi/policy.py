@@ -142,6 +142,12 @@ class OpenPI:
         if self._announcement is not None and self._announcement.is_stateful:
             client.run(client.servers.begin(row.session))
 
+    @property
+    def is_stateful(self) -> bool:
+        """Whether the server keeps state for attempts."""
+        self._connect()
+        return self._announcement is not None and self._announcement.is_stateful
+
     def end_session(self, session: str) -> None:
         client = self._connect()
         if self._announcement is not None and self._announcement.is_stateful:
