@@ -61,6 +61,10 @@ class Latency:
     def __init__(self, points: Mapping[int, float] | None = None) -> None:
         self._measured: dict[int, RunningMedian] = {}
         self._scale = 1.0
+        self._ratios = RunningMedian(3)
+        """What the last batches took, over what was expected: one hiccup is no drift."""
+        self._ratios.add(1.0)
+        self._ratios.add(1.0)
         self._sizes: list[int] = []
         self._seconds: list[float] = []
         self._stale = False
@@ -85,7 +89,8 @@ class Latency:
             ratio = seconds / (shape * self._scale)
             ratio = min(max(ratio, 1.0 / self.OUTLIER), self.OUTLIER)
             seconds = ratio * shape * self._scale
-            self._scale *= ratio**self.MEMORY
+            self._ratios.add(ratio)
+            self._scale *= (self._ratios.value or 1.0) ** self.MEMORY
             if size not in self._measured:
                 # What its neighbours say counts twice, or one outlier at a new size would be all
                 # that is known of it, and the size would not be tried again.

@@ -5,12 +5,13 @@ g = ceil(N / B) cohorts; while one is inferred the others execute. S is the time
 alone, C the number of cores, L(B) the time to infer a batch, K the inferences that run at once:
 
     cycle(B) = E(N) + L(N)                               if g = 1
-             = max(g L(B) / K, E(B) + L(B), E(N) + H)    if g > 1
+             = max(g L(B) / K, E(B) + L(B), E(N))        if g > 1
     E(n)     = S max(1, n / C) ** contention
 
 `contention` is 1 where chunks compute all the time (E(N) is then N S / C, the cores' own limit) and
-0 where they do not compete for cores: they sleep, or wait for a device. H is what the handling of g
-batches takes from chunks that compute: its seconds, over C. Nothing here keeps time.
+0 where they do not compete for cores: they sleep, or wait for a device. `hocket plan` and `--lanes
+auto` go by it, and rows that share a step; when a batch leaves is decided by what
+`hocket.engine.value` knows. Nothing here keeps time.
 """
 
 from __future__ import annotations
@@ -39,9 +40,6 @@ class Work:
     contention: float = 1.0
     """0: chunks do not compete for cores; 1: they compute all the time."""
     max_batch: int = 64
-    handling_s: float = 0.0
-    handling_row_s: float = 0.0
-    """Seconds of a core that each batch takes beside the policy, and each row in it."""
 
     def executing_s(self, lanes: float) -> float:
         """Seconds to execute a chunk while `lanes` of them execute."""
@@ -57,26 +55,8 @@ def cycle_s(batch: int, lanes: int, work: Work, latency: LatencyOf) -> float:
     return max(
         cohorts * infer_s / work.concurrency,
         work.executing_s(batch) + infer_s,
-        _cores_s(cohorts, lanes, work),
+        work.executing_s(lanes),
     )
-
-
-def spare_s(batch: int, lanes: int, work: Work, latency: LatencyOf) -> float:
-    """Seconds for which a batch may be held back at nobody's cost: where cores that are never idle
-    limit the cycle, the policy and a chunk's own way are shorter by so much."""
-    cohorts = ceil(lanes / batch)
-    if cohorts == 1:
-        return 0.0
-    infer_s = latency(batch)
-    others_s = max(cohorts * infer_s / work.concurrency, work.executing_s(batch) + infer_s)
-    return max(0.0, _cores_s(cohorts, lanes, work) - others_s)
-
-
-def _cores_s(cohorts: int, lanes: int, work: Work) -> float:
-    """Seconds of a cycle in which the cores do all that there is to do."""
-    handled_s = cohorts * work.handling_s + lanes * work.handling_row_s
-    competing_s = work.contention * handled_s / work.cores if lanes >= work.cores else 0.0
-    return work.executing_s(lanes) + competing_s
 
 
 def target_batch(lanes: int, work: Work, latency: LatencyOf) -> int:
@@ -102,6 +82,18 @@ def cohort_sizes(lanes: int, max_batch: int) -> list[int]:
         sizes.append(batch)
         batch -= 1
     return sizes
+
+
+def sizes_to_time(lanes: int, declared: Sequence[int]) -> list[int]:
+    """The batches whose latency a warm-up had better know beside powers of two: those that a policy
+    pads to, or else, so that stairs and knees are seen, three times a power of two, one more than a
+    power, and what halves, thirds and quarters of the lanes make."""
+    powers = [1 << power for power in range(lanes.bit_length())]
+    sizes = declared
+    if not sizes:
+        cohorts = [ceil(lanes / parts) for parts in (2, 3, 4)]
+        sizes = [*cohorts, *(size + 1 for size in powers), *(3 * size for size in powers)]
+    return sorted({size for size in sizes if size <= lanes}.difference(powers, [lanes]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

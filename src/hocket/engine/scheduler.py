@@ -17,7 +17,7 @@ of (a server's connections: `ready` and `leave` only) are not awaited either.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from math import ceil, inf
 from typing import NamedTuple
@@ -41,6 +41,9 @@ own time."""
 SLICE_S = 1e-3
 """Seconds, about, that a core gives to one process before the next. Shorter chunks of a brief policy
 are gathered: they come back as fast as cores give them time."""
+OVERFULL = 1.15
+"""Lanes are gathered until a row costs at most this many times what it costs in the largest batch,
+and up to this many times as many leave together."""
 KIND_WINDOW, QUEUE_WINDOW = 31, 127
 """Chunks whose durations are kept of a kind, and of a queue."""
 FAR = 10.0
@@ -200,6 +203,14 @@ class Scheduler:
         for queue in self._queues.values():
             queue.plan = None
 
+    def given_up(self, now: float, slots: int) -> None:
+        """A batch will not come back; from now on `slots` inferences may run at once."""
+        self._in_flight -= 1
+        self._free_since = now
+        self._config = replace(self._config, concurrency=max(1, slots))
+        for queue in self._queues.values():
+            queue.plan, queue.check_at = None, (0, -inf)
+
     def infer_s(self, size: int) -> float:
         """How long a batch of this size should take."""
         return self._latency.predict(size)
@@ -225,7 +236,7 @@ class Scheduler:
         if not queue.gather_s:
             return 1, 0.0
         left_s = queue.plan.until - now if queue.plan is not None else queue.gather_s
-        rows = min(self._gathered(queue) - len(queue.ready), queue.executing)
+        rows = min(queue.gathered - len(queue.ready), queue.executing)
         return (max(1, rows), left_s) if left_s > 0 else (1, 0.0)
 
     @property
@@ -258,14 +269,15 @@ class Scheduler:
             queue.plan = Plan(self._last_at(queue, now), queue.members)
         elif queue.gather_s:
             if queue.executing:
-                queue.plan = Plan(since + queue.gather_s, self._gathered(queue))
+                queue.plan = Plan(since + queue.gather_s, queue.gathered)
+            all_rows = min(all_rows, ceil(OVERFULL * queue.gathered))
         elif queue.value is not None:
-            typical_s = queue.seconds.value or 0.0
-            horizon_s = PATIENCE * typical_s + self._latency.predict(queue.members)
-            patience_s = since + PATIENCE * typical_s - now
+            patient_s = PATIENCE * (queue.seconds.value or 0.0)
+            left_s = since + patient_s - now
+            horizon_s = patient_s + self._latency.predict(queue.members)
             times, came = arrivals(queue.under_way(now), horizon_s)
-            wait_s, rows = queue.value.decide(ready, times, came, patience_s)
-            if wait_s <= 0.0 or patience_s <= 0.0:
+            wait_s, rows = queue.value.decide(ready, times, came, max(0.0, left_s))
+            if wait_s <= 0.0:
                 return min(rows, all_rows)
             queue.plan = Plan(now + max(wait_s, 1e-5), max(rows, ready + 1))
         if queue.plan is not None and now < queue.plan.until and ready < queue.plan.rows:
@@ -286,15 +298,23 @@ class Scheduler:
         is_alone = lanes == len(self._lanes) and self._config.concurrency == 1
         queue.is_together = is_alone and self._lockstep.pays(lanes, seconds, self._latency.predict)
         queue.value, queue.gather_s = None, 0.0
-        if seconds is None or queue.is_together:
+        is_server = not self._kinds and self._batches > self._config.concurrency
+        if is_server or queue.is_together:
             return
         top = min(lanes, self._config.max_batch)
         infer_s = self._latency.curve(top)
         if infer_s[-1] < BRIEF_S:
-            if seconds < SLICE_S:
-                queue.gather_s = self._gathered(queue) * seconds / self._config.cores
+            if seconds is not None and seconds < SLICE_S:
+                # One cohort more than can be inferred at once is the least that keeps all busy.
+                by_row = infer_s[1:] / np.arange(1, top + 1)
+                enough = 1 + int(np.argmax(by_row <= OVERFULL * by_row.min()))
+                queue.gathered = min(ceil(lanes / (self._config.concurrency + 1)), enough)
+                queue.gather_s = queue.gathered * seconds / self._config.cores
             return
-        mean_s = float(np.minimum(queue.seconds.values, FAR * seconds).mean())
+        if seconds is None:
+            mean_s = float(infer_s[-1])
+        else:
+            mean_s = float(np.minimum(queue.seconds.values, FAR * seconds).mean())
         # Rows that are inferred beside ours are counted as executing.
         mean_s += (1.0 - 1.0 / max(1.0, share)) * self._latency.predict(round(queue.size))
         queue.value = Value(lanes, max(mean_s, 1e-6), infer_s, self._sizes(top), max(share, 1e-3))
@@ -306,10 +326,6 @@ class Scheduler:
         if not sizes:
             sizes = [*self._latency.sizes, *(base << k for base in (1, 3) for k in range(8))]
         return {size for size in sizes if size <= top}
-
-    def _gathered(self, queue: Queue) -> int:
-        """One cohort more than can be inferred at once is the least that keeps all busy."""
-        return min(self._config.max_batch, ceil(queue.members / (self._config.concurrency + 1)))
 
     def _last_at(self, queue: Queue, now: float) -> float:
         """When the last lane is overdue. Before anything is known, none is."""
@@ -347,8 +363,8 @@ class Queue:
         """From which batch on, and when, what follows is computed again."""
         self.members_at_check = 0
         self.value: Value | None = None
-        self.gather_s = 0.0
-        """For how long lanes are gathered; 0: they are not."""
+        self.gathered, self.gather_s = 1, 0.0
+        """How many lanes are gathered, and for how long; 0 s: they are not."""
         self.is_together = False
         """All members go in one batch, as rows do that had better stay in step."""
 
@@ -372,10 +388,10 @@ class Queue:
         """Durations of each kind, with the cohorts of that kind: what `arrivals` asks for."""
         found: dict[RunningMedian, list[tuple[float, int]]] = {}
         for cohort in self.cohorts:
-            took = cohort.took if cohort.took else self.seconds
+            took = cohort.took if cohort.took is not None and cohort.took.values else self.seconds
             began = cohort.started if cohort.executes else max(now, cohort.started)
             found.setdefault(took, []).append((now - began, cohort.lanes))
-        return [(took.values, cohorts) for took, cohorts in found.items()]
+        return [(took.values, cohorts) for took, cohorts in found.items() if took.values]
 
 
 class Cohort:

@@ -39,6 +39,10 @@ if TYPE_CHECKING:
     import torch
 
 
+_CLOSE_S = 2.0
+"""Seconds that closing waits for a forward under way. Chosen by hand."""
+
+
 class TorchPolicy:
     """A policy made of an `nn.Module`, which it puts on `device` in evaluation mode.
 
@@ -74,6 +78,7 @@ class TorchPolicy:
             action_size=action_size,
             inputs=inputs,
             max_batch=max_batch,
+            batch_sizes=_sizes(fixed_shapes, max_batch),
             **spec,
         )
         if threads is not None:
@@ -82,10 +87,9 @@ class TorchPolicy:
         self._dtype = None if dtype is None else find_dtype(dtype)
         self._module = module.to(device=self._device, dtype=self._dtype).eval()
         self._float = self._dtype or own_dtype(self._module)
-        self._sizes = _sizes(fixed_shapes, max_batch)
         self._call: Any = self._module
         if graphs:
-            if self._device.type != "cuda" or not self._sizes:
+            if self._device.type != "cuda" or not self.spec.batch_sizes:
                 raise ConfigError("graphs=True needs device='cuda' and fixed_shapes.")
             self._call = Graphs(self._module)
         self._takes_seeds = "noise_seeds" in inspect.signature(self._module.forward).parameters
@@ -100,7 +104,7 @@ class TorchPolicy:
     def infer(self, batch: Batch) -> Actions:
         import torch
 
-        size = next((fixed for fixed in self._sizes if fixed >= batch.size), batch.size)
+        size = next((fixed for fixed in self.spec.batch_sizes if fixed >= batch.size), batch.size)
         with self._lock, torch.inference_mode(), on_device(self._device):
             tensors = {
                 key: self._tensor(key, array, size)
@@ -134,16 +138,20 @@ class TorchPolicy:
         return made
 
     def close(self) -> None:
-        """Let go of the buffers; the module stays its owner's."""
-        with self._lock:
+        """Let go of the buffers; the module stays its owner's. A forward that never returns keeps
+        them."""
+        if self._lock.acquire(timeout=_CLOSE_S):
             self._buffers.clear()
+            self._lock.release()
 
     def _copy(self, device: str) -> TorchPolicy:
+        spec = {one.name: getattr(self.spec, one.name) for one in dataclasses.fields(self.spec)}
+        fixed = spec.pop("batch_sizes")
         twin = TorchPolicy(
             copy.deepcopy(self._module),
-            **{one.name: getattr(self.spec, one.name) for one in dataclasses.fields(self.spec)},
+            **spec,
             device=device,
-            fixed_shapes=self._sizes,
+            fixed_shapes=fixed,
             graphs=isinstance(self._call, Graphs),
         )
         twin._float = self._float
