@@ -16,12 +16,14 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 
+from families import Setting
 from hocket.core import plugins
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Array, Batch, PolicySpec, Ref, Trial
@@ -34,13 +36,21 @@ from hocket.engine.scheduler import Scheduler, SchedulerConfig
 from hocket.engine.trials import TrialQueue
 from hocket.workers.fleet import Fleet, FleetConfig
 from scheduling_simulation import rate, static_pairs
-from simulation import Rule, Setting, Static
+from simulation import Rule, Static
 from sleeper import make
 
 LANES, CHUNK, STEP_S = 32, 16, 0.01
 BASE_S, ROW_S = 0.075, 0.0085
 WARM_S = 3.0
-SETTING = Setting(name="real", lanes=LANES, cores=2, sleeps=True, execute_s=CHUNK * STEP_S)
+SETTING = Setting(
+    family="real",
+    lanes=LANES,
+    cores=inf,
+    execute_s=CHUNK * STEP_S,
+    base_s=BASE_S,
+    row_s=ROW_S,
+    max_batch=LANES,
+)
 
 
 class Modelled:
@@ -116,25 +126,25 @@ def run_lockstep(seconds: float, *, holds: bool) -> dict[str, float]:
     useful = inferences = served = 0
     try:
         envs.reset(seed=list(range(LANES)))
-        place = np.full(LANES, CHUNK)
+        used = np.full(LANES, CHUNK)
         actions = np.zeros((LANES, 4), np.float32)
         ended = np.zeros(LANES, bool)
         began = time.perf_counter()
         while (now := time.perf_counter() - began) < WARM_S + seconds:
-            needs = place >= CHUNK
+            needs = used >= CHUNK
             if needs.all() if holds else needs.any():
                 time.sleep(BASE_S + ROW_S * LANES)
-                place[needs] = 0
+                used[needs] = 0
                 if now >= WARM_S:
                     inferences += 1
                     served += int(needs.sum())
                 needs[:] = False
             _, _, terminated, _, _ = envs.step(actions)
             moved = ~needs & ~ended
-            place[moved] += 1
+            used[moved] += 1
             if now >= WARM_S:
                 useful += int(moved.sum())
-            place[terminated] = CHUNK
+            used[terminated] = CHUNK
             ended = terminated
     finally:
         envs.close()
@@ -147,9 +157,9 @@ def run_lockstep(seconds: float, *, holds: bool) -> dict[str, float]:
 
 def best_pairs(count: int) -> list[tuple[int, float]]:
     def speed(pair: tuple[int, float]) -> float:
-        return rate(SETTING, lambda: Static(*pair, 1), range(2), 1500)
+        return rate(SETTING, lambda: Static(*pair, 1), range(2))
 
-    return sorted(static_pairs(SETTING, quick=False), key=speed, reverse=True)[:count]
+    return sorted(static_pairs(SETTING), key=speed, reverse=True)[:count]
 
 
 def contenders() -> dict[str, Callable[[float], dict[str, float]]]:

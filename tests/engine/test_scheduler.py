@@ -502,3 +502,48 @@ def test_rows_part_once_it_is_seen_that_episodes_are_short() -> None:
     made.leave(0)
     made.ready(0, "q", now + 0.25, None)
     assert made.next_batch(now + 0.25) is not None
+
+
+def padded(sizes: tuple[int, ...], told: tuple[int, ...]) -> Scheduler:
+    """Twelve lanes and a policy that pads to these sizes; all lanes have executed chunks."""
+    made = Scheduler(SchedulerConfig(cores=64, max_batch=16, batch_sizes=told))
+    made.seed_latency(
+        {n: 0.02 * next(size for size in sizes if size >= n) for n in (1, 2, 3, 4, 5, 8, 9, 12, 16)}
+    )
+    now = 0.0
+    for _ in range(8):
+        for lane in range(12):
+            made.ready(lane, "q", now, 0.1 if now else None)
+        while made.waiting:
+            batch = made.next_batch(now)
+            assert batch is not None
+            made.inferred(
+                len(batch.lanes), 0.02 * next(s for s in sizes if s >= len(batch.lanes)), now
+            )
+            made.executing(batch.lanes, "kind", now)
+        now += 0.1
+    return made
+
+
+@pytest.mark.parametrize("told", [(), (8, 16)])
+def test_a_batch_is_cut_where_one_row_more_would_double_its_time(told: tuple[int, ...]) -> None:
+    made = padded((8, 16), told)
+    made.ready_together(list(range(9)), "q", 0.9, [0.1] * 9)
+    for lane in (9, 10, 11):
+        made.leave(lane)
+    batch = made.next_batch(0.9)
+    assert batch is not None
+    assert len(batch.lanes) == 8
+
+
+def test_a_batch_that_is_given_up_gives_its_slot_back() -> None:
+    made = scheduler(concurrency=2, max_batch=1)
+    for lane in range(3):
+        made.ready(lane, "q", 0.0, None)
+    assert made.next_batch(0.0) is not None
+    assert made.next_batch(0.0) is not None
+    made.given_up(1.0, 1)
+    assert made.in_flight == 1
+    assert made.next_batch(1.0) is None, "one slot is left, and it is taken"
+    made.inferred(1, 0.1, 1.1)
+    assert made.next_batch(1.1) is not None

@@ -83,8 +83,8 @@ class Latency:
             raise ValueError(f"A batch of {size} cannot take {seconds} s.")
         if not self._sizes:
             self._fit()
-        # Not `predict`: to fit anew for every batch would cost more than the batch's share.
-        shape = interpolate(size, self._sizes, self._seconds) if self._sizes else 0.0
+        is_known = bool(self._sizes) and self._sizes[0] <= size <= self._sizes[-1]
+        shape = interpolate(size, self._sizes, self._seconds) if is_known else 0.0
         if shape > 0 and seconds > 0:
             ratio = seconds / (shape * self._scale)
             ratio = min(max(ratio, 1.0 / self.OUTLIER), self.OUTLIER)
@@ -109,15 +109,25 @@ class Latency:
     def predict(self, size: int) -> float:
         """Seconds for a batch of `size`; 0 before anything was measured."""
         self._fit()
+        return self.about(size)
+
+    __call__ = predict
+
+    def about(self, size: int) -> float:
+        """`predict`, by the shape of the last time that it was asked for: to fit anew for every
+        batch would cost more than the batch's share."""
         if not self._sizes:
             return 0.0
         return self._scale * interpolate(size, self._sizes, self._seconds)
 
-    __call__ = predict
-
     def curve(self, largest: int) -> NDArray[np.float64]:
         """Seconds of every size from 0 (which takes none) to `largest`."""
-        return np.array([0.0, *map(self.predict, range(1, largest + 1))])
+        most = self.predict(largest)
+        known = [size for size in self._sizes if size < largest]
+        seconds = [self._scale * shape for shape in self._seconds[: len(known)]]
+        found = np.interp(np.arange(largest + 1), [*known, largest], [*seconds, most])
+        found[0] = 0.0
+        return found
 
     def _fit(self) -> None:
         if not self._stale:

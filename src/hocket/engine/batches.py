@@ -23,8 +23,8 @@ from hocket.core.events import BatchInferred, ChunksExecuted
 from hocket.core.wire import END_TERMINATED, END_TRUNCATED
 from hocket.engine.chunk_rules import SharedRule
 from hocket.engine.inference import Inference, WarmedUp
-from hocket.engine.policy_thread import Answered, Job
 from hocket.engine.model import sizes_to_time
+from hocket.engine.policy_thread import Answered, Job
 from hocket.engine.row_checks import other_batch
 from hocket.engine.scheduler import BatchPlan, Scheduler
 from hocket.engine.trials import LaneState

@@ -50,6 +50,12 @@ class Lockstep:
             self._are_together = self._keeps_together(lanes, execute_s, infer_s, self.step_s)
         return self._are_together
 
+    def target(self, lanes: int, execute_s: float, infer_s: LatencyOf) -> int:
+        """The rows of a batch that rows which part are best inferred in: those of one batch step
+        together."""
+        work = Work(cores=lanes, execute_s=execute_s, contention=0.0, max_batch=self._max_batch)
+        return target_batch(lanes, work, infer_s)
+
     def _keeps_together(
         self, lanes: int, execute_s: float, infer_s: LatencyOf, step_s: float
     ) -> bool:

@@ -39,8 +39,8 @@ BRIEF_S = 4e-3
 """Seconds of an inference of all lanes under which a decision, of about 0.3 ms, is not worth its
 own time."""
 SLICE_S = 1e-3
-"""Seconds, about, that a core gives to one process before the next. Shorter chunks of a brief policy
-are gathered: they come back as fast as cores give them time."""
+"""Seconds, about, that a core gives to one process before the next. Shorter chunks of a brief
+policy are gathered: they come back as fast as cores give them time."""
 OVERFULL = 1.15
 """Lanes are gathered until a row costs at most this many times what it costs in the largest batch,
 and up to this many times as many leave together."""
@@ -181,7 +181,7 @@ class Scheduler:
         chosen.size += 0.1 * (size - chosen.size)
         self._in_flight += 1
         self._batches += 1
-        back_at = now + self._latency.predict(size)
+        back_at = now + self._latency.about(size)
         cohorts: dict[RunningMedian | None, Cohort] = {}
         for lane in lanes:
             known = self._lanes[lane]
@@ -198,7 +198,7 @@ class Scheduler:
         self._in_flight -= 1
         self._free_since = now
         if self._lockstep.step_s is not None:
-            self._lockstep.inferred(seconds - self._latency.predict(size))
+            self._lockstep.inferred(seconds - self._latency.about(size))
         self._latency.observe(size, seconds)
         for queue in self._queues.values():
             queue.plan = None
@@ -213,7 +213,7 @@ class Scheduler:
 
     def infer_s(self, size: int) -> float:
         """How long a batch of this size should take."""
-        return self._latency.predict(size)
+        return self._latency.about(size)
 
     def wake_at(self, now: float) -> float | None:
         """When `next_batch` may answer differently though nothing happens; None if never."""
@@ -274,7 +274,7 @@ class Scheduler:
         elif queue.value is not None:
             patient_s = PATIENCE * (queue.seconds.value or 0.0)
             left_s = since + patient_s - now
-            horizon_s = patient_s + self._latency.predict(queue.members)
+            horizon_s = patient_s + self._latency.about(queue.members)
             times, came = arrivals(queue.under_way(now), horizon_s)
             wait_s, rows = queue.value.decide(ready, times, came, max(0.0, left_s))
             if wait_s <= 0.0:
@@ -311,13 +311,16 @@ class Scheduler:
                 queue.gathered = min(ceil(lanes / (self._config.concurrency + 1)), enough)
                 queue.gather_s = queue.gathered * seconds / self._config.cores
             return
-        if seconds is None:
-            mean_s = float(infer_s[-1])
-        else:
+        # Before anything is known, a chunk is taken to last as long as an inference.
+        mean_s = float(infer_s[-1])
+        if seconds is not None:
             mean_s = float(np.minimum(queue.seconds.values, FAR * seconds).mean())
         # Rows that are inferred beside ours are counted as executing.
         mean_s += (1.0 - 1.0 / max(1.0, share)) * self._latency.predict(round(queue.size))
-        queue.value = Value(lanes, max(mean_s, 1e-6), infer_s, self._sizes(top), max(share, 1e-3))
+        sizes = self._sizes(top)
+        if self._lockstep.step_s is not None and seconds is not None:
+            sizes = [self._lockstep.target(lanes, seconds, self._latency.predict)]
+        queue.value = Value(lanes, max(mean_s, 1e-6), infer_s, sizes, max(share, 1e-3))
 
     def _sizes(self, top: int) -> Iterable[int]:
         """The batches worth a look: a policy's own sizes, or powers of two, three times those, and
@@ -331,7 +334,9 @@ class Scheduler:
         """When the last lane is overdue. Before anything is known, none is."""
         if queue.seconds.value is None:
             return inf if queue.cohorts else now
-        return max((each.started + LATE * queue.usual_s(each) for each in queue.cohorts), default=now)
+        return max(
+            (each.started + LATE * queue.usual_s(each) for each in queue.cohorts), default=now
+        )
 
 
 class Plan(NamedTuple):

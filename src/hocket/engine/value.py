@@ -7,8 +7,9 @@ semi-Markov decision process, and policy iteration on a grid of n solves it in a
 rho, the rows per second of the best rule, and h(n), what it is worth to have n lanes ready.
 
 A decision looks closer: A(t), the lanes that come within t seconds, is what the chunks under way
-say, by how long others of their kind took. For each t and each size b, to wait t seconds and then to
-serve b of n = r + A(t) lasts T = t + L(b) / K and leaves n' = n - b + A(T) - A(t) lanes. It costs
+say, by how long others of their kind took. For each t and each size b, to wait t seconds and then
+to serve b of n = r + A(t) lasts T = t + L(b) / K, leaves n' = n - b + A(T) - A(t) lanes ready and
+costs
 
     (1 - s) (rho T - b)  +  s (H / E - (N / E - rho) T)  +  h(n') + s n'
 
@@ -32,6 +33,8 @@ STATES = 48
 than 0.3 %."""
 ROUNDS = 12
 """Rounds of policy iteration, at most; it ends by itself after three or four."""
+QUANTILES = np.array([0.1, 0.5, 0.9, 1.0])
+"""Where the arrivals of a cohort are looked at, beside horizons halved: of eight cohorts a kind."""
 LEAK = 1e-4
 """Chance that a state is followed by the empty one, whatever was chosen. Without it, a rule under
 which some states never lead to others has no one rate, and the equations have no solution."""
@@ -94,7 +97,9 @@ class Value:
             choice = np.where(better, best, choice)
         return worth, rate
 
-    def decide(self, ready: int, times: Floats, came: Floats, patience_s: float) -> tuple[float, int]:
+    def decide(
+        self, ready: int, times: Floats, came: Floats, patience_s: float
+    ) -> tuple[float, int]:
         """How many seconds to wait, and how many rows to serve then, if `came` more lanes are
         ready after `times` seconds."""
         lanes, execute_s, rate = self._lanes, self._execute_s, self._rate
@@ -144,7 +149,3 @@ def arrivals(
         by_then = np.searchsorted(took, elapsed[:, None] + grid, side="right")
         came += (lanes / (len(took) - gone)) @ (by_then - gone[:, None])
     return grid, came
-
-
-QUANTILES = np.array([0.1, 0.5, 0.9, 1.0])
-"""Where the arrivals of a cohort are looked at: of eight cohorts of a kind, and by powers of two."""

@@ -138,6 +138,7 @@ def test_answers_are_the_modules_own_whatever_came_before(device: str) -> None:
 def test_fixed_shapes_pad_to_powers_of_two_up_to_the_largest_batch() -> None:
     module = Head()
     policy = TorchPolicy(module, chunk_length=4, fixed_shapes=True, max_batch=6)
+    assert policy.spec.batch_sizes == (1, 2, 4, 6)
     for size in (1, 2, 3, 5, 6):
         asked = batch(size)
         answer = policy.infer(asked)
