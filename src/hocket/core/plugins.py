@@ -85,7 +85,7 @@ BUILTIN: Mapping[Kind, Mapping[str, Builtin]] = {
     "recorders": {
         "steps": Builtin("hocket.records.steps:StepsSink"),
         "states": Builtin("hocket.records.states:StatesSink"),
-        "video": Builtin("hocket.records.video.sink:VideoSink"),
+        "video": Builtin("hocket.records.video.sink:VideoSink", modules=("av",)),
     },
 }
 

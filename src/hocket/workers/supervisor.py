@@ -35,6 +35,8 @@ _CLOSE_S = 1.0
 """Seconds in which workers may end by themselves when the fleet is closed."""
 _PAUSE_S = 5.0
 """After so many seconds without a look, as under a debugger, no worker is blamed for the pause."""
+_SILENT_S = 30.0
+"""Seconds without a sign of life after which a worker is given up; it gives one every few."""
 _FAILED_STARTS = 3
 """Failed starts in a row after which a worker is given up."""
 _RETRY_S = 0.2
@@ -292,6 +294,8 @@ class Supervisor:
             self._give_up(worker, f"The env made no step for {seconds:.1f} s.")
         elif awaited == "start" and seconds > self._config.start_timeout_s:
             self._give_up(worker, f"The env was not ready after {seconds:.1f} s.")
+        elif weighs and self._is_silent(worker, now):
+            self.lose(worker, "WorkerHung", f"Nothing was heard of the worker for {_SILENT_S:g} s.")
         elif weighs and worker.link is not None:
             used, limit = worker.link.memory(), self._config.worker_memory
             if limit is None or used is None or used <= limit:
@@ -301,6 +305,10 @@ class Supervisor:
                 self.lose(worker, "WorkerMemory", reason)
             else:
                 self._recycle(worker, reason)
+
+    def _is_silent(self, worker: WorkerSlot, now: float) -> bool:
+        audible = worker.audible
+        return worker.is_up and audible is not None and audible.silent_s(now) > _SILENT_S
 
     def _give_up(self, worker: WorkerSlot, message: str) -> None:
         words = worker.link.last_words() if isinstance(worker.link, LastWords) else ""

@@ -41,6 +41,8 @@ class WorkerSpec:
     """It renders ended attempts from their states, in a single env even of a batched suite."""
     transport: str = "auto"
     """`shm`, `inline` or `auto` (shared memory where it can be had)."""
+    sends_files: bool = False
+    """It does not share the parent's disk: what sinks seal goes over the stream, in pieces."""
 
     def to_plain(self) -> dict[str, Any]:
         """The spec as plain lists and dicts, as it travels in the Open message."""
