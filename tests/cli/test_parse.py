@@ -37,7 +37,7 @@ SMALL, LARGE, PICKY, RIG = (f"{__name__}:{name}" for name in ("Small", "large", 
 
 
 def parse(arguments: list[str]) -> Parsed[Eval]:
-    return parse_run(Eval, knobs_of(EvalConfig, without=("runtime",)), arguments, verb="eval")
+    return parse_run(Eval, knobs_of(EvalConfig), arguments, verb="eval")
 
 
 def refusal(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:

@@ -25,6 +25,8 @@ KNOBS = (
     "record",
     "env_python",
     "policy_python",
+    "runtime",
+    "start_timeout_s",
 )
 
 

@@ -81,6 +81,10 @@ BUILTIN: Mapping[Kind, Mapping[str, Builtin]] = {
     "runtimes": {
         "inline": Builtin("hocket.workers.inline:InlineRuntime"),
         "local": Builtin("hocket.workers.local:LocalRuntime"),
+        "docker": Builtin("hocket.workers.containers.runtime:DockerRuntime"),
+        "podman": Builtin("hocket.workers.containers.runtime:PodmanRuntime"),
+        "ssh": Builtin("hocket.workers.remote.ssh:SshRuntime"),
+        "loopback": Builtin("hocket.workers.remote.loopback:LoopbackRuntime"),
     },
     "recorders": {
         "steps": Builtin("hocket.records.steps:StepsSink"),

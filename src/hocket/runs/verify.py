@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -81,12 +81,19 @@ class Recorded:
         return self.rows[step]["state" if key == STATE else key]
 
 
-def verify(path: FolderLike, trial_name: str, *, with_policy: bool = False) -> ReplayResult:
-    """Run a trial again in this process, with its recorded actions or with its policy."""
+def verify(
+    path: FolderLike,
+    trial_name: str,
+    *,
+    with_policy: bool = False,
+    adapt: Callable[[EvalConfig], EvalConfig] = lambda config: config,
+) -> ReplayResult:
+    """Run a trial again, with its recorded actions or with its policy: in this process, unless the
+    run's runtime, or what `adapt` makes of its configuration, says otherwise."""
     folder = RunFolder.at(path)
     with LedgerView.open(folder) as ledger:
         trial = find_trial(ledger.trials(), trial_name)
-        config = EvalConfig.from_plain(ledger.meta()["config"])
+        config = adapt(EvalConfig.from_plain(ledger.meta()["config"]))
         episode = _episode(trial, ledger.episodes())
     recorded = _read(folder, episode)
     if not recorded.rows:

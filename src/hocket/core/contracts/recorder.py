@@ -106,8 +106,8 @@ class Selective(Protocol):
 
 @runtime_checkable
 class NamesFiles(Protocol):
-    """A sink whose class says what its files may be called, so that it can record in workers that do
-    not share the parent's disk: others' files are not accepted."""
+    """A sink whose class says what its files may be called, so that it can record in workers that
+    do not share the parent's disk: others' files are not accepted."""
 
     files: tuple[str, ...]
     """Patterns of names without folders, as `fnmatch` has them."""
