@@ -88,7 +88,7 @@ class Usability:
     helps, where it cannot."""
 
     is_usable: bool
-    detail: str
+    detail: str = ""
     advice: str = ""
 
 

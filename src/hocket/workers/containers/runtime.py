@@ -90,8 +90,7 @@ class ContainerRuntime:
         try:
             command = Command.find(cls.commands)
         except WorkerFailed as exc:
-            name = cls.commands[-1]
-            advice = f"apt-get install {name}, or start its service" if name else ""
+            advice = f"apt-get install {cls.commands[-1]}, or start the service of what is there"
             return Usability(is_usable=False, detail=str(exc), advice=advice)
         return Usability(is_usable=True, detail=command.path)
 
