@@ -13,10 +13,15 @@ from hocket.workers.containers.command import Command
 _REPOSITORY = "hocket-built"
 
 
-def build_once(command: Command, dockerfile: str) -> str:
+def dockerfile(name: str) -> str:
+    """The Dockerfile that comes with hocket for a simulator."""
+    return (Path(__file__).parent / "dockerfiles" / name).read_text()
+
+
+def build_once(command: Command, path_of: str) -> str:
     """The name of the image of a Dockerfile, or of the folder that holds it. It is built where no
     image of the same context is here; of two runs that start at once, one builds."""
-    path = Path(dockerfile).absolute()
+    path = Path(path_of).absolute()
     path = path / "Dockerfile" if path.is_dir() else path
     if not path.is_file():
         raise WorkerFailed(f"There is no Dockerfile at {str(path)!r}. Check --runtime.dockerfile.")
@@ -32,15 +37,15 @@ def build_once(command: Command, dockerfile: str) -> str:
     return tag
 
 
-def context_hash(dockerfile: Path) -> str:
+def context_hash(file: Path) -> str:
     """A short hash of the Dockerfile and of all that lies beside it: names, modes and contents."""
-    digest = hashlib.sha256(f"{dockerfile.name}\0".encode())
-    for path in sorted(dockerfile.parent.rglob("*")):
+    digest = hashlib.sha256(f"{file.name}\0".encode())
+    for path in sorted(file.parent.rglob("*")):
         mode = path.lstat().st_mode
-        digest.update(f"{path.relative_to(dockerfile.parent)}\0{mode:o}\0".encode())
+        digest.update(f"{path.relative_to(file.parent)}\0{mode:o}\0".encode())
         if path.is_symlink():
             digest.update(os.readlink(path).encode())
         elif path.is_file():
-            with open(path, "rb") as file:
-                digest.update(hashlib.sha256(file.read()).digest())
+            with open(path, "rb") as content:
+                digest.update(hashlib.sha256(content.read()).digest())
     return digest.hexdigest()[:16]
