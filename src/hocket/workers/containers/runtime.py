@@ -167,7 +167,7 @@ class Setup:
             f"{package}:{_CODE}/hocket:ro",
             f"{os.path.dirname(os.path.abspath(msgpack.__file__))}:{_CODE}/msgpack:ro",
             f"{link}:{_LINK}",
-            *config.mounts,
+            *map(_absolute, config.mounts),
         ]
         variables = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", **ONE_THREAD}
         words = [command.path, "run", "--rm", "--name", name, "--label", "hocket=worker"]
@@ -191,6 +191,12 @@ class Setup:
         bootstrap = f"{_CODE}/hocket/workers/bootstrap.py"
         words += ["--entrypoint", config.python, image]
         return [*words, bootstrap, f"{_LINK}/socket", json.dumps(setup)]
+
+
+def _absolute(mount: str) -> str:
+    """A mount whose folder of this machine is named from the root on."""
+    source, colon, rest = mount.partition(":")
+    return f"{os.path.abspath(source)}{colon}{rest}" if source.startswith(".") else mount
 
 
 def _gpu_words(gpus: str, *, is_podman: bool) -> list[str]:
@@ -316,6 +322,8 @@ class Container:
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=self._log,
+                # Podman notes a lack of memory in a file of the folder that it was started in.
+                cwd=os.path.dirname(link),
                 start_new_session=True,
             )
             while not select.select([listener], [], [], _LOOK_S)[0]:
