@@ -224,7 +224,12 @@ class Run:
         deadline = InferDeadline(seconds=config.infer_timeout_s)
         inference = assembly.inference(policy, alone=batching.alone, deadline=deadline)
         tally = Tally(inference.concurrency)
-        fleet = fleets.lend(assembly.runtime, worker, _watching(config, lanes))
+        fleet = fleets.lend(
+            assembly.runtime,
+            worker,
+            _watching(config, lanes),
+            where=(config.runtime, config.runtime_config),
+        )
         with contextlib.closing(inference):
             engine = Engine(
                 fleet=fleet,

@@ -275,7 +275,9 @@ class Container:
             return
         self._is_closed = True
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(max(0.0, deadline - time.monotonic()) + 1.0)
+            if self._thread.is_alive():
+                return  # It builds an image, or waits for a daemon: nothing runs yet.
         if self._process is not None:
             try:
                 self._process.wait(max(0.0, deadline - time.monotonic()))
