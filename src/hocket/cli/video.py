@@ -59,7 +59,7 @@ def run(arguments: Sequence[str]) -> int:
 
     require_encoder(Quality(lossless=flags.images).codec)
     with LedgerView.open(flags.folder) as ledger:
-        config = EvalConfig.from_plain(ledger.meta()["config"])
+        config = EvalConfig.recorded(ledger.meta()["config"])
         chosen = _choose(flags, config, ledger)
         folder = ledger.folder
     wanted = RenderConfig(

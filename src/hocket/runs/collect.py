@@ -154,10 +154,11 @@ def _open(config: CollectConfig, folder: Path) -> Run:
     if not RunFolder.at(folder).ledger.exists():
         return Run.new(config.run, folder)
     run = Run.open(folder)
-    if run.config != config.run:
+    asked = config.run.going_on(run.config)
+    if run.config != asked:
         differ = [
             name
-            for name, value in config.run.to_plain().items()
+            for name, value in asked.to_plain().items()
             if run.config.to_plain()[name] != value
         ]
         run.close()

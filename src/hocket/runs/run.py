@@ -31,6 +31,7 @@ from hocket.records.ledger.view import LedgerView
 from hocket.records.run_file import about_this_run, load_about, load_run, save_run
 from hocket.records.steps import StepRows
 from hocket.records.video.sink import VideoPlan, VideoSelection
+from hocket.results.config_diff import scheme_difference
 from hocket.results.page.report_page import write_report_page
 from hocket.results.progress import Tally
 from hocket.results.recorded import build_report
@@ -82,7 +83,7 @@ class Run:
         """A run that was begun before. What its lost attempts left behind is swept away."""
         ledger = Ledger.open(folder)
         ledger.sweep()
-        config = EvalConfig.from_plain(ledger.meta()["config"])
+        config = EvalConfig.recorded(ledger.meta()["config"])
         return cls(config, ledger.trials(), ledger)
 
     def __enter__(self) -> Run:
@@ -290,6 +291,10 @@ def _decider(config: EvalConfig) -> Decider | None:
         return None
     against = Path(config.against)
     other = EvalConfig.from_plain(load_run(against))
+    if mixed := scheme_difference(other.to_plain(), config.to_plain()):
+        raise UsageError(
+            f"The trials of {config.against} (a) are not those of this run (b): {mixed}."
+        )
     for name in ("env_config", "max_steps"):
         if getattr(other, name) != getattr(config, name):
             raise UsageError(

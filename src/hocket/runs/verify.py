@@ -86,7 +86,7 @@ def verify(path: FolderLike, trial_name: str, *, with_policy: bool = False) -> R
     folder = RunFolder.at(path)
     with LedgerView.open(folder) as ledger:
         trial = find_trial(ledger.trials(), trial_name)
-        config = EvalConfig.from_plain(ledger.meta()["config"])
+        config = EvalConfig.recorded(ledger.meta()["config"])
         episode = _episode(trial, ledger.episodes())
     recorded = _read(folder, episode)
     if not recorded.rows:

@@ -146,7 +146,7 @@ class Demonstrations:
                 )
             self._watcher.advance(_SHOWING)
 
-        run, workers = EvalConfig.from_plain(self._run.config), self._config.workers
+        run, workers = EvalConfig.recorded(self._run.config), self._config.workers
         rerender_episodes(run, self._scratch, jobs, sinks, on_rendered, workers=workers)
 
     def rate(self) -> float:
@@ -231,7 +231,7 @@ class Demonstrations:
 def _tasks(run: ChosenRun, watcher: Watcher) -> dict[tuple[str, str], TaskInfo]:
     """What the suites say of their tasks, where they can still be asked."""
     try:
-        config = EvalConfig.from_plain(run.config)
+        config = EvalConfig.recorded(run.config)
         tasks = Assembly(config).tasks()
     except (HocketError, ImportError) as exc:
         watcher.note(f"Prompts and control rates are not known, since the env cannot be had: {exc}")
@@ -286,7 +286,7 @@ def _check_same(episode: Episode, observed: Array, recorded: Any) -> None:
 
 def _shows_again(run: ChosenRun) -> bool:
     try:
-        return not Assembly(EvalConfig.from_plain(run.config)).has_rows_alone
+        return not Assembly(EvalConfig.recorded(run.config)).has_rows_alone
     except (HocketError, ImportError):
         return True  # Whoever needs the env will say that it cannot be had.
 
