@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import hocket
-from hocket.results.compare import Side, compare_runs
+from hocket.results.compare import compare_runs
+from hocket.results.side import Side
 from hocket.runs.export import ExportConfig, export_run
 from hocket.runs.run import rebuild_report
 from hocket.runs.verify import verify

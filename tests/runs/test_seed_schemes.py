@@ -18,7 +18,8 @@ from hocket.core.contracts.env import SeedScheme, start_seed
 from hocket.errors import ConfigError, UsageError
 from hocket.records.ledger.view import LedgerView
 from hocket.records.run_file import load_run
-from hocket.results.compare import Side, compare_runs
+from hocket.results.compare import compare_runs
+from hocket.results.side import Side
 from hocket.runs.assembly import Assembly
 from hocket.runs.collect import CollectConfig, collect
 from hocket.runs.config import EvalConfig

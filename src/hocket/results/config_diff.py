@@ -48,8 +48,7 @@ def scheme_difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> str | None:
 
 
 def seed_scheme(config: Mapping[str, Any]) -> int:
-    """How a run drew its starts; one that names no scheme was made when there was only the first.
-    """
+    """How a run drew its starts; one that names no scheme was made when there was one only."""
     return int(config.get("seed_scheme", 1))
 
 

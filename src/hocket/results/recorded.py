@@ -12,6 +12,7 @@ from hocket.errors import RunFolderError
 from hocket.records.folder import RunFolder
 from hocket.records.ledger.view import Failure, LedgerView
 from hocket.records.run_file import load_about
+from hocket.results.decision import KEY, Decision
 from hocket.results.report import FILE_NAME, Report, Throughput
 from hocket.results.timing import Timing, load_timing
 
@@ -82,10 +83,12 @@ def open_recorded(folder: Path, report: Report | None = None) -> RecordedRun:
 
 def build_report(ledger: LedgerView, about: Mapping[str, Any], throughput: Throughput) -> Report:
     """The report of what a ledger holds; `about` is what the run's file says of it."""
+    meta = ledger.meta()
     return Report.build(
-        config=ledger.meta().get("config", {}),
+        config=meta.get("config", {}),
         exactness=about.get("exactness", "environment"),
         trials=ledger.trials(),
         episodes=ledger.episodes(),
         throughput=throughput,
+        decision=Decision.from_json(meta[KEY]) if KEY in meta else None,
     )

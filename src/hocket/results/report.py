@@ -18,6 +18,7 @@ from hocket import __version__
 from hocket.core.data import Episode, Exactness, Outcome, Trial
 from hocket.errors import RunFolderError
 from hocket.records.folder import sync_folder
+from hocket.results.decision import Decision
 from hocket.results.scores import Score, score_table
 from hocket.results.tables import ResultTable
 
@@ -74,6 +75,8 @@ class Report:
     episodes: tuple[Episode, ...]
     """Those that have ended, in planned order."""
     throughput: Throughput
+    decision: Decision | None = None
+    """What the comparison that this run was to decide came to; None where it was to decide none."""
 
     @classmethod
     def build(
@@ -84,6 +87,7 @@ class Report:
         trials: Sequence[Trial],
         episodes: Sequence[Episode],
         throughput: Throughput,
+        decision: Decision | None = None,
         version: str = __version__,
     ) -> Report:
         """Score the episodes of the planned `trials`; trials without one yet are not counted."""
@@ -101,6 +105,7 @@ class Report:
             planned=len(trials),
             episodes=ordered,
             throughput=throughput,
+            decision=decision,
         )
 
     @classmethod
@@ -145,6 +150,8 @@ class Report:
             "episodes": [_episode_to_json(episode) for episode in self.episodes],
             "throughput": self.throughput.to_json(),
         }
+        if self.decision is not None:
+            document["decision"] = self.decision.to_json()
         return {key: _plain(value) for key, value in document.items()}
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
@@ -189,6 +196,9 @@ class Report:
                 throughput=Throughput(
                     **{field.name: found[field.name] for field in fields if field.name in found}
                 ),
+                decision=Decision.from_json(document["decision"])
+                if "decision" in document
+                else None,
             )
         except (KeyError, TypeError, ValueError) as error:
             raise RunFolderError(f"{file} is no report of hocket's: {error!r}.") from error
@@ -206,7 +216,25 @@ class Report:
         speed = self.throughput.env_steps_per_s
         pace = f" in {self.throughput.wall_s:,.1f} s" if self.throughput.wall_s else ""
         pace += f", {speed:,.0f} env steps/s" if speed is not None else ""
-        return f"{count}{pace}. {EXACTNESS[self.exactness]}"
+        return " ".join([f"{count}{pace}. {EXACTNESS[self.exactness]}", *self.cautions])
+
+    @property
+    def cautions(self) -> list[str]:
+        """Sentences without which the numbers would be believed too much."""
+        return [*([] if self.complete else [UNFAIR]), *self.decision_told]
+
+    @property
+    def decision_told(self) -> list[str]:
+        """What the comparison that this run was to decide came to, and what that does to its rates;
+        empty where it was to decide none."""
+        decision = self.decision
+        if decision is None:
+            return []
+        other = Path(decision.against).name
+        found = [decision.told("this run", other), decision.errors_told("this run", other)]
+        if decision.look.decision != "undecided":
+            found.append("The rates of a run that stopped there are biased towards that.")
+        return [sentence for sentence in found if sentence]
 
     def table(self) -> Table:
         return self.results().rich()
@@ -218,6 +246,8 @@ class Report:
         return self.results().html()
 
 
+UNFAIR = "Trials that end early are no fair sample of all: finish the run before you quote a rate."
+"""Why the numbers of an unfinished run may not be quoted."""
 EXACTNESS: Mapping[Exactness, str] = {
     "bitwise": "Same trial, same result to the bit.",
     "inputs": "Same trial, same inputs; results may differ in the last bits with the batch.",

@@ -157,9 +157,7 @@ def _open(config: CollectConfig, folder: Path) -> Run:
     asked = config.run.going_on(run.config)
     if run.config != asked:
         differ = [
-            name
-            for name, value in asked.to_plain().items()
-            if run.config.to_plain()[name] != value
+            name for name, value in asked.to_plain().items() if run.config.to_plain()[name] != value
         ]
         run.close()
         raise UsageError(

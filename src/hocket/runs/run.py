@@ -32,10 +32,13 @@ from hocket.records.run_file import about_this_run, load_about, load_run, save_r
 from hocket.records.steps import StepRows
 from hocket.records.video.sink import VideoPlan, VideoSelection
 from hocket.results.config_diff import scheme_difference
+from hocket.results.decision import KEY as DECISION
+from hocket.results.decision import Decision
 from hocket.results.page.report_page import write_report_page
 from hocket.results.progress import Tally
 from hocket.results.recorded import build_report
 from hocket.results.report import Report, Throughput
+from hocket.results.sequential import Stake
 from hocket.runs.assembly import Assembly, examine_python
 from hocket.runs.config import EvalConfig
 from hocket.runs.early_stop import Decider, paired_with, rounds_of, sequential_test
@@ -57,7 +60,7 @@ class Run:
         self.assembly = Assembly(config, config.lanes)
         self.trials = list(trials)
         self._ledger = ledger
-        self.decider = _decider(config)
+        self.decider = _decider(config, self.assembly)
         self._done: list[Episode] = ledger.episodes() if ledger else []
         self._is_new = False
         self._recorded = config
@@ -67,13 +70,18 @@ class Run:
     def new(cls, config: EvalConfig, folder: Path | None) -> Run:
         """Plan a run. A folder that is given must not hold a run yet."""
         trials = plan_trials(config)
-        Assembly(config, config.lanes).require_envs()
+        assembly = Assembly(config, config.lanes)
+        assembly.require_envs()
         if config.until == "decided":
             # Only the first round is planned; the decider plans the others while it needs them.
             trials = rounds_of(trials)[0]
         if folder is None:
             return cls(config, trials)
-        ledger = Ledger.create(folder, trials, {"config": config.to_plain()})
+        meta = {
+            "config": config.to_plain(),
+            "independent_starts": assembly.has_independent_starts(),
+        }
+        ledger = Ledger.create(folder, trials, meta)
         run = cls(config, trials, ledger)
         run._is_new = True
         return run
@@ -159,6 +167,7 @@ class Run:
             trials=self.trials,
             episodes=tally.episodes,
             throughput=tally.throughput(),
+            decision=None if self.decider is None else self.decider.decision,
         )
         if self.folder is not None:
             if report.complete:
@@ -206,7 +215,11 @@ class Run:
             queue = TrialQueue(self.remaining)
             if self.decider is not None:
                 self.decider.begin(
-                    self._planner(queue), planned=self.trials, done=self._done, ahead=lanes
+                    self._planner(queue),
+                    planned=self.trials,
+                    done=self._done,
+                    ahead=lanes,
+                    keep=self._keep,
                 )
             engine.run(
                 queue,
@@ -215,6 +228,8 @@ class Run:
                 attempts=self._ledger.next_attempts() if self._ledger else {},
                 cores=assembly.cores(lanes),
             )
+        if self.decider is not None:
+            self._keep(self.decider.decision)
         if in_line.note is not None:
             _tell(readers, Noted(text=in_line.note))
         return tally
@@ -229,6 +244,10 @@ class Run:
             self._ledger.episodes(),
             functools.partial(_tell, readers),
         )
+
+    def _keep(self, decision: Decision) -> None:
+        if self._ledger is not None:
+            self._ledger.keep(DECISION, decision.to_json())
 
     def _planner(self, queue: TrialQueue) -> Callable[[Sequence[Trial]], None]:
         def plan(trials: Sequence[Trial]) -> None:
@@ -286,7 +305,7 @@ def rebuild_report(folder: Path) -> Report:
     return report
 
 
-def _decider(config: EvalConfig) -> Decider | None:
+def _decider(config: EvalConfig, assembly: Assembly) -> Decider | None:
     if config.against is None:
         return None
     against = Path(config.against)
@@ -305,8 +324,9 @@ def _decider(config: EvalConfig) -> Decider | None:
     with LedgerView.open(against) as ledger:
         baseline = paired_with(trials, ledger.episodes(), config.against)
     rounds = rounds_of(trials)
-    test = sequential_test(config.sequential, rounds, alpha=config.alpha)
-    return Decider(rounds, baseline, test)
+    bets_on: Stake = "pairs" if assembly.has_independent_starts() else "rounds"
+    test = sequential_test(config.sequential, rounds, alpha=config.alpha, bets_on=bets_on)
+    return Decider(rounds, baseline, test, against=str(against.resolve()))
 
 
 def _without_impossible_video(config: EvalConfig, readers: Sequence[Reader]) -> EvalConfig:

@@ -149,6 +149,8 @@ def _alerts(run: RecordedRun) -> Markup:
                 class_="alert",
             )
         )
+    if report.decision_told:
+        alerts.append(tag("p", " ".join(report.decision_told), class_="alert"))
     if report.overall.errors:
         alerts.append(
             tag(
