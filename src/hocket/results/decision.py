@@ -19,7 +19,7 @@ _JUDGED = (Outcome.SUCCESS, Outcome.FAILURE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What the test said when the run stopped: a is the run itself, b the one it is held against."""
+    """What the test said when the run stopped: a is the run itself, b the one held against it."""
 
     against: str
     """The folder of the other run, absolute."""

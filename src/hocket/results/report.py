@@ -20,6 +20,7 @@ from hocket.errors import RunFolderError
 from hocket.records.folder import sync_folder
 from hocket.results.decision import Decision
 from hocket.results.scores import Score, score_table
+from hocket.results.stats import UNEVEN
 from hocket.results.tables import ResultTable
 
 if TYPE_CHECKING:
@@ -221,7 +222,13 @@ class Report:
     @property
     def cautions(self) -> list[str]:
         """Sentences without which the numbers would be believed too much."""
-        return [*([] if self.complete else [UNFAIR]), *self.decision_told]
+        interval = self.overall.success.interval
+        is_uneven = interval is not None and interval.method == UNEVEN
+        return [
+            *([] if self.complete else [UNFAIR]),
+            *([ONCE] if is_uneven else []),
+            *self.decision_told,
+        ]
 
     @property
     def decision_told(self) -> list[str]:
@@ -248,6 +255,7 @@ class Report:
 
 UNFAIR = "Trials that end early are no fair sample of all: finish the run before you quote a rate."
 """Why the numbers of an unfinished run may not be quoted."""
+ONCE = "Tasks differ in n; each counts once in the rates over several."
 EXACTNESS: Mapping[Exactness, str] = {
     "bitwise": "Same trial, same result to the bit.",
     "inputs": "Same trial, same inputs; results may differ in the last bits with the batch.",
