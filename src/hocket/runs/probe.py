@@ -73,9 +73,9 @@ def probe(
     config = FleetConfig(lanes=1, start_timeout_s=timeout_s)
     with Fleet(runtime, worker, config) as fleet:
         fleet.start()
-        _wait(fleet, notices.LanesUp, timeout_s)
+        wait_for(fleet, notices.LanesUp, timeout_s)
         fleet.begin([0], [0], [trial], [None], final_observation=False, record=[{}])
-        ready = _wait(fleet, notices.LanesReady, timeout_s)
+        ready = wait_for(fleet, notices.LanesReady, timeout_s)
         spec = ready.spec
         assert spec is not None  # a new worker always tells
         fits(spec)
@@ -85,7 +85,7 @@ def probe(
         chunk, latencies = _infer(PolicyThread(policy, "probe"), job, policy.spec.max_batch)
         actions = chunk.actions[: replan or policy.spec.replan or len(chunk.actions)]
         fleet.execute([0], [0], [0], [actions])
-        executed = _wait(fleet, notices.LanesExecuted, timeout_s)
+        executed = wait_for(fleet, notices.LanesExecuted, timeout_s)
         return Probe(
             spec=spec,
             execute_s=executed.busy_s[0] / max(1, executed.steps[0]) * len(actions),
@@ -187,7 +187,8 @@ def _time(thread: PolicyThread, job: Job, max_batch: int) -> dict[int, float]:
     return latencies
 
 
-def _wait(fleet: Fleet, kind: type[NoticeT], timeout_s: float) -> NoticeT:
+def wait_for(fleet: Fleet, kind: type[NoticeT], timeout_s: float) -> NoticeT:
+    """The first notice of a kind; a lane that fails comes as EnvError or WorkerFailed."""
     deadline = time.perf_counter() + timeout_s
     while (left := deadline - time.perf_counter()) > 0:
         for notice in fleet.poll(min(left, 0.1)):
