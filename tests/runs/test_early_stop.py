@@ -17,7 +17,8 @@ from hocket.core.events import AttemptsBegan, EpisodesSealed
 from hocket.errors import ConfigError, MissingExtraError, UsageError
 from hocket.records.ledger.view import LedgerView
 from hocket.results.compare import compare_runs
-from hocket.results.decision import Decision
+from hocket.results.decision import Decision, PairedRuns
+from hocket.results.sequential import PairedSequentialTest
 from hocket.results.side import Side
 from hocket.runs.config import EvalConfig
 from hocket.runs.early_stop import Decider, rounds_of, sequential_test
@@ -98,6 +99,17 @@ def test_an_error_on_either_side_is_a_tie() -> None:
     decider.on(EpisodesSealed(time=0.0, episodes=broken))
     assert (decider.decision.look.only_a, decider.decision.look.only_b) == (0, 0)
     assert decider.decision.error_pairs == 40
+
+
+def test_a_trial_with_nothing_to_succeed_at_is_a_tie_and_no_error() -> None:
+    planned = trials(1, 40)
+    runs = PairedRuns(PairedSequentialTest())
+    for t in planned:
+        finished = episode(t, won=False)._replace(outcome=Outcome.FINISHED)
+        runs.see([episode(t, won=True)], [finished])
+    decision = runs.decision("runs/a")
+    assert (decision.look.only_a, decision.look.decision) == (0, "undecided")
+    assert (decision.error_pairs, decision.errors_as_failures) == (0, "undecided")
 
 
 def test_a_decision_that_rests_on_errors_as_ties_says_so() -> None:

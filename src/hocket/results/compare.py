@@ -187,14 +187,14 @@ def compare_runs(
 def _after_stopping(found: Comparison, decision: Decision) -> Comparison:
     """The comparison of a run that stopped when it was decided: with the p and the interval that
     are valid then, and without those that are not."""
-    is_claimed = found.tasks_as == "strata"
+    is_claimed, none = found.tasks_as == "strata", "none is valid after a stop"
     overall = dataclasses.replace(
         found.overall,
         p_value=decision.look.p_value if is_claimed else None,
         interval=decision.interval if is_claimed else None,
-        test=f"{decision.test}, valid at any look" if is_claimed else "none is valid after a stop",
+        test=f"{decision.test}, valid at any look" if is_claimed else none,
     )
-    tasks = tuple(dataclasses.replace(task, p_value=None) for task in found.tasks)
+    tasks = tuple(dataclasses.replace(task, p_value=None, test=none) for task in found.tasks)
     return dataclasses.replace(found, overall=overall, tasks=tasks, needed=None)
 
 

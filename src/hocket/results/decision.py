@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,12 +69,12 @@ class Decision:
             self,
             against=against,
             look=dataclasses.replace(
-                look, only_a=look.only_b, only_b=look.only_a, decision=_mirrored[look.decision]
+                look, only_a=look.only_b, only_b=look.only_a, decision=_MIRRORED[look.decision]
             ),
             interval=None
             if interval is None
             else dataclasses.replace(interval, low=-interval.high, high=-interval.low),
-            errors_as_failures=_mirrored[self.errors_as_failures],
+            errors_as_failures=_MIRRORED[self.errors_as_failures],
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -92,7 +92,7 @@ class Decision:
         )
 
 
-_mirrored: Mapping[Verdict, Verdict] = {
+_MIRRORED: Mapping[Verdict, Verdict] = {
     "a better": "b better",
     "b better": "a better",
     "undecided": "undecided",
@@ -116,13 +116,10 @@ class PairedRuns:
     def see(self, ours: Sequence[Episode], theirs: Sequence[Episode]) -> Look:
         """Look after the next round, of which both runs' episodes are given in the same order."""
         pairs = [(a.outcome, b.outcome) for a, b in zip(ours, theirs, strict=True)]
-        won = [[each is Outcome.SUCCESS for each in pair] for pair in pairs]
-        is_told = [all(each in _JUDGED for each in pair) for pair in pairs]
         if self.look.decision == "undecided":
             self._error_pairs += sum(Outcome.ERROR in pair for pair in pairs)
-            self._pessimist.see([a for a, _ in won], [b for _, b in won])
-        told = list(zip(won, is_told, strict=True))
-        return self._looks.see([a and t for (a, _), t in told], [b and t for (_, b), t in told])
+            self._pessimist.see(*_successes(pairs, (*_JUDGED, Outcome.ERROR)))
+        return self._looks.see(*_successes(pairs, _JUDGED))
 
     def decision(self, against: str) -> Decision:
         """What is known now."""
@@ -135,3 +132,11 @@ class PairedRuns:
             error_pairs=self._error_pairs,
             errors_as_failures=self._pessimist.look.decision,
         )
+
+
+def _successes(
+    pairs: Sequence[tuple[Outcome, Outcome]], counted: Collection[Outcome]
+) -> tuple[list[bool], list[bool]]:
+    """Which side succeeded in each pair; a pair with an outcome that is not counted is a tie."""
+    told = [(a, b) if a in counted and b in counted else (None, None) for a, b in pairs]
+    return [a is Outcome.SUCCESS for a, _ in told], [b is Outcome.SUCCESS for _, b in told]

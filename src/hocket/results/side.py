@@ -15,6 +15,7 @@ from hocket.records.run_file import load_about
 from hocket.results.decision import KEY, Decision, PairedRuns
 from hocket.results.report import Report
 from hocket.results.sequential import PairedSequentialTest
+from hocket.results.stats import LEVEL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,9 +95,9 @@ def decide(a: Side, b: Side, trials: Sequence[Trial]) -> Decision:
         rounds.setdefault((trial.seed, trial.repeat), []).append(trial)
     size = max(map(len, rounds.values()))
     are_independent = a.independent_starts and b.independent_starts
-    alphas = [side.config.get("alpha") for side in (a, b) if side.stops_when_decided]
+    stopped = next((side for side in (a, b) if side.stops_when_decided), a)
     test = PairedSequentialTest(
-        alpha=alphas[0] if alphas and alphas[0] else 0.05,
+        alpha=stopped.config.get("alpha", 1 - LEVEL),
         pairs_per_round=size,
         bets_on="pairs" if are_independent else "rounds",
     )
