@@ -32,7 +32,6 @@ from hocket.results.paired import (
     compare_rates,
     compare_returns,
 )
-from hocket.results.report import EXACTNESS
 from hocket.results.scores import bounds
 from hocket.results.side import Side, decide
 from hocket.results.tables import UNDEFINED, ResultTable, TableRow, number, percent
@@ -242,11 +241,11 @@ def _notes(found: RunComparison) -> list[str]:
     if found.excluded.unlike:
         left_out = _trials(found.excluded.unlike)
         notes.append(f"{left_out} left out: no success is told on both sides.")
-    if a.exactness == b.exactness:
-        notes.append(f"Exactness of both is {a.exactness}. {EXACTNESS[a.exactness]}")
+    if a.claim == b.claim:
+        notes.append(f"Exactness of both is {a.exactness}. {a.claim.sentence}")
     else:
         notes += [
-            f"Exactness of {letter} is {side.exactness}. {EXACTNESS[side.exactness]}"
+            f"Exactness of {letter} is {side.exactness}. {side.claim.sentence}"
             for letter, side in (("a", a), ("b", b))
         ]
     versions = version_differences(a.versions, b.versions)
@@ -355,6 +354,7 @@ def _side_json(side: Side) -> dict[str, Any]:
         "errors": side.errors,
         "complete": side.complete,
         "exactness": side.exactness,
+        "checks": dataclasses.asdict(side.claim.checks),
     }
 
 

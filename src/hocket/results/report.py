@@ -9,16 +9,17 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hocket import __version__
-from hocket.core.data import Episode, Exactness, Outcome, Trial
+from hocket.core.data import UNCHECKED, Episode, Exactness, Outcome, RowChecks, Trial
 from hocket.errors import RunFolderError
 from hocket.records.folder import sync_folder
 from hocket.results.decision import Decision
+from hocket.results.exactness import Claim
 from hocket.results.scores import Score, score_table
 from hocket.results.stats import UNEVEN
 from hocket.results.tables import ResultTable
@@ -78,6 +79,8 @@ class Report:
     throughput: Throughput
     decision: Decision | None = None
     """What the comparison that this run was to decide came to; None where it was to decide none."""
+    checks: RowChecks = UNCHECKED
+    """Rows that were inferred again in other batches, where the exactness is `inputs`."""
 
     @classmethod
     def build(
@@ -89,6 +92,7 @@ class Report:
         episodes: Sequence[Episode],
         throughput: Throughput,
         decision: Decision | None = None,
+        checks: RowChecks = UNCHECKED,
         version: str = __version__,
     ) -> Report:
         """Score the episodes of the planned `trials`; trials without one yet are not counted."""
@@ -107,6 +111,7 @@ class Report:
             episodes=ordered,
             throughput=throughput,
             decision=decision,
+            checks=checks,
         )
 
     @classmethod
@@ -143,6 +148,7 @@ class Report:
             "hocket": self.version,
             "config": self.config,
             "exactness": self.exactness,
+            **({"checks": self.checks} if self.checks.made else {}),
             "complete": self.complete,
             "planned": self.planned,
             "overall": self.overall.to_json(),
@@ -200,6 +206,7 @@ class Report:
                 decision=Decision.from_json(document["decision"])
                 if "decision" in document
                 else None,
+                checks=RowChecks(**document.get("checks", {})),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise RunFolderError(f"{file} is no report of hocket's: {error!r}.") from error
@@ -217,7 +224,23 @@ class Report:
         speed = self.throughput.env_steps_per_s
         pace = f" in {self.throughput.wall_s:,.1f} s" if self.throughput.wall_s else ""
         pace += f", {speed:,.0f} env steps/s" if speed is not None else ""
-        return " ".join([f"{count}{pace}. {EXACTNESS[self.exactness]}", *self.cautions])
+        said = [f"{count}{pace}.", *self._remarks(), self.claim.sentence, *self.cautions]
+        return " ".join(said)
+
+    def _remarks(self) -> Iterator[str]:
+        """Sentences on episodes that are not in the overall n, and on attempts that were lost
+        before the one that counts. A trial that errs has spent them all, and is in the table."""
+        if self.overall.is_mixed:
+            count = self.overall.finished
+            had = f"{count:,} episodes had" if count > 1 else "1 episode had"
+            yield f"{had} nothing to succeed at: no part of overall n."
+        if lost := sum(episode.attempt for episode in self.episodes):
+            yield f"{lost:,} {'attempts were' if lost > 1 else 'attempt was'} lost and run again."
+
+    @property
+    def claim(self) -> Claim:
+        """What `the same trial` means here, with the checks behind it."""
+        return Claim(level=self.exactness, checks=self.checks)
 
     @property
     def cautions(self) -> list[str]:
@@ -256,11 +279,6 @@ class Report:
 UNFAIR = "Trials that end early are no fair sample of all: finish the run before you quote a rate."
 """Why the numbers of an unfinished run may not be quoted."""
 ONCE = "Tasks differ in n; each counts once in the rates over several."
-EXACTNESS: Mapping[Exactness, str] = {
-    "bitwise": "Same trial, same result to the bit.",
-    "inputs": "Same trial, same inputs; results may differ in the last bits with the batch.",
-    "environment": "Same trial, same environment; the policy draws its own noise.",
-}
 
 
 def _lines(document: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ from hocket.records.folder import RunFolder
 from hocket.records.ledger.view import LedgerView
 from hocket.records.run_file import load_about
 from hocket.results.decision import KEY, Decision, PairedRuns
+from hocket.results.exactness import Claim, kept_claim
 from hocket.results.report import Report
 from hocket.results.sequential import PairedSequentialTest
 from hocket.results.stats import LEVEL
@@ -25,7 +26,7 @@ class Side:
     folder: Path
     config: Mapping[str, Any]
     versions: Mapping[str, str]
-    exactness: Exactness
+    claim: Claim
     trials: tuple[Trial, ...]
     """All that were planned, in planned order."""
     episodes: Mapping[Trial, Episode]
@@ -48,17 +49,17 @@ class Side:
             config = meta.get("config", {})
             decision = Decision.from_json(meta[KEY]) if KEY in meta else None
             is_independent = bool(meta.get("independent_starts", False))
-            exactness: Exactness = about.get("exactness", "environment")
+            claim = kept_claim(meta, about)
         else:
             report = Report.load(root.root)
-            episodes, config, exactness = list(report.episodes), report.config, report.exactness
+            episodes, config, claim = list(report.episodes), report.config, report.claim
             trials = [episode.trial for episode in episodes]
             decision, is_independent = report.decision, False
         return cls(
             folder=root.root,
             config=config,
             versions=versions if isinstance(versions, dict) else {},
-            exactness=exactness,
+            claim=claim,
             trials=tuple(trials),
             episodes={episode.trial: episode for episode in episodes},
             decision=decision,
@@ -68,6 +69,10 @@ class Side:
     @property
     def name(self) -> str:
         return self.folder.name
+
+    @property
+    def exactness(self) -> Exactness:
+        return self.claim.level
 
     @property
     def policy(self) -> str:
