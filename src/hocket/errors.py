@@ -15,6 +15,7 @@ HocketError
 │   ├── ChunkValueError     NaN, infinity or a dtype that is no number
 │   ├── SessionLostError    the state that a policy kept for an attempt is gone
 │   └── PolicyUnavailableError  nobody answers
+│       └── PolicyHungError     the policy never returned
 ├── WorkerFailed            a worker crashed, hung, was killed, or used too much memory
 ├── WireError               a message between engine and worker cannot be read, or is too long
 └── RunFolderError          a run folder cannot be used
@@ -82,6 +83,10 @@ class SessionLostError(PolicyError):
 
 class PolicyUnavailableError(PolicyError):
     """Nobody answers; to ask again with fewer rows would not help."""
+
+
+class PolicyHungError(PolicyUnavailableError):
+    """A policy never returned from `infer`; a run without another copy of it cannot go on."""
 
 
 class WorkerFailed(HocketError):

@@ -7,8 +7,10 @@ import pytest
 
 import hocket
 from hocket.core.data import ActionSpec, EnvSpec, PolicySpec, TaskInfo
-from hocket.errors import SpecMismatchError, WorkerFailed
+from hocket.errors import PolicyHungError, SpecMismatchError, WorkerFailed
+from hocket.runs import probe as probe_module
 from hocket.runs.probe import Probe
+from support.hanging_policies import Stuck
 
 GIB = 1 << 30
 LIBERO_FIRST_LOOK, LIBERO_LARGEST = 0.74 * GIB, 1.03 * GIB
@@ -81,3 +83,11 @@ def test_worker_that_is_always_lost_is_told_with_how_it_ended(
     (tmp_path / "always" / "reset").touch()
     with pytest.raises(WorkerFailed, match=r"lost .*before the run began.* SIGKILL.*hocket check"):
         hocket.evaluate(env="support.keyed_envs:Mortal", policy="random", episodes=2)
+
+
+def test_a_policy_that_never_answers_is_given_up_after_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(probe_module, "FIRST_S", 2.0)
+    with pytest.raises(PolicyHungError, match="has not returned from infer for 2 s"):
+        hocket.evaluate(env="toy:count", policy=Stuck(), lanes="auto", episodes=2)

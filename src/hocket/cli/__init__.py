@@ -12,6 +12,7 @@ import importlib
 import importlib.metadata
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -63,8 +64,19 @@ examples:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the command line says; returns the exit code."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    """Do what the command line says; returns the exit code. Without arguments it is the command
+    itself, and ends the process where a policy that hangs would keep it from ending."""
+    if arguments is not None:
+        return _do(list(arguments))
+    code = _do(sys.argv[1:])
+    if any(thread.name.startswith("hocket-hung") for thread in threading.enumerate()):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
+
+
+def _do(given: list[str]) -> int:
     head = given[0] if given else "--help"
     if head in ("-h", "--help", "help"):
         sys.stdout.write(_help())

@@ -66,6 +66,8 @@ class Resume:
 
     folder: Positional[Path]
     """The run folder."""
+    infer_timeout_s: Annotated[float | None, arg(name="infer-timeout", metavar="SECONDS")] = None
+    """Another deadline for the policy than the run was begun with; see hocket eval --help."""
     json: bool = False
     """Print the report as JSON on standard output; progress goes to standard error."""
 
@@ -191,7 +193,7 @@ def resume(arguments: Sequence[str]) -> int:
     from hocket.results.progress import Progress
     from hocket.runs.run import Run
 
-    with Run.open(flags.folder) as unfinished:
+    with Run.open(flags.folder, infer_timeout_s=flags.infer_timeout_s) as unfinished:
         left = len(unfinished.remaining)
         if not left:
             sys.stderr.write(

@@ -28,6 +28,7 @@ _LONGEST_SLUG = 200
 
 SuccessRule = Literal["first", "any", "final"]
 Exactness = Literal["bitwise", "inputs", "environment"]
+"""What "same trial, same result" means in a run, the most first."""
 
 
 class Outcome(str, enum.Enum):
@@ -278,11 +279,27 @@ class PolicySpec:
     replan: int | None = None
     """How many actions of a chunk are executed where the user does not say; None means all."""
 
-    def exactness(self, *, padded: bool) -> Exactness:
-        """What "same trial, same result" means with this policy, `padded` to one size or not."""
+    def exactness(self, *, alone: bool) -> Exactness:
+        """What "same trial, same result" means with this policy. `alone`: every row is inferred in
+        a batch of its own, so that there is nothing else which its bits could depend on."""
         if not self.keyed_noise:
             return "environment"
-        return "bitwise" if self.batch_invariant or padded else "inputs"
+        return "bitwise" if self.batch_invariant or alone else "inputs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowChecks:
+    """How many rows were inferred again, elsewhere in another batch, and how many of them had other
+    bits there."""
+
+    made: int = 0
+    differed: int = 0
+
+    def __add__(self, other: RowChecks) -> RowChecks:
+        return RowChecks(made=self.made + other.made, differed=self.differed + other.differed)
+
+
+UNCHECKED = RowChecks()
 
 
 class Episode(NamedTuple):

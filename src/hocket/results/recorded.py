@@ -12,6 +12,7 @@ from hocket.errors import DamagedSegmentError, RunFolderError
 from hocket.records.folder import RunFolder
 from hocket.records.ledger.view import Failure, LedgerView
 from hocket.records.run_file import load_about
+from hocket.results.exactness import kept_claim
 from hocket.results.report import FILE_NAME, Report, Throughput
 from hocket.results.timing import Timing, load_timing
 
@@ -90,9 +91,12 @@ def open_recorded(folder: Path, report: Report | None = None) -> RecordedRun:
 
 def build_report(ledger: LedgerView, about: Mapping[str, Any], throughput: Throughput) -> Report:
     """The report of what a ledger holds; `about` is what the run's file says of it."""
+    meta = ledger.meta()
+    claim = kept_claim(meta, about)
     return Report.build(
-        config=ledger.meta().get("config", {}),
-        exactness=about.get("exactness", "environment"),
+        config=meta.get("config", {}),
+        exactness=claim.level,
+        checks=claim.checks,
         trials=ledger.trials(),
         episodes=ledger.episodes(),
         throughput=throughput,

@@ -19,7 +19,7 @@ from hocket.core.data import Episode, Outcome, Trial
 from hocket.core.events import Event, SpecLearned
 from hocket.core.plugins import did_you_mean
 from hocket.engine.trials import Task
-from hocket.errors import ConfigError, HocketError, UsageError
+from hocket.errors import ConfigError, HocketError, PolicyHungError, UsageError
 from hocket.records.folder import RunFolder
 from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
@@ -110,10 +110,14 @@ def collect(
     if config.to != RUN:
         refuse_existing(out.absolute())
     own = None if policy is not None else Assembly(config.run).policy()
+    is_stuck = False
     try:
         trials = _run_all(config, folder, policy or own, readers)
+    except PolicyHungError:
+        is_stuck = True
+        raise
     finally:
-        if own is not None:
+        if own is not None and not is_stuck:
             own.close()
     if trials is None:
         return Collected(run=folder, episodes=0, trials=0, is_complete=False)
@@ -171,8 +175,8 @@ class _Rates:
 def _open(config: CollectConfig, folder: Path) -> Run:
     if not RunFolder.at(folder).ledger.exists():
         return Run.new(config.run, folder)
-    run = Run.open(folder)
-    if run.config != config.run:
+    run = Run.open(folder, infer_timeout_s=config.run.infer_timeout_s)
+    if replace(run.config, infer_timeout_s=config.run.infer_timeout_s) != config.run:
         differ = [
             name
             for name, value in config.run.to_plain().items()

@@ -3,6 +3,7 @@ cost."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,9 +17,11 @@ from hocket.core.contracts.runtime import Runtime, WorkerSpec
 from hocket.core.data import ArraySpec, Chunk, EnvSpec, PolicySpec, Row, Trial, noise_seed
 from hocket.core.estimates import Latency
 from hocket.core.plugins import did_you_mean
-from hocket.engine.inference import Job, PolicyThread, account
+from hocket.engine.deadline import FIRST_S
+from hocket.engine.inference import HUNG
 from hocket.engine.model import Work, best_lanes
-from hocket.errors import EnvError, HocketError, PolicyError, WorkerFailed
+from hocket.engine.policy_thread import Answered, Job, PolicyThread, account
+from hocket.errors import EnvError, HocketError, PolicyError, PolicyHungError, WorkerFailed
 from hocket.workers import inbox as notices
 from hocket.workers.fleet import Fleet, FleetConfig
 
@@ -45,8 +48,11 @@ class Probe:
     memory: int | None
     """Resident bytes of the worker."""
 
-    def lanes(self, *, cores: int, memory: int, trials: int, policy: Policy) -> int:
-        """The number of lanes that saturates the scarcer of cores and policy, within memory."""
+    def lanes(
+        self, *, cores: int, memory: int, trials: int, policy: Policy, alone: bool = False
+    ) -> int:
+        """The number of lanes that saturates the scarcer of cores and policy, within memory;
+        `alone` where rows are inferred one at a time."""
         most = max(1, min(trials, 1024))
         if self.memory:
             # A fifth stays free for the policy, the page cache, and envs that grow.
@@ -54,8 +60,8 @@ class Probe:
         work = Work(
             cores=cores,
             execute_s=self.execute_s,
-            concurrency=policy.spec.concurrency,
-            max_batch=policy.spec.max_batch,
+            concurrency=1 if alone else policy.spec.concurrency,
+            max_batch=1 if alone else policy.spec.max_batch,
         )
         return best_lanes(work, Latency(self.latencies), max_lanes=most)
 
@@ -199,17 +205,32 @@ def _job(fleet: Fleet, trial: Trial, prompt: str, spec: EnvSpec) -> Job:
 
 
 def _infer(thread: PolicyThread, job: Job, max_batch: int) -> tuple[Chunk, dict[int, float]]:
-    """The policy's answer, and its times; what it raises comes as PolicyError."""
-    try:
-        latencies = _time(thread, job, max_batch)
-        answer = thread.answer(job)
-        if (chunk := answer.chunks[0]) is None:
-            raise answer.errors[0] or PolicyError("The policy gave no answer.")
-    except HocketError:
-        raise
-    except Exception as error:
-        raise PolicyError(f"The policy raised {account(error)}") from error
-    return chunk, latencies
+    """The policy's answer, and its times; what it raises comes as PolicyError. It is asked on
+    another thread, which is left behind where it never returns."""
+    came: list[tuple[Answered, dict[int, float]]] = []
+    errors: list[Exception] = []
+
+    def ask() -> None:
+        try:
+            latencies = _time(thread, job, max_batch)
+            came.append((thread.answer(job), latencies))
+        except Exception as error:  # noqa: BLE001 - told below
+            errors.append(error)
+
+    asking = threading.Thread(target=ask, name="hocket-probe", daemon=True)
+    asking.start()
+    asking.join(FIRST_S)
+    if asking.is_alive():
+        asking.name = HUNG
+        raise PolicyHungError(f"The policy has not returned from infer for {FIRST_S:,.0f} s.")
+    if came:
+        answer, latencies = came[0]
+        if (chunk := answer.chunks[0]) is not None:
+            return chunk, latencies
+        errors.append(answer.errors[0] or PolicyError("The policy gave no answer."))
+    if isinstance(errors[0], HocketError):
+        raise errors[0]
+    raise PolicyError(f"The policy raised {account(errors[0])}") from errors[0]
 
 
 def _time(thread: PolicyThread, job: Job, max_batch: int) -> dict[int, float]:
@@ -218,7 +239,7 @@ def _time(thread: PolicyThread, job: Job, max_batch: int) -> dict[int, float]:
     began = time.perf_counter()
     size = 1
     while size <= max_batch and time.perf_counter() - began < _LONGEST_TIMING_S:
-        latencies[size] = thread.time(job, size)
+        latencies[size] = thread.time(job, size).seconds
         size *= 2
     return latencies
 

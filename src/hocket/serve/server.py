@@ -36,7 +36,7 @@ from hocket.adapters.policies.openpi.protocol import (
     ERROR_REASON,
 )
 from hocket.errors import ConfigError, HocketError, PolicyUnavailableError, UsageError
-from hocket.serve.backend import Backend, Caller
+from hocket.serve.backend import Backend, Caller, CameTwice
 from hocket.serve.batching import Overloaded
 from hocket.serve.metrics import Metrics
 
@@ -224,6 +224,8 @@ class PolicyServer:
             await connection.send(answer.result())
         except ConnectionClosed:
             return True
+        except CameTwice:
+            self._metrics.errors["came_twice"] += 1
         except Exception as exc:  # noqa: BLE001 - the protocol tells any error to the client
             self._metrics.errors[type(exc).__name__] += 1
             await _refuse(connection, exc)

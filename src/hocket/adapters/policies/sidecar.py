@@ -31,6 +31,7 @@ LOCAL_OUTAGE_S = 3.0
 """Seconds after which a local socket that nobody answers has lost its process."""
 MAX_RESTARTS = 3
 """A policy that dies more often than this would die for ever."""
+_KILL_S = 5.0
 _LENT = ("msgpack", "websockets")
 _START = """\
 import sys
@@ -49,8 +50,9 @@ class SidecarConfig:
     """The policy's own settings."""
     ready_timeout_s: float = 600.0
     """Seconds for the policy to load."""
-    timeout_s: float = 600.0
-    """Seconds for one inference; the first may compile."""
+    timeout_s: float = 3600.0
+    """Seconds for one inference, the first of which may compile, where nobody else watches over it:
+    a run has its own --infer-timeout."""
 
 
 class Sidecar:
@@ -74,6 +76,11 @@ class Sidecar:
         """What the policy says of itself. The first call loads it."""
         return self._living().client.spec
 
+    @property
+    def is_stateful(self) -> bool:
+        """Whether the policy keeps state for attempts."""
+        return self._living().client.is_stateful
+
     def bind(self, spec: EnvSpec) -> None:
         """Tell the policy, and every process that is started for it later."""
         self._living().client.bind(spec)
@@ -95,6 +102,13 @@ class Sidecar:
         child = self._child
         if child is not None and child.is_alive:
             child.client.end_session(session)
+
+    def restart(self) -> bool:
+        """End the child, which does not answer; the next call starts another, a few times."""
+        child = self._child  # without the lock, which whoever waits for a child to load holds
+        if child is not None:
+            child.kill()
+        return self._starts <= MAX_RESTARTS
 
     def close(self) -> None:
         """End the child; closing twice is safe."""
@@ -174,6 +188,12 @@ class _Child:
         state = "is alive" if code is None else f"ended with code {code}"
         said = self._log.read_text(errors="replace")[-3000:] if self._log.exists() else ""
         return f"The sidecar of {self._name} {state}. It said last:\n{said}"
+
+    def kill(self) -> None:
+        """End the process at once; calls that wait for it then fail."""
+        self._process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_KILL_S)  # until then it would be taken for alive
 
     def close(self) -> None:
         if hasattr(self, "client"):

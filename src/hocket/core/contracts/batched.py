@@ -67,7 +67,8 @@ class BatchedEnv(Protocol):
         """Make one control step of the rows in the mask `[N]`, with actions `[N, ...]`."""
 
     def observe(self, rows: Array) -> Mapping[str, Array]:
-        """What these rows see now, stacked `[k, ...]` under flat keys; changes nothing."""
+        """What these rows see now, stacked `[k, ...]` under flat keys; changes nothing. The arrays
+        are the caller's: a policy reads them while other rows step."""
 
     def close(self) -> None:
         """Let go of the simulator. Twice is safe."""

@@ -140,6 +140,11 @@ class Ledger(LedgerView):
         self._running.extend([_NEVER_BEGUN] * len(new))
         return new
 
+    def keep(self, key: str, value: Any) -> None:
+        """Keep a plain JSON value in `meta`, in place of what the key had."""
+        with self._transaction() as connection:
+            connection.execute("REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value)))
+
     def sweep(self) -> list[Path]:
         """Delete what a killed run left, before a resumed one begins its first attempt: files of
         attempts that never counted, and unfinished ones. Returns what was deleted.

@@ -56,7 +56,7 @@ class LedgerView:
         return cls(folder, schema.open_to_read(folder.ledger))
 
     def meta(self) -> dict[str, Any]:
-        """What was said of the run when it was created."""
+        """What is kept of the run as a whole: its configuration, and what was learnt since."""
         return {key: json.loads(text) for key, text in self._rows("SELECT key, value FROM meta")}
 
     def trials(self) -> list[Trial]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import secrets
 import ssl
 import threading
 from collections.abc import Coroutine, Mapping, Sequence
@@ -82,8 +83,8 @@ class OpenPIConfig:
     max_batch: int = 1
     """Rows that a stock server is asked for in one call, one after the other."""
     flush_on_reconnect: bool = False
-    """After a lost connection, recall what is left of the chunks that came over it, and ask again:
-    for servers that keep state. A stock server keeps none."""
+    """After a lost connection, recall what is left of the chunks that lanes got over it, and ask
+    again: for servers that keep state. A stock server keeps none."""
 
     def __post_init__(self) -> None:
         if self.connections < 0 or self.retries < 0 or self.max_batch < 1:
@@ -101,7 +102,8 @@ class OpenPI:
         self._config = config or OpenPIConfig()
         self._endpoints = _endpoints(argument, self._config)
         self._mapping: Embodiment = open_mapping(self._config.mapping)
-        self._numbers = itertools.count(1)
+        # Numbers of several clients, which a gateway may send over one connection, never meet.
+        self._numbers = itertools.count(secrets.randbits(48))
         self._shared: SharedArrays | None = None
         # Guards what is below, and the shared memory: threads that ask for the first time at once
         # must share one client.
@@ -139,6 +141,12 @@ class OpenPI:
         client = self._connect()
         if self._announcement is not None and self._announcement.is_stateful:
             client.run(client.servers.begin(row.session))
+
+    @property
+    def is_stateful(self) -> bool:
+        """Whether the server keeps state for attempts."""
+        self._connect()
+        return self._announcement is not None and self._announcement.is_stateful
 
     def end_session(self, session: str) -> None:
         client = self._connect()
