@@ -70,3 +70,10 @@ def test_a_setting_that_no_adapter_has_is_an_error_with_the_nearest_name() -> No
 def test_a_number_with_an_exponent_and_no_point_is_a_number(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text("lr: 3e-4\nname: 3e4th\n")
     assert run_file.load_run(tmp_path) == {"lr": 3e-4, "name": "3e4th"}
+
+
+def test_folder_of_a_long_name_has_a_name_that_a_file_system_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_file.new_folder(None, ["\U00020000" * 100], "policy").mkdir(parents=True)

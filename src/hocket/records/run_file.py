@@ -61,7 +61,8 @@ def new_folder(out: Path | None, env: Sequence[str], policy: str) -> Path:
     folder that already holds something is refused."""
     if out is None:
         subject = f"{'+'.join(env)}-{policy}"
-        slug = "".join(c if c.isalnum() or c in "-_.+" else "-" for c in subject)[:80]
+        slug = "".join(c if c.isalnum() or c in "-_.+" else "-" for c in subject)
+        slug = slug.encode()[:80].decode(errors="ignore")
         stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{slug}"
         tails = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
         return next(path for tail in tails if not (path := Path("runs", stem + tail)).exists())
