@@ -14,7 +14,17 @@ from hocket.core.plugins import did_you_mean
 from hocket.errors import UnknownNameError
 from hocket.runs.config import EvalConfig
 
-KNOBS = ("env", "policy", "seed", "seed_scheme", "replan", "env_python", "policy_python")
+KNOBS = (
+    "env",
+    "policy",
+    "seed",
+    "seed_scheme",
+    "replan",
+    "env_python",
+    "policy_python",
+    "runtime",
+    "start_timeout_s",
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,6 +27,8 @@ KNOBS = (
     "record",
     "env_python",
     "policy_python",
+    "runtime",
+    "start_timeout_s",
 )
 
 

@@ -88,7 +88,7 @@ def run(arguments: Sequence[str]) -> int:
     if scan(arguments, "--jobs") is not None:
         return _run_jobs(arguments)
     refuse_bad_run_file(arguments)
-    knobs = knobs_of(EvalConfig, without=("runtime",))
+    knobs = knobs_of(EvalConfig)
     parsed = parse_run(Eval, knobs, arguments, verb="eval")
     from hocket.records.run_file import new_folder
     from hocket.results.progress import Progress

@@ -39,7 +39,7 @@ def run(arguments: Sequence[str]) -> int:
     atexit.register(gc.freeze)
     resumed = scan(arguments, "--resume")
     if resumed is None:
-        knobs = knobs_of(TrainConfig, without=("runtime", "policy_devices"))
+        knobs = knobs_of(TrainConfig, without=("policy_devices",))
         parsed = parse_run(Train, knobs, arguments, verb="train")
     elif len([one for one in arguments if one.startswith("--")]) > 1:
         raise UsageError("--resume takes no other flags: the run has its configuration.")

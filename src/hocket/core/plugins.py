@@ -83,11 +83,15 @@ BUILTIN: Mapping[Kind, Mapping[str, Builtin]] = {
     "runtimes": {
         "inline": Builtin("hocket.workers.inline:InlineRuntime"),
         "local": Builtin("hocket.workers.local:LocalRuntime"),
+        "docker": Builtin("hocket.workers.containers.runtime:DockerRuntime"),
+        "podman": Builtin("hocket.workers.containers.runtime:PodmanRuntime"),
+        "ssh": Builtin("hocket.workers.remote.ssh:SshRuntime"),
+        "loopback": Builtin("hocket.workers.remote.loopback:LoopbackRuntime"),
     },
     "recorders": {
         "steps": Builtin("hocket.records.steps:StepsSink"),
         "states": Builtin("hocket.records.states:StatesSink"),
-        "video": Builtin("hocket.records.video.sink:VideoSink"),
+        "video": Builtin("hocket.records.video.sink:VideoSink", modules=("av",)),
     },
 }
 

@@ -451,6 +451,7 @@ def _watching(config: EvalConfig, lanes: int) -> FleetConfig:
     return FleetConfig(
         lanes=lanes,
         step_timeout_s=config.step_timeout_s,
+        start_timeout_s=config.start_timeout_s,
         worker_memory=config.worker_memory,
         recycle_after=config.recycle_after,
     )

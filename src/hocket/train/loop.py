@@ -84,7 +84,11 @@ def train(
         policy = _policy(config, description, base, start=start, max_batch=_max_batch(config))
         stack.callback(policy.close)
         worker = assembly.worker(policy.spec, config.lane_count)
-        settings = FleetConfig(lanes=config.lane_count, step_timeout_s=config.step_timeout_s)
+        settings = FleetConfig(
+            lanes=config.lane_count,
+            step_timeout_s=config.step_timeout_s,
+            start_timeout_s=config.start_timeout_s,
+        )
         fleet = stack.enter_context(Fleet(assembly.runtime(), worker, settings))
         link: LearnerLink
         if config.mode == "async":

@@ -5,12 +5,13 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
-from hocket.core.contracts.runtime import Runtime, WorkerSpec
+from hocket.core.contracts.runtime import Isolates, Runtime, WorkerSpec
 from hocket.core.data import Array, Observation, Signature, TaskInfo, Trial, signature
 from hocket.core.wire import (
     Begin,
@@ -43,6 +44,8 @@ class Fleet:
     """
 
     def __init__(self, runtime: Runtime, spec: WorkerSpec, config: FleetConfig) -> None:
+        if isinstance(runtime, Isolates) and runtime.isolates:
+            config = replace(config, recycle_after=1)
         self.config = config
         self._supervisor = Supervisor(runtime, spec, config)
         self._workers = self._supervisor.workers
