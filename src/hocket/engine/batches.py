@@ -75,6 +75,7 @@ def _row(state: LaneState, chunk: int) -> Row:
         noise_seed=state.noise(chunk),
         prompt=state.prompt,
         session=state.session,
+        env=state.env,
     )
 
 

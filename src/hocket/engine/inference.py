@@ -36,6 +36,9 @@ BRIEF_S = 150e-6
 """Seconds that it costs, about, to wake a thread and be woken by it, measured by hand. Batches as
 brief as this are answered by the thread that asks. Without it `overhead.py` at 8 lanes pays for a
 thread that wakes for every batch."""
+BUFFERED_QUEUES = 32
+"""Queues whose buffers a thread keeps: those of others are made again for each batch. A server's
+clients may send kinds of observation without end."""
 _STRIKES = 3
 """Calls in a row that were ten times as long, after which a policy is not called brief again. One
 alone may be the machine's. Chosen by hand, with no benchmark row."""
@@ -222,6 +225,7 @@ class PolicyThread:
                 None if error is not None else self._infer(job, i, i + 1, errors)[0]
                 for i, error in enumerate(errors)
             ]
+        self._keep_buffers(job.queue, was_served=None in errors)
         return Answered(
             job=job,
             began=began,
@@ -230,6 +234,14 @@ class PolicyThread:
             errors=errors,
             observations=_kept(job) if job.keep else None,
         )
+
+    def _keep_buffers(self, queue: Hashable, *, was_served: bool) -> None:
+        """Keep the buffers of the queues that were served last, and of no others."""
+        buffers = self._buffers.pop(queue, None)
+        if buffers is not None and was_served:
+            self._buffers[queue] = buffers
+            while len(self._buffers) > BUFFERED_QUEUES:
+                del self._buffers[next(iter(self._buffers))]
 
     def _begin_sessions(self, job: Job) -> list[Exception | None]:
         """Tell a policy that keeps state of new attempts; the error of each that it refused."""
@@ -323,7 +335,7 @@ class PolicyThread:
 
     def time(self, job: Job, size: int) -> float:
         """Seconds for the job's first row in a batch of `size`, after a call that may compile."""
-        row = replace(job.rows[0], session=f"warm-up@{size}")
+        row = replace(job.rows[0], session=f"{job.rows[0].session} warm-up@{size}")
         full = job._replace(rows=(row,) * size, views=list(job.views[:1]) * size)
         if job.stacked is not None:
             many = {key: array[np.zeros(size, int)] for key, array in job.stacked.items()}
