@@ -53,6 +53,28 @@ def test_spec_travels_whole(serve_policy: ServePolicy, connect: Connect) -> None
     assert connect(serve_policy(scripted)).spec == scripted.spec
 
 
+def test_history_travels_with_each_row(serve_policy: ServePolicy, connect: Connect) -> None:
+    class Differing(Keeper):
+        """Answers with the difference of the last two states."""
+
+        spec = PolicySpec(
+            chunk_length=4,
+            action_size=2,
+            history=2,
+            inputs={"observation/state": ArraySpec(shape=(1,), dtype="<f4")},
+        )
+
+        def infer(self, batch: Batch) -> Actions:
+            state = batch.arrays["observation/state"]
+            change = (state[:, 1] - state[:, 0])[:, :, None]
+            return Actions(np.broadcast_to(change, (len(state), 4, 2)).copy())
+
+    client = connect(serve_policy(Differing(), warm_up=True))
+    states = np.array([[[1.0], [3.0]], [[2.0], [9.0]]], np.float32)
+    batch = Batch(arrays={"observation/state": states}, rows=make_batch(1, 2).rows)
+    assert client.infer(batch).values[:, 0, 0].tolist() == [2, 7]
+
+
 def test_batch_is_one_request_with_rows_extras_and_version(
     serve_policy: ServePolicy, connect: Connect
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import socket
@@ -175,6 +176,21 @@ def test_a_thousand_connections_leak_nothing(server: Running) -> None:
     for what, count in before.items():
         assert after[what] <= count + 5, f"{what}: {count} before, {after[what]} after"
     assert_serves(server)
+
+
+def test_a_message_of_pieces_without_end_is_refused(server: Running) -> None:
+    with connect(f"ws://{server.address}", compression=None, open_timeout=WAIT_S) as client:
+        client.recv(timeout=WAIT_S)
+        with contextlib.suppress(ConnectionClosed):
+            client.send(b"" for _ in range(20_000))
+        with contextlib.suppress(ConnectionClosed):  # closed while it was still being sent
+            assert "pieces" in str(client.recv(timeout=WAIT_S))
+    with connect(f"ws://{server.address}", compression=None, open_timeout=WAIT_S) as client:
+        client.recv(timeout=WAIT_S)
+        frame = pack(GOOD)
+        client.send([frame[:3], b"", frame[3:]])
+        assert unpack(client.recv(timeout=WAIT_S))["actions"].tolist() == [[3.0], [3.0]]
+    assert server.metrics.errors["WireError"] == 1
 
 
 def hostile_frames() -> dict[str, bytes]:

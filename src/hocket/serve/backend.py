@@ -39,6 +39,7 @@ from hocket.serve.requests import (
     StockRequest,
     frame_limits,
     most_bytes,
+    row_inputs,
 )
 
 MAX_SHARED_BYTES = 1 << 32
@@ -289,9 +290,10 @@ class PolicyBackend:
 
 def _example(spec: PolicySpec) -> Observation | None:
     """An observation of zeros, where the policy says all of what it reads."""
-    if not spec.inputs or any(-1 in wanted.shape for wanted in spec.inputs.values()):
+    inputs = row_inputs(spec)
+    if not inputs or any(-1 in wanted.shape for wanted in inputs.values()):
         return None
-    return {key: np.zeros(wanted.shape, wanted.dtype) for key, wanted in spec.inputs.items()}
+    return {key: np.zeros(wanted.shape, wanted.dtype) for key, wanted in inputs.items()}
 
 
 def _stand_in_env(action_size: int) -> EnvSpec:

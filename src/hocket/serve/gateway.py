@@ -68,8 +68,9 @@ class Gateway:
             raise Overloaded(f"{self._servers.load} requests wait already. Try again later.")
         asked = await self._frames.read(frame, self._parse)
         began = asyncio.get_running_loop().time()
+        client = None if asked is None else self._clients.of(caller, asked.client)
         # A client that leaves must not cost its server the connection: the question is finished.
-        reply = await asyncio.shield(self._start(self._ask(caller, frame, asked)))
+        reply = await asyncio.shield(self._start(self._ask(frame, asked, client)))
         self._metrics.answered(1, asyncio.get_running_loop().time() - began)
         self._metrics.queue_depth = self._servers.load
         return reply
@@ -109,12 +110,11 @@ class Gateway:
             raise WireError("An extended request needs a number.")
         return _Asked(op=op, number=number, client=client, env=env, sessions=sessions)
 
-    async def _ask(self, caller: Caller, frame: bytes, asked: _Asked | None) -> bytes:
-        if asked is None:
+    async def _ask(self, frame: bytes, asked: _Asked | None, client: Client | None) -> bytes:
+        if asked is None or client is None:
             reply = await self._servers.ask([frame])
             return reply.frames[0]
         read = partial(read_extended, number=asked.number)
-        client = self._clients.of(caller, asked.client)
         if asked.env is not None:
             return await self._bind(client, asked.env, frame, read)
         if not self._is_stateful:

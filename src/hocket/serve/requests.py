@@ -11,7 +11,7 @@ import asyncio
 import math
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -71,6 +71,16 @@ def _numbers(spec: PolicySpec | None) -> int | None:
     return spec.history * sum(math.prod(shape) for shape in shapes)
 
 
+def row_inputs(spec: PolicySpec) -> Mapping[str, ArraySpec] | None:
+    """What the policy reads of one row, all steps of its history together."""
+    if spec.inputs is None or spec.history == 1:
+        return spec.inputs
+    return {
+        key: replace(wanted, shape=(spec.history, *wanted.shape))
+        for key, wanted in spec.inputs.items()
+    }
+
+
 class Frames:
     """Reads frames within limits. To be closed."""
 
@@ -127,7 +137,7 @@ class Requests:
     """Makes requests for one policy of what frames hold. Its methods run on any thread."""
 
     def __init__(self, spec: PolicySpec, shared: SharedReader) -> None:
-        self._inputs = spec.inputs
+        self._inputs = row_inputs(spec)
         self._shared = shared
 
     def parse(self, request: Mapping[str, Any]) -> StockRequest | ExtendedRequest:

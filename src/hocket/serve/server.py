@@ -22,7 +22,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from websockets.asyncio.server import Server, ServerConnection, serve, unix_serve
 from websockets.datastructures import Headers
@@ -36,7 +36,13 @@ from hocket.adapters.policies.openpi.protocol import (
     CLOSE_TRY_AGAIN,
     ERROR_REASON,
 )
-from hocket.errors import ConfigError, HocketError, PolicyUnavailableError, UsageError
+from hocket.errors import (
+    ConfigError,
+    HocketError,
+    PolicyUnavailableError,
+    UsageError,
+    WireError,
+)
 from hocket.serve.backend import Backend
 from hocket.serve.batching import Overloaded
 from hocket.serve.clients import Caller
@@ -47,6 +53,8 @@ PING_TIMEOUT_S = 120.0
 """Seconds after which a client that answered no ping is given up. A client that simulates with its
 interpreter locked may answer late. Chosen by hand; no benchmark row."""
 GOING_AWAY = 1001
+MAX_PIECES = 4096
+"""Pieces of one message; hocket's own client sends a mebibyte in each."""
 MAX_WAITING_FRAMES = 2
 """Frames that wait on a connection while one of its is answered. The protocol wants none; more
 would only be memory. Chosen by hand; no benchmark row."""
@@ -196,7 +204,8 @@ class PolicyServer:
         closed = asyncio.ensure_future(connection.wait_closed())
         try:
             await connection.send(self._metadata)
-            async for frame in connection:
+            while True:
+                frame = await _receive(connection)
                 self._connections[connection] = True
                 is_over = await self._respond(connection, caller, frame, closed)
                 self._connections[connection] = False
@@ -206,6 +215,9 @@ class PolicyServer:
                     await connection.close(GOING_AWAY, "The server is closing.")
         except ConnectionClosed:
             return
+        except WireError as exc:
+            self._metrics.errors[type(exc).__name__] += 1
+            await _refuse(connection, exc)
         finally:
             closed.cancel()
             self._backend.leave(caller)
@@ -253,6 +265,19 @@ class PolicyServer:
                 f"Requests of {self._held_bytes >> 20} MiB are in hand, and this one of "
                 f"{size >> 20} MiB is more than a client's share. Try again later."
             )
+
+
+async def _receive(connection: ServerConnection) -> str | bytes:
+    """The next message. Its pieces are counted here: one may be empty, and there is no end of
+    them."""
+    pieces: list[Any] = []
+    async for piece in connection.recv_streaming():
+        pieces.append(piece)
+        if len(pieces) > MAX_PIECES:
+            raise WireError(f"A message comes in at most {MAX_PIECES} pieces.")
+    if len(pieces) == 1:
+        return cast("str | bytes", pieces[0])
+    return "".join(pieces) if isinstance(pieces[0], str) else b"".join(pieces)
 
 
 async def _refuse(connection: ServerConnection, exc: Exception) -> None:
