@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis.extra import numpy as arrays
 
 from hocket.core.contracts.recorder import AttemptStart, StepRecord
@@ -41,7 +41,6 @@ def step(number: int, state: Array | None) -> StepRecord:
     )
 
 
-@settings(max_examples=60)
 @given(arrays.arrays(np.float64, arrays.array_shapes(min_dims=2, max_dims=2, min_side=1)))
 def test_states_come_back_to_the_bit(tmp_path_factory: pytest.TempPathFactory, states) -> None:
     path = tmp_path_factory.mktemp("states") / FILE

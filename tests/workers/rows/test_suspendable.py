@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import hocket
@@ -75,7 +75,6 @@ def test_without_the_wrapper_the_same_rows_drift() -> None:
     assert (sim.at != first).all()
 
 
-@settings(max_examples=60, deadline=None)
 @given(schedule=st.lists(st.sets(st.integers(0, 3), max_size=3), min_size=1, max_size=30))
 def test_a_rows_trajectory_depends_on_its_own_actions_alone(schedule: list[set[int]]) -> None:
     sim = Drift()
