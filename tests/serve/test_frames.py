@@ -10,7 +10,7 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.adapters.policies.openpi.msgpack_numpy import (
@@ -54,7 +54,6 @@ def size_of(value: Any) -> tuple[int, int, int]:
     )
 
 
-@settings(max_examples=30, deadline=None)
 @given(value=plain)
 def test_a_frame_is_measured_exactly(value: Any) -> None:
     frame = msgpack.packb(value)
@@ -70,7 +69,6 @@ def test_a_frame_is_measured_exactly(value: Any) -> None:
                 measure(frame, tighter)
 
 
-@settings(max_examples=30, deadline=None)
 @given(value=plain, cut=st.integers(1, 50))
 def test_a_frame_that_is_cut_is_never_whole(value: Any, cut: int) -> None:
     def read(frame: bytes) -> None:

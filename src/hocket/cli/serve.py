@@ -59,7 +59,8 @@ class Serve:
     skip_warm_up: bool = False
     """Do not try every batch size once before clients are answered."""
     max_message: Bytes = 64 << 20
-    """Longest request."""
+    """Longest request. A policy that says what it reads takes none that is longer than it can need,
+    and 16 MiB."""
     max_connections: int = 1024
     """More are refused."""
     max_queue: int = 1024
