@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from hocket.core.data import Actions, Answer, Array, Batch, Chunks, PolicySpec, Row, Trial
-from hocket.engine.inference import Answered, Inference, Job, PolicyThread, WarmedUp, account
+from hocket.engine.inference import Inference, WarmedUp
+from hocket.engine.policy_thread import Answered, Job, PolicyThread, account
 from hocket.errors import ChunkShapeError, ChunkValueError
 from support.processes import DEADLINE_S
 
@@ -247,12 +248,14 @@ def test_brief_batches_are_answered_by_the_thread_that_asks() -> None:
     assert values(answer) == [0, 1]
     assert seen == [threading.current_thread().name]
     assert inference.at_once(job(3)) is None  # no batch of this size was brief
+    inference.close()
 
 
 def test_a_policy_that_is_brief_no_more_goes_back_to_its_thread() -> None:
     inference = Inference([Echo(lambda _: time.sleep(0.01))], ["echo"])
     warm(inference, {4: 1e-5})
     asked = [inference.at_once(job(4)) for _ in range(5)]
+    inference.close()
     assert [answer is not None for answer in asked] == [True, True, True, False, False]
 
 
@@ -280,7 +283,7 @@ def test_an_answer_without_errors_keeps_its_columns() -> None:
 def test_buffers_are_kept_for_the_queues_that_were_served_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hocket.engine.inference.BUFFERED_QUEUES", 2)
+    monkeypatch.setattr("hocket.engine.policy_thread.BUFFERED_QUEUES", 2)
     thread = PolicyThread(Echo(), "echo")
     for queue in ("a", "b", "a", "c"):
         thread.answer(job(2)._replace(queue=queue))

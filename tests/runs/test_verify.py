@@ -163,7 +163,7 @@ def test_nan_equals_nan_and_nothing_else() -> None:
 
     def episode(reward: float) -> Recorded:
         row = {"action": None, "terminated": False, "truncated": False, "success": None}
-        return Recorded(rows=[{**row, "reward": reward, "state": None}], states=None)
+        return Recorded(rows=[{**row, "reward": reward}], states=None, observed=[{}])
 
     assert compare(trial, episode(np.nan), episode(np.nan)).difference is None
     difference = compare(trial, episode(np.nan), episode(1.0)).difference

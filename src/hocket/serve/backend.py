@@ -28,6 +28,7 @@ from hocket.core.data import (
     TaskInfo,
     Trial,
 )
+from hocket.engine.deadline import InferDeadline
 from hocket.errors import HocketError, ObservationError, WireError
 from hocket.serve.batching import Batcher, Served
 from hocket.serve.clients import Caller, Client, Clients
@@ -50,7 +51,8 @@ STOCK_SUITE = "openpi"
 
 
 class Backend(Protocol):
-    """Answers frames. `answer` raises for the caller's own error; the connection then ends."""
+    """Answers frames. `answer` raises for the caller's own error; the connection then ends. It
+    raises CameTwice for a numbered request that it answered before."""
 
     max_request_bytes: int | None
     """The longest frame that makes sense; None where nobody can say. Valid after `start`."""
@@ -79,6 +81,8 @@ class PolicyOptions:
     """Seeds the noise for requests that bring no seed of their own."""
     max_queue: int = 1024
     warm_up: bool = True
+    infer_timeout_s: float | None = None
+    """See `hocket.engine.deadline.InferDeadline`."""
 
 
 class PolicyBackend:
@@ -105,6 +109,7 @@ class PolicyBackend:
             metrics,
             max_queue=options.max_queue,
             action_size=size if size is not None else options.action_size,
+            deadline=InferDeadline(seconds=options.infer_timeout_s),
         )
         self._clients = Clients(self._batcher.end_session)
         self._is_warm = not options.warm_up
@@ -155,7 +160,8 @@ class PolicyBackend:
         self._shared.close()
         self._frames.close()
         self._batcher.close()
-        self._policy.close()
+        if not self._batcher.is_stuck:
+            self._policy.close()
 
     async def _answer_stock(
         self, caller: Caller, request: StockRequest, began: float
@@ -187,6 +193,7 @@ class PolicyBackend:
                 raise request.error
             client = self._clients.of(caller, request.client)
             if request.op == "infer":
+                caller.take(request.number)
                 return await self._answer_rows(caller, client, request, head, began)
             if request.op == "bind":
                 await self._bind(client, request)

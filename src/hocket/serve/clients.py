@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -20,12 +21,18 @@ LEFT_S = 60.0
 Chosen by hand; no benchmark row."""
 SESSION_IDLE_S = 3600.0
 """Seconds without a row after which a session is ended. Chosen by hand; no benchmark row."""
+MOST_NUMBERS = 256
+"""Requests of a connection that are recognised when they come again. Chosen by hand."""
 MAX_NAME = 64
 MAX_CLIENTS = 1024
 """Clients that one connection speaks for: a gateway's does for many."""
 MAX_ENVS = 4096
 MAX_SESSIONS = 1 << 14
 """Envs and attempts of one client that are kept at a time."""
+
+
+class CameTwice(Exception):
+    """A request came that was answered before: nothing is to be done."""
 
 
 @dataclass(slots=True, eq=False)
@@ -41,6 +48,15 @@ class Caller:
     """hocket's clients that it has spoken for."""
     sent_at: float | None = None
     """When its last reply had been made."""
+    numbers: deque[int] = field(default_factory=lambda: deque(maxlen=MOST_NUMBERS))
+    """Numbers of its last requests for chunks."""
+
+    def take(self, number: int) -> None:
+        """Remember a request for chunks; CameTwice where that number was taken before: to infer
+        once more would move sessions on."""
+        if number in self.numbers:
+            raise CameTwice
+        self.numbers.append(number)
 
 
 @dataclass(slots=True, eq=False)

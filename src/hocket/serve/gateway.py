@@ -67,6 +67,8 @@ class Gateway:
         if self._servers.load >= self._max_queue:
             raise Overloaded(f"{self._servers.load} requests wait already. Try again later.")
         asked = await self._frames.read(frame, self._parse)
+        if asked is not None and asked.op == "infer":
+            caller.take(asked.number)
         began = asyncio.get_running_loop().time()
         client = None if asked is None else self._clients.of(caller, asked.client)
         # A client that leaves must not cost its server the connection: the question is finished.

@@ -21,7 +21,7 @@ from hocket.errors import SpecMismatchError, UsageError
 from hocket.records import run_file as run_config
 from hocket.records.folder import RunFolder
 from hocket.runs.assembly import Assembly
-from hocket.runs.probe import probe
+from hocket.runs.probe import probe, retried
 from hocket.train.algorithms.rollout import group_of
 from hocket.train.algorithms.update import Ranks
 from hocket.train.collect import plan
@@ -171,7 +171,8 @@ def _look(
     looker = ZeroPolicy("", ZeroPolicy.Config())
     worker = replace(assembly.worker(), cameras=cameras)
     trial = Trial(suite=tasks[0][0], task=tasks[0][1], seed=config.eval_seed)
-    spec: EnvSpec = probe(assembly.runtime(), worker, looker, trial, replan=1).spec
+    seen = retried(lambda: probe(assembly.runtime(), worker, looker, trial, replan=1))
+    spec: EnvSpec = seen.spec
     if spec.action.kind != "box":
         raise SpecMismatchError(
             f"Task {spec.task.name!r} has discrete actions; training is of continuous ones."

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from hocket.core.data import Episode, Trial
+from hocket.core.data import Episode, Outcome, Trial
 from hocket.errors import EnvError
+from hocket.results import stats
 from hocket.results.scores import Score
 from hocket.train.algorithms.rollout import Segment, group_of
 from hocket.train.collect.policy import CollectingPolicy
@@ -236,7 +237,9 @@ class Evaluations:
             return None
         version, weights = self._policy.held_weights(holder)
         score = Score.of(self._ended)
-        measure = score.returns.value if score.rate is None else score.rate
+        # Unlike envs have no mean return to show, but their sum is what is trained for.
+        returns = [e.total_reward for e in self._ended if e.outcome is not Outcome.ERROR]
+        measure = stats.mean(returns).value if score.rate is None else score.rate
         is_best = measure is not None and (self.best is None or measure > self.best)
         if is_best:
             self.best = measure
