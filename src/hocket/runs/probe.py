@@ -3,6 +3,7 @@ cost."""
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -193,7 +194,8 @@ def _job(fleet: Fleet, trial: Trial, prompt: str, spec: EnvSpec) -> Job:
         chunk=0,
         noise_seed=noise_seed(trial, 0),
         prompt=prompt or spec.task.prompt,
-        session="probe",
+        session=f"probe of {secrets.token_hex(8)}",
+        env=spec,
     )
     return Job(
         number=0,

@@ -80,17 +80,15 @@ class CollectingPolicy:
         self._staging = Staging(self._device)
         self._held: dict[Hashable, Snapshot] = {}
         self._released: queue.SimpleQueue[Hashable] = queue.SimpleQueue()
-        self._bounds: dict[str, tuple[Array, Array]] = {}
         self._base = base
         self.spec = _spec_of(network, shapes, max_batch=max_batch, replan=replan, base=base)
 
     def bind(self, spec: EnvSpec) -> None:
-        """Clips the actions of this env's task to its bounds from now on."""
+        """Refuses an env with discrete actions, and tells the base of others."""
         if spec.action.kind != "box":
             raise SpecMismatchError(
                 f"Task {spec.task.name!r} has discrete actions; training is of continuous ones."
             )
-        self._bounds[spec.task.name] = (spec.action.low.ravel(), spec.action.high.ravel())
         base: object = self._base
         if isinstance(base, Binds):
             base.bind(spec)
@@ -187,9 +185,9 @@ class CollectingPolicy:
     def _clipped(self, batch: Batch, sample: Array) -> Array:
         clipped = np.array(sample)
         for i, row in enumerate(batch.rows):
-            bounds = self._bounds.get(row.trial.task)
-            if bounds is not None:
-                clipped[i] = np.clip(sample[i], *bounds)
+            if row.env is not None:
+                action = row.env.action
+                clipped[i] = np.clip(sample[i], action.low.ravel(), action.high.ravel())
         return clipped
 
 
