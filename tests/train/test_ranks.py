@@ -14,8 +14,10 @@ import torch
 
 from hocket.train.algorithms.grpo import GRPO
 from hocket.train.algorithms.ppo import PPO
+from hocket.train.algorithms.ranks import Measures, Ranks
+from hocket.train.algorithms.ratios import Comparison
 from hocket.train.algorithms.rollout import Segment, make_rollout
-from hocket.train.algorithms.update import Comparison, Measures, Ranks
+from hocket.train.algorithms.update import Algorithm
 from hocket.train.config import GRPOConfig, PPOConfig
 from hocket.train.networks.actor import ChunkActor
 from hocket.train.networks.policies import ActorConfig
@@ -29,8 +31,6 @@ TESTS = Path(__file__).parents[1]
 
 class Keep:
     """An optimizer that only keeps gradients."""
-
-    def zero_grad(self) -> None: ...
 
     def step(self) -> None: ...
 
@@ -63,12 +63,13 @@ def gradients(algo: str, parts: list[Segment], ranks: Ranks) -> dict[str, torch.
     parts = as_if_sampled(network, parts)
     measures = Measures(ranks)
     how = Comparison(level="chunk", correction="none", truncate=2.0)
+    learner: Algorithm
     if algo == "ppo":
         learner = PPO(network, Keep(), PPOConfig(max_grad_norm=1e9), how, ranks)
-        learner.step(learner.prepare(parts, 0), measures, version=1)
     else:
-        other = GRPO(network, Keep(), GRPOConfig(max_grad_norm=1e9), how, ranks)
-        other.step(other.prepare(parts, 0), measures, version=1)
+        learner = GRPO(network, Keep(), GRPOConfig(max_grad_norm=1e9), how, ranks)
+    rows = learner.prepare(parts, 0)
+    learner.descend(learner.losses(rows, learner.terms(rows, measures), measures), measures)
     found = {k: p.grad for k, p in network.named_parameters() if p.grad is not None}
     return {**found, "kl": torch.tensor(measures.result()["kl"])}
 

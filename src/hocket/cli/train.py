@@ -46,6 +46,7 @@ def run(arguments: Sequence[str]) -> int:
     require_extra("policies", "trained")
     from rich.console import Console
 
+    from hocket.train.learner.checkpoint import BEST, latest
     from hocket.train.loop import train
 
     if resumed is None:
@@ -56,9 +57,9 @@ def run(arguments: Sequence[str]) -> int:
         config = TrainConfig.from_plain(load_run(folder))
     if not train(config, folder, resume=resumed is not None).complete:
         return INTERRUPTED
-    Console().print(
-        f"Run folder: {folder}\nThe best weights: hocket eval --env ... --policy {folder}/best",
-        highlight=False,
-        soft_wrap=True,
-    )
+    found = folder / BEST
+    told = f"The best weights: hocket eval --env ... --policy {found}"
+    if not found.is_dir():
+        told = f"The last weights: hocket eval --env ... --policy {latest(folder)}"
+    Console().print(f"Run folder: {folder}\n{told}", highlight=False, soft_wrap=True)
     return OK

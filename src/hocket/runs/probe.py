@@ -39,6 +39,8 @@ class Probe:
     """Seconds to infer, by batch size."""
     memory: int | None
     """Resident bytes of the worker."""
+    chunk_length: int
+    """Actions in the policy's answer."""
 
     def lanes(self, *, cores: int, memory: int, trials: int, policy: Policy) -> int:
         """The number of lanes that saturates the scarcer of cores and policy, within memory."""
@@ -91,6 +93,7 @@ def probe(
             execute_s=executed.busy_s[0] / max(1, executed.steps[0]) * len(actions),
             latencies=latencies,
             memory=fleet.memory(0),
+            chunk_length=len(chunk.actions),
         )
 
 
