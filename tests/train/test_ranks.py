@@ -14,7 +14,7 @@ import torch
 
 from hocket.train.algorithms.grpo import GRPO
 from hocket.train.algorithms.ppo import PPO
-from hocket.train.algorithms.ranks import Measures, Ranks
+from hocket.train.algorithms.ranks import Measures, Ranks, local_device
 from hocket.train.algorithms.ratios import Comparison
 from hocket.train.algorithms.rollout import Segment, make_rollout
 from hocket.train.algorithms.update import Algorithm
@@ -75,8 +75,10 @@ def gradients(algo: str, parts: list[Segment], ranks: Ranks) -> dict[str, torch.
 
 
 def work(algo: str, out: str) -> None:
-    """One of two processes, each with half of the episodes, of different lengths."""
-    ranks = Ranks.from_torchrun()
+    """One of two processes, each with half of the episodes, of different lengths, on a machine
+    that says it has a GPU, which is not asked for."""
+    torch.cuda.is_available = lambda: True
+    ranks = Ranks.from_torchrun("cpu")
     parts = episodes()[ranks.rank * 2 :][:2]
     found = gradients(algo, parts, ranks)
     np.savez(f"{out}{ranks.rank}.npz", **{k: v.numpy() for k, v in found.items()})
@@ -114,3 +116,9 @@ def test_gradients_of_two_ranks_are_those_of_one_process(tmp_path: Path, algo: s
         for one in got:
             np.testing.assert_allclose(one[key], value, rtol=1e-4, atol=1e-6)
     assert any(np.abs(one["actors.0.0.weight"]).max() > 1e-4 for one in got)
+
+
+def test_each_process_of_a_machine_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert local_device("cuda") == "cuda"
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert [local_device(one) for one in ("cuda", "cuda:1", "cpu")] == ["cuda:3", "cuda:1", "cpu"]

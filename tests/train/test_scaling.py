@@ -126,9 +126,7 @@ class Dropping(ChunkActor):
     def _see(self, observation: Tensors) -> torch.Tensor:
         return self.dropout(super()._see(observation))
 
-    def evaluate(
-        self, observation: Tensors, actions: torch.Tensor, extras: Tensors
-    ) -> Evaluated:
+    def evaluate(self, observation: Tensors, actions: torch.Tensor, extras: Tensors) -> Evaluated:
         self.trained += 1
         return super().evaluate(observation, actions, extras)
 
