@@ -5,9 +5,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 GL_PACKAGES := libosmesa6 libegl1
-# One pytest process for each core: each imports torch and jax for itself, and tests start processes
-# of their own, so that many cores would gain little (the limit is chosen by hand).
-PYTEST := $(BIN)/python -m pytest --numprocesses=logical --maxprocesses=4 --dist=worksteal
+# One pytest process more than there are cores, since many tests wait. Each imports torch and jax for
+# itself, and tests start processes of their own, so that many cores would gain little (the limit is
+# chosen by hand).
+PYTEST := $(BIN)/python -m pytest --numprocesses=$(shell expr $$(nproc) + 1) --maxprocesses=4 \
+	--dist=worksteal
+# Two runs in one clone take turns at what they both write.
+IN_TURN := flock Makefile
 # Tests start hundreds of interpreters, each of which would compile the package for itself.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -17,7 +21,12 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## List these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
 
-setup: $(STAMP) ## Create .venv and install hocket with all that the demo and the tests need
+setup: ## Create .venv and install hocket with all that the demo and the tests need
+	@$(IN_TURN) $(MAKE) --no-print-directory installed
+
+.PHONY: installed
+installed: $(STAMP)
+	@:
 
 # The stamp is written last: a set-up that was interrupted starts again.
 $(STAMP): pyproject.toml constraints.txt
@@ -53,7 +62,7 @@ demo: setup ## Evaluate the bundled policy on ten MetaWorld tasks
 lint: setup ## Style, types and the direction of imports
 	$(BIN)/ruff check --no-cache .
 	$(BIN)/ruff format --no-cache --check .
-	$(BIN)/mypy
+	$(IN_TURN) $(BIN)/mypy
 	$(BIN)/lint-imports --no-cache --no-logo
 
 quick: setup ## Tests of core, engine, workers and results, within a minute; no simulator, torch or jax
@@ -67,8 +76,8 @@ test: setup ## What every change has to pass
 not-slow: setup
 	$(PYTEST) -m 'not slow'
 
-test-all: lint chromium ## The slow tests too
-	$(PYTEST)
+test-all: lint chromium ## The slow tests too, and more random examples of all
+	$(PYTEST) --hypothesis-profile=thorough
 
 # Pages are tested in a real browser where there is one.
 .PHONY: chromium

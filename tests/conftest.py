@@ -22,9 +22,11 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     # Its siblings use the other cores: threads of torch would only wait for each other.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# How long an example takes depends on what else the machine does.
-settings.register_profile("hocket", deadline=None, print_blob=True)
-settings.load_profile("hocket")
+# How long an example takes depends on what else the machine does. `make test` tries other examples
+# each time; `make test-all` tries eight times as many (--hypothesis-profile=thorough).
+settings.register_profile("always", deadline=None, print_blob=True, max_examples=25)
+settings.register_profile("thorough", settings.get_profile("always"), max_examples=200)
+settings.load_profile("always")
 
 
 def pytest_configure() -> None:

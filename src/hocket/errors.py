@@ -15,9 +15,11 @@ HocketError
 │   ├── ChunkValueError     NaN, infinity or a dtype that is no number
 │   ├── SessionLostError    the state that a policy kept for an attempt is gone
 │   └── PolicyUnavailableError  nobody answers
+│       └── PolicyHungError     the policy never returned
 ├── WorkerFailed            a worker crashed, hung, was killed, or used too much memory
 ├── WireError               a message between engine and worker cannot be read, or is too long
 └── RunFolderError          a run folder cannot be used
+    └── DamagedSegmentError rows of a table were cut or changed since they were written
 """
 
 from __future__ import annotations
@@ -83,6 +85,10 @@ class PolicyUnavailableError(PolicyError):
     """Nobody answers; to ask again with fewer rows would not help."""
 
 
+class PolicyHungError(PolicyUnavailableError):
+    """A policy never returned from `infer`; a run without another copy of it cannot go on."""
+
+
 class WorkerFailed(HocketError):
     """A worker crashed, hung, was killed, or used too much memory."""
 
@@ -93,6 +99,10 @@ class WireError(HocketError):
 
 class RunFolderError(HocketError):
     """A run folder cannot be used."""
+
+
+class DamagedSegmentError(RunFolderError):
+    """A file with rows of a table was cut or changed since it was written."""
 
 
 def from_name(kind: str, message: str) -> HocketError | None:

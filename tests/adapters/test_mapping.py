@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -41,7 +41,6 @@ def pillow(source: np.ndarray, height: int, width: int) -> np.ndarray:
     return np.asarray(image)
 
 
-@settings(max_examples=60, deadline=None)
 @given(*(st.integers(1, 90),) * 4, st.integers(0, 9))
 def test_resize_equals_pillow_s_two_passes_to_the_bit(
     old_height: int, old_width: int, height: int, width: int, seed: int

@@ -1,13 +1,14 @@
-"""The verbs that run something, as a user runs them: in processes, in a folder with own modules."""
+"""The verbs that run something, as a user runs them, in a folder with own modules."""
 
 import json
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
+
+from support.commands import command, run_here, run_process
 
 MODULE = '''
 import time
@@ -83,18 +84,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "hocket", *arguments]
-
-
-def hocket(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(*arguments), cwd=folder, capture_output=True, text=True, timeout=100, check=False
-    )
-
-
 def test_json_goes_to_standard_output_and_nothing_else_anywhere(folder: Path) -> None:
-    done = hocket(folder, "eval", *SUBJECT, "--episodes", "4", "--lanes", "2", "--json")
+    done = run_process(folder, "eval", *SUBJECT, "--episodes", "4", "--lanes", "2", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     report = json.loads(done.stdout)
     assert report["overall"]["n"] == 4
@@ -102,7 +93,7 @@ def test_json_goes_to_standard_output_and_nothing_else_anywhere(folder: Path) ->
 
 
 def test_a_run_file_reproduces_its_run_and_flags_override_it(folder: Path) -> None:
-    first = hocket(
+    first = run_here(
         folder,
         "eval",
         *SUBJECT,
@@ -118,7 +109,7 @@ def test_a_run_file_reproduces_its_run_and_flags_override_it(folder: Path) -> No
     saved = yaml.safe_load((folder / "a" / "run.yaml").read_text())
     assert saved["env_config"] == {"pause": 0.001}
     assert saved["about"]["versions"]["python"]
-    again = hocket(folder, "eval", "--config", "a", "--out", "b", "--lanes", "2")
+    again = run_here(folder, "eval", "--config", "a", "--out", "b", "--lanes", "2")
     assert again.returncode == 0, again.stderr
     reports = [json.loads((folder / name / "report.json").read_text()) for name in "ab"]
     assert reports[0]["episodes"] == reports[1]["episodes"]
@@ -134,30 +125,30 @@ def test_a_run_file_reproduces_its_run_and_flags_override_it(folder: Path) -> No
 )
 def test_a_run_file_that_is_wrong_is_told_in_a_sentence(folder: Path, line: str, says: str) -> None:
     (folder / "mine.yaml").write_text(line + "\n")
-    done = hocket(folder, "eval", "--config", "mine.yaml")
+    done = run_here(folder, "eval", "--config", "mine.yaml")
     assert done.returncode == 2
     assert f"hocket: mine.yaml: {says}" in done.stderr.replace("A run has ", "")
 
 
 def test_a_folder_that_holds_a_run_is_refused(folder: Path) -> None:
     arguments = ("eval", *SUBJECT, "--episodes", "1", "--lanes", "1", "--out", "a")
-    assert hocket(folder, *arguments).returncode == 0
+    assert run_here(folder, *arguments).returncode == 0
     before = (folder / "a" / "report.json").read_bytes()
-    again = hocket(folder, *arguments)
+    again = run_here(folder, *arguments)
     assert again.returncode == 2
     assert "a already holds a run" in again.stderr
     assert (folder / "a" / "report.json").read_bytes() == before
 
 
 def test_without_out_the_folder_is_named_after_time_env_and_policy(folder: Path) -> None:
-    done = hocket(folder, "eval", *SUBJECT, "--episodes", "1", "--lanes", "1")
+    done = run_here(folder, "eval", *SUBJECT, "--episodes", "1", "--lanes", "1")
     (made,) = (folder / "runs").iterdir()
     assert made.name.endswith("-rooms-Room-rooms-Still")
     assert str(made.relative_to(folder)) in done.stdout.replace("\n", "")
 
 
 def test_an_env_that_raises_is_shown_once_with_its_own_traceback(folder: Path) -> None:
-    done = hocket(
+    done = run_here(
         folder,
         "eval",
         *SUBJECT,
@@ -198,7 +189,7 @@ def test_an_interrupted_run_reports_what_is_done_and_exits_with_130(folder: Path
 
 
 def test_a_dry_run_writes_nothing(folder: Path) -> None:
-    done = hocket(folder, "eval", *SUBJECT, "--episodes", "7", "--seed", "3", "--dry-run")
+    done = run_here(folder, "eval", *SUBJECT, "--episodes", "7", "--seed", "3", "--dry-run")
     assert done.returncode == 0, done.stderr
     assert "7 trials" in done.stdout
     assert "3-9" in done.stdout
@@ -206,7 +197,7 @@ def test_a_dry_run_writes_nothing(folder: Path) -> None:
 
 
 def test_check_shows_both_sides_and_draws_the_policys_images(folder: Path) -> None:
-    done = hocket(folder, "check", *SUBJECT, "--out", "sheet.png")
+    done = run_process(folder, "check", *SUBJECT, "--out", "sheet.png")
     assert done.returncode == 0, done.stderr
     for part in ("24x32x3 uint8", "observation/state", "10 Hz", "-1 to 1", "Env and policy fit."):
         assert part in done.stdout
@@ -214,7 +205,7 @@ def test_check_shows_both_sides_and_draws_the_policys_images(folder: Path) -> No
 
 
 def test_check_names_every_mismatch_and_fails(folder: Path) -> None:
-    done = hocket(folder, "check", "--env", "rooms:Room", "--policy", "rooms:Misfit")
+    done = run_here(folder, "check", "--env", "rooms:Room", "--policy", "rooms:Misfit")
     assert done.returncode == 1
     text = " ".join(done.stdout.split())
     assert "'observation/stat', which the env does not give. Did you mean" in text
@@ -223,19 +214,21 @@ def test_check_names_every_mismatch_and_fails(folder: Path) -> None:
 
 
 def test_eval_refuses_a_misfit_before_it_begins(folder: Path) -> None:
-    done = hocket(folder, "eval", "--env", "rooms:Room", "--policy", "rooms:Misfit", "--lanes", "1")
+    done = run_here(
+        folder, "eval", "--env", "rooms:Room", "--policy", "rooms:Misfit", "--lanes", "1"
+    )
     assert done.returncode == 1
     assert "observation/stat" in done.stderr
 
 
 def test_check_tells_of_an_env_that_cannot_run(folder: Path) -> None:
-    done = hocket(folder, "check", *SUBJECT, "--env.broken")
+    done = run_here(folder, "check", *SUBJECT, "--env.broken")
     assert done.returncode == 1
     assert "the floor is wet" in done.stdout
 
 
 def test_check_tells_of_a_policy_that_raises(folder: Path) -> None:
-    done = hocket(folder, "check", "--env", "rooms:Room", "--policy", "rooms:Raising")
+    done = run_here(folder, "check", "--env", "rooms:Room", "--policy", "rooms:Raising")
     assert done.returncode == 1
     assert "KeyError: 'observation/depth'" in done.stdout
     assert "24x32x3 uint8" in done.stdout, "what the policy was given is shown all the same"
@@ -243,15 +236,15 @@ def test_check_tells_of_a_policy_that_raises(folder: Path) -> None:
 
 def test_check_looks_at_the_envs_that_have_the_task_asked_for(folder: Path) -> None:
     several = ("--env", "toy:image,rooms:Room", "--policy", "rooms:Still")
-    done = hocket(folder, "check", *several, "--task", "Room")
+    done = run_here(folder, "check", *several, "--task", "Room")
     assert done.returncode == 0, done.stderr
     assert "toy:image" not in done.stdout
-    done = hocket(folder, "check", *several, "--task", "Rom")
+    done = run_here(folder, "check", *several, "--task", "Rom")
     assert done.returncode == 2
     assert "Did you mean 'Room'?" in done.stderr
 
 
 def test_check_looks_at_the_task_asked_for(folder: Path) -> None:
-    done = hocket(folder, "check", *SUBJECT, "--task", "Rom")
+    done = run_here(folder, "check", *SUBJECT, "--task", "Rom")
     assert done.returncode == 2
     assert "Did you mean 'Room'?" in done.stderr

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import av
@@ -12,24 +10,14 @@ import pytest
 import yaml
 
 from hocket.records.states import load_states, save_states
-
-
-def hocket(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "hocket", *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+from support.commands import run_here, run_process
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Holds a run of five episodes, one of them filmed."""
     place = tmp_path_factory.mktemp("runs")
-    done = hocket(
+    done = run_here(
         place,
         *("eval", "--env", "toy:image", "--policy", "random", "--episodes", "5", "--lanes", "2"),
         *("--out", "a", "--video", "first:1", "--video-overlay"),
@@ -51,22 +39,22 @@ def test_a_run_says_in_its_file_what_it_filmed(folder: Path) -> None:
 
 
 def test_video_films_what_is_chosen_and_skips_what_is_there(folder: Path) -> None:
-    first = hocket(folder, "video", "a", "--trial", "image/3", "--camera", "observation/image")
+    first = run_process(folder, "video", "a", "--trial", "image/3", "--camera", "observation/image")
     assert first.returncode == 0, first.stderr
     assert "1 episodes to film, 0 there already" in first.stderr
     assert first.stdout == "[1/1] toy:image/image/3: episodes/toy-image-image-3/0/image.mp4\n"
     assert "3/wrist_image.mp4" not in videos(folder)
-    again = hocket(folder, "video", "a", "--trial", "image/3", "--camera", "observation/image")
+    again = run_here(folder, "video", "a", "--trial", "image/3", "--camera", "observation/image")
     assert "0 episodes to film, 1 there already" in again.stderr
     assert again.stdout == ""
-    default = hocket(folder, "video", "a")
+    default = run_here(folder, "video", "a")
     assert "0 episodes to film, 1 there already" in default.stderr
 
 
 def test_video_films_failures_and_images(folder: Path) -> None:
-    done = hocket(folder, "video", "a", "--failures", "--workers", "1")
+    done = run_here(folder, "video", "a", "--failures", "--workers", "1")
     assert done.returncode == 0, done.stderr
-    done = hocket(folder, "video", "a", "--trial", "image/4", "--images")
+    done = run_here(folder, "video", "a", "--trial", "image/4", "--images")
     assert done.returncode == 0, done.stderr
     path = folder / "a" / "episodes" / "toy-image-image-4" / "0" / "image.lossless.m4v"
     with av.open(str(path), format="mp4") as container:
@@ -74,20 +62,20 @@ def test_video_films_failures_and_images(folder: Path) -> None:
 
 
 def test_a_run_without_states_cannot_be_filmed_and_says_why(folder: Path) -> None:
-    done = hocket(
+    done = run_here(
         folder,
         *("eval", "--env", "toy:pixels", "--policy", "random", "--episodes", "1", "--lanes", "1"),
         *("--out", "b", "--video", "none"),
     )
     assert done.returncode == 0, done.stderr
-    done = hocket(folder, "video", "b", "--all")
+    done = run_here(folder, "video", "b", "--all")
     assert done.returncode == 1
     assert "1 without states" in done.stderr
     assert "filmed while they run" in done.stderr
 
 
 def test_a_wish_that_is_none_is_refused(folder: Path) -> None:
-    done = hocket(
+    done = run_here(
         folder, "eval", "--env", "toy:image", "--policy", "random", "--video", "last:1", "--dry-run"
     )
     assert done.returncode == 2
@@ -95,13 +83,13 @@ def test_a_wish_that_is_none_is_refused(folder: Path) -> None:
 
 
 def test_video_of_no_run_is_refused(folder: Path) -> None:
-    assert hocket(folder, "video", "nowhere").returncode == 2
-    assert hocket(folder, "video", "a", "--trial", "image/9").returncode == 2
+    assert run_here(folder, "video", "nowhere").returncode == 2
+    assert run_here(folder, "video", "a", "--trial", "image/9").returncode == 2
 
 
 def test_replay_verifies_with_actions_and_with_the_policy(folder: Path) -> None:
     for flags in ((), ("--with-policy",)):
-        done = hocket(folder, "replay", "a", "image/2", *flags)
+        done = run_process(folder, "replay", "a", "image/2", *flags)
         assert done.returncode == 0, done.stderr
         assert done.stdout.startswith("toy:image/image/2: identical: ")
 
@@ -111,14 +99,14 @@ def test_replay_names_the_first_difference_and_exits_with_1(folder: Path) -> Non
     for seed in (1, 2):
         state = folder / "c" / "episodes" / f"toy-image-image-{seed}" / "0" / "states.npz"
         state.unlink()
-    done = hocket(folder, "replay", "c", "image/1")
+    done = run_here(folder, "replay", "c", "image/1")
     assert done.returncode == 0, "rewards and observations are compared without states too"
     assert "simulator state" not in done.stdout
     path = folder / "c" / "episodes" / "toy-image-image-0" / "0" / "states.npz"
     states = load_states(path)
     states[4, 1] += 1
     save_states(path, states)
-    done = hocket(folder, "replay", "c", "image/0")
+    done = run_here(folder, "replay", "c", "image/0")
     assert done.returncode == 1
     assert "step 4: simulator state[1] differs (by up to 1)" in done.stdout
     assert "recorded: " in done.stdout

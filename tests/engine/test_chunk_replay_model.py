@@ -143,4 +143,4 @@ class Loop(RuleBasedStateMachine):
 
 
 TestLoop = Loop.TestCase
-TestLoop.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestLoop.settings = settings(stateful_step_count=30)

@@ -87,8 +87,8 @@ def test_workers_that_leak_are_replaced_and_change_no_result(
         policy="scripted",
         episodes=EPISODES,
         lanes=1 + 1,
-        env_config={"leak": 6 << 20},
-        worker_memory=300 << 20,
+        env_config={"leak": 3 << 20},
+        worker_memory=150 << 20,
         readers=[workers],
     )
     assert results(report) == untroubled

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from hocket.core.data import Actions, Answer, Array, Batch, Chunks, PolicySpec, Row, Trial
-from hocket.engine.inference import Answered, Inference, Job, WarmedUp, account
+from hocket.engine.inference import Inference, WarmedUp
+from hocket.engine.policy_thread import Answered, Job, account
 from hocket.errors import ChunkShapeError, ChunkValueError
 from support.processes import DEADLINE_S
 
@@ -247,12 +248,14 @@ def test_brief_batches_are_answered_by_the_thread_that_asks() -> None:
     assert values(answer) == [0, 1]
     assert seen == [threading.current_thread().name]
     assert inference.at_once(job(3)) is None  # no batch of this size was brief
+    inference.close()
 
 
 def test_a_policy_that_is_brief_no_more_goes_back_to_its_thread() -> None:
     inference = Inference([Echo(lambda _: time.sleep(0.01))], ["echo"])
     warm(inference, {4: 1e-5})
     asked = [inference.at_once(job(4)) for _ in range(5)]
+    inference.close()
     assert [answer is not None for answer in asked] == [True, True, True, False, False]
 
 

@@ -399,10 +399,9 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
 
 
 TestAnyOrderOfEvents = AnyOrderOfEvents.TestCase
-TestAnyOrderOfEvents.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TestAnyOrderOfEvents.settings = settings(stateful_step_count=60)
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     durations=st.lists(st.floats(0.01, 3.0), min_size=1, max_size=12),
     concurrency=st.integers(1, 3),

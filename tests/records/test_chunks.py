@@ -18,8 +18,8 @@ from hocket.core.events import (
 )
 from hocket.records.chunks import SCHEMA, ChunkRows, load_chunks
 from hocket.records.ledger.ledger import Ledger
-from hocket.records.ledger.view import LedgerView
-from hocket.records.parquet import merge_segments
+from hocket.records.ledger.view import LedgerView, Segment
+from hocket.records.parquet import digest_of, merge_segments
 
 A = Trial(suite="toy", task="reach", seed=0)
 B = Trial(suite="toy", task="reach", seed=1)
@@ -160,17 +160,18 @@ def test_answer_that_was_not_delivered_has_no_row(tmp_path: Path) -> None:
 
 
 def test_merged_segment_holds_the_rows_of_its_sources_in_order(tmp_path: Path) -> None:
-    paths = []
+    segments = []
     for seed in range(5):
         rows = ChunkRows()
         trial = Trial(suite="toy", task="reach", seed=seed)
         rows.on(began([trial], [0]))
         for i in range(seed):
             rows.on(inferred([trial], [0], [i], batch=i))
-        paths.append(tmp_path / f"part-{seed}.parquet")
-        rows.write(paths[-1], [rows.take(ended(trial))])
+        path = tmp_path / f"part-{seed}.parquet"
+        if count := rows.write(path, [rows.take(ended(trial))]):
+            segments.append(Segment(path.name, count, 0, digest_of(path)))
     merged = tmp_path / "merged.parquet"
-    assert merge_segments(merged, paths[1:]) == 10
+    assert merge_segments(merged, tmp_path, segments) == 10
     expected = [f"toy/reach/{seed}" for seed in range(5) for _ in range(seed)]
     assert pq.read_table(merged)["trial"].to_pylist() == expected
 

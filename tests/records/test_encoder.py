@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import signal
@@ -18,7 +19,15 @@ from hypothesis import strategies as st
 from hocket.core.data import Array
 from hocket.errors import MissingExtraError, RunFolderError
 from hocket.records.folder import temporary
-from hocket.records.video.encoder import Quality, VideoFile, exact_rate, require_encoder
+from hocket.records.video.encoder import (
+    UNTIMED_RATE,
+    Quality,
+    VideoFile,
+    exact_rate,
+    read_pictures,
+    require_encoder,
+    size_of,
+)
 
 
 def gray(value: int, height: int = 34, width: int = 46) -> Array:
@@ -61,7 +70,7 @@ def test_a_rate_is_never_zero_and_close_to_what_was_said(rate: float) -> None:
     if rate >= 1e-4:
         assert abs(float(exact) - rate) <= 1e-4
     elif not rate > 0:
-        assert exact == 30
+        assert exact == UNTIMED_RATE
 
 
 def test_common_rates_are_the_fractions_that_were_meant() -> None:
@@ -183,3 +192,29 @@ def test_an_interpreter_without_av_says_what_to_install(tmp_path: Path) -> None:
     )
     assert "MissingExtraError" in done.stderr
     assert "pip install" in done.stderr
+
+
+def test_no_flipped_bit_of_lossless_pictures_is_read_as_other_pixels(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    frames = [rng.integers(0, 255, (16, 16, 3)).astype(np.uint8) for _ in range(3)]
+    path = film(tmp_path / "a.lossless.m4v", frames, lossless=True)
+    whole = path.read_bytes()
+    assert [f.tolist() for f in read_pictures(path, 3)] == [f.tolist() for f in frames]
+    refused = 0
+    for at in range(0, len(whole), 61):
+        changed = bytearray(whole)
+        changed[at] ^= 1 << at % 8
+        path.write_bytes(changed)
+        try:
+            found = list(read_pictures(path, 3))
+        except RunFolderError:
+            refused += 1
+        else:
+            assert [f.tolist() for f in found] == [f.tolist() for f in frames]
+    assert refused > len(whole) / 61 / 2
+    for length in (0, 20, len(whole) // 2):
+        path.write_bytes(whole[:length])
+        with pytest.raises(RunFolderError, match=r"lossless\.m4v"):
+            list(read_pictures(path, 3))
+        with contextlib.suppress(RunFolderError):
+            size_of(path)

@@ -20,7 +20,7 @@ class Interrupted(Exception):
     pass
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)  # each opens several ledgers on disk
 @given(
     seed=st.integers(0, 2**32),
     trials=st.integers(0, 12),

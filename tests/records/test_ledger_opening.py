@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sqlite3
 import subprocess
@@ -114,11 +115,10 @@ def test_ledger_of_a_newer_hocket_is_refused(root: Path) -> None:
 
 def test_ledger_too_old_to_migrate_is_refused(root: Path) -> None:
     Ledger.create(root, plan(2), {}).close()
-    set_version(root, schema.VERSION - 1)
-    with pytest.raises(RunFolderError, match="no longer reads"):
-        Ledger.open(root)
-    with pytest.raises(RunFolderError, match="older format"):
-        LedgerView.open(root)
+    set_version(root, 0)
+    for opener in (Ledger.open, LedgerView.open):
+        with pytest.raises(RunFolderError, match="no longer reads"):
+            opener(root)
 
 
 def test_older_ledger_is_migrated_step_by_step_or_not_at_all(root: Path) -> None:
@@ -139,6 +139,57 @@ def test_older_ledger_is_migrated_step_by_step_or_not_at_all(root: Path) -> None
     assert connection.execute("PRAGMA user_version").fetchone() == (target,)
     assert connection.execute("SELECT DISTINCT note FROM trials").fetchall() == [("migrated",)]
     connection.close()
+
+
+def as_version_1(root: Path) -> None:
+    """Make the ledger what version 1 left."""
+    connection = sqlite3.connect(root / "ledger.sqlite")
+    connection.executescript("ALTER TABLE segments DROP COLUMN digest; DROP TABLE specs")
+    connection.close()
+    set_version(root, 1)
+
+
+def test_older_ledger_is_read_as_it_is_and_migrated_by_its_writer(
+    ledger: Ledger, root: Path
+) -> None:
+    ledger.on(began(*plan(2)))
+    ledger.on(sealed(*[episode_of(trial, 0) for trial in plan(2)]))
+    ledger.close()
+    as_version_1(root)
+    before = (root / "ledger.sqlite").read_bytes()
+    with LedgerView.open(root) as view:
+        assert [episode.trial for episode in view.episodes()] == plan(2)
+        assert view.specs() == {}
+        assert view.segments("steps") == []
+    assert (root / "ledger.sqlite").read_bytes() == before
+    assert [path.name for path in root.glob("ledger*")] == ["ledger.sqlite"]
+    with Ledger.open(root) as again:
+        assert len(again.remaining()) == 4
+    with contextlib.closing(sqlite3.connect(root / "ledger.sqlite")) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (schema.VERSION,)
+
+
+def test_older_ledger_that_was_killed_is_read_where_nothing_can_be_written(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Ledger.create(root, plan(3), {}, config=QUICK).close()
+    as_version_1(root)
+    # What a killed process leaves: committed rows that are in the WAL alone.
+    with contextlib.closing(sqlite3.connect(root / "ledger.sqlite")) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("INSERT INTO meta VALUES ('late', '1')")
+        connection.commit()
+        killed = tmp_path / "killed"
+        killed.mkdir()
+        for name in ("ledger.sqlite", "ledger.sqlite-wal"):
+            shutil.copy(root / name, killed / name)
+    # Root may write anywhere, and would not see what this is about.
+    monkeypatch.setattr(schema.os, "access", lambda *_: False)
+    before = sorted((path.name, path.read_bytes()) for path in killed.iterdir())
+    with LedgerView.open(killed) as view:
+        assert view.meta() == {"late": 1}
+        assert view.trials() == plan(3)
+    assert sorted((path.name, path.read_bytes()) for path in killed.iterdir()) == before
 
 
 def test_view_reads_while_a_run_is_written(ledger: Ledger, root: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,18 +12,22 @@ import pyarrow.parquet as pq
 import pytest
 
 from hocket.core.contracts.recorder import AttemptStart, Sink, StepRecord
-from hocket.core.data import Episode, Outcome, TaskInfo, Trial
+from hocket.core.data import Array, Episode, Outcome, TaskInfo, Trial
 from hocket.core.events import AttemptsBegan, EpisodesSealed
 from hocket.errors import ObservationError, RunFolderError
 from hocket.records.ledger.ledger import Ledger
 from hocket.records.states import save_states
 from hocket.records.steps import (
     FILE,
+    LARGEST,
     StepRows,
+    StepsConfig,
     StepsSink,
     StepsTrack,
     load_steps,
+    read_layout,
     schema,
+    split_states,
 )
 
 TRIAL = Trial(suite="toy", task="reach", seed=4)
@@ -99,6 +104,8 @@ def test_row_tells_a_step_and_its_chunk(tmp_path: Path) -> None:
         "success": None,
         "action": None,
         "state": [0.0, 0.0],
+        "prompt": "reach",
+        "layout": '{"observation/state": {"shape": [2], "dtype": "<f4"}}',
     }
     assert second["action"] == [1.0, 2.0]
     assert second["state"] is None
@@ -144,6 +151,76 @@ def test_recorded_values_are_copies_of_what_the_env_reuses(tmp_path: Path) -> No
     rows = rows_of(tmp_path, list(steps.seal(Outcome.SUCCESS)))
     assert [row["action"] for row in rows] == [None, [1.0, 1.0], [2.0, 2.0]]
     assert [row["state"] for row in rows] == [None, [1.0] * 3, [2.0] * 3]
+
+
+def seen(step: int, **arrays: Array) -> StepRecord:
+    observation = {f"observation/{key}": array for key, array in arrays.items()}
+    return replace(record(step), observation=observation)
+
+
+def test_every_array_but_pictures_is_kept_and_found_again(tmp_path: Path) -> None:
+    steps = track(tmp_path)
+    picture = np.zeros((8, 8, 3), np.uint8)
+    for step in range(2):
+        goal, count = np.full((2, 2), step / 4), np.array(step, np.int32)
+        steps.step(seen(step, goal=goal, count=count, image=picture))
+    rows = rows_of(tmp_path, list(steps.seal(Outcome.SUCCESS)))
+    layout = read_layout(str(rows[1]["layout"]))
+    assert list(layout) == ["observation/count", "observation/goal"]
+    found = split_states(np.array([rows[1]["state"]]), layout)
+    assert found["observation/count"].tolist() == [1]
+    assert found["observation/count"].dtype == np.int32
+    assert found["observation/goal"].tolist() == [[[0.25, 0.25], [0.25, 0.25]]]
+
+
+def test_large_array_is_named_and_not_kept_unless_all_is(tmp_path: Path) -> None:
+    large = np.zeros((LARGEST + 1,), np.float32)
+    for largest, is_kept in ((LARGEST, False), (None, True)):
+        steps = StepsTrack(StepsConfig(largest=largest), tmp_path, "reach")
+        steps.step(seen(0, depth=large, goal=np.ones(2)))
+        (row,) = rows_of(tmp_path, list(steps.seal(Outcome.SUCCESS)))
+        layout = read_layout(str(row["layout"]))
+        assert layout["observation/depth"].is_kept == is_kept
+        found = split_states(np.array([row["state"]]), layout)
+        assert found["observation/goal"].tolist() == [[1.0, 1.0]]
+        assert ("observation/depth" in found) == is_kept
+
+
+@pytest.mark.parametrize(
+    ("second", "words"),
+    [
+        ({"goal": np.zeros(3)}, r"is \(3,\) at step 1, and was \(2,\)"),
+        ({}, "is missing at step 1"),
+        ({"goal": np.zeros(2), "more": np.zeros(1)}, "has 'observation/more'"),
+    ],
+)
+def test_array_that_comes_goes_or_changes_is_an_error(
+    tmp_path: Path, second: dict[str, Array], words: str
+) -> None:
+    steps = track(tmp_path)
+    steps.step(seen(0, goal=np.zeros(2)))
+    with pytest.raises(ObservationError, match=words):
+        steps.step(seen(1, **second))
+
+
+def test_whole_numbers_that_would_lose_digits_are_refused(tmp_path: Path) -> None:
+    steps = track(tmp_path)
+    steps.step(seen(0, key=np.array([2**53])))
+    with pytest.raises(ObservationError, match="above 2"):
+        steps.step(seen(1, key=np.array([2**53 + 1])))
+
+
+def test_sink_looks_at_every_step_where_that_is_free_or_asked_for() -> None:
+    def looks(*abilities: str, every_step: bool = False) -> bool:
+        sink = StepsSink(config=StepsConfig(every_step=every_step))
+        return sink.needs_of(TaskInfo(name="reach"), {}, abilities).observations
+
+    assert looks()
+    assert not looks("deferred")
+    assert looks("deferred", every_step=True)
+    assert not looks("deferred", "snapshot", every_step=True)
+    assert not looks("deferred", "snapshot", "batched")
+    assert looks("deferred", "snapshot", "batched", every_step=True)
 
 
 def test_sink_asks_only_for_what_it_keeps() -> None:

@@ -21,6 +21,7 @@ from hocket.core.events import (
     ChunksExecuted,
     EpisodeFilmed,
     EpisodesEnded,
+    EpisodesSealed,
     Event,
     LanesReady,
     RunEnded,
@@ -99,6 +100,17 @@ def test_success_is_counted_apart_from_errors_and_episodes_without_a_verdict() -
     tally = tally_of(started(), ended(2.0, *outcomes))
     assert (tally.done, tally.rate.n, tally.rate.errors) == (6, 4, 1)
     assert tally.rate.value == pytest.approx(0.75)
+
+
+def test_an_episode_that_is_lost_before_it_is_sealed_is_counted_once() -> None:
+    tally = tally_of(started(), ended(2.0, *[Outcome.SUCCESS] * 4))
+    tally.on(failed("its worker died before the files were sealed"))
+    assert (tally.done, tally.rate.n, tally.failed_attempts) == (3, 3, 1)
+    again = ended(4.0, Outcome.FAILURE)
+    tally.on(again)
+    assert (tally.done, tally.rate.successes, tally.rate.n) == (4, 3, 4)
+    tally.on(EpisodesSealed(time=5.0, episodes=again.episodes))
+    assert tally.done == 4
 
 
 def test_speeds_are_those_of_the_last_seconds() -> None:

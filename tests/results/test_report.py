@@ -255,6 +255,43 @@ def test_columns_that_say_nothing_are_left_out(mixed: Report) -> None:
     assert "rate if" in str(mixed)
 
 
+def cells(report: Report, name: str) -> list[str]:
+    """A row of the printed table, without its name."""
+    (line,) = [line for line in plain(report, 120).splitlines() if line.strip().startswith(name)]
+    return line.strip().removeprefix(name).replace("[", "").split()
+
+
+def test_a_mixed_run_shows_each_number_with_its_own_n() -> None:
+    judged = [episode(trial(seed=k), total_reward=3.0, steps=7) for k in range(10)]
+    swings = [trial("swing", k, suite="gym:Pendulum-v1") for k in range(3)]
+    report = build([*judged, *(episode(t, Outcome.FINISHED, total_reward=-200.0) for t in swings)])
+    assert cells(report, "overall") == ["10", "100.0", "%", "72.2,", "100.0]", "-", "-", "0"]
+    assert cells(report, "swing") == ["3", "-", "-", "-200.0", "10.0", "0"]
+    assert cells(report, "reach")[5:] == ["3.00", "7.0", "0"]
+    assert "3 episodes had nothing to succeed at: no part of overall n." in report.summary
+    assert "nothing to succeed" not in build(judged).summary
+
+
+def test_returns_of_unlike_envs_have_no_mean() -> None:
+    one = [episode(trial("a", k), Outcome.FINISHED, total_reward=-200.0) for k in range(2)]
+    other = [episode(trial("b", 0, "gym:B"), Outcome.FINISHED, total_reward=4000.0)]
+    report = build([*one, *other])
+    assert report.overall.returns.value is None
+    assert report.overall.to_json()["return_interval"] is None
+    assert [suite.returns.value for suite in report.suites] == [-200.0, 4000.0]
+    assert build(one).overall.returns.value == -200.0
+
+
+def test_attempts_that_were_lost_are_told_even_where_no_trial_is() -> None:
+    lost = [episode(trial(seed=0), attempt=2), episode(trial(seed=1), attempt=1)]
+    report = build([*lost, episode(trial(seed=2))])
+    assert report.overall.errors == 0
+    assert "3 attempts were lost and run again." in report.summary
+    assert "lost" not in build([episode(trial())]).summary
+    errors = build([episode(trial(), Outcome.ERROR, attempt=2), episode(trial(seed=1), attempt=1)])
+    assert "3 attempts were lost and run again." in errors.summary
+
+
 def test_notebooks_get_a_table_with_names_escaped() -> None:
     found = build([episode(trial("<script>"))])._repr_html_()
     assert "&lt;script&gt;" in found

@@ -14,6 +14,7 @@ from hocket.errors import ConfigError, UsageError
 from hocket.records.ledger.view import LedgerView
 from hocket.runs.collect import CollectConfig, TooFewError, collect, run_folder
 from hocket.runs.config import EvalConfig
+from hocket.runs.export import ExportConfig
 
 TOY = {"length_min": 4, "length_max": 9, "image_size": 24}
 
@@ -140,3 +141,14 @@ def test_the_command_collects_and_says_where(tmp_path, capsys):
     assert "2 episodes of 2 trials as lerobot" in capsys.readouterr().out
     assert cli.main(arguments) == cli.USAGE
     assert "exists already" in capsys.readouterr().err
+
+
+def test_an_env_without_a_rate_is_refused_before_anything_is_collected(tmp_path: Path) -> None:
+    run = EvalConfig(
+        env=("support.keyed_envs:Untimed",), policy="random", episodes=1, lanes=1, video="none"
+    )
+    with pytest.raises(UsageError, match="--fps"):
+        collect(CollectConfig(run=run), tmp_path / "data")
+    assert not run_folder(tmp_path / "data", "lerobot").exists()
+    collect(CollectConfig(run=run, export=ExportConfig(fps=4.0)), tmp_path / "data")
+    assert json.loads((tmp_path / "data" / "meta" / "info.json").read_text())["fps"] == 4

@@ -147,10 +147,21 @@ def test_a_run_stops_when_its_comparison_is_decided(tmp_path: Path) -> None:
     assert look.decision == "a better"
     assert look.pairs < 60  # What decides is the planned order, whatever the machine's load ...
     assert better.planned < CAP  # ... which only moves how far lanes had run ahead by then.
+
+
+def test_a_run_that_is_never_decided_does_all_that_was_planned(tmp_path: Path) -> None:
+    common = {
+        "env": "support.deciding_env:make",
+        "env_config": {"folder": str(tmp_path)},
+        "lanes": 1,
+        "episodes": 40,
+    }
+    hocket.evaluate(policy=Chooses(2), out=tmp_path / "a", **common)
+    against = str(tmp_path / "a")
     same = hocket.evaluate(
-        policy=Chooses(2), out=tmp_path / "c", until="decided", against=against, **common
+        policy=Chooses(2), out=tmp_path / "b", until="decided", against=against, **common
     )
-    assert same.planned == CAP
+    assert same.planned == 40
 
 
 def test_the_step_test_says_what_to_install_where_it_is_missing(tmp_path: Path) -> None:

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import hocket
 from hocket.core.data import ActionSpec, EnvSpec, PolicySpec, TaskInfo
-from hocket.errors import SpecMismatchError
+from hocket.errors import PolicyHungError, SpecMismatchError, WorkerFailed
+from hocket.runs import probe as probe_module
 from hocket.runs.probe import Probe
+from support.hanging_policies import Stuck
 
 GIB = 1 << 30
 LIBERO_FIRST_LOOK, LIBERO_LARGEST = 0.74 * GIB, 1.03 * GIB
@@ -57,3 +61,34 @@ def test_lanes_are_not_counted_for_a_policy_that_does_not_fit():
         hocket.evaluate(
             env="metaworld:reach", policy="zero", policy_config={"action_size": 3}, episodes=2
         )
+
+
+@pytest.mark.parametrize("moment", ["init", "reset", "step"])
+def test_worker_that_is_lost_before_the_run_begins_costs_a_try(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "once").mkdir()
+    (tmp_path / "once" / moment).touch()
+    report = hocket.evaluate(env="support.keyed_envs:Mortal", policy="random", episodes=2)
+    assert not (tmp_path / "once" / moment).exists()
+    assert report.overall.rate == 1.0
+    assert report.overall.errors == 0
+
+
+def test_worker_that_is_always_lost_is_told_with_how_it_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "always").mkdir()
+    (tmp_path / "always" / "reset").touch()
+    with pytest.raises(WorkerFailed, match=r"lost .*before the run began.* SIGKILL.*hocket check"):
+        hocket.evaluate(env="support.keyed_envs:Mortal", policy="random", episodes=2)
+
+
+def test_a_policy_that_never_answers_is_given_up_after_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(probe_module, "FIRST_S", 2.0)
+    with pytest.raises(PolicyHungError, match="has not returned from infer for 2 s"):
+        hocket.evaluate(env="toy:count", policy=Stuck(), lanes="auto", episodes=2)

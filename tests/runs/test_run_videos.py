@@ -12,6 +12,8 @@ from hocket.core.events import EpisodeFilmed, Event, Noted
 from hocket.records.folder import RunFolder, temporary
 from hocket.records.ledger.view import LedgerView
 from hocket.records.video.sink import videos_in
+from hocket.runs.config import EvalConfig
+from hocket.runs.run import Run
 from hocket.runs.video import RenderConfig, plan_render, sinks_of
 
 
@@ -176,3 +178,33 @@ def test_of_simulators_that_have_rows_alone_no_film_is_expected(tmp_path: Path) 
     heard = evaluate(tmp_path / "run", env="vector:adapters.envs.test_vector:Pendulums")
     assert not [text for text in heard.notes if "film" in text]
     assert not any(filmed(tmp_path / "run").values())
+
+
+@pytest.mark.parametrize(("name", "rate"), [("Pusher", 12), ("UntimedPusher", 10)])
+def test_video_is_shown_at_the_rate_of_the_env_and_who_has_none_is_told(
+    tmp_path: Path, name: str, rate: int
+) -> None:
+    reader = Notes()
+    config = EvalConfig(
+        env=(f"support.keyed_envs:{name}",), policy="random", episodes=1, lanes=1, video="all"
+    )
+    with Run.new(config, tmp_path / "run") as run:
+        run.finish(readers=[reader])
+    (video,) = (tmp_path / "run").rglob("pixels.mp4")
+    with av.open(str(video)) as file:
+        assert file.streams.video[0].average_rate == rate
+    told = [text for text in reader.texts if "how fast it is controlled" in text]
+    assert len(told) == (name == "UntimedPusher")
+
+
+class Notes:
+    """A reader that remembers what the user is told."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def on(self, event: Event) -> None:
+        if isinstance(event, Noted):
+            self.texts.append(event.text)
+
+    def close(self) -> None: ...

@@ -46,7 +46,7 @@ class Room(gymnasium.Env):
 
 
 def run_toy(folder: Path, **settings: Any) -> None:
-    settings = {"episodes": 3, "lanes": 2, "video": "none", **settings}
+    settings = {"episodes": 3, "lanes": 1, "video": "none", **settings}
     report = hocket.evaluate(env="toy:count", policy="random", out=folder, **settings)
     assert report.complete
 
@@ -58,13 +58,13 @@ def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(__import__("sys").modules, "drifting", raising=False)
-    hocket.evaluate(env="drifting:Room", policy="random", out=tmp_path / "run", episodes=2, lanes=2)
+    hocket.evaluate(env="drifting:Room", policy="random", out=tmp_path / "run", episodes=2, lanes=1)
     return tmp_path
 
 
 @pytest.mark.parametrize("with_policy", [False, True])
 def test_the_same_trial_is_the_same_again(tmp_path: Path, with_policy: bool) -> None:
-    run_toy(tmp_path / "run", replan=3)
+    run_toy(tmp_path / "run", replan=3, lanes=2)
     for seed in range(3):
         verdict = verify(tmp_path / "run", f"count/{seed}", with_policy=with_policy)
         assert verdict.difference is None, str(verdict)
@@ -163,7 +163,7 @@ def test_nan_equals_nan_and_nothing_else() -> None:
 
     def episode(reward: float) -> Recorded:
         row = {"action": None, "terminated": False, "truncated": False, "success": None}
-        return Recorded(rows=[{**row, "reward": reward, "state": None}], states=None)
+        return Recorded(rows=[{**row, "reward": reward}], states=None, observed=[{}])
 
     assert compare(trial, episode(np.nan), episode(np.nan)).difference is None
     difference = compare(trial, episode(np.nan), episode(1.0)).difference

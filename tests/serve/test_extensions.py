@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from typing import Any
 
 import numpy as np
@@ -30,8 +31,11 @@ from hocket.core.data import (
     noise_seed,
 )
 from hocket.errors import ChunkShapeError, ObservationError, PolicyError, SessionLostError
+from hocket.serve.gateway import Gateway
+from hocket.serve.metrics import Metrics
 from hocket.testing import ScriptedPolicy
-from support.running_server import WAIT_S, Running, ServePolicy
+from support.frame_proxy import FrameProxy
+from support.running_server import WAIT_S, Running, ServePolicy, running
 
 Connect = Callable[..., OpenPI]
 
@@ -246,6 +250,27 @@ def test_sessions_begin_count_and_end(serve_policy: ServePolicy, connect: Connec
     client.end_session("session 1")
     assert policy.ended.acquire(timeout=WAIT_S)
     assert set(policy.live) == {"session 2"}
+
+
+@pytest.mark.parametrize("through_gateway", [False, True])
+def test_a_request_that_came_twice_is_answered_once(
+    serve_policy: ServePolicy, connect: Connect, through_gateway: bool
+) -> None:
+    with ExitStack() as stack:
+        server = serve_policy(Stateful())
+        if through_gateway:
+            servers = OpenPI(server.address, OpenPIConfig(timeout_s=WAIT_S)).servers()
+            metrics = Metrics()
+            gateway = Gateway(servers, metrics, max_queue=64)
+            server = stack.enter_context(running(gateway, metrics))
+        proxy = stack.enter_context(FrameProxy(server.port, ("asked twice",), share=1.0))
+        client = stack.enter_context(
+            closing(OpenPI(f"127.0.0.1:{proxy.port}", OpenPIConfig(timeout_s=WAIT_S)))
+        )
+        client.begin_session(make_row(1))
+        counts = [client.infer(make_batch(1, chunk=chunk)).values.item() for chunk in range(6)]
+        assert counts == [1, 2, 3, 4, 5, 6]
+        assert proxy.hits >= 6
 
 
 def test_session_whose_client_died_is_ended_after_a_while(

@@ -78,9 +78,7 @@ def server(serve_policy: ServePolicy) -> Running:
     return serve_policy(make_policy(), listening={"max_message_bytes": 1 << 20})
 
 
-@settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(frame=frames)
 def test_any_frame_is_answered_or_ends_its_own_connection(
     server: Running, frame: str | bytes

@@ -7,6 +7,7 @@ from __future__ import annotations
 import threading
 import zlib
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,11 @@ from hocket.core.contracts.policy import Policy
 from hocket.core.data import Actions, Batch, PolicySpec
 from hocket.core.events import ChunksExecuted, Event
 from hocket.engine.replay import ChunkReplay
-from hocket.errors import PolicyUnavailableError
+from hocket.errors import PolicyUnavailableError, UsageError
 from hocket.results.report import Report
 from hocket.testing import ScriptedPolicy, check_policy
 from support.fault_proxy import FaultProxy
+from support.frame_proxy import Fault, FrameProxy
 from support.running_server import WAIT_S, ServePolicy
 from support.stock_openpi import Infer, StockServer
 
@@ -222,6 +224,27 @@ def echo_rows(observation: dict[str, np.ndarray], _: Any) -> np.ndarray:
     return np.repeat(observation[STATE][None], 3, axis=0)
 
 
+# -- Frames that come twice, late, or in another order ---------------------------------------------
+
+
+@pytest.mark.parametrize("is_ours", [False, True])
+def test_no_lane_executes_a_frame_that_the_way_doubled(
+    serve_policy: ServePolicy, connect: Any, is_ours: bool
+) -> None:
+    with ExitStack() as stack:
+        # A request that is passed on twice has two answers, which only numbers tell apart.
+        faults: list[Fault] = ["older", "again", "late"]
+        if is_ours:
+            port = serve_policy(Here()).port
+            faults.append("asked twice")
+        else:
+            port = stack.enter_context(StockServer(stock)).port
+        proxy = stack.enter_context(FrameProxy(port, tuple(faults), share=0.15))
+        report = run(connect(f"127.0.0.1:{proxy.port}", retries=60))
+        assert proxy.hits > 10
+        assert outcomes(report) == outcomes(run(Here()))
+
+
 # -- Chunks of lost connections ------------------------------------------------------------------
 
 
@@ -333,23 +356,48 @@ def test_step_that_raised_is_returned_whole_by_the_next_call(connect: Any) -> No
         assert len({answer[i] for i in (0, 1, 3)}) == 1
 
 
-@pytest.mark.parametrize(("flushes", "expected_rest"), [(True, 200), (False, 101)])
-def test_chunks_in_use_are_asked_for_again_after_a_drop_where_that_is_asked_for(
-    connect: Any, flushes: bool, expected_rest: int
+@pytest.mark.parametrize(("settings", "rest"), [({}, 200), ({"on_reconnect": "keep"}, 101)])
+def test_restart_between_two_steps_mixes_nothing_unless_that_is_asked_for(
+    connect: Any, settings: dict[str, Any], rest: float
 ) -> None:
-    base = 100.0
+    server = Numbered()
     observation = {STATE: np.arange(3, dtype=np.float32)[:, None]}
-    with StockServer(stock) as server, FaultProxy(server.port) as proxy:
-
-        def answer(_: dict[str, Any]) -> dict[str, Any]:
-            return {"actions": base + np.arange(3.0)[:, None]}
-
-        server.infer = answer
-        policy = connect(f"127.0.0.1:{proxy.port}", max_batch=3, flush_on_reconnect=flushes)
-        replay = ChunkReplay(policy)
+    with server:
+        replay = ChunkReplay(connect(server.address, max_batch=3), **settings)
         assert replay.act(observation).ravel().tolist() == [100] * 3
-        proxy.drop_all()
-        base = 200.0
+        server.restart(base=200.0)
         replay.reset(1)
-        rest = float(expected_rest)
         assert replay.act(observation).ravel().tolist() == [rest, 200, rest]
+
+
+def test_restart_that_another_user_of_the_policy_met_mixes_nothing(connect: Any) -> None:
+    server = Numbered()
+    observation = {STATE: np.arange(3, dtype=np.float32)[:, None]}
+    with server:
+        policy = connect(server.address, max_batch=3)
+        replay, other = ChunkReplay(policy), ChunkReplay(policy)
+        assert replay.act(observation).ravel().tolist() == [100] * 3
+        server.restart(base=200.0)
+        assert other.act(observation).ravel().tolist() == [200] * 3
+        replay.reset(1)
+        assert replay.act(observation).ravel().tolist() == [200] * 3
+        assert replay.act(observation).ravel().tolist() == [201] * 3
+
+
+class Numbered(StockServer):
+    """Answers with actions that say which start of the server they come from."""
+
+    base = 100.0
+
+    def __init__(self) -> None:
+        super().__init__(lambda _: {"actions": self.base + np.arange(3.0)[:, None]})
+
+    def restart(self, base: float) -> None:
+        self.stop()
+        self.base = base
+        self.start()
+
+
+def test_an_unknown_way_with_lost_connections_is_refused() -> None:
+    with pytest.raises(UsageError, match="keep"):
+        ChunkReplay(Here(), on_reconnect="ignore")  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as stn
 
@@ -80,7 +80,6 @@ def test_thirty_two_clients_at_once_each_get_their_own_rows(
     assert max(policy.batch_sizes) > 4, "clients shared batches"
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     stn.arrays(
         st.sampled_from(["<f4", "<f8", "|u1", "|b1", "<i8", ">f4", "<U3"]),

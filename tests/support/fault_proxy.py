@@ -18,6 +18,8 @@ class FaultProxy:
         self.port = int(self._listener.getsockname()[1])
         self.is_stalled = threading.Event()
         """Nothing passes, and nothing is closed: a half-open connection."""
+        self.held = 0
+        """Bytes that came and wait for the end of a stall."""
         self.delay_s = 0.0
         self.cut_after: int | None = None
         """Replies end, and the connection with them, after so many more bytes."""
@@ -76,6 +78,7 @@ class FaultProxy:
     def _pump(self, source: socket.socket, sink: socket.socket, is_reply: bool) -> None:
         try:
             while data := source.recv(65536):
+                self.held = len(data) if self.is_stalled.is_set() else 0
                 while self.is_stalled.is_set() and not self._is_closed:
                     time.sleep(0.005)
                 if self.delay_s:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -34,6 +35,32 @@ class Result(NamedTuple):
     ends: int
 
 
+class KeptRuntime(LocalRuntime):
+    """Processes for one fleet after another, forked from an interpreter that is started once: its
+    start takes most of a short test."""
+
+    def close(self) -> None:
+        """Leave the interpreter: fleets end their workers before they close their runtime."""
+
+    def end(self) -> None:
+        super().close()
+
+
+_kept: KeptRuntime | None = None
+
+
+@contextlib.contextmanager
+def kept_runtime() -> Iterator[None]:
+    """Rigs of plain toys that ask for no runtime of their own share one."""
+    global _kept
+    _kept = KeptRuntime()
+    try:
+        yield
+    finally:
+        _kept.end()
+        _kept = None
+
+
 class Rig:
     """A fleet with a memory of all that it said."""
 
@@ -51,7 +78,11 @@ class Rig:
         self.spec = WorkerSpec(suites={"toy": self.suite}, **spec)
         config = FleetConfig(lanes=lanes, **({"start_timeout_s": DEADLINE_S} | (fleet or {})))
         self.config = config
-        self.fleet = Fleet(runtime or LocalRuntime(), self.spec, config)
+        # What an interpreter finds depends on the folder and the path that it was started with.
+        is_plain = suite is None and "python" not in spec and "sinks" not in spec
+        if runtime is None:
+            runtime = _kept if is_plain and _kept is not None else LocalRuntime()
+        self.fleet = Fleet(runtime, self.spec, config)
         self.heard: list[Notice] = []
         self._unread: deque[Notice] = deque()
         self.specs: list[EnvSpec] = []

@@ -111,6 +111,11 @@ class StockServer:
         self._server = None
         wait_until(lambda: not self._live)
 
+    def send_unasked(self, frame: bytes) -> None:
+        """Send everybody a frame that nobody asked for."""
+        for connection in list(self._live):
+            connection.send(frame)
+
     def _check(self, connection: ServerConnection, request: Request) -> Response | None:
         if request.path == "/healthz":
             return connection.respond(200, "OK\n")

@@ -71,6 +71,21 @@ class Unordered(Sound):
         return super().observe(np.sort(rows))
 
 
+class OneBuffer(Sound):
+    """Writes what all rows see into the array that it gave before."""
+
+    buffer: dict[str, Array] | None = None
+
+    def observe(self, rows: Array) -> dict[str, Array]:
+        seen = super().observe(rows)
+        if len(rows) < self.rows:
+            return seen
+        self.buffer = self.buffer or seen
+        for key, array in seen.items():
+            self.buffer[key][:] = array
+        return self.buffer
+
+
 class Unseeded(Sound):
     def reset(self, rows: Array, tasks: Sequence[str], seeds: Sequence[int]) -> None:
         super().reset(rows, tasks, np.random.default_rng().integers(99, size=len(rows)).tolist())
@@ -159,6 +174,7 @@ BROKEN = [
     (NumberedEnds, "step(actions, active) gives RowSteps"),
     (Growing, "An observation keeps its keys, shapes and dtypes."),
     (PushingObserve, "observe() is pure."),
+    (OneBuffer, "What observe() gave does not change with a later step"),
     (Unordered, "observe() shows the rows that were asked for"),
     (Unseeded, "The same seed and actions give the same episode."),
     (ByRow, "An episode does not depend on the row that it is in."),

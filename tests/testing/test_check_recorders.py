@@ -245,7 +245,7 @@ BROKEN_SINKS = [
     ("name", "config", "asked"),
     [
         ("steps", {}, {}),
-        ("steps", {"state_key": "observation/other"}, {}),
+        ("steps", {"largest": None}, {}),
         ("states", {}, {}),
         ("states", {"only_with_video": True}, {"video": "all"}),
         ("video", {}, {}),

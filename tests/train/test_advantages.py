@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.train.algorithms.grpo import group_advantages
@@ -31,7 +31,6 @@ def brute_force(part: Segment, bootstrap: float, gamma: float, lam: float) -> li
     return found
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 2**31),
     lengths=st.lists(st.integers(1, 9), min_size=1, max_size=5),

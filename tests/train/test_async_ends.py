@@ -45,7 +45,7 @@ def test_the_death_of_the_learner_ends_the_run_with_an_error(tmp_path: Path) -> 
         end(process)
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("mode", ["async", pytest.param("sync", marks=pytest.mark.slow)])
 def test_after_kill_9_nothing_is_left_running_and_the_run_goes_on_from_its_newest_checkpoint(
     tmp_path: Path, mode: str
 ) -> None:

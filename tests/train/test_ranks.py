@@ -27,6 +27,7 @@ from support.trajectories import segment
 from train.test_collecting import SHAPES
 
 TESTS = Path(__file__).parents[1]
+ALGORITHMS = ("ppo", "grpo")
 
 
 class Keep:
@@ -74,21 +75,24 @@ def gradients(algo: str, parts: list[Segment], ranks: Ranks) -> dict[str, torch.
     return {**found, "kl": torch.tensor(measures.result()["kl"])}
 
 
-def work(algo: str, out: str) -> None:
+def work(out: str) -> None:
     """One of two processes, each with half of the episodes, of different lengths, on a machine
     that says it has a GPU, which is not asked for."""
     torch.cuda.is_available = lambda: True
     ranks = Ranks.from_torchrun("cpu")
     parts = episodes()[ranks.rank * 2 :][:2]
-    found = gradients(algo, parts, ranks)
-    np.savez(f"{out}{ranks.rank}.npz", **{k: v.numpy() for k, v in found.items()})
+    for algo in ALGORITHMS:
+        found = gradients(algo, parts, ranks)
+        np.savez(f"{out}/{algo}{ranks.rank}.npz", **{k: v.numpy() for k, v in found.items()})
     ranks.close()
 
 
-@pytest.mark.parametrize("algo", ["ppo", "grpo"])
-def test_gradients_of_two_ranks_are_those_of_one_process(tmp_path: Path, algo: str) -> None:
+@pytest.fixture(scope="module")
+def worked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with what both processes found, by algorithm and rank."""
+    folder = tmp_path_factory.mktemp("ranks")
     port = free_port()
-    code = f"from train.test_ranks import work; work({algo!r}, {str(tmp_path / 'rank')!r})"
+    code = f"from train.test_ranks import work; work({str(folder)!r})"
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", code],
@@ -110,8 +114,13 @@ def test_gradients_of_two_ranks_are_those_of_one_process(tmp_path: Path, algo: s
         for process in processes:
             process.kill()
             process.wait()
+    return folder
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_gradients_of_two_ranks_are_those_of_one_process(worked: Path, algo: str) -> None:
     wanted = gradients(algo, episodes(), Ranks())
-    got = [np.load(tmp_path / f"rank{rank}.npz") for rank in range(2)]
+    got = [np.load(worked / f"{algo}{rank}.npz") for rank in range(2)]
     for key, value in wanted.items():
         for one in got:
             np.testing.assert_allclose(one[key], value, rtol=1e-4, atol=1e-6)

@@ -48,7 +48,7 @@ def test_a_resumed_run_evaluates_the_versions_that_one_never_interrupted_does(
 def test_the_best_weights_are_not_replaced_by_worse_ones_after_a_resume(tmp_path: Path) -> None:
     first = run(tmp_path, steps=300, **EVALUATED)
     kept = first.run / "best" / "score.json"
-    score = {**json.loads(kept.read_text()), "rate": 1.0, "version": 99}
+    score = {**json.loads(kept.read_text()), "rate": 1.0, "measure": 1.0, "version": 99}
     # As if the run had done well after its newest checkpoint, and was then killed.
     kept.write_text(json.dumps(score))
     again = run(tmp_path, steps=700, lr=0.0, resume=True, **EVALUATED)

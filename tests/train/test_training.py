@@ -117,6 +117,7 @@ def test_a_resumed_run_is_the_run_that_was_never_interrupted(tmp_path: Path) -> 
     assert rest.env_steps == whole.env_steps
 
 
+@pytest.mark.slow
 def test_an_async_run_goes_on_from_its_version_and_steps(tmp_path: Path) -> None:
     part = run(tmp_path, mode="async", steps=400)
     version = checkpoint.read_table(checkpoint.latest(part.run) / "state.json")["version"]
@@ -164,7 +165,10 @@ def test_async_data_is_never_older_than_allowed_and_nothing_is_dropped(tmp_path:
     assert len(updates) > 10
 
 
-@pytest.mark.parametrize("correction", ["none", "interpolated", "tis"])
+@pytest.mark.parametrize(
+    "correction",
+    ["interpolated", *(pytest.param(c, marks=pytest.mark.slow) for c in ("none", "tis"))],
+)
 def test_every_correction_runs_in_async_mode(tmp_path: Path, correction: str) -> None:
     result = run(tmp_path, mode="async", correction=correction, ratio="action", steps=400)
     assert result.complete
@@ -180,6 +184,7 @@ def test_a_flow_policy_is_trained_through_its_denoising_chain(tmp_path: Path) ->
     assert all(record["learn/kl"] > 0 for record in updates)
 
 
+@pytest.mark.slow
 def test_a_residual_improves_a_policy_that_tells_no_probabilities(tmp_path: Path) -> None:
     result = run(
         tmp_path,

@@ -22,7 +22,7 @@ from hocket.workers.inbox import (
 from hocket.workers.inline import InlineRuntime
 from hocket.workers.local import LocalRuntime
 from support.processes import DEADLINE_S, children, wait_until
-from support.rig import Rig, trials
+from support.rig import Result, Rig, trials
 
 FAULTS: list[tuple[dict[str, Any], str, str]] = [
     ({"raise_at": 5}, "ToyError", "broke at step 5"),
@@ -35,18 +35,22 @@ FAULTS: list[tuple[dict[str, Any], str, str]] = [
 ]
 
 
+@pytest.fixture(scope="module")
+def expected() -> dict[str, Result]:
+    """What comes of four trials without a fault."""
+    with Rig(lanes=2) as rig:
+        return rig.play(trials(4))
+
+
 @pytest.mark.parametrize(("fault", "kind", "text"), FAULTS, ids=[str(f[0]) for f in FAULTS])
 def test_fault_costs_one_attempt_and_the_others_do_not_notice(
-    fault: dict[str, Any], kind: str, text: str, tmp_path: Path
+    fault: dict[str, Any], kind: str, text: str, tmp_path: Path, expected: dict[str, Result]
 ) -> None:
-    planned = trials(4)
-    with Rig(lanes=2) as rig:
-        expected = rig.play(planned)
     toy = {**fault, "fault_seed": 1, "once_file": str(tmp_path / "once")}
     # Only the env that hangs has to be waited for.
     step_timeout_s = 3.0 if kind == "WorkerHung" else DEADLINE_S
     with Rig(lanes=2, toy=toy, fleet={"step_timeout_s": step_timeout_s}) as rig:
-        assert rig.play(planned) == expected
+        assert rig.play(trials(4)) == expected
         (failed,) = rig.failures()
     assert failed.kind == kind
     assert text in failed.message
@@ -173,7 +177,7 @@ def test_worker_killed_while_idle_is_replaced_without_an_attempt_lost() -> None:
 
 def test_zygote_that_dies_is_replaced_with_its_workers() -> None:
     before = set(children(os.getpid()))
-    with Rig(lanes=2) as rig:
+    with Rig(lanes=2, runtime=LocalRuntime()) as rig:
         rig.begin(lane=0)
         rig.wait(LanesReady)
         zygote = min(set(children(os.getpid())) - before)
@@ -262,12 +266,10 @@ def test_env_that_calls_exit_fails_its_attempt(
         assert (failed.kind, failed.gone) == ("SystemExit", False)
 
 
-def test_inline_env_that_raises_is_built_anew(tmp_path: Path) -> None:
+def test_inline_env_that_raises_is_built_anew(tmp_path: Path, expected: dict[str, Result]) -> None:
     toy = {"raise_at": 5, "fault_seed": 1, "once_file": str(tmp_path / "once")}
-    with Rig() as rig:
-        expected = rig.play(trials(2))
     with Rig(runtime=InlineRuntime(), toy=toy) as rig:
-        assert rig.play(trials(2)) == expected
+        assert rig.play(trials(4)) == expected
         assert [failed.kind for failed in rig.failures()] == ["ToyError"]
 
 

@@ -287,7 +287,7 @@ def test_plain_env_is_refused_in_a_worker_of_many_lanes() -> None:
 
 def test_closing_twice_is_safe_and_leaves_no_process() -> None:
     before = set(children(os.getpid()))
-    rig = Rig(lanes=2)
+    rig = Rig(lanes=2, runtime=LocalRuntime())
     with rig:
         rig.begin(seed=1)
         rig.wait(LanesReady)
@@ -298,7 +298,7 @@ def test_closing_twice_is_safe_and_leaves_no_process() -> None:
 
 def test_closing_ends_a_worker_that_does_not_listen() -> None:
     before = set(children(os.getpid()))
-    with Rig(toy={"hang_at": 1}) as rig:
+    with Rig(toy={"hang_at": 1}, runtime=LocalRuntime()) as rig:
         rig.begin()
         rig.wait(LanesReady)
         rig.execute(np.zeros((4, 4)))
@@ -307,12 +307,13 @@ def test_closing_ends_a_worker_that_does_not_listen() -> None:
 
 def test_fleets_leave_no_file_descriptor_open() -> None:
     def one() -> None:
-        with Rig(lanes=1, toy={"length_min": 2, "length_max": 2}) as rig:
+        toy = {"length_min": 2, "length_max": 2}
+        with Rig(toy=toy, runtime=LocalRuntime()) as rig:
             rig.play(trials(1))
 
     one()
     before = len(os.listdir("/proc/self/fd"))
-    for _ in range(5):
+    for _ in range(3):
         one()
     assert len(os.listdir("/proc/self/fd")) == before
 

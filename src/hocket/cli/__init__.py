@@ -12,10 +12,13 @@ import importlib
 import importlib.metadata
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hocket.core.address_space import require_address_space
 from hocket.core.plugins import did_you_mean
+from hocket.core.text import printable
 from hocket.errors import HocketError, RunFolderError, UsageError
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -61,8 +64,19 @@ examples:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the command line says; returns the exit code."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    """Do what the command line says; returns the exit code. Without arguments it is the command
+    itself, and ends the process where a policy that hangs would keep it from ending."""
+    if arguments is not None:
+        return _do(list(arguments))
+    code = _do(sys.argv[1:])
+    if any(thread.name.startswith("hocket-hung") for thread in threading.enumerate()):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
+
+
+def _do(given: list[str]) -> int:
     head = given[0] if given else "--help"
     if head in ("-h", "--help", "help"):
         sys.stdout.write(_help())
@@ -78,9 +92,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 f"There is no {kind} {head!r}.{did_you_mean(head, VERBS)} "
                 f"Verbs: {', '.join(VERBS)}; hocket --help tells more."
             )
+        require_address_space()
         code: int = getattr(importlib.import_module(verb.module), verb.function)(given[1:])
     except HocketError as error:
-        sys.stderr.write(f"hocket: {error}\n")
+        sys.stderr.write(f"hocket: {printable(str(error))}\n")
         return USAGE if isinstance(error, (UsageError, RunFolderError)) else FAILED
     except KeyboardInterrupt:
         sys.stderr.write("hocket: interrupted\n")

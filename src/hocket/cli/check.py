@@ -34,9 +34,8 @@ def run(arguments: Sequence[str]) -> int:
     """Check each env; 1 where any does not fit."""
     refuse_bad_run_file(arguments)
     parsed = parse_run(Check, knobs_of(EvalConfig, only=KNOBS), arguments, verb="check")
-    from rich.console import Console
-
     from hocket import cli
+    from hocket.results.terminal import Console
     from hocket.runs.check import run_check
 
     config, flags = EvalConfig.from_plain(parsed.config), parsed.flags

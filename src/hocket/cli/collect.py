@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from tyro.conf import Positional, arg
 
 from hocket.cli.parse import FileFlags, knobs_of, parse_run
+from hocket.core.text import printable
 from hocket.runs.config import EvalConfig
 
 KNOBS = (
@@ -75,7 +76,7 @@ def run(arguments: Sequence[str]) -> int:
 
         teller = stack.enter_context(contextlib.closing(Teller()))
         done = collect(config, flags.out, readers=readers, watcher=teller)
-    sys.stderr.write("".join(f"note: {text}\n" for text in teller.notes))
+    sys.stderr.write("".join(f"note: {printable(text)}\n" for text in teller.notes))
     if not done.is_complete:
         sys.stderr.write("Interrupted; the same command goes on from here.\n")
         return cli.INTERRUPTED

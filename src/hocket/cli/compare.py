@@ -57,8 +57,9 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _show(found: RunComparison, flags: Compare) -> None:
-    from rich.console import Console
     from rich.text import Text
+
+    from hocket.results.terminal import Console
 
     console = Console()
     for letter, path, side in (("a", flags.a, found.a), ("b", flags.b, found.b)):

@@ -32,9 +32,8 @@ class Doctor:
 def run(arguments: Sequence[str]) -> int:
     """Print the findings; always 0: a machine is not wrong."""
     flags = parse(Doctor, arguments, verb="doctor")
-    from rich.console import Console
-
     from hocket import cli
+    from hocket.results.terminal import Console
     from hocket.runs.doctor import examine, registry
 
     findings = examine()

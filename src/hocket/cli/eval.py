@@ -4,6 +4,7 @@ screen: `hocket resume` and `hocket report`."""
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -65,6 +66,8 @@ class Resume:
 
     folder: Positional[Path]
     """The run folder."""
+    infer_timeout_s: Annotated[float | None, arg(name="infer-timeout", metavar="SECONDS")] = None
+    """Another deadline for the policy than the run was begun with; see hocket eval --help."""
     json: bool = False
     """Print the report as JSON on standard output; progress goes to standard error."""
 
@@ -87,10 +90,9 @@ def run(arguments: Sequence[str]) -> int:
     refuse_bad_run_file(arguments)
     knobs = knobs_of(EvalConfig, without=("runtime",))
     parsed = parse_run(Eval, knobs, arguments, verb="eval")
-    from rich.console import Console
-
     from hocket.records.run_file import new_folder
     from hocket.results.progress import Progress
+    from hocket.results.terminal import Console
     from hocket.runs.run import Run
 
     config, flags = EvalConfig.from_plain(parsed.config), parsed.flags
@@ -164,8 +166,7 @@ def _run_jobs(arguments: Sequence[str]) -> int:
 
 
 def _show_jobs(results: Sequence[JobResult], folder: Path) -> None:
-    from rich.console import Console
-
+    from hocket.results.terminal import Console
     from hocket.runs.jobs import summary
 
     console = Console()
@@ -192,7 +193,7 @@ def resume(arguments: Sequence[str]) -> int:
     from hocket.results.progress import Progress
     from hocket.runs.run import Run
 
-    with Run.open(flags.folder) as unfinished:
+    with Run.open(flags.folder, infer_timeout_s=flags.infer_timeout_s) as unfinished:
         left = len(unfinished.remaining)
         if not left:
             sys.stderr.write(
@@ -207,12 +208,17 @@ def resume(arguments: Sequence[str]) -> int:
 def report(arguments: Sequence[str]) -> int:
     """Rebuild; 0 whatever the run came to."""
     flags = parse(ReportFlags, arguments, verb="report")
+    from hocket.records.parquet import find_damage
     from hocket.results.page.report_page import FILE_NAME
     from hocket.runs.run import rebuild_report
 
-    _show_report(
-        rebuild_report(flags.folder), f"Page: {flags.folder / FILE_NAME}", as_json=flags.json
-    )
+    found = rebuild_report(flags.folder)
+    for sentence in find_damage(flags.folder):
+        sys.stderr.write(f"warning: {sentence}\n")
+    where = f"Page: {flags.folder / FILE_NAME}"
+    if not os.access(flags.folder, os.W_OK):
+        where = f"{flags.folder} cannot be written: its page and report.json stay as they are."
+    _show_report(found, where, as_json=flags.json)
     return OK
 
 
@@ -234,7 +240,7 @@ def _show_report(report: Report, *lines: str, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(json.dumps(report.to_json(), indent=2) + "\n")
         return
-    from rich.console import Console
+    from hocket.results.terminal import Console
 
     console = Console()
     console.print(report.table())

@@ -13,6 +13,7 @@ from tyro.conf import Positional, arg
 
 from hocket.cli.parse import parse
 from hocket.cli.values import Names
+from hocket.core.text import printable
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -71,7 +72,7 @@ def run(arguments: Sequence[str]) -> int:
     )
     with contextlib.closing(Teller()) as teller:
         done = export_run(flags.folder, flags.to, flags.out, config, teller)
-    sys.stderr.write("".join(f"note: {text}\n" for text in teller.notes))
+    sys.stderr.write("".join(f"note: {printable(text)}\n" for text in teller.notes))
     sys.stdout.write(f"{flags.out}: {len(done.episodes)} episodes as {flags.to}\n")
     return cli.OK
 
@@ -80,8 +81,9 @@ class Teller:
     """A bar on standard error for each part of the work; notes are kept until the end."""
 
     def __init__(self) -> None:
-        from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+        from hocket.results.terminal import Console
 
         console = Console(stderr=True)
         columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

@@ -49,11 +49,10 @@ class Plan:
 def run(arguments: Sequence[str]) -> int:
     """Print the plan."""
     flags = parse(Plan, arguments, verb="plan")
-    from rich.console import Console
-
     from hocket.core import machine
     from hocket.core.estimates import Latency
     from hocket.engine.model import Work, plan
+    from hocket.results.terminal import Console
 
     if flags.measured is not None:
         flags = _measured(flags, flags.measured)

@@ -11,6 +11,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from hocket.cli.parse import parse
+from hocket.core.text import printable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +36,7 @@ def run(arguments: Sequence[str]) -> int:
     from hocket.runs.verify import verify
 
     verdict = verify(flags.folder, flags.trial, with_policy=flags.with_policy)
-    sys.stdout.write(f"{verdict.trial.id}: {verdict}\n")
+    sys.stdout.write(printable(f"{verdict.trial.id}: {verdict}") + "\n")
     if verdict.difference is not None and flags.with_policy:
         from hocket.records.run_file import load_about
 

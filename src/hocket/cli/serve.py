@@ -38,7 +38,7 @@ class Serve:
     socket: Annotated[Path | None, arg(metavar="PATH")] = None
     """Listen on a local socket instead of host and port."""
     key_file: Annotated[str | None, arg(metavar="FILE")] = None
-    """Keys that clients must send, one a line; the variable HOCKET_API_KEY holds one too."""
+    """Keys that clients must send, one a line, comments after #; HOCKET_API_KEY holds one too."""
     insecure: bool = False
     """Serve without a key beyond loopback, to anyone who can connect."""
     tls_cert: Annotated[str | None, arg(metavar="FILE")] = None
@@ -58,6 +58,11 @@ class Serve:
     path/to/venv/bin/python. hocket need not be installed there."""
     skip_warm_up: bool = False
     """Do not try every batch size once before clients are answered."""
+    infer_timeout_s: Annotated[float | None, arg(name="infer-timeout", metavar="SECONDS")] = None
+    """A policy that has not answered a batch for this long hangs: clients are told, and further
+    requests are refused in words, since a thread cannot be ended; a policy in a process of its own
+    (--policy-python) is started anew. The default is 300 s, or 100 times what such a batch usually
+    takes, whichever is more; warm-up may take an hour."""
     max_message: Bytes = 64 << 20
     """Longest request."""
     max_connections: int = 1024
@@ -132,6 +137,7 @@ def _backend(flags: Serve, config: dict[str, Any], metrics: Metrics) -> Backend:
         seed=flags.seed,
         max_queue=flags.max_queue,
         warm_up=not flags.skip_warm_up,
+        infer_timeout_s=flags.infer_timeout_s,
     )
     return PolicyBackend(policy, options, metrics)
 

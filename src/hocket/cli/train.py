@@ -44,8 +44,7 @@ def run(arguments: Sequence[str]) -> int:
     elif len([one for one in arguments if one.startswith("--")]) > 1:
         raise UsageError("--resume takes no other flags: the run has its configuration.")
     require_extra("policies", "trained")
-    from rich.console import Console
-
+    from hocket.results.terminal import Console
     from hocket.train.learner.checkpoint import BEST, latest
     from hocket.train.loop import train
 

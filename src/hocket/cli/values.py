@@ -134,6 +134,7 @@ FIELDS: Mapping[str, Any] = {
     "ensemble": arg(metavar="M"),
     "max_steps": arg(metavar="N"),
     "step_timeout_s": arg(name="step-timeout", metavar="SECONDS"),
+    "infer_timeout_s": arg(name="infer-timeout", metavar="SECONDS"),
     "worker_memory": _BYTES,
     "recycle_after": arg(metavar="N"),
     "against": arg(metavar="RUN"),

@@ -12,6 +12,7 @@ from tyro.conf import Positional, arg
 
 from hocket.cli.parse import parse
 from hocket.cli.values import Names
+from hocket.core.text import printable
 
 if TYPE_CHECKING:
     from hocket.core.data import Episode
@@ -115,11 +116,12 @@ class _Teller:
     def __call__(self, filmed: Rendered) -> None:
         self._done += 1
         trial = filmed.job.episode.trial.id
-        head = f"[{self._done}/{self._total}] {trial}: "
+        head = printable(f"[{self._done}/{self._total}] {trial}: ")
         if filmed.error is not None:
             # The same error of a thousand episodes needs no thousand tracebacks.
             first = filmed.error.partition("\n")[0]
-            sys.stderr.write(f"{head}{first if first in self._errors else filmed.error}\n")
+            told = first if first in self._errors else filmed.error
+            sys.stderr.write(f"{head}{printable(told)}\n")
             self._errors.add(first)
         elif not filmed.files:
             sys.stderr.write(f"{head}the env has no camera\n")

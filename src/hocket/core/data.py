@@ -23,8 +23,12 @@ being text, travels beside it (`Row.prompt`)."""
 Signature = tuple[tuple[str, tuple[int, ...], str], ...]
 """Keys, shapes and dtypes of an observation, sorted by key. Rows share a batch where it is one."""
 
+_LONGEST_SLUG = 200
+"""Bytes. File systems take names of 255, and what is written gets a few letters more."""
+
 SuccessRule = Literal["first", "any", "final"]
 Exactness = Literal["bitwise", "inputs", "environment"]
+"""What "same trial, same result" means in a run, the most first."""
 
 
 class Outcome(str, enum.Enum):
@@ -139,7 +143,15 @@ class Trial(NamedTuple):
 
     @property
     def slug(self) -> str:
-        return "".join(c if c.isalnum() or c in "-_." else "-" for c in self.id)
+        """The trial's name as a folder's. One that is too long for a file system is cut, and ends
+        in a hash of the whole id."""
+        plain = "".join(c if c.isalnum() or c in "-_." else "-" for c in self.id)
+        if len(plain.encode()) <= _LONGEST_SLUG:
+            return plain
+        digest = hashlib.blake2b(self.id.encode(), digest_size=8).hexdigest()
+        # A letter that the cut went through is left out.
+        room = _LONGEST_SLUG - len(digest) - 1
+        return f"{plain.encode()[:room].decode(errors='ignore')}-{digest}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,11 +279,27 @@ class PolicySpec:
     replan: int | None = None
     """How many actions of a chunk are executed where the user does not say; None means all."""
 
-    def exactness(self, *, padded: bool) -> Exactness:
-        """What "same trial, same result" means with this policy, `padded` to one size or not."""
+    def exactness(self, *, alone: bool) -> Exactness:
+        """What "same trial, same result" means with this policy. `alone`: every row is inferred in
+        a batch of its own, so that there is nothing else which its bits could depend on."""
         if not self.keyed_noise:
             return "environment"
-        return "bitwise" if self.batch_invariant or padded else "inputs"
+        return "bitwise" if self.batch_invariant or alone else "inputs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowChecks:
+    """How many rows were inferred again, elsewhere in another batch, and how many of them had other
+    bits there."""
+
+    made: int = 0
+    differed: int = 0
+
+    def __add__(self, other: RowChecks) -> RowChecks:
+        return RowChecks(made=self.made + other.made, differed=self.differed + other.differed)
+
+
+UNCHECKED = RowChecks()
 
 
 class Episode(NamedTuple):

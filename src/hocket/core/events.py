@@ -12,7 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Union
 
-from hocket.core.data import Array, Chunk, EnvSpec, Episode, Observation, PolicySpec, Trial
+from hocket.core.data import (
+    Array,
+    Chunk,
+    EnvSpec,
+    Episode,
+    Observation,
+    PolicySpec,
+    RowChecks,
+    Trial,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +117,14 @@ class ChunksExecuted(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RowsChecked:
+    """Rows were inferred again in another batch, and their bits compared."""
+
+    time: float
+    checks: RowChecks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodesEnded:
     """Attempts ended, and their lanes are free. Their files may not be durable yet."""
 
@@ -182,6 +199,7 @@ Event = Union[
     SpecLearned,
     BatchInferred,
     ChunksExecuted,
+    RowsChecked,
     EpisodesEnded,
     EpisodesSealed,
     AttemptFailed,

@@ -14,7 +14,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib
-import importlib.metadata
 import importlib.util
 import inspect
 import os
@@ -23,9 +22,12 @@ import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from hocket.errors import ConfigError, MissingExtraError, UnknownNameError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoints
 
 Kind = Literal["envs", "policies", "runtimes", "recorders"]
 
@@ -106,7 +108,7 @@ class Adapter:
 
 def names(kind: Kind) -> list[str]:
     """Every built-in or installed adapter of this kind."""
-    found = {point.name for point in importlib.metadata.entry_points(group=f"hocket.{kind}")}
+    found = {point.name for point in _entry_points(kind)}
     return sorted(found | set(BUILTIN[kind]))
 
 
@@ -116,12 +118,19 @@ def find(kind: Kind, name: str) -> Adapter:
     builtin = BUILTIN[kind].get(head)
     if builtin is not None:
         return _adapter(name, argument, _import(builtin.target))
-    for point in importlib.metadata.entry_points(group=f"hocket.{kind}"):
+    for point in _entry_points(kind):
         if point.name == head:
             return _adapter(name, argument, point.load())
     if re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", name) and _module_exists(head):
         return _adapter(name, "", _import(name), plain=True)
     raise _unknown(kind, name, head)
+
+
+def _entry_points(kind: Kind) -> EntryPoints:
+    # Imported here: it takes a tenth of the start of a worker, which seldom asks.
+    from importlib.metadata import entry_points
+
+    return entry_points(group=f"hocket.{kind}")
 
 
 def build(kind: Kind, name: str, config: Mapping[str, Any] | None = None) -> Any:

@@ -8,14 +8,26 @@ from itertools import compress
 from typing import NamedTuple, overload
 
 from hocket.core.contracts.policy import Binds, Policy, Reconnects
-from hocket.core.data import Array, Chunk, Chunks, EnvSpec, Observation, Row, noise_seeds
+from hocket.core.data import (
+    UNCHECKED,
+    Array,
+    Chunk,
+    Chunks,
+    EnvSpec,
+    Observation,
+    Row,
+    RowChecks,
+    noise_seeds,
+)
 from hocket.core.events import BatchInferred, ChunksExecuted
 from hocket.core.wire import END_TERMINATED, END_TRUNCATED
 from hocket.engine.chunk_rules import SharedRule
-from hocket.engine.inference import Answered, Inference, Job, WarmedUp
+from hocket.engine.inference import Inference, WarmedUp
+from hocket.engine.policy_thread import Answered, Job
+from hocket.engine.row_checks import other_batch
 from hocket.engine.scheduler import BatchPlan, Scheduler
 from hocket.engine.trials import LaneState
-from hocket.errors import HocketError
+from hocket.errors import HocketError, PolicyHungError
 from hocket.workers.fleet import Fleet
 from hocket.workers.inbox import LanesExecuted
 
@@ -33,6 +45,11 @@ reading. Without them lanes of an env that does nothing would seem to come back 
 class BatchConfig:
     pad: bool = False
     """Fill every batch to the policy's `max_batch`, so that all have one shape."""
+    alone: bool = False
+    """Infer every row in a batch of its own."""
+    checks: bool = False
+    """Infer a few batches again in another order and size, and compare the bits of each row. Not
+    for policies that keep state, or whose noise is not the row's alone."""
     keep_observations: bool = False
     """Give back what each row saw."""
 
@@ -65,14 +82,18 @@ class Rows(Sequence[Row]):
         return self._made[index]
 
 
-def _row(state: LaneState, chunk: int) -> Row:
+def _noise_seed(state: LaneState, chunk: int) -> int:
     if state.noise is None:
         state.noise = noise_seeds(state.trial)
+    return state.noise(chunk)
+
+
+def _row(state: LaneState, chunk: int) -> Row:
     return Row(
         trial=state.trial,
         attempt=state.attempt,
         chunk=chunk,
-        noise_seed=state.noise(chunk),
+        noise_seed=_noise_seed(state, chunk),
         prompt=state.prompt,
         session=state.session,
     )
@@ -117,7 +138,7 @@ class Delivery(NamedTuple):
             chunks=batch.rows.chunks,
             delivered=self.delivered,
             ready=batch.ready_at,
-            size=max(answer.job.pad_to, len(batch.lanes)),
+            size=answer.job.size,
             observations=answer.observations,
         )
 
@@ -212,12 +233,18 @@ class Batches:
         self._pad_to = policy.spec.max_batch if config.pad else 0
         self._to_bind: list[EnvSpec] = []
         self._queues: dict[Hashable, int] = {}
+        self._whole: dict[int, int] = {}
+        """The shared queue of each that is for one lane alone."""
         self._cold: dict[Hashable, int] = {}
         """A lane of each queue whose batches were never tried."""
         self._warm: set[Hashable] = set()
         self._is_warming = False
         self._pending: dict[int, PendingBatch] = {}
         self._answered: list[Answered] = []
+        self._sizes: tuple[int, ...] = ()
+        """Batches that were warmed up."""
+        self._checks = UNCHECKED
+        """What came of checks since they were last asked for."""
         self._count = 0
         self._is_at_hand = False
         """Lanes are rows of a simulator in this process."""
@@ -232,6 +259,17 @@ class Batches:
     def queue(self, kind: Hashable) -> int:
         """The index of the queue in which rows of one kind wait for each other."""
         return self._queues.setdefault(kind, len(self._queues))
+
+    def apart(self, queue: int, lane: int) -> int:
+        """The index of a queue like this one, in which the lane waits for nobody else."""
+        own = self.queue((queue, lane))
+        self._whole[own] = queue
+        self._warm.add(own)
+        return own
+
+    def together(self, queue: int) -> int:
+        """The queue that a lane shares with others, where it waits apart."""
+        return self._whole.get(queue, queue)
 
     def add(self, lane: int, state: LaneState, now: float) -> None:
         """Let a lane wait for its first chunk: it was reset."""
@@ -292,17 +330,20 @@ class Batches:
             self._submit(plan, lanes, fleet)
         return bool(self._answered)
 
-    def _warm_up(self, lanes: Mapping[int, LaneState], fleet: Fleet) -> None:
+    def _warm_up(self, running: Mapping[int, LaneState], fleet: Fleet) -> None:
         queue, lane = self._cold.popitem()
-        state = lanes.get(lane)
+        state = running.get(lane)
         if state is None or state.queue != queue:
             # That lane is lost; the next one of this signature asks again.
             return
-        largest = min(self._policy.spec.max_batch, fleet.config.lanes)
+        # A check needs a second index, also where one lane alone never makes a batch of two.
+        lanes = max(2, fleet.config.lanes) if self._config.checks else fleet.config.lanes
+        largest = 1 if self._config.alone else min(self._policy.spec.max_batch, lanes)
         sizes = sorted({min(1 << power, largest) for power in range(largest.bit_length() + 1)})
+        self._sizes = tuple([1] if self._pad_to else sizes)
         self._is_warming = True
         job = self._job(-1, Rows([state]), [state], [lane], fleet)
-        self._inference.warm_up(job, [1] if self._pad_to else sizes)
+        self._inference.warm_up(job, self._sizes)
 
     def _submit(self, plan: BatchPlan, lanes: Mapping[int, LaneState], fleet: Fleet) -> None:
         states = [lanes[lane] for lane in plan.lanes]
@@ -311,6 +352,10 @@ class Batches:
         ready_at = [state.ready_at for state in states]
         self._pending[self._count] = PendingBatch(plan.lanes, states, rows, ready_at)
         job = self._job(self._count, rows, states, plan.lanes, fleet)
+        if self._config.checks:
+            seed = _noise_seed(states[0], states[0].chunk)
+            job = job._replace(other=other_batch(len(states), seed, self._sizes))
+        job = job._replace(expected_s=self.scheduler.infer_s(len(states)))
         self.scheduler.share_step(fleet.step_s)
         answer = self._inference.at_once(job)
         if answer is not None:
@@ -350,17 +395,28 @@ class Batches:
                 # After an error rows err one by one, each with its own trial's name.
                 self._is_warming = False
                 self._warm.add(answer.queue)
+                self._checks += answer.checks
                 self._cold.pop(answer.queue, None)
                 self.scheduler.seed_latency(
                     {n: took_s + self._handling_s(n) for n, took_s in answer.latencies.items()}
                 )
                 continue
+            self._checks += answer.checks
             batch = self._pending.pop(answer.job.number)
             size = len(batch.lanes)
-            took_s = answer.ended - answer.began + self._handling_s(size)
-            self.scheduler.inferred(size, took_s, now)
+            if isinstance(answer.errors[0], PolicyHungError):
+                self.scheduler.given_up(now, self._inference.concurrency)
+            else:
+                took_s = answer.ended - answer.began + self._handling_s(size)
+                self.scheduler.inferred(size, took_s, now)
             found.append(deliver(answer, batch, running, rule))
         return found
+
+    def take_checks(self) -> RowChecks:
+        """What came of the rows that were inferred again since the last call."""
+        checks = self._checks if self._config.checks else UNCHECKED
+        self._checks = UNCHECKED
+        return checks
 
     def _handling_s(self, rows: int) -> float:
         return HANDLING_S + (0.0 if self._is_at_hand else HANDLING_ROW_S * rows)

@@ -1,8 +1,10 @@
 """Runs a policy on threads of its own, so that the engine's loop never waits for it.
 
 A policy that allows K calls at once has K threads, and each replica on a device has its own. A
-batch that takes less time than waking a thread may be answered by the owner's own (`at_once`). A
-batch that raises is halved until the rows that raise stand alone: one bad row costs one row.
+batch that takes less time than waking a thread may be answered by the owner's own (`at_once`).
+
+A thread that hangs cannot be ended. Its replica is never asked again, unless it lives in a process
+that can be started anew; what it worked on is given back as nobody's fault.
 """
 
 from __future__ import annotations
@@ -11,24 +13,17 @@ import logging
 import queue
 import threading
 import time
-import traceback
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from math import inf
 
-import numpy as np
-
-from hocket.core.arrays import as_numpy
-from hocket.core.contracts.policy import Policy, ReadsDevice, Sessions
-from hocket.core.data import Actions, Array, Batch, Chunk, Chunks, Observation, Row
-from hocket.engine.chunk_rules import check_answer, finite_rows
-from hocket.errors import (
-    ChunkShapeError,
-    ChunkValueError,
-    HocketError,
-    PolicyUnavailableError,
-)
+from hocket.core.contracts.policy import Policy, Restarts
+from hocket.core.data import UNCHECKED, Array, RowChecks
+from hocket.engine.deadline import InferDeadline, NeverReturned, Rescue
+from hocket.engine.policy_thread import Answered, Job, PolicyThread, keeps_state
+from hocket.engine.row_checks import compare_copies
+from hocket.errors import PolicyHungError
 
 _LOG = logging.getLogger(__name__)
 
@@ -39,37 +34,12 @@ thread that wakes for every batch."""
 _STRIKES = 3
 """Calls in a row that were ten times as long, after which a policy is not called brief again. One
 alone may be the machine's. Chosen by hand, with no benchmark row."""
-
-
-class Job(NamedTuple):
-    """One batch to infer: row i is described by `rows[i]` and observed in `views[i]`.
-
-    Views are read on the policy's thread; the engine keeps them valid by sending no chunk to these
-    lanes before the answer. `queue` says which rows may share buffers.
-    """
-
-    number: int
-    queue: Hashable
-    rows: Sequence[Row]
-    views: Sequence[Observation]
-    action_size: int | None
-    stacked: Mapping[str, Array] | None = None
-    """All rows' observations `[B, ...]` instead of `views`, perhaps on a device."""
-    pad_to: int = 0
-    keep: bool = False
-    """Give the stacked observations back with the answer."""
-
-
-class Answered(NamedTuple):
-    """What became of a job; `chunks[i]` or `errors[i]` belongs to row i."""
-
-    job: Job
-    began: float
-    ended: float
-    chunks: Sequence[Chunk | None]
-    """A `Chunks` where nothing went wrong."""
-    errors: Sequence[Exception | None]
-    observations: Mapping[str, Array] | None = None
+_LOOK_S = 0.25
+"""Seconds between two looks for calls that take too long. Chosen by hand."""
+_NAP_S = 5.0
+"""Seconds without a look that do not count. Chosen by hand; the engine looks every second."""
+HUNG = "hocket-hung"
+"""How the names of threads begin that are left behind inside a policy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -79,41 +49,115 @@ class WarmedUp:
     queue: Hashable
     latencies: dict[int, float]
     error: Exception | None
+    checks: RowChecks = UNCHECKED
+    """Whether the row's bits were the same in every size, at every index and on every replica."""
+
+
+@dataclass(slots=True, eq=False)
+class Replica:
+    """A policy on one device, and what is known of how long it takes."""
+
+    policy: Policy
+    name: str
+    seen: set[tuple[Hashable, int]] = field(default_factory=set)
+    """Queues and sizes of batches that it has answered."""
+    slowest_first_s: float | None = None
+    """Seconds of the slowest call of a new shape; None before there was one."""
+    is_lost: bool = False
+
+    def answered(self, queue: Hashable, size: int, first_s: float) -> None:
+        """A batch was answered; the first of its shape took so long."""
+        if (queue, size) not in self.seen:
+            self.slowest_first_s = max(self.slowest_first_s or 0.0, first_s)
+            self.seen.add((queue, size))
+
+    def forget(self) -> None:
+        """It was started anew, and may load and compile again."""
+        self.seen.clear()
+        self.slowest_first_s = None
+
+
+@dataclass(slots=True, eq=False)
+class Seat:
+    """One thread of a replica, and what it works on."""
+
+    replica: Replica
+    thread: threading.Thread | None = None
+    job: Job | None = None
+    began: float = inf
+    """When it began to work; infinite while it waits for work."""
+    allowed_s: float = inf
+    is_hung: bool = False
+    """It was given up, whatever it may still answer."""
+
+    def late(self, now: float) -> bool:
+        return now - self.began > self.allowed_s
+
+
+@dataclass(slots=True, eq=False)
+class _WarmUp:
+    """A warm-up under way on a thread of its own."""
+
+    job: Job
+    sizes: Sequence[int]
+    seat: Seat
+    """Stands for the warm-up's thread; its replica is the one that is tried now."""
 
 
 class Inference:
     """The threads of a policy. Owned by one thread, which submits jobs and takes answers."""
 
-    def __init__(self, policies: Sequence[Policy], names: Sequence[str]) -> None:
-        self._policies = tuple(policies)
-        self._names = tuple(names)
-        self.has_sessions = isinstance(policies[0], Sessions)
+    def __init__(
+        self,
+        policies: Sequence[Policy],
+        names: Sequence[str],
+        *,
+        one_at_a_time: bool = False,
+        deadline: InferDeadline | None = None,
+    ) -> None:
+        """`names` are told with the chunks. `one_at_a_time` lets no call run beside another,
+        whatever the policy allows: whoever answers cannot put rows of two calls together."""
+        pairs = zip(policies, names, strict=True)
+        self._replicas = [Replica(policy, name) for policy, name in pairs]
+        self.has_sessions = keeps_state(policies[0])
         self.spec = policies[0].spec
+        self.restarts = 0
+        """Times that a replica was started anew, and forgot its sessions."""
+        self._deadline = deadline or InferDeadline()
         self._jobs: queue.SimpleQueue[Job | str | None] = queue.SimpleQueue()
         self._answers: deque[Answered | WarmedUp] = deque()
+        # Guards whether a seat is given up: its late answer must not come beside that verdict.
+        self._lock = threading.Lock()
         self._wake: Callable[[], None] = lambda: None
-        self._threads: list[threading.Thread] = []
+        self._seats = [
+            Seat(replica)
+            for replica in self._replicas
+            for _ in range(1 if one_at_a_time else replica.policy.spec.concurrency)
+        ]
+        self._is_single = len(self._seats) == 1
+        self._looked_at = time.perf_counter()
+        self._warming: _WarmUp | None = None
         self._own = PolicyThread(policies[0], names[0])
+        self._rescue = Rescue()
         self._brief: dict[Hashable, int] = {}
         """The largest batch of each queue that is answered at once."""
         self._strikes = 0
-        for policy, name in zip(policies, names, strict=True):
-            for _ in range(policy.spec.concurrency):
-                own = PolicyThread(policy, name)
-                thread = threading.Thread(
-                    target=self._serve, args=(own,), name=f"hocket-infer-{name}", daemon=True
-                )
-                self._threads.append(thread)
 
     @property
     def concurrency(self) -> int:
-        return len(self._threads)
+        """Calls that may run at once."""
+        return len(self._seats)
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether a policy of this process never returned: to close it might never return."""
+        return any(r.is_lost and not isinstance(r.policy, Restarts) for r in self._replicas)
 
     def start(self, wake: Callable[[], None]) -> None:
         """Begin to work; `wake` is called, from a policy's thread, when an answer is there."""
         self._wake = wake
-        for thread in self._threads:
-            thread.start()
+        for seat in self._seats:
+            self._start(seat)
 
     def submit(self, job: Job) -> None:
         self._jobs.put(job)
@@ -123,7 +167,19 @@ class Inference:
         and for policies that keep state, whose sessions are one thread's."""
         if len(job.rows) > self._brief.get(job.queue, 0):
             return None
-        answer = self._own.answer(job)
+        if not self._rescue.is_watching and not self._rescue.start():
+            self._brief = {}
+            return None
+        replica = self._replicas[0]
+        allowed_s = self._allowed_s(replica, job)
+        self._rescue.allow(allowed_s, f"Policy {replica.name!r}")
+        try:
+            answer = self._own.answer(job)
+        except NeverReturned:
+            replica.is_lost = True
+            raise PolicyHungError(_words(replica, allowed_s)) from None
+        finally:
+            self._rescue.over()
         self._strikes = self._strikes + 1 if answer.ended - answer.began > 10 * BRIEF_S else 0
         if self._strikes == _STRIKES:
             self._brief = {}
@@ -139,226 +195,182 @@ class Inference:
 
         To be called only while no job is under way. WarmedUp comes among the answers.
         """
-        threading.Thread(
-            target=self._warm_up, args=(job, sizes), name="hocket-warm-up", daemon=True
-        ).start()
+        living = [replica for replica in self._replicas if not replica.is_lost]
+        warming = self._warming = _WarmUp(job, sizes, Seat(living[0]))
+        warming.seat.thread = threading.Thread(
+            target=self._warm_up, args=(warming, living), name="hocket-warm-up", daemon=True
+        )
+        warming.seat.thread.start()
 
     def answers(self) -> list[Answered | WarmedUp]:
-        """All answers that have come since the last call."""
+        """All answers that have come since the last call, among them those that nobody will give:
+        of calls that took too long. Raises PolicyHungError when no replica is left."""
+        self._look(time.perf_counter())
         taken = []
         while self._answers:
             answer = self._answers.popleft()
             if isinstance(answer, WarmedUp):
                 sizes = [size for size, took in answer.latencies.items() if took <= BRIEF_S]
-                is_single = len(self._threads) <= 1 and not self.has_sessions
-                is_fit = is_single and answer.error is None
+                is_fit = self._is_single and not self.has_sessions and answer.error is None
                 self._brief[answer.queue] = max(sizes, default=0) if is_fit else 0
             taken.append(answer)
         return taken
 
     def close(self, timeout_s: float = 1.0) -> None:
         """End the threads; one that is inside a long `infer` is left to finish as a daemon."""
-        for _ in self._threads:
+        self._rescue.close()
+        for _ in self._seats:
             self._jobs.put(None)
         deadline = time.perf_counter() + timeout_s
-        for thread in self._threads:
-            if thread.is_alive():
-                thread.join(max(0.0, deadline - time.perf_counter()))
-        self._threads = []
+        for seat in self._seats:
+            if seat.thread is not None and seat.thread.is_alive():
+                seat.thread.join(max(0.0, deadline - time.perf_counter()))
+        self._seats = []
 
-    def _serve(self, own: PolicyThread) -> None:
+    # -- the policy's threads ------------------------------------------------------------------
+
+    def _start(self, seat: Seat) -> None:
+        name = f"hocket-infer-{seat.replica.name}"
+        seat.thread = threading.Thread(target=self._serve, args=(seat,), name=name, daemon=True)
+        seat.thread.start()
+
+    def _serve(self, seat: Seat) -> None:
+        replica = seat.replica
+        own = PolicyThread(replica.policy, replica.name)
         while True:
             job = self._jobs.get()
             if job is None:
                 return
+            if replica.is_lost:
+                self._jobs.put(job)  # for a replica that lives
+                return
             if isinstance(job, str):
+                seat.allowed_s, seat.began = self._allowed_s(replica, None), time.perf_counter()
                 own.end_session(job)
-                continue
-            self._answers.append(own.answer(job))
-            self._wake()
+                answer = None
+            else:
+                seat.job, seat.allowed_s = job, self._allowed_s(replica, job)
+                seat.began = time.perf_counter()
+                answer = own.answer(job)
+                replica.answered(job.queue, job.size, answer.ended - answer.began)
+            with self._lock:
+                if seat.is_hung:
+                    return
+                seat.began, seat.job = inf, None
+                if answer is not None:
+                    self._answers.append(answer)
+            if answer is not None:
+                self._wake()
 
-    def _warm_up(self, job: Job, sizes: Sequence[int]) -> None:
+    def _warm_up(self, warming: _WarmUp, replicas: Sequence[Replica]) -> None:
+        job, seat = warming.job, warming.seat
         latencies: dict[int, float] = {}
         error: Exception | None = None
+        first: Array | None = None
+        checks = UNCHECKED
         try:
-            for policy, name in zip(self._policies, self._names, strict=True):
-                own = PolicyThread(policy, name)
-                for size in sizes:
-                    latencies[size] = max(latencies.get(size, 0.0), own.time(job, size))
+            for replica in replicas:
+                own = PolicyThread(replica.policy, replica.name)
+                for size in warming.sizes:
+                    seat.replica, seat.allowed_s = replica, self._deadline.first_s
+                    seat.began = time.perf_counter()
+                    timed = own.time(job, size)
+                    replica.answered(job.queue, max(job.pad_to, size), timed.first_s)
+                    latencies[size] = max(latencies.get(size, 0.0), timed.seconds)
+                    if first is None:
+                        first = timed.answers[0]
+                    else:
+                        checks += compare_copies(first, timed.answers)
         except Exception as exc:  # noqa: BLE001 - told with the answer; rows then err themselves
             error = exc
-        self._answers.append(WarmedUp(queue=job.queue, latencies=latencies, error=error))
+        with self._lock:
+            if seat.is_hung:
+                return
+            self._warming = None
+            self._answers.append(
+                WarmedUp(queue=job.queue, latencies=latencies, error=error, checks=checks)
+            )
         self._wake()
 
+    # -- calls that never return ---------------------------------------------------------------
 
-class PolicyThread:
-    """Calls one policy from one thread: stacks rows, calls, checks, halves on errors."""
+    def _allowed_s(self, replica: Replica, job: Job | None) -> float:
+        """Seconds for a job, or for the end of a session, which is never the first call."""
+        return self._deadline.allowed_s(
+            0.0 if job is None else job.expected_s,
+            is_new=job is not None and (job.queue, job.size) not in replica.seen,
+            slowest_first_s=replica.slowest_first_s,
+        )
 
-    def __init__(self, policy: Policy, name: str) -> None:
-        self._policy = policy
-        self._sessions = policy if isinstance(policy, Sessions) else None
-        self._reads_device = isinstance(policy, ReadsDevice) and policy.reads_device_arrays
-        self._name = name
-        self._buffers: dict[Hashable, dict[str, Array]] = {}
-
-    def end_session(self, session: str) -> None:
-        """End a session of the policy; its attempt is over, so an error there is only logged."""
-        if self._sessions is None:
+    def _look(self, now: float) -> None:
+        """Give up the replicas whose calls have taken too long."""
+        since_s = now - self._looked_at
+        if since_s < _LOOK_S:
             return
-        try:
-            self._sessions.end_session(session)
-        except Exception as error:  # noqa: BLE001 - a policy of a user's may raise anything
-            _LOG.warning("Policy %r cannot end %s: %s", self._name, session, account(error))
+        self._looked_at = now
+        warming = self._warming
+        if since_s > _NAP_S:
+            # The process was stopped, or its owner had other work: the policy is not to blame.
+            with self._lock:
+                for seat in self._seats if warming is None else [*self._seats, warming.seat]:
+                    if seat.began < inf:
+                        seat.began = min(now, seat.began + since_s)
+            return
+        if warming is not None and warming.seat.late(now):
+            self._give_up(warming.seat, now)
+            self.warm_up(warming.job, warming.sizes)
+        for seat in list(self._seats):
+            if seat.late(now) and not seat.is_hung:
+                self._give_up(seat, now)
 
-    def answer(self, job: Job) -> Answered:
-        """Run one job to its end; errors of the policy become errors of rows."""
-        began = time.perf_counter()
-        errors = self._begin_sessions(job)
-        chunks: Sequence[Chunk | None]
-        if not any(errors):
-            chunks = self._infer(job, 0, len(job.rows), errors)
+    def _give_up(self, late: Seat, now: float) -> None:
+        """Leave a replica's calls behind, and ask it again only if it was started anew."""
+        replica = late.replica
+        words = _words(replica, now - late.began)
+        _LOG.warning("%s", words)
+        with self._lock:
+            same = [seat for seat in self._seats if seat.replica is replica]
+            left = [late, *(seat for seat in same if seat is not late and seat.began < inf)]
+            for seat in left:
+                seat.is_hung = True
+        for seat in left:
+            if seat.thread is not None:
+                seat.thread.name = f"{HUNG}-{replica.name}"
+        policy = replica.policy
+        if isinstance(policy, Restarts) and policy.restart():
+            self.restarts += 1
+            replica.forget()
         else:
-            chunks = [
-                None if error is not None else self._infer(job, i, i + 1, errors)[0]
-                for i, error in enumerate(errors)
-            ]
-        return Answered(
-            job=job,
-            began=began,
-            ended=time.perf_counter(),
-            chunks=chunks,
-            errors=errors,
-            observations=_kept(job) if job.keep else None,
-        )
-
-    def _begin_sessions(self, job: Job) -> list[Exception | None]:
-        """Tell a policy that keeps state of new attempts; the error of each that it refused."""
-        errors: list[Exception | None] = [None] * len(job.rows)
-        if self._sessions is None:
-            return errors
-        for i, row in enumerate(job.rows):
-            try:
-                if row.chunk == 0:
-                    self._sessions.begin_session(row)
-            except Exception as error:  # noqa: BLE001 - it is that row's
-                errors[i] = error
-        return errors
-
-    def _infer(
-        self, job: Job, start: int, stop: int, errors: list[Exception | None]
-    ) -> Sequence[Chunk | None]:
-        """The chunks of these rows; None where a row has an error."""
-        try:
-            actions = self._call(job, start, stop)
-        except (ChunkShapeError, ChunkValueError, PolicyUnavailableError) as exc:
-            # The whole answer is wrong, or nobody answers: halves would fare no better.
-            errors[start:stop] = [exc] * (stop - start)
-            return [None] * (stop - start)
-        except Exception as exc:  # noqa: BLE001 - any error of a user's policy is its row's
-            if stop - start == 1:
-                errors[start] = exc
-                return [None]
-            middle = (start + stop) // 2
-            first = self._infer(job, start, middle, errors)
-            return [*first, *self._infer(job, middle, stop, errors)]
-        source = actions.source or self._name
-        found = Chunks(actions.values, actions.version or 0, source, actions.extras)
-        if np.isfinite(actions.values).all():
-            return found
-        finite = finite_rows(actions.values)
-        chunks: list[Chunk | None] = list(found)
-        for i in np.flatnonzero(~finite).tolist():
-            chunks[i] = None
-            errors[start + i] = ChunkValueError(
-                f"Policy {self._name!r} answered trial {job.rows[start + i].trial.id} with NaN "
-                f"or infinity. Look at its inputs with `hocket check`."
-            )
-        return chunks
-
-    def _call(self, job: Job, start: int, stop: int) -> Actions:
-        rows = job.rows if stop - start == len(job.rows) else job.rows[start:stop]
-        size = max(job.pad_to, len(rows))
-        batch = Batch(arrays=self._stack(job, start, stop, size), rows=rows, pad=size - len(rows))
-        spec = self._policy.spec
-        return check_answer(
-            self._policy.infer(batch),
-            rows=len(rows),
-            size=size,
-            action_size=job.action_size,
-            chunk_length=spec.chunk_length,
-            name=self._name,
-        )
-
-    def _select(
-        self, stacked: Mapping[str, Array], start: int, stop: int, size: int
-    ) -> dict[str, Array]:
-        """Rows of arrays that came stacked, moved to the host for policies that read only there."""
-        arrays = {}
-        for key, array in stacked.items():
-            rows = array if self._reads_device else as_numpy(array)
-            if start or stop < len(rows):
-                rows = rows[start:stop]
-            if size > stop - start:
-                rows = rows[np.minimum(np.arange(size), stop - start - 1)]
-            arrays[key] = rows
-        return arrays
-
-    def _stack(self, job: Job, start: int, stop: int, size: int) -> dict[str, Array]:
-        if job.stacked is not None:
-            return self._select(job.stacked, start, stop, size)
-        buffers = self._buffers.get(job.queue)
-        if buffers is None or len(next(iter(buffers.values()), ())) < size:
-            buffers = {
-                key: np.empty((size, *view.shape), view.dtype) for key, view in job.views[0].items()
-            }
-            self._buffers[job.queue] = buffers
-        count = stop - start
-        arrays = {}
-        for key, buffer in buffers.items():
-            for row in range(count):  # `np.stack` takes several times as long for small arrays
-                buffer[row] = job.views[start + row][key]
-            buffer[count:size] = buffer[count - 1]
-            arrays[key] = buffer[:size]
-        return arrays
-
-    def time(self, job: Job, size: int) -> float:
-        """Seconds for the job's first row in a batch of `size`, after a call that may compile."""
-        row = replace(job.rows[0], session=f"warm-up@{size}")
-        full = job._replace(rows=(row,) * size, views=list(job.views[:1]) * size)
-        if job.stacked is not None:
-            many = {key: array[np.zeros(size, int)] for key, array in job.stacked.items()}
-            full = full._replace(stacked=many)
-        if self._sessions is not None:
-            self._sessions.begin_session(row)
-        fastest = float("inf")
-        for call in range(4):
-            start = time.perf_counter()
-            self._call(full, 0, size)
-            took = time.perf_counter() - start
-            if call:
-                fastest = min(fastest, took)
-            if fastest < float("inf") and took > 0.02:
-                break
-        if self._sessions is not None:
-            self._sessions.end_session(row.session)
-        return fastest
+            replica.is_lost = True
+        self._seats = [
+            seat for seat in self._seats if seat not in left and not seat.replica.is_lost
+        ]
+        if not replica.is_lost:
+            anew = [Seat(replica) for seat in left if seat in same]
+            self._seats += anew
+            for seat in anew:
+                self._start(seat)
+        if not self._seats:
+            raise PolicyHungError(words)
+        self._answers.extend(_unanswered(seat, words, now) for seat in left if seat.job is not None)
 
 
-def _kept(job: Job) -> dict[str, Array]:
-    """The rows' observations in arrays of their own: buffers serve the next batch."""
-    if job.stacked is not None:
-        return {key: np.array(as_numpy(array)) for key, array in job.stacked.items()}
-    return {key: np.stack([view[key] for view in job.views]) for key in job.views[0]}
+def _unanswered(seat: Seat, words: str, now: float) -> Answered:
+    job = seat.job
+    assert job is not None
+    rows = len(job.rows)
+    return Answered(
+        job=job,
+        began=seat.began,
+        ended=now,
+        chunks=[None] * rows,
+        errors=[PolicyHungError(words)] * rows,
+        blameless=True,
+    )
 
 
-def account(error: Exception) -> str:
-    """What a policy raised, for whoever wrote it. The traceback from the call on is there, unless
-    the error is one of hocket's own, which says all in a sentence."""
-    text = f"{type(error).__name__}: {error}"
-    if isinstance(error, HocketError):
-        return text
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next and trace.tb_frame.f_code.co_filename == __file__:
-        trace = trace.tb_next
-    frames = "".join(traceback.format_exception(type(error), error, trace))
-    return f"{text}\n{frames}".rstrip()
+def _words(replica: Replica, seconds: float) -> str:
+    return (
+        f"Policy {replica.name!r} has not returned from infer for {seconds:,.0f} s, so it is taken "
+        "to hang. Where it needs longer, allow that with --infer-timeout."
+    )

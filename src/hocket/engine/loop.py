@@ -30,17 +30,20 @@ from hocket.core.events import (
     EpisodesSealed,
     Event,
     LanesReady,
+    RowsChecked,
     RunEnded,
     RunStarted,
     SpecLearned,
     WorkerChanged,
 )
 from hocket.core.wire import END_OBSERVED
-from hocket.engine.batches import Batches, told_of
+from hocket.engine.batches import Batches, Delivery, told_of
 from hocket.engine.chunk_rules import ChunkRule, SharedRule
-from hocket.engine.inference import Inference, account
+from hocket.engine.inference import Inference
+from hocket.engine.policy_thread import account
+from hocket.engine.suspects import Suspects
 from hocket.engine.trials import LaneState, TrialQueue
-from hocket.errors import EnvError
+from hocket.errors import EnvError, PolicyHungError
 from hocket.workers import inbox as notices
 from hocket.workers.fleet import Fleet
 
@@ -102,6 +105,9 @@ class Engine:
         self._sealing: dict[int, Episode] = {}
         self._next_attempt: dict[str, int] = {}
         self._failures: Counter[str] = Counter()
+        self._suspects = Suspects()
+        self._restarts = 0
+        """Times that the policy was started anew, as far as attempts know."""
         self._specs: dict[tuple[str, str], EnvSpec] = {}
         self._kinds: dict[tuple[tuple[str, str], bool], int] = {}
         """Chunks of one task, recorded or not, take about the same time."""
@@ -123,7 +129,8 @@ class Engine:
         attempts: Mapping[str, int] | None = None,
         cores: int = 1,
     ) -> bool:
-        """Run `trials` to the last; True when none is left.
+        """Run `trials` to the last; True when none is left. PolicyHungError is raised when the
+        policy never returned and no other copy of it is left.
 
         `done` are episodes of an earlier part of the run, and `attempts` the numbers of the next
         attempts at trials that have had some.
@@ -142,6 +149,10 @@ class Engine:
                 self._tell()
         except KeyboardInterrupt:
             self._is_stopping = True
+        except PolicyHungError:
+            # What has ended is kept, as after Ctrl-C.
+            self._emit(RunEnded(time=self._now(), complete=False, notes={}))
+            raise
         complete = not self._is_unfinished()
         self._emit(RunEnded(time=self._now(), complete=complete, notes={}))
         return complete
@@ -209,6 +220,8 @@ class Engine:
                 kind = (self._fleet.signature(lane), state.action_size)
                 queues[task] = self._batches.queue(kind)
             state.queue = queues[task]
+            if self._suspects.is_alone(state.trial.id):
+                state.queue = self._batches.apart(state.queue, lane)
             self._batches.add(lane, state, now)
             self._turn.ready.append((lane, state.trial, state.attempt))
 
@@ -253,6 +266,7 @@ class Engine:
 
     def _end(self, lane: int, episode: Episode) -> None:
         self._release(lane)
+        self._suspects.acquit(episode.trial.id)
         self._free.append(lane)
         self._sealing[lane] = episode
         self._turn.ended.append((lane, episode))
@@ -293,16 +307,24 @@ class Engine:
             if not notice.gone:
                 self._free.append(lane)
 
-    def _lose(self, lane: int, error: str, now: float) -> None:
+    def _lose(self, lane: int, error: str, now: float, *, spends: bool = True) -> None:
         """Give an attempt up; its trial runs again while it has retries left."""
         state = self._release(lane)
-        self._retry(lane, state.trial, state.attempt, error, now, steps=state.steps)
+        self._retry(lane, state.trial, state.attempt, error, now, steps=state.steps, spends=spends)
 
     def _retry(
-        self, lane: int, trial: Trial, attempt: int, error: str, now: float, *, steps: int = 0
+        self,
+        lane: int,
+        trial: Trial,
+        attempt: int,
+        error: str,
+        now: float,
+        *,
+        steps: int = 0,
+        spends: bool = True,
     ) -> None:
-        self._failures[trial.id] += 1
-        again = self._failures[trial.id] <= self._config.retries
+        self._failures[trial.id] += spends
+        again = not spends or self._failures[trial.id] <= self._config.retries
         if not again and not self._specs:
             raise EnvError(f"No env could be built and reset, in {attempt + 1} attempts.\n{error}")
         self._tell()
@@ -322,13 +344,41 @@ class Engine:
 
     def _deliver_answers(self, now: float) -> None:
         for delivery in self._batches.deliveries(self._lanes, self._shared_rule, now):
-            for lane, state, error in delivery.failed:
-                self._lose(lane, account(error), now)
-                self._fleet.discard([lane], [state.attempt])
-                self._free.append(lane)
+            if delivery.failed:
+                self._fail_rows(delivery, now)
             if delivery.lanes:
                 self._batches.execute(delivery, self._fleet, now)
             self._emit(delivery.event(now, self._start))
+        if self._inference.restarts != self._restarts:
+            self._restarts = self._inference.restarts
+            self._begin_anew(now)
+        checks = self._batches.take_checks()
+        if checks.made:
+            self._emit(RowsChecked(time=now, checks=checks))
+
+    def _fail_rows(self, delivery: Delivery, now: float) -> None:
+        blameless = delivery.answer.blameless
+        is_hung = any(isinstance(error, PolicyHungError) for *_, error in delivery.failed)
+        if blameless and not is_hung:
+            self._suspects.add(state.trial.id for _, state, _ in delivery.failed)
+        for lane, state, error in delivery.failed:
+            self._lose(lane, account(error), now, spends=not blameless)
+            self._fleet.discard([lane], [state.attempt])
+            self._free.append(lane)
+            if self._inference.has_sessions and not blameless and len(delivery.batch.lanes) == 1:
+                cleared = self._suspects.convict(state.trial.id)
+                for other in self._lanes.values():
+                    if other.trial.id in cleared:
+                        other.queue = self._batches.together(other.queue)
+
+    def _begin_anew(self, now: float) -> None:
+        """The policy was started anew: whatever it kept for attempts is gone."""
+        if not self._inference.has_sessions:
+            return
+        for lane, state in list(self._lanes.items()):
+            self._lose(lane, "The policy was started anew.", now, spends=False)
+            self._fleet.discard([lane], [state.attempt])
+            self._free.append(lane)
 
     def _recall(self, is_stale: Callable[[str], bool]) -> None:
         """Stop chunks whose source is gone: their lanes ask again, with what they see then."""

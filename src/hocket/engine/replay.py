@@ -6,7 +6,7 @@ import copy
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from hocket.errors import ChunkValueError, PolicyUnavailableError, SessionLostEr
 
 LOST = (ConnectionError, EOFError, PolicyUnavailableError, SessionLostError)
 """What a policy raises when whoever answers next may not be who answered before."""
+OnReconnect = Literal["flush", "keep"]
 UNMIXED_TRIES = 4
 """Times that all envs are asked again after a lost connection. Chosen by hand."""
 
@@ -56,6 +57,9 @@ class _EnvStates:
     decisions: tuple[_Decision | None, ...]
     past: tuple[Observation, ...] = ()
     """Observations of earlier steps, stacked, newest first; as many as the policy's history."""
+    reconnects: int = 0
+    """How many connections the policy had made again when these chunks were last known to be of
+    one server."""
 
 
 class ChunkReplay:
@@ -72,10 +76,12 @@ class ChunkReplay:
             replay.reset(terminated | truncated)
 
     An `act` that raises has changed nothing: call it again and it returns what it would have
-    returned. After a lost connection (an exception of `lost`) the chunks in use are asked for
-    again as well, with the observations and seeds that they were made from: an unchanged policy
-    answers as before, and the answers of a changed one are never mixed with those of the old (an
-    ensemble starts anew).
+    returned. After a lost connection (an exception of `lost`, or one that the policy made again by
+    itself) the chunks in use are asked for again as well, with the observations and seeds that they
+    were made from, or with what is seen now where the policy draws its own noise: an unchanged
+    policy answers as before, and the answers of a changed one are never mixed with those of the old
+    (an ensemble starts anew). With `on_reconnect="keep"` chunks in use are kept when the policy
+    made a connection again by itself: cheaper, and sound only for a server that is surely the same.
 
     Noise is keyed by `seed`, the env's index, how many episodes it had, and the chunk's index.
     Not safe to use from several threads at once.
@@ -90,7 +96,10 @@ class ChunkReplay:
         prompts: Prompts | None = None,
         seed: int = 0,
         lost: tuple[type[BaseException], ...] = LOST,
+        on_reconnect: OnReconnect = "flush",
     ) -> None:
+        if on_reconnect not in get_args(OnReconnect):
+            raise UsageError(f"on_reconnect is 'flush' or 'keep', not {on_reconnect!r}.")
         self._owned = isinstance(policy, str)
         self._policy: Policy = (
             plugins.build("policies", policy) if isinstance(policy, str) else policy
@@ -102,6 +111,7 @@ class ChunkReplay:
         self._prompts = prompts
         self._seed = seed
         self._lost = lost
+        self._flushes = on_reconnect == "flush"
         self._now: _EnvStates | None = None
         self._stale = False
         self._sessions: dict[str, int] = {}
@@ -188,6 +198,7 @@ class ChunkReplay:
                 episodes=zeros,
                 rules=tuple(self._make_rule() for _ in range(size)),
                 decisions=(None,) * size,
+                reconnects=self._reconnects,
             )
         elif self.num_envs != size:
             raise UsageError(
@@ -204,7 +215,8 @@ class ChunkReplay:
 
     def _ask(self, now: _EnvStates, seen: Observed, texts: Sequence[str]) -> _EnvStates:
         """The envs once each has a chunk. Where a connection was lost between two batches, all are
-        asked again, and with a policy that flushes so are the chunks in use."""
+        asked again, and so are the chunks in use where the policy connected again since they came,
+        unless those are kept."""
         for _ in range(UNMIXED_TRIES):
             before = self._reconnects
             held = now.positions < now.counts
@@ -213,11 +225,12 @@ class ChunkReplay:
                 held[:] = False
             asked = self._decide(now, seen, held, texts)
             chunks = self._infer(asked, now)
-            is_whole = self._reconnects == before or len(asked) <= self._spec.max_batch
-            flushes = isinstance(self._policy, Reconnects) and self._policy.flushes
-            is_stale = self._reconnects != before and flushes and len(asked) < len(held)
+            after = self._reconnects
+            is_whole = after == before or len(asked) <= self._spec.max_batch
+            is_stale = after != now.reconnects and self._flushes and len(asked) < len(held)
             if is_whole and not is_stale:
-                return self._use(now, asked, chunks, held) if asked else now
+                used = self._use(now, asked, chunks, held) if asked else now
+                return dataclasses.replace(used, reconnects=after)
             self._stale = self._stale or is_stale
         raise PolicyUnavailableError(
             f"Connections were lost in each of {UNMIXED_TRIES} tries to ask for all envs. With "

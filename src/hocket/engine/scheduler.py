@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from math import ceil, inf
 from typing import NamedTuple, cast
@@ -245,6 +245,13 @@ class Scheduler:
         self._free_since = now
         self._target.inferred(size, seconds)
 
+    def given_up(self, now: float, slots: int) -> None:
+        """A batch will not come back; from now on `slots` inferences may run at once."""
+        self._in_flight -= 1
+        self._free_since = now
+        self._config = replace(self._config, concurrency=max(1, slots))
+        self._target.limit(self._config)
+
     def infer_s(self, size: int) -> float:
         """How long a batch of this size should take."""
         return self._target.expected_s(size)
@@ -443,6 +450,11 @@ class BatchTarget:
         """The latency of every size that lanes can make, as of the last check."""
         self.contention = Contention(config.cores)
         self.lockstep = Lockstep()
+
+    def limit(self, config: SchedulerConfig) -> None:
+        """Keep to another configuration from now on."""
+        self._config = config
+        self._check_at = (0, -inf)
 
     def seed_latency(self, points: Mapping[int, float]) -> None:
         """What batches of some sizes cost at warm-up, in seconds."""

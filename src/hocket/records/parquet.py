@@ -3,10 +3,16 @@
 pandas and polars read the folder directly (`chunks/*.parquet`). In a run that goes on, or that was
 killed and not yet resumed, a segment may be there whose episodes do not count yet, or beside the
 one that it was merged into; `load_table` and `read_table` know which ones count.
+
+The ledger has a digest of each segment's bytes. Whoever reads one compares it first: a segment that
+was cut or changed is refused, and never read as other numbers.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import os
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,23 +22,34 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hocket.core.data import Trial
-from hocket.errors import RunFolderError
+from hocket.errors import DamagedSegmentError, RunFolderError
 from hocket.records.folder import (
     FolderLike,
     RunFolder,
     drafted,
     write_atomic,
 )
-from hocket.records.ledger.view import LedgerView
+from hocket.records.ledger.view import LedgerView, Segment
 
 _ROW_GROUP = 64 * 1024
 _BATCH = 16 * 1024
 """Rows that `read_table` has in memory at a time."""
 _COMPRESSION = "zstd"
-_TEXT = ("trial", "source")
+_TEXT = ("trial", "source", "prompt", "layout")
 """Columns with few values; numbers are written faster without a dictionary."""
 _TRIES = 10
 """How often segments are listed anew because one was merged into another meanwhile."""
+_DIGEST_BYTES = 16
+_HASHED_AT_ONCE = 1 << 20
+_NEEDLESS = {
+    "steps": "Reports, comparisons and videos do not need the steps; datasets and replays do.",
+    "chunks": "Success rates, comparisons and datasets do not need the chunks; timelines do.",
+}
+"""For each table, what goes on without its rows."""
+
+_sound: set[tuple[int, int, int, int, str]] = set()
+"""Files whose digests this process has found right: device, number, size, time of the last change,
+and digest. A table that is read in many windows is not hashed for each of them."""
 
 
 def write_segment(path: Path, table: pa.Table) -> int:
@@ -46,23 +63,46 @@ def write_segment(path: Path, table: pa.Table) -> int:
     return int(table.num_rows)
 
 
-def merge_segments(path: Path, sources: Sequence[Path]) -> int:
-    """Make one durable file of several, rows in order, with a row group in memory at a time;
-    returns the number of rows."""
+def digest_of(path: Path) -> str:
+    """The digest of a file's bytes."""
+    with open(path, "rb") as file:
+        digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+        while part := file.read(_HASHED_AT_ONCE):
+            digest.update(part)
+    return digest.hexdigest()
+
+
+def merge_segments(path: Path, root: Path, sources: Sequence[Segment]) -> int:
+    """Make one durable file of several segments of a run folder, rows in order, with a row group in
+    memory at a time; returns the number of rows. A damaged one raises DamagedSegmentError.
+
+    Segments of an older version lack columns, which are null in the merged file.
+    """
     rows = 0
-    with drafted(path) as draft, _writer(str(draft), pq.read_schema(sources[0])) as writer:
-        waiting: list[pa.Table] = []
+    with ExitStack() as stack:
         for source in sources:
-            with pq.ParquetFile(source) as file:
-                for group in range(file.num_row_groups):
+            _refuse_damaged(root, source)
+        with _translated(root, sources):
+            files = [stack.enter_context(pq.ParquetFile(root / source.name)) for source in sources]
+        schema = max((file.schema_arrow for file in files), key=len)
+        draft = stack.enter_context(drafted(path))
+        writer = stack.enter_context(_writer(str(draft), schema))
+        waiting: list[pa.Table] = []
+        for source, file in zip(sources, files, strict=True):
+            for group in range(file.num_row_groups):
+                with _translated(root, [source]):
                     waiting.append(file.read_row_group(group, use_threads=False))
-                    rows += waiting[-1].num_rows
-                    if sum(table.num_rows for table in waiting) >= _ROW_GROUP:
-                        writer.write_table(pa.concat_tables(waiting))
-                        waiting.clear()
+                rows += waiting[-1].num_rows
+                if sum(table.num_rows for table in waiting) >= _ROW_GROUP:
+                    writer.write_table(_joined(waiting, schema))
+                    waiting.clear()
         if waiting:
-            writer.write_table(pa.concat_tables(waiting))
+            writer.write_table(_joined(waiting, schema))
     return rows
+
+
+def _joined(tables: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
+    return pa.concat_tables([schema.empty_table(), *tables], promote_options="default")
 
 
 def load_table(
@@ -79,11 +119,11 @@ def load_table(
         filters = [*filters, ("trial", "in", [trial.id for trial in trials])]
         if not trials:
             return schema.empty_table()
+    parts = []
     with ExitStack() as stack:
-        files = _open_segments(stack, folder, table)
-        parts = [
-            pq.read_table(file, schema=schema, filters=list(filters) or None) for file in files
-        ]
+        for segment, file in _open_segments(stack, folder, table):
+            with _translated(RunFolder.at(folder).root, [segment]):
+                parts.append(pq.read_table(file, schema=schema, filters=list(filters) or None))
     return pa.concat_tables(parts) if parts else schema.empty_table()
 
 
@@ -91,20 +131,41 @@ def read_table(folder: FolderLike, table: str, columns: Sequence[str]) -> Iterat
     """The rows of the episodes that count, a few thousand in memory at a time, each episode's
     together. The run may still go on: a file that is merged away meanwhile stays open here."""
     with ExitStack() as stack:
-        for file in _open_segments(stack, folder, table):
-            segment = pq.ParquetFile(file)
-            yield from segment.iter_batches(_BATCH, columns=list(columns), use_threads=False)
+        for segment, file in _open_segments(stack, folder, table):
+            with _translated(RunFolder.at(folder).root, [segment]):
+                rows = pq.ParquetFile(file)
+                yield from rows.iter_batches(_BATCH, columns=list(columns), use_threads=False)
 
 
-def _open_segments(stack: ExitStack, folder: FolderLike, table: str) -> list[pa.OSFile]:
+def find_damage(folder: FolderLike) -> list[str]:
+    """A sentence on each segment of a run that was cut or changed since it was written."""
+    found = []
     with LedgerView.open(folder) as ledger:
+        for table in _NEEDLESS:
+            for segment in ledger.segments(table):
+                try:
+                    _refuse_damaged(ledger.folder.root, segment)
+                except DamagedSegmentError as exc:
+                    found.append(str(exc))
+                except FileNotFoundError:
+                    found.append(str(_damage(ledger.folder.root, [segment], "it is missing")))
+    return found
+
+
+def _open_segments(
+    stack: ExitStack, folder: FolderLike, table: str
+) -> list[tuple[Segment, pa.OSFile]]:
+    with LedgerView.open(folder) as ledger:
+        root = ledger.folder.root
         for _ in range(_TRIES):
             with ExitStack() as opened:
                 try:
                     files = [
-                        opened.enter_context(pa.OSFile(str(ledger.folder.root / segment.name)))
+                        (segment, opened.enter_context(pa.OSFile(str(root / segment.name))))
                         for segment in ledger.segments(table)
                     ]
+                    for segment, _file in files:
+                        _refuse_damaged(root, segment)
                 except FileNotFoundError:
                     # Merged since it was listed; the ledger names what replaced it.
                     continue
@@ -114,6 +175,44 @@ def _open_segments(stack: ExitStack, folder: FolderLike, table: str) -> list[pa.
     raise RunFolderError(
         f"A segment that the ledger names is missing from {str(path)!r}. Restore it from a copy of "
         f"the run."
+    )
+
+
+def _refuse_damaged(root: Path, segment: Segment) -> None:
+    """Raise DamagedSegmentError where a segment is not what was written. Of segments without a
+    digest only the number of rows is known."""
+    path = root / segment.name
+    if segment.digest is None:
+        with _translated(root, [segment]):
+            rows = pq.read_metadata(path).num_rows
+        if rows != segment.rows:
+            raise _damage(root, [segment], f"it has {rows} rows instead of {segment.rows}")
+        return
+    about = os.stat(path)
+    mark = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, segment.digest)
+    if mark not in _sound:
+        if digest_of(path) != segment.digest:
+            raise _damage(root, [segment], "its bytes are not those that were written")
+        _sound.add(mark)
+
+
+@contextlib.contextmanager
+def _translated(root: Path, segments: Sequence[Segment]) -> Iterator[None]:
+    """Turns Arrow's complaints about a file into words."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowException, OSError) as exc:
+        raise _damage(root, segments, str(exc).partition("\n")[0]) from exc
+
+
+def _damage(root: Path, segments: Sequence[Segment], what: str) -> DamagedSegmentError:
+    names = " or ".join(repr(str(root / segment.name)) for segment in segments)
+    rows = sum(segment.rows for segment in segments)
+    return DamagedSegmentError(
+        f"{names} is damaged: {what}. It holds {rows} rows of the table {segments[0].table!r}. "
+        f"Restore it from a copy of the run. {_NEEDLESS.get(segments[0].table, '')}".rstrip()
     )
 
 

@@ -28,6 +28,8 @@ FILE = "states.npz"
 that change, and `values` `[steps + 1, V]` has those at every step. Numbers are float64."""
 OBSERVATIONS_FILE = "observations.npz"
 """Holds an array `[steps + 1, ...]` for each key, row 0 at the reset."""
+_UNREADABLE = (ValueError, KeyError, EOFError, TypeError, RuntimeError, zipfile.BadZipFile)
+"""What reading a damaged file of numpy's raises; the numbers themselves have a checksum in it."""
 OBSERVATION_SINK = "hocket.records.states:ObservationSink"
 """The name by which workers build this sink."""
 
@@ -113,7 +115,7 @@ def load_states(path: Path) -> Array:
             first, varies, values = file["first"], file["varies"], file["values"]
             states: Array = np.tile(first, (len(values), 1))
             states[:, varies] = values
-    except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile) as exc:
+    except (OSError, *_UNREADABLE) as exc:
         raise RunFolderError(f"The states in {str(path)!r} cannot be read: {exc}") from exc
     return states
 

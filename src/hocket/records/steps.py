@@ -1,45 +1,93 @@
-"""One row for each step: what was done, what came of it, and which chunk it was from.
+"""One row for each step: what was done, what came of it, what was seen, and of which chunk it was.
 
 In the worker `StepsSink` keeps an attempt's steps in memory and leaves them as one small file in
 the attempt's folder; beside the engine `StepRows` turns the files of a group of episodes into a
 Parquet segment, which the ledger commits together with them. The file needs no fsync: until the
 segment is durable the episode does not count, and then the file is deleted.
 
+Every array of an observation that is no picture goes into the column `state`, end to end; the
+column `layout` says what lies where.
+
 The worker's half imports neither pyarrow nor anything else that is slow or large.
 """
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from hocket.core.contracts.recorder import AttemptStart, SinkNeeds, StepRecord
-from hocket.core.data import Array, Episode, Outcome, Trial
+from hocket.core.data import Array, Episode, Observation, Outcome, TaskInfo, Trial
 from hocket.core.events import Event
 from hocket.errors import ObservationError, RunFolderError
 from hocket.records.folder import ROWS, FolderLike, drafted
+from hocket.records.video.pictures import cameras_in
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 FILE = f"steps{ROWS}"
-"""Holds one structured numpy array, `.npy` format."""
+"""Holds two arrays in `.npy` format: a structured one with a row a step, and the bytes of a JSON
+object with `prompt` and `layout`."""
+LARGEST = 4096
+"""Numbers in an array that is kept at every step where not everything is to be kept: with more, the
+steps of an episode would take tens of megabytes. Chosen by hand; no benchmark row."""
 
 _NOT_SAID = -1
 
 
+class Observed(NamedTuple):
+    """An array of an observation, as the steps of an episode have it."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    is_kept: bool = True
+    """False where it was too large to be kept."""
+
+    @property
+    def size(self) -> int:
+        """How many numbers it has in the column `state`."""
+        return math.prod(self.shape) if self.is_kept else 0
+
+
+Layout = Mapping[str, Observed]
+"""The arrays of an episode's observations that are no pictures, by key, in the order in which they
+lie in the column `state`."""
+
+
+def read_layout(text: str) -> dict[str, Observed]:
+    """The layout that the column `layout` holds."""
+    return {
+        key: Observed(tuple(array["shape"]), array["dtype"], array.get("kept", True))
+        for key, array in json.loads(text).items()
+    }
+
+
+def split_states(states: Array, layout: Layout) -> dict[str, Array]:
+    """Rows `[n, W]` of the column `state` as arrays `[n, ...]` by key, each in its own dtype."""
+    found, begin = {}, 0
+    for key, array in layout.items():
+        if array.is_kept:
+            part = states[:, begin : begin + array.size]
+            found[key] = part.reshape(len(states), *array.shape).astype(array.dtype)
+            begin += array.size
+    return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepsConfig:
-    """Which of the observations is kept at each step."""
+    """How much is observed for the table of steps, beyond what costs nothing."""
 
-    state_key: str = "observation/state"
-    """The observation that goes into the column `state`, at the steps where one was taken."""
     every_step: bool = False
-    """Take one at every step, where it cannot be observed again later."""
+    """Observe at every step an env that defers its observation and cannot be shown again later."""
+    largest: int | None = LARGEST
+    """Numbers in an array that is kept; None keeps arrays of any size."""
 
 
 class StepsSink:
@@ -48,21 +96,35 @@ class StepsSink:
     Config = StepsConfig
 
     def __init__(self, argument: str = "", config: StepsConfig | None = None) -> None:
+        del argument
         self.config = config or StepsConfig()
         self.needs = SinkNeeds(observations=self.config.every_step)
 
+    def needs_of(
+        self, task: TaskInfo, record: Mapping[str, Any], abilities: Collection[str]
+    ) -> SinkNeeds:
+        """An observation at every step where each step gives one anyway, or where it is wanted and
+        cannot be had from the simulator's states later."""
+        del task, record
+        is_shown_again = "snapshot" in abilities and "batched" not in abilities
+        is_given = "deferred" not in abilities
+        return SinkNeeds(observations=is_given or (self.config.every_step and not is_shown_again))
+
     def open(self, start: AttemptStart) -> StepsTrack:
-        return StepsTrack(self.config, Path(start.folder))
+        return StepsTrack(self.config, Path(start.folder), start.prompt)
 
 
 class StepsTrack:
     """One attempt's steps, in memory until it is sealed."""
 
-    def __init__(self, config: StepsConfig, folder: Path) -> None:
+    def __init__(self, config: StepsConfig, folder: Path, prompt: str) -> None:
         self._config = config
         self._folder = folder
+        self._prompt = prompt
         self._numbers: list[tuple[int, int, int, float, bool, bool, int]] = []
         self._actions: list[Array] = []
+        self._layout: dict[str, Observed] | None = None
+        self._pictures: frozenset[str] = frozenset()
         self._states: list[Array] = []
         self._observed: list[int] = []
 
@@ -82,25 +144,58 @@ class StepsTrack:
         if record.action is not None:
             self._actions.append(np.array(record.action, np.float64).ravel())
         if record.observation is not None:
-            state = record.observation.get(self._config.state_key)
-            if state is not None:
-                self._observed.append(len(self._numbers) - 1)
-                self._states.append(np.array(state, np.float64).ravel())
+            self._observe(record.observation, record.step)
 
     def seal(self, outcome: Outcome) -> Sequence[str]:
         table, path = self._table(), self._folder / FILE
+        layout = {key: _plain(array) for key, array in (self._layout or {}).items()}
+        said = json.dumps({"prompt": self._prompt, "layout": layout}).encode()
         with drafted(path, is_durable=False) as draft:
             path.parent.mkdir(parents=True, exist_ok=True)
             with open(draft, "wb") as file:
-                np.lib.format.write_array(file, table, allow_pickle=False)
+                for array in (table, np.frombuffer(said, np.uint8)):
+                    np.lib.format.write_array(file, array, allow_pickle=False)
         return [str(path)]
 
     def discard(self) -> None:
         """Do nothing: nothing is on disk before `seal`."""
 
+    def _observe(self, observation: Observation, step: int) -> None:
+        """Keep every array that is no picture. Which they are is settled by the first observation
+        of the attempt; one that comes, goes or changes its shape later is an error."""
+        if self._layout is None:
+            self._pictures = frozenset(cameras_in(observation))
+            self._layout = {
+                key: self._describe(array)
+                for key, array in sorted(observation.items())
+                if key not in self._pictures
+            }
+        strange = observation.keys() - self._layout.keys() - self._pictures
+        if strange:
+            # Which cameras are rendered may differ from step to step.
+            strange -= set(cameras_in({key: observation[key] for key in strange}))
+        if strange:
+            raise ObservationError(
+                f"The observation of step {step} has {min(strange)!r}, which the first one of the "
+                f"episode had not: it cannot be recorded. Observe the same keys at every step."
+            )
+        parts = [
+            _numbers_of(key, observation.get(key), array, step)
+            for key, array in self._layout.items()
+            if array.is_kept
+        ]
+        if parts:
+            self._observed.append(len(self._numbers) - 1)
+            self._states.append(np.concatenate(parts))
+
+    def _describe(self, array: Array) -> Observed:
+        largest = self._config.largest
+        is_kept = largest is None or array.size <= largest
+        return Observed(array.shape, array.dtype.str, is_kept)
+
     def _table(self) -> Array:
         actions = _same_size("action", self._actions)
-        states = _same_size(self._config.state_key, self._states)
+        states = np.stack(self._states) if self._states else None
         table = np.zeros(len(self._numbers), _dtype(actions, states))
         for i, name in enumerate(_NUMBERS):
             table[name] = [numbers[i] for numbers in self._numbers]
@@ -111,6 +206,30 @@ class StepsTrack:
             table["state"][self._observed] = states
             table["has_state"][self._observed] = True
         return table
+
+
+def _plain(array: Observed) -> dict[str, Any]:
+    plain: dict[str, Any] = {"shape": list(array.shape), "dtype": array.dtype}
+    return plain if array.is_kept else {**plain, "kept": False}
+
+
+def _numbers_of(key: str, array: Array | None, known: Observed, step: int) -> Array:
+    """An array as float64 `[size]`, a copy; what would not be the same numbers is refused."""
+    if array is None or array.shape != known.shape:
+        now = "missing" if array is None else f"{array.shape}"
+        raise ObservationError(
+            f"{key!r} is {now} at step {step}, and was {known.shape} at the first step of the "
+            f"episode that was observed: it cannot be recorded."
+        )
+    numbers: Array = np.array(array, np.float64).ravel()
+    # float64 holds whole numbers up to 2**53.
+    is_wide = array.dtype.kind in "iu" and array.dtype.itemsize == 8
+    if is_wide and (numbers.astype(array.dtype) != array.ravel()).any():
+        raise ObservationError(
+            f"{key!r} has whole numbers above 2**53 at step {step}, of which recording would lose "
+            f"digits. Observe them as 32-bit numbers, or run with --record none."
+        )
+    return numbers
 
 
 _NUMBERS: Mapping[str, str] = {
@@ -164,7 +283,7 @@ class StepRows:
 
         # An episode that ended as an ERROR has no file.
         tables = [
-            _to_arrow(episode, _read(self.folder / file))
+            _to_arrow(episode, *_read(self.folder / file))
             for episode in taken
             for file in episode.files
             if file.rpartition("/")[2] == FILE
@@ -189,6 +308,8 @@ def schema() -> pa.Schema:
             ("success", pa.bool_()),  # null where the env did not say
             ("action", pa.list_(pa.float64())),
             ("state", pa.list_(pa.float64())),  # after the step; null where none was taken
+            ("prompt", pa.string()),
+            ("layout", pa.string()),  # JSON: the arrays that lie in `state`, in order
         ]
     )
 
@@ -200,16 +321,18 @@ def load_steps(folder: FolderLike, trials: Collection[Trial] | None = None) -> p
     return load_table(folder, "steps", schema(), trials)
 
 
-def _read(path: Path) -> Array:
+def _read(path: Path) -> tuple[Array, Mapping[str, Any]]:
+    """The rows in a sink's file, and what it says beside them."""
     try:
         with open(path, "rb") as file:
             rows: Array = np.lib.format.read_array(file, allow_pickle=False)
+            said = json.loads(np.lib.format.read_array(file, allow_pickle=False).tobytes())
     except (OSError, ValueError) as exc:
         raise RunFolderError(f"The steps in {str(path)!r} cannot be read: {exc}") from exc
-    return rows
+    return rows, said
 
 
-def _to_arrow(episode: Episode, rows: Array) -> pa.Table:
+def _to_arrow(episode: Episode, rows: Array, said: Mapping[str, Any]) -> pa.Table:
     import pyarrow as pa
 
     has_action = rows["step"] > 0
@@ -222,6 +345,8 @@ def _to_arrow(episode: Episode, rows: Array) -> pa.Table:
     columns["success"] = pa.array(rows["success"] == 1, mask=rows["success"] == _NOT_SAID)
     columns["action"] = _lists(rows["action"], has_action)
     columns["state"] = _lists(rows["state"], rows["has_state"])
+    columns["prompt"] = pa.repeat(str(said["prompt"]), len(rows))
+    columns["layout"] = pa.repeat(json.dumps(said["layout"]), len(rows))
     return pa.table(columns, schema=schema())
 
 

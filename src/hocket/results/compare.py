@@ -7,6 +7,7 @@ the comparison is about, and is listed.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from hocket.results.config_diff import (
     trial_differences,
     version_differences,
 )
+from hocket.results.exactness import Claim, kept_claim
 from hocket.results.paired import (
     CLAIMS,
     Comparison,
@@ -33,7 +35,7 @@ from hocket.results.paired import (
     compare_rates,
     compare_returns,
 )
-from hocket.results.report import EXACTNESS, Report
+from hocket.results.report import Report
 from hocket.results.scores import bounds
 from hocket.results.sequential import Look, PairedSequentialTest
 from hocket.results.tables import UNDEFINED, ResultTable, TableRow, number, percent
@@ -48,7 +50,7 @@ class Side:
     folder: Path
     config: Mapping[str, Any]
     versions: Mapping[str, str]
-    exactness: Exactness
+    claim: Claim
     trials: tuple[Trial, ...]
     """All that were planned, in planned order."""
     episodes: Mapping[Trial, Episode]
@@ -63,17 +65,17 @@ class Side:
         if root.ledger.exists():
             with LedgerView.open(root) as ledger:
                 trials, episodes = ledger.trials(), ledger.episodes()
-                config = ledger.meta().get("config", {})
-            exactness: Exactness = about.get("exactness", "environment")
+                meta = ledger.meta()
+            config, claim = meta.get("config", {}), kept_claim(meta, about)
         else:
             report = Report.load(root.root)
-            episodes, config, exactness = list(report.episodes), report.config, report.exactness
+            episodes, config, claim = list(report.episodes), report.config, report.claim
             trials = [episode.trial for episode in episodes]
         return cls(
             folder=root.root,
             config=config,
             versions=versions if isinstance(versions, dict) else {},
-            exactness=exactness,
+            claim=claim,
             trials=tuple(trials),
             episodes={episode.trial: episode for episode in episodes},
         )
@@ -81,6 +83,10 @@ class Side:
     @property
     def name(self) -> str:
         return self.folder.name
+
+    @property
+    def exactness(self) -> Exactness:
+        return self.claim.level
 
     @property
     def policy(self) -> str:
@@ -260,11 +266,11 @@ def _notes(
         )
     if excluded.unlike:
         notes.append(f"{_trials(excluded.unlike)} left out: no success is told on both sides.")
-    if a.exactness == b.exactness:
-        notes.append(f"Exactness of both is {a.exactness}. {EXACTNESS[a.exactness]}")
+    if a.claim == b.claim:
+        notes.append(f"Exactness of both is {a.exactness}. {a.claim.sentence}")
     else:
         notes += [
-            f"Exactness of {letter} is {side.exactness}. {EXACTNESS[side.exactness]}"
+            f"Exactness of {letter} is {side.exactness}. {side.claim.sentence}"
             for letter, side in (("a", a), ("b", b))
         ]
     versions = version_differences(a.versions, b.versions)
@@ -351,6 +357,7 @@ def _side_json(side: Side) -> dict[str, Any]:
         "errors": side.errors,
         "complete": side.complete,
         "exactness": side.exactness,
+        "checks": dataclasses.asdict(side.claim.checks),
     }
 
 

@@ -30,6 +30,7 @@ from hocket.core.events import (
     SpecLearned,
     WorkerChanged,
 )
+from hocket.core.text import printable
 from hocket.results import stats
 from hocket.results.report import Throughput
 
@@ -93,6 +94,9 @@ class Tally:
         """Episodes that have their video, and all that are to have one, once the run has ended."""
         self.complete = False
         self._sealed: dict[str, Episode] = {}
+        self._unsealed: dict[str, Outcome] = {}
+        """Trials that ended and whose files are not sealed: what they recorded may yet be lost, and
+        then they run again."""
         self._began: float | None = None
         """When the first batch was sent to the policy: speeds count from here."""
         self._last = 0.0
@@ -117,10 +121,15 @@ class Tally:
         elif isinstance(event, EpisodesEnded):
             self._now = max(self._now, event.time)
             self.outcomes.update(episode.outcome for episode in event.episodes)
+            self._unsealed.update({e.trial.id: e.outcome for e in event.episodes})
         elif isinstance(event, EpisodesSealed):
-            self._sealed.update({episode.trial.id: episode for episode in event.episodes})
+            for episode in event.episodes:
+                self._unsealed.pop(episode.trial.id, None)
+                self._sealed[episode.trial.id] = episode
         elif isinstance(event, AttemptFailed):
             self.failed_attempts += 1
+            if (lost := self._unsealed.pop(event.trial.id, None)) is not None:
+                self.outcomes[lost] -= 1
         elif isinstance(event, LanesReady) and self._began is None:
             self.phase = "warming up the policy"
         elif isinstance(event, WorkerChanged):
@@ -216,8 +225,9 @@ def _share(part: float, whole: float) -> float | None:
 
 def start_live(stream: TextIO, render: Callable[[], RenderableType]) -> Live:
     """A block at the foot of a terminal that is drawn again several times a second."""
-    from rich.console import Console
     from rich.live import Live
+
+    from hocket.results.terminal import Console
 
     live = Live(
         get_renderable=render,
@@ -299,7 +309,7 @@ class Progress:
         if self._console is not None:
             self._console.print(text, markup=False, highlight=False, soft_wrap=True)
         else:
-            self._stream.write(text + "\n")
+            self._stream.write(printable(text) + "\n")
             self._stream.flush()
 
     def _plain_line(self) -> None:

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from hocket.core.data import Episode, Trial
-from hocket.errors import RunFolderError
+from hocket.errors import DamagedSegmentError, RunFolderError
 from hocket.records.folder import RunFolder
 from hocket.records.ledger.view import Failure, LedgerView
 from hocket.records.run_file import load_about
+from hocket.results.exactness import kept_claim
 from hocket.results.report import FILE_NAME, Report, Throughput
 from hocket.results.timing import Timing, load_timing
 
@@ -27,6 +28,8 @@ class RecordedRun:
     trials: Sequence[Trial]
     failures: Sequence[Failure] = ()
     timing: Timing | None = None
+    damage: str | None = None
+    """Why there is no timing, where its rows are there and cannot be trusted."""
 
     @property
     def name(self) -> str:
@@ -66,7 +69,12 @@ def open_recorded(folder: Path, report: Report | None = None) -> RecordedRun:
         report = Report.load(root.root)
         trials = [episode.trial for episode in report.episodes]
         return RecordedRun(folder=root.root, report=report, about=about, trials=trials)
-    timing = load_timing(root)
+    timing, damage = None, None
+    try:
+        timing = load_timing(root)
+    except DamagedSegmentError as exc:
+        # What became of the trials is in the ledger, and as true as before.
+        damage = str(exc)
     with LedgerView.open(root) as ledger:
         trials, failures = ledger.trials(), ledger.failures()
         report = report or build_report(ledger, about, Throughput())
@@ -77,14 +85,18 @@ def open_recorded(folder: Path, report: Report | None = None) -> RecordedRun:
         trials=trials,
         failures=failures,
         timing=timing,
+        damage=damage,
     )
 
 
 def build_report(ledger: LedgerView, about: Mapping[str, Any], throughput: Throughput) -> Report:
     """The report of what a ledger holds; `about` is what the run's file says of it."""
+    meta = ledger.meta()
+    claim = kept_claim(meta, about)
     return Report.build(
-        config=ledger.meta().get("config", {}),
-        exactness=about.get("exactness", "environment"),
+        config=meta.get("config", {}),
+        exactness=claim.level,
+        checks=claim.checks,
         trials=ledger.trials(),
         episodes=ledger.episodes(),
         throughput=throughput,

@@ -9,15 +9,16 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hocket import __version__
-from hocket.core.data import Episode, Exactness, Outcome, Trial
+from hocket.core.data import UNCHECKED, Episode, Exactness, Outcome, RowChecks, Trial
 from hocket.errors import RunFolderError
 from hocket.records.folder import sync_folder
+from hocket.results.exactness import Claim
 from hocket.results.scores import Score, score_table
 from hocket.results.tables import ResultTable
 
@@ -74,6 +75,8 @@ class Report:
     episodes: tuple[Episode, ...]
     """Those that have ended, in planned order."""
     throughput: Throughput
+    checks: RowChecks = UNCHECKED
+    """Rows that were inferred again in other batches, where the exactness is `inputs`."""
 
     @classmethod
     def build(
@@ -84,6 +87,7 @@ class Report:
         trials: Sequence[Trial],
         episodes: Sequence[Episode],
         throughput: Throughput,
+        checks: RowChecks = UNCHECKED,
         version: str = __version__,
     ) -> Report:
         """Score the episodes of the planned `trials`; trials without one yet are not counted."""
@@ -101,6 +105,7 @@ class Report:
             planned=len(trials),
             episodes=ordered,
             throughput=throughput,
+            checks=checks,
         )
 
     @classmethod
@@ -137,6 +142,7 @@ class Report:
             "hocket": self.version,
             "config": self.config,
             "exactness": self.exactness,
+            **({"checks": self.checks} if self.checks.made else {}),
             "complete": self.complete,
             "planned": self.planned,
             "overall": self.overall.to_json(),
@@ -189,6 +195,7 @@ class Report:
                 throughput=Throughput(
                     **{field.name: found[field.name] for field in fields if field.name in found}
                 ),
+                checks=RowChecks(**document.get("checks", {})),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise RunFolderError(f"{file} is no report of hocket's: {error!r}.") from error
@@ -206,7 +213,22 @@ class Report:
         speed = self.throughput.env_steps_per_s
         pace = f" in {self.throughput.wall_s:,.1f} s" if self.throughput.wall_s else ""
         pace += f", {speed:,.0f} env steps/s" if speed is not None else ""
-        return f"{count}{pace}. {EXACTNESS[self.exactness]}"
+        return " ".join([f"{count}{pace}.", *self._remarks(), self.claim.sentence])
+
+    def _remarks(self) -> Iterator[str]:
+        """Sentences on episodes that are not in the overall n, and on attempts that were lost
+        before the one that counts. A trial that errs has spent them all, and is in the table."""
+        if self.overall.is_mixed:
+            count = self.overall.finished
+            had = f"{count:,} episodes had" if count > 1 else "1 episode had"
+            yield f"{had} nothing to succeed at: no part of overall n."
+        if lost := sum(episode.attempt for episode in self.episodes):
+            yield f"{lost:,} {'attempts were' if lost > 1 else 'attempt was'} lost and run again."
+
+    @property
+    def claim(self) -> Claim:
+        """What `the same trial` means here, with the checks behind it."""
+        return Claim(level=self.exactness, checks=self.checks)
 
     def table(self) -> Table:
         return self.results().rich()
@@ -216,13 +238,6 @@ class Report:
 
     def _repr_html_(self) -> str:
         return self.results().html()
-
-
-EXACTNESS: Mapping[Exactness, str] = {
-    "bitwise": "Same trial, same result to the bit.",
-    "inputs": "Same trial, same inputs; results may differ in the last bits with the batch.",
-    "environment": "Same trial, same environment; the policy draws its own noise.",
-}
 
 
 def _lines(document: Mapping[str, Any]) -> str:

@@ -31,7 +31,10 @@ class Score:
     """How many of `n` had nothing to succeed at; the rate is over the others."""
     success: stats.Rate
     steps: stats.Mean
+    """Undefined where the score is mixed: its n would be another than the rate's."""
     returns: stats.Mean
+    """Undefined where the score is mixed or the episodes are of several suites: returns of unlike
+    envs have no mean."""
 
     @classmethod
     def of(
@@ -41,6 +44,8 @@ class Score:
         everything = list(episodes)
         ended = [e for e in everything if e.outcome is not Outcome.ERROR]
         finished = sum(e.outcome is Outcome.FINISHED for e in ended)
+        unmixed = ended if finished in (0, len(ended)) else []
+        alike = unmixed if len({e.trial.suite for e in unmixed}) <= 1 else []
         return cls(
             suite=suite,
             task=task,
@@ -51,9 +56,14 @@ class Score:
                 len(ended) - finished,
                 errors=len(everything) - len(ended),
             ),
-            steps=stats.mean([e.steps for e in ended]),
-            returns=stats.mean([e.total_reward for e in ended]),
+            steps=stats.mean([e.steps for e in unmixed]),
+            returns=stats.mean([e.total_reward for e in alike]),
         )
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether some episodes could succeed and others had nothing to succeed at."""
+        return 0 < self.finished < self.n
 
     @property
     def errors(self) -> int:
@@ -129,7 +139,7 @@ class _Column:
 
 
 _COLUMNS = (
-    _Column(heading="n", cell=lambda score: f"{score.n:,}"),
+    _Column(heading="n", cell=lambda score: f"{score.success.n or score.n:,}"),
     _Column(
         heading="success",
         cell=lambda score: percent(score.rate),

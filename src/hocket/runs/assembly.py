@@ -25,10 +25,11 @@ from hocket.core.contracts.policy import Policy, Replicas, Sessions
 from hocket.core.contracts.runtime import Runtime, WorkerSpec
 from hocket.core.data import EnvSpec, PolicySpec, Ref, TaskInfo, Trial
 from hocket.engine.batches import HANDLING_ROW_S, HANDLING_S, BatchConfig, Batches
+from hocket.engine.deadline import InferDeadline
 from hocket.engine.inference import Inference
 from hocket.engine.scheduler import Scheduler, SchedulerConfig
 from hocket.errors import PolicyError, UsageError
-from hocket.runs.probe import probe
+from hocket.runs.probe import probe, retried
 from hocket.runs.subject import Subject
 from hocket.workers.fleet import Fleet, FleetConfig
 from hocket.workers.suites import has_rows
@@ -79,8 +80,12 @@ class Assembly:
             found: Suite = adapter.build(adapter.argument, settings)
             return found.tasks()
         spec = WorkerSpec(suites=self.suites, python=python)
-        with Fleet(self.runtime(), spec, FleetConfig(lanes=1)) as fleet:
-            return fleet.describe(suite, timeout_s=_DESCRIBE_S)
+
+        def ask() -> Sequence[TaskInfo]:
+            with Fleet(self.runtime(), spec, FleetConfig(lanes=1)) as fleet:
+                return fleet.describe(suite, timeout_s=_DESCRIBE_S)
+
+        return retried(ask)
 
     def require_envs(self) -> None:
         """Raise where an env's library or its data is not at hand, rather than in each worker."""
@@ -129,20 +134,25 @@ class Assembly:
         *,
         replan: int | None = None,
         fits: Callable[[EnvSpec], None] = lambda _: None,
+        alone: bool = False,
     ) -> int:
         """The lanes that the user asked for. `auto` takes as many as saturate the scarcer of cores
-        and policy, by the first chunk of `trial`, and never more than there are episodes."""
+        and policy, by the first chunk of `trial`, and never more than there are episodes. `alone`:
+        no two rows will share a batch."""
         if self._lanes != "auto":
             return self._lanes
         if self.is_batched:
             return min(ROWS, episodes)
         worker = self.worker(policy.spec)
-        seen = probe(self.runtime(), worker, policy, trial, replan=replan, fits=fits)
+        seen = retried(
+            lambda: probe(self.runtime(), worker, policy, trial, replan=replan, fits=fits)
+        )
         return seen.lanes(
             cores=machine.cores(),
             memory=machine.memory_bytes(),
             trials=episodes,
             policy=policy,
+            alone=alone,
         )
 
     def cores(self, lanes: int) -> int:
@@ -160,12 +170,15 @@ class Assembly:
             settings = {"python": subject.policy_python, "config": dict(settings)}
         return require_policy(plugins.build("policies", name, settings), subject.policy)
 
-    def inference(self, policy: Policy) -> Inference:
+    def inference(
+        self, policy: Policy, *, alone: bool = False, deadline: InferDeadline | None = None
+    ) -> Inference:
         """Threads for the policy, or for its copies on the devices that the subject names. Chunks
-        carry the name of the copy that made them."""
+        carry the name of the copy that made them. Where rows are to be inferred `alone`, one call
+        runs at a time. A call that misses the `deadline` is given up."""
         name, devices = self.subject.policy, self.subject.policy_devices
         if not devices:
-            return Inference([policy], [name])
+            return Inference([policy], [name], one_at_a_time=alone, deadline=deadline)
         if not isinstance(policy, Replicas):
             raise UsageError(
                 f"Policy {name!r} cannot stand on several devices; leave out --policy-devices."
@@ -175,7 +188,13 @@ class Assembly:
                 f"Policy {name!r} keeps state for each episode, which one copy of it alone would "
                 "know: name one device in --policy-devices."
             )
-        return Inference(policy.replicas(devices), devices)
+        if alone and len(devices) > 1:
+            raise UsageError(
+                f"--exact asks one copy of policy {name!r} for one row at a time: name one device "
+                "in --policy-devices."
+            )
+        copies = policy.replicas(devices)
+        return Inference(copies, devices, one_at_a_time=alone, deadline=deadline)
 
     def batches(
         self,
@@ -185,14 +204,15 @@ class Assembly:
         config: BatchConfig | None = None,
     ) -> Batches:
         """The scheduler for this policy and so many lanes, joined with the policy's threads."""
+        config = config or BatchConfig()
         settings = SchedulerConfig(
             cores=self.cores(lanes),
-            max_batch=policy.spec.max_batch,
+            max_batch=1 if config.alone else policy.spec.max_batch,
             concurrency=inference.concurrency,
             handling_s=HANDLING_S,
             handling_row_s=HANDLING_ROW_S,
         )
-        return Batches(policy, inference, Scheduler(settings), config or BatchConfig())
+        return Batches(policy, inference, Scheduler(settings), config)
 
 
 def require_policy(policy: Any, name: str) -> Policy:

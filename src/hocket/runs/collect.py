@@ -16,9 +16,10 @@ from pathlib import Path
 from hocket.core.contracts.policy import Policy
 from hocket.core.contracts.recorder import Reader
 from hocket.core.data import Episode, Outcome, Trial
+from hocket.core.events import Event, SpecLearned
 from hocket.core.plugins import did_you_mean
 from hocket.engine.trials import Task
-from hocket.errors import ConfigError, HocketError, UsageError
+from hocket.errors import ConfigError, HocketError, PolicyHungError, UsageError
 from hocket.records.folder import RunFolder
 from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
@@ -30,6 +31,7 @@ from hocket.runs.export import (
     Watcher,
     export_run,
     refuse_existing,
+    untimed,
 )
 from hocket.runs.run import Run
 
@@ -108,10 +110,14 @@ def collect(
     if config.to != RUN:
         refuse_existing(out.absolute())
     own = None if policy is not None else Assembly(config.run).policy()
+    is_stuck = False
     try:
         trials = _run_all(config, folder, policy or own, readers)
+    except PolicyHungError:
+        is_stuck = True
+        raise
     finally:
-        if own is not None:
+        if own is not None and not is_stuck:
             own.close()
     if trials is None:
         return Collected(run=folder, episodes=0, trials=0, is_complete=False)
@@ -141,7 +147,7 @@ def _run_all(
     while True:
         with _open(config, folder) as run:
             run.extend(plan)
-            report = run.finish(policy=policy, readers=readers())
+            report = run.finish(policy=policy, readers=(*readers(), _Rates(config)))
             if not report.complete:
                 return None
             episodes = list(report.episodes)
@@ -150,11 +156,27 @@ def _run_all(
             return episodes
 
 
+class _Rates:
+    """A reader that stops a collection whose dataset would lack its rate, rather than let it run
+    to its end first."""
+
+    def __init__(self, config: CollectConfig) -> None:
+        self._needs_rate = config.to == "lerobot" and config.export.fps is None
+
+    def on(self, event: Event) -> None:
+        if not isinstance(event, SpecLearned) or not self._needs_rate:
+            return
+        if not event.spec.task.control_rate:
+            raise UsageError(untimed(event.spec.task.name))
+
+    def close(self) -> None: ...
+
+
 def _open(config: CollectConfig, folder: Path) -> Run:
     if not RunFolder.at(folder).ledger.exists():
         return Run.new(config.run, folder)
-    run = Run.open(folder)
-    if run.config != config.run:
+    run = Run.open(folder, infer_timeout_s=config.run.infer_timeout_s)
+    if replace(run.config, infer_timeout_s=config.run.infer_timeout_s) != config.run:
         differ = [
             name
             for name, value in config.run.to_plain().items()

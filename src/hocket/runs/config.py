@@ -29,8 +29,10 @@ class EvalConfig(Subject):
     """Ask after every action (every K with --replan K) and average what the overlapping chunks
     say of a step, the i-th oldest weighing exp(-M i): temporal ensembling. ACT uses 0.01."""
     exact: bool = False
-    """Pad every batch to one shape, so that results are the same to the bit whatever the number
-    of lanes, for policies whose arithmetic depends on the batch size. Costs throughput."""
+    """Infer every row alone, in a batch of one, so that results are the same to the bit whatever
+    the number of lanes. Costs what batches save: the policy is asked once for every chunk, one
+    call at a time. Policies that declare themselves batch_invariant keep their batches. Without
+    it a few rows are inferred again in other batches, and the report says how many agreed."""
     max_steps: int | None = None
     """End episodes after N control steps (truncated), instead of each task's own limit."""
     retries: int = 2
@@ -38,6 +40,13 @@ class EvalConfig(Subject):
     does the trial count as an error; an error is never a failure of the policy."""
     step_timeout_s: float = 60.0
     """A worker that makes no step for this long hangs: its attempt is lost, and it is replaced."""
+    infer_timeout_s: float | None = None
+    """A policy that has not answered a batch for this long hangs. Its copy is not asked again, a
+    process of its own (--policy-python) is started anew, and the batch's attempts are rerun
+    without spending a retry; where no copy is left the run stops, to be resumed. The default is
+    300 s, or 100 times what such a batch usually takes, whichever is more. Warm-up may take an
+    hour, and the first batch of a new size ten times what the slowest of them took, since it may
+    compile."""
     worker_memory: int | None = None
     """Replace a worker that uses more than this (2G, 512M), once its attempt is over or lost."""
     recycle_after: int | None = None
@@ -71,8 +80,10 @@ class EvalConfig(Subject):
                 raise ConfigError(f"{name} is {value}; it must be at least {low}.")
         if self.lanes != "auto" and self.lanes < 1:
             raise ConfigError(f"lanes is {self.lanes}; it must be at least 1, or 'auto'.")
-        if self.step_timeout_s <= 0:
-            raise ConfigError(f"step_timeout_s is {self.step_timeout_s}; it must be above 0.")
+        for name in ("step_timeout_s", "infer_timeout_s"):
+            seconds = getattr(self, name)
+            if seconds is not None and not seconds > 0:
+                raise ConfigError(f"{name} is {seconds}; it must be above 0.")
         if (self.until == "decided") != (self.against is not None):
             raise ConfigError("until='decided' and against=RUN go together: give both, or none.")
         if self.sequential not in ("paired", "step"):

@@ -3,6 +3,7 @@ cost."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,16 +17,23 @@ from hocket.core.contracts.runtime import Runtime, WorkerSpec
 from hocket.core.data import ArraySpec, Chunk, EnvSpec, PolicySpec, Row, Trial, noise_seed
 from hocket.core.estimates import Latency
 from hocket.core.plugins import did_you_mean
-from hocket.engine.inference import Job, PolicyThread, account
+from hocket.engine.deadline import FIRST_S
+from hocket.engine.inference import HUNG
 from hocket.engine.model import Work, best_lanes
-from hocket.errors import EnvError, HocketError, PolicyError, WorkerFailed
+from hocket.engine.policy_thread import Answered, Job, PolicyThread, account
+from hocket.errors import EnvError, HocketError, PolicyError, PolicyHungError, WorkerFailed
 from hocket.workers import inbox as notices
 from hocket.workers.fleet import Fleet, FleetConfig
 
 _LONGEST_TIMING_S = 3.0
 _RATE_TOLERANCE = 0.01
 """Control rates that differ by less than this share are the same rate, rounded."""
+_TRIES = 3
+_LAST_TRY_S = 60.0
+"""A worker that is lost later than this is not tried again: what takes so long to fail may be a
+wait that was in vain. Chosen by hand; no benchmark row."""
 NoticeT = TypeVar("NoticeT", bound=notices.Notice)
+Seen = TypeVar("Seen")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +50,11 @@ class Probe:
     chunk_length: int
     """Actions in the policy's answer."""
 
-    def lanes(self, *, cores: int, memory: int, trials: int, policy: Policy) -> int:
-        """The number of lanes that saturates the scarcer of cores and policy, within memory."""
+    def lanes(
+        self, *, cores: int, memory: int, trials: int, policy: Policy, alone: bool = False
+    ) -> int:
+        """The number of lanes that saturates the scarcer of cores and policy, within memory;
+        `alone` where rows are inferred one at a time."""
         most = max(1, min(trials, 1024))
         if self.memory:
             # A fifth stays free for the policy, the page cache, and envs that grow.
@@ -51,8 +62,8 @@ class Probe:
         work = Work(
             cores=cores,
             execute_s=self.execute_s,
-            concurrency=policy.spec.concurrency,
-            max_batch=policy.spec.max_batch,
+            concurrency=1 if alone else policy.spec.concurrency,
+            max_batch=1 if alone else policy.spec.max_batch,
         )
         return best_lanes(work, Latency(self.latencies), max_lanes=most)
 
@@ -74,12 +85,7 @@ def probe(
     """
     config = FleetConfig(lanes=1, start_timeout_s=timeout_s)
     with Fleet(runtime, worker, config) as fleet:
-        fleet.start()
-        _wait(fleet, notices.LanesUp, timeout_s)
-        fleet.begin([0], [0], [trial], [None], final_observation=False, record=[{}])
-        ready = _wait(fleet, notices.LanesReady, timeout_s)
-        spec = ready.spec
-        assert spec is not None  # a new worker always tells
+        ready, spec = _reset(fleet, trial, timeout_s)
         fits(spec)
         if isinstance(policy, Binds):
             policy.bind(spec)
@@ -95,6 +101,32 @@ def probe(
             memory=fleet.memory(0),
             chunk_length=len(chunk.actions),
         )
+
+
+def retried(look: Callable[[], Seen]) -> Seen:
+    """What a look at a new worker gives. A worker that is lost costs one of a few tries, as one
+    that is lost during a run costs one attempt; `look` makes all it needs anew."""
+    began = time.monotonic()
+    for tried in range(1, _TRIES + 1):
+        try:
+            return look()
+        except WorkerFailed as exc:
+            if tried == _TRIES or time.monotonic() - began > _LAST_TRY_S:
+                times = "once" if tried == 1 else f"{tried} times, one after the other"
+                raise WorkerFailed(
+                    f"The first worker was lost {times}, before the run began. {exc} `hocket "
+                    f"check` tries the env and the policy alone."
+                ) from exc
+    raise AssertionError("every try returns or raises")
+
+
+def learn_spec(
+    runtime: Runtime, worker: WorkerSpec, trial: Trial, *, timeout_s: float = 300.0
+) -> EnvSpec:
+    """What the env of a trial is, by its reset in a worker of its own; raises as `probe` does."""
+    config = FleetConfig(lanes=1, start_timeout_s=timeout_s)
+    with Fleet(runtime, worker, config) as fleet:
+        return _reset(fleet, trial, timeout_s)[1]
 
 
 def check_specs(policy: PolicySpec, env: EnvSpec) -> list[str]:
@@ -147,6 +179,16 @@ def _input_problem(key: str, wanted: ArraySpec, policy: PolicySpec, env: EnvSpec
     return None
 
 
+def _reset(fleet: Fleet, trial: Trial, timeout_s: float) -> tuple[notices.LanesReady, EnvSpec]:
+    """Start a fleet of one lane, and begin a trial in it."""
+    fleet.start()
+    _wait(fleet, notices.LanesUp, timeout_s)
+    fleet.begin([0], [0], [trial], [None], final_observation=False, record=[{}])
+    ready = _wait(fleet, notices.LanesReady, timeout_s)
+    assert ready.spec is not None  # a new worker always tells
+    return ready, ready.spec
+
+
 def _job(fleet: Fleet, trial: Trial, prompt: str, spec: EnvSpec) -> Job:
     row = Row(
         trial=trial,
@@ -166,17 +208,32 @@ def _job(fleet: Fleet, trial: Trial, prompt: str, spec: EnvSpec) -> Job:
 
 
 def _infer(thread: PolicyThread, job: Job, max_batch: int) -> tuple[Chunk, dict[int, float]]:
-    """The policy's answer, and its times; what it raises comes as PolicyError."""
-    try:
-        latencies = _time(thread, job, max_batch)
-        answer = thread.answer(job)
-        if (chunk := answer.chunks[0]) is None:
-            raise answer.errors[0] or PolicyError("The policy gave no answer.")
-    except HocketError:
-        raise
-    except Exception as error:
-        raise PolicyError(f"The policy raised {account(error)}") from error
-    return chunk, latencies
+    """The policy's answer, and its times; what it raises comes as PolicyError. It is asked on
+    another thread, which is left behind where it never returns."""
+    came: list[tuple[Answered, dict[int, float]]] = []
+    errors: list[Exception] = []
+
+    def ask() -> None:
+        try:
+            latencies = _time(thread, job, max_batch)
+            came.append((thread.answer(job), latencies))
+        except Exception as error:  # noqa: BLE001 - told below
+            errors.append(error)
+
+    asking = threading.Thread(target=ask, name="hocket-probe", daemon=True)
+    asking.start()
+    asking.join(FIRST_S)
+    if asking.is_alive():
+        asking.name = HUNG
+        raise PolicyHungError(f"The policy has not returned from infer for {FIRST_S:,.0f} s.")
+    if came:
+        answer, latencies = came[0]
+        if (chunk := answer.chunks[0]) is not None:
+            return chunk, latencies
+        errors.append(answer.errors[0] or PolicyError("The policy gave no answer."))
+    if isinstance(errors[0], HocketError):
+        raise errors[0]
+    raise PolicyError(f"The policy raised {account(errors[0])}") from errors[0]
 
 
 def _time(thread: PolicyThread, job: Job, max_batch: int) -> dict[int, float]:
@@ -185,7 +242,7 @@ def _time(thread: PolicyThread, job: Job, max_batch: int) -> dict[int, float]:
     began = time.perf_counter()
     size = 1
     while size <= max_batch and time.perf_counter() - began < _LONGEST_TIMING_S:
-        latencies[size] = thread.time(job, size)
+        latencies[size] = thread.time(job, size).seconds
         size *= 2
     return latencies
 

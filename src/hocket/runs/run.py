@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hocket.core.contracts.policy import Policy
+from hocket.core.contracts.policy import Policy, Reconnects
 from hocket.core.contracts.recorder import Reader
-from hocket.core.data import EnvSpec, Episode, Trial
-from hocket.core.events import Event, Noted, SpecLearned
+from hocket.core.data import EnvSpec, Episode, Exactness, Trial
+from hocket.core.events import Event, Noted, RowsChecked, SpecLearned
 from hocket.engine.batches import BatchConfig
 from hocket.engine.chunk_rules import make_rule
+from hocket.engine.deadline import InferDeadline
 from hocket.engine.loop import Engine, EngineConfig
+from hocket.engine.policy_thread import keeps_state
 from hocket.engine.trials import TrialQueue
 from hocket.errors import (
     ConfigError,
     MissingExtraError,
+    PolicyHungError,
     RunFolderError,
     SpecMismatchError,
     UsageError,
@@ -31,6 +35,7 @@ from hocket.records.ledger.view import LedgerView
 from hocket.records.run_file import about_this_run, load_about, load_run, save_run
 from hocket.records.steps import StepRows
 from hocket.records.video.sink import VideoPlan, VideoSelection
+from hocket.results.exactness import KEY, Claim, kept_claim
 from hocket.results.page.report_page import write_report_page
 from hocket.results.progress import Tally
 from hocket.results.recorded import build_report
@@ -39,7 +44,7 @@ from hocket.runs.assembly import Assembly, examine_python
 from hocket.runs.config import EvalConfig
 from hocket.runs.early_stop import Decider, paired_with, rounds_of, sequential_test
 from hocket.runs.probe import check_specs
-from hocket.runs.video import InLineCost, render_wanted, require_encoders, sinks_of
+from hocket.runs.video import FilmNotes, render_wanted, require_encoders, sinks_of
 from hocket.workers.fleet import FleetConfig, Fleets
 
 _DEFAULT_VIDEO = EvalConfig.__dataclass_fields__["video"].default
@@ -59,6 +64,10 @@ class Run:
         self.decider = _decider(config)
         self._done: list[Episode] = ledger.episodes() if ledger else []
         self._is_new = False
+        self._hung: PolicyHungError | None = None
+        """Why the run stopped before its end."""
+        self._is_stuck = False
+        """A call of the policy never returned."""
         self._recorded = config
         """Says what to keep of each step: less than the configuration where it cannot be had."""
 
@@ -78,11 +87,14 @@ class Run:
         return run
 
     @classmethod
-    def open(cls, folder: Path) -> Run:
-        """A run that was begun before. What its lost attempts left behind is swept away."""
+    def open(cls, folder: Path, *, infer_timeout_s: float | None = None) -> Run:
+        """A run that was begun before, perhaps with another deadline for the policy. What its lost
+        attempts left behind is swept away."""
         ledger = Ledger.open(folder)
         ledger.sweep()
         config = EvalConfig.from_plain(ledger.meta()["config"])
+        if infer_timeout_s is not None:
+            config = replace(config, infer_timeout_s=infer_timeout_s)
         return cls(config, ledger.trials(), ledger)
 
     def __enter__(self) -> Run:
@@ -90,7 +102,7 @@ class Run:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close()
-        if kind is not None and self._is_new and self.folder is not None:
+        if kind is not None and self._hung is None and self._is_new and self.folder is not None:
             _remove_if_empty(self.folder)
 
     def close(self) -> None:
@@ -135,26 +147,23 @@ class Run:
         with contextlib.ExitStack() as stack:
             if policy is None:
                 policy = self.assembly.policy()
-                stack.callback(policy.close)
+                stack.callback(self._close, policy)
             _refuse_long_replan(self.config, policy)
-            lanes = self.assembly.count_lanes(
-                policy,
-                self.remaining[0],
-                len(self.remaining),
-                replan=self.config.replan,
-                fits=_refuse_misfits(policy),
-            )
-            exactness = policy.spec.exactness(padded=self.config.exact)
+            batching = _batching(self.config, policy)
+            lanes = self._count_lanes(policy, alone=batching.alone)
+            same = _Same(self._ledger, _level(policy, batching))
+            readers = (*readers, same)
             if self.folder is not None:
-                about = {**about_this_run(), "exactness": exactness, "lanes": lanes}
+                about = {**about_this_run(), "exactness": same.claim.level, "lanes": lanes}
                 save_run(self.folder, self.config.to_plain(), about=about)
                 readers = (*readers, _Suspensions(self.folder, self.config, about))
             if fleets is None:
                 fleets = stack.enter_context(Fleets())
-            tally = self._roll(policy, lanes, readers, fleets, check=check)
+            tally = self._roll(policy, batching, lanes, readers, fleets, check=check)
         report = Report.build(
             config=self.config.to_plain(),
-            exactness=exactness,
+            exactness=same.claim.level,
+            checks=same.claim.checks,
             trials=self.trials,
             episodes=tally.episodes,
             throughput=tally.throughput(),
@@ -164,11 +173,36 @@ class Run:
                 self._render_videos(readers)
             report.save(self.folder)
             write_report_page(self.folder)
+        if self._hung is not None:
+            kept = (
+                "" if self.folder is None else f" Finish the run with: hocket resume {self.folder}"
+            )
+            raise PolicyHungError(f"{self._hung} The run has stopped.{kept}") from self._hung
         return report
+
+    def _count_lanes(self, policy: Policy, *, alone: bool) -> int:
+        try:
+            return self.assembly.count_lanes(
+                policy,
+                self.remaining[0],
+                len(self.remaining),
+                replan=self.config.replan,
+                fits=_refuse_misfits(policy),
+                alone=alone,
+            )
+        except PolicyHungError:
+            self._is_stuck = True
+            raise
+
+    def _close(self, policy: Policy) -> None:
+        # To close what never returned might never return either.
+        if not self._is_stuck:
+            policy.close()
 
     def _roll(
         self,
         policy: Policy,
+        batching: BatchConfig,
         lanes: int,
         readers: Sequence[Reader],
         fleets: Fleets,
@@ -179,22 +213,23 @@ class Run:
         worker = assembly.worker(policy.spec, lanes)
         selection = VideoSelection.parse(self._recorded.video)
         asked = VideoPlan(selection, self.trials, images=self._recorded.record == "full")
-        in_line = InLineCost(asked)
+        film_notes = FilmNotes(asked)
         if self._ledger is not None:
             self._ledger.attach(ChunkRows(leg=self._ledger.leg))
             self._ledger.attach(StepRows(self._ledger.folder.root))
             worker = replace(worker, sinks=sinks_of(self._recorded))
-            readers = (self._ledger, *readers, in_line)
+            readers = (self._ledger, *readers, film_notes)
         if self.decider is not None:
             readers = (*readers, self.decider)
-        inference = assembly.inference(policy)
+        deadline = InferDeadline(seconds=config.infer_timeout_s)
+        inference = assembly.inference(policy, alone=batching.alone, deadline=deadline)
         tally = Tally(inference.concurrency)
         fleet = fleets.lend(assembly.runtime, worker, _watching(config, lanes))
         with contextlib.closing(inference):
             engine = Engine(
                 fleet=fleet,
                 inference=inference,
-                batches=assembly.batches(policy, inference, lanes, BatchConfig(pad=config.exact)),
+                batches=assembly.batches(policy, inference, lanes, batching),
                 make_rule=make_rule(config.replan or policy.spec.replan, config.ensemble),
                 config=EngineConfig(retries=config.retries, max_steps=config.max_steps),
                 readers=(tally, *readers),
@@ -207,15 +242,19 @@ class Run:
                 self.decider.begin(
                     self._planner(queue), planned=self.trials, done=self._done, ahead=lanes
                 )
-            engine.run(
-                queue,
-                planned=self.trials,
-                done=self._done,
-                attempts=self._ledger.next_attempts() if self._ledger else {},
-                cores=assembly.cores(lanes),
-            )
-        if in_line.note is not None:
-            _tell(readers, Noted(text=in_line.note))
+            try:
+                engine.run(
+                    queue,
+                    planned=self.trials,
+                    done=self._done,
+                    attempts=self._ledger.next_attempts() if self._ledger else {},
+                    cores=assembly.cores(lanes),
+                )
+            except PolicyHungError as hung:
+                self._hung = hung
+            self._is_stuck = inference.is_stuck
+        for note in film_notes.notes:
+            _tell(readers, Noted(text=note))
         return tally
 
     def _render_videos(self, readers: Sequence[Reader]) -> None:
@@ -251,6 +290,28 @@ def _remove_if_empty(folder: Path) -> None:
     folder.rmdir()
 
 
+class _Same:
+    """A reader that adds up the checks of what `the same trial` means, and keeps the claim in the
+    ledger, where a difference stays whatever becomes of the run."""
+
+    def __init__(self, ledger: Ledger | None, level: Exactness) -> None:
+        self._ledger = ledger
+        self.claim = Claim(level=level)
+        if ledger is not None:
+            meta = ledger.meta()
+            if KEY in meta or ledger.episodes():
+                self.claim = kept_claim(meta, load_about(ledger.folder.root)).joined(level)
+            ledger.keep(KEY, self.claim.to_plain())
+
+    def on(self, event: Event) -> None:
+        if isinstance(event, RowsChecked):
+            self.claim = replace(self.claim, checks=self.claim.checks + event.checks)
+            if self._ledger is not None:
+                self._ledger.keep(KEY, self.claim.to_plain())
+
+    def close(self) -> None: ...
+
+
 class _Suspensions:
     """A reader that says in the run's own file how a batched simulator keeps rows from moving."""
 
@@ -273,15 +334,17 @@ class _Suspensions:
 
 
 def rebuild_report(folder: Path) -> Report:
-    """The report of what a run's folder holds, whether the run is complete or not."""
+    """The report of what a run's folder holds, whether the run is complete or not. It is kept in
+    the folder, unless that cannot be written."""
     with LedgerView.open(folder) as ledger:
         try:
             throughput = Report.load(folder).throughput
         except RunFolderError:
             throughput = Throughput()
         report = build_report(ledger, load_about(folder), throughput)
-    report.save(folder)
-    write_report_page(folder, report)
+    if os.access(folder, os.W_OK):
+        report.save(folder)
+        write_report_page(folder, report)
     return report
 
 
@@ -318,6 +381,19 @@ def _without_impossible_video(config: EvalConfig, readers: Sequence[Reader]) -> 
         )
     _tell(readers, Noted(text=f"No videos: {config.env_python} lacks the package 'av' ({advice})."))
     return replace(config, video="none")
+
+
+def _batching(config: EvalConfig, policy: Policy) -> BatchConfig:
+    """How rows are put into batches: each alone where `exact` asks for what the policy does not
+    promise, else together and, where they can be asked for twice, with checks."""
+    alone = config.exact and not policy.spec.batch_invariant
+    checks = policy.spec.exactness(alone=alone) == "inputs" and not keeps_state(policy)
+    return BatchConfig(alone=alone, checks=checks)
+
+
+def _level(policy: Policy, batching: BatchConfig) -> Exactness:
+    # A server may put a row that was asked for alone into a batch with rows of other clients.
+    return policy.spec.exactness(alone=batching.alone and not isinstance(policy, Reconnects))
 
 
 def _tell(readers: Sequence[Reader], event: Event) -> None:

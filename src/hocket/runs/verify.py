@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,17 +11,19 @@ import numpy as np
 from hocket.core.contracts.policy import Policy
 from hocket.core.data import Actions, Array, Batch, Episode, Outcome, PolicySpec, Trial
 from hocket.core.plugins import did_you_mean
+from hocket.core.scratch import ScratchFolder
 from hocket.errors import EnvError, PolicyError, RunFolderError, UnknownNameError
 from hocket.records.folder import FolderLike, RunFolder
 from hocket.records.ledger.ledger import Ledger
 from hocket.records.ledger.view import LedgerView
 from hocket.records.states import FILE, load_states
-from hocket.records.steps import load_steps
+from hocket.records.steps import load_steps, read_layout, split_states
 from hocket.runs.config import EvalConfig
 from hocket.runs.run import Run
 
 _NUMBERS = ("action", "reward", "terminated", "truncated", "success")
-STATE = "observation/state"
+_STATE = "observation/state"
+"""The one array that older runs recorded."""
 SIMULATOR = "simulator state"
 
 
@@ -73,12 +73,19 @@ class Recorded:
     """Its rows of the table `steps`, the reset first."""
     states: Array | None
     """The simulator's states, where they were kept."""
+    observed: Sequence[Mapping[str, Array]]
+    """What was seen after each step, by key; empty where nothing was."""
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys of its observations."""
+        return sorted({key for seen in self.observed for key in seen})
 
     def value(self, step: int, key: str) -> Any:
         """The value of a key at a step; None where none was recorded."""
         if key == SIMULATOR:
             return None if self.states is None else self.states[step]
-        return self.rows[step]["state" if key == STATE else key]
+        return self.rows[step][key] if key in _NUMBERS else self.observed[step].get(key)
 
 
 def verify(path: FolderLike, trial_name: str, *, with_policy: bool = False) -> ReplayResult:
@@ -104,7 +111,7 @@ def verify(path: FolderLike, trial_name: str, *, with_policy: bool = False) -> R
 
 def compare(trial: Trial, recorded: Recorded, again: Recorded) -> ReplayResult:
     """Look at both step by step, and stop at the first difference."""
-    compared = dict.fromkeys((*_NUMBERS, STATE, SIMULATOR), 0)
+    compared = dict.fromkeys((*_NUMBERS, *recorded.keys, SIMULATOR), 0)
     difference: Divergence | None = None
     for step in range(min(len(recorded.rows), len(again.rows))):
         for key in compared:
@@ -184,8 +191,8 @@ def _run(config: EvalConfig, trial: Trial, policy: Policy | None) -> Recorded:
         until="done",
         against=None,
     )
-    with tempfile.TemporaryDirectory(prefix="hocket-replay-") as scratch:
-        folder = RunFolder.at(Path(scratch) / "run")
+    with ScratchFolder("replay") as scratch:
+        folder = RunFolder.at(scratch.path / "run")
         ledger = Ledger.create(folder, [trial], {"config": alone.to_plain()})
         with Run(alone, [trial], ledger) as run:
             report = run.finish(policy=policy, check=False)
@@ -203,7 +210,17 @@ def _read(folder: RunFolder, episode: Episode) -> Recorded:
     states = load_states(path) if path.is_file() else None
     if states is not None and len(states) != len(rows):
         raise RunFolderError(f"{str(path)!r} has {len(states)} states for {len(rows)} steps.")
-    return Recorded(rows=rows, states=states)
+    return Recorded(rows=rows, states=states, observed=[_observed(row) for row in rows])
+
+
+def _observed(row: Mapping[str, Any]) -> Mapping[str, Array]:
+    """What a row of the table `steps` has of an observation, by key."""
+    if row["state"] is None:
+        return {}
+    state = np.array([row["state"]])
+    if row["layout"] is None:
+        return {_STATE: state[0]}
+    return {key: rows[0] for key, rows in split_states(state, read_layout(row["layout"])).items()}
 
 
 def _episode(trial: Trial, episodes: Sequence[Episode]) -> Episode:
@@ -219,7 +236,7 @@ def _episode(trial: Trial, episodes: Sequence[Episode]) -> Episode:
 
 
 def _divergence(step: int, key: str, old: Any, new: Any) -> Divergence | None:
-    was, now = np.atleast_1d(np.asarray(old, float)), np.atleast_1d(np.asarray(new, float))
+    was, now = np.asarray(old, float).reshape(-1), np.asarray(new, float).reshape(-1)
     if np.array_equal(was, now, equal_nan=True):
         return None
     if was.shape != now.shape:

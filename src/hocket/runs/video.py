@@ -11,7 +11,7 @@ from hocket.core.data import Episode, Outcome, Ref, Trial
 from hocket.core.events import ChunksExecuted, EpisodeFilmed, Event, Noted, SpecLearned
 from hocket.records.folder import TEMPORARY, RunFolder
 from hocket.records.states import FILE
-from hocket.records.video.encoder import Quality, require_encoder
+from hocket.records.video.encoder import UNTIMED_RATE, Quality, require_encoder
 from hocket.records.video.rerender import Rendered, RenderJob, VideoWorkersConfig, rerender
 from hocket.records.video.sink import (
     VideoSelection,
@@ -56,9 +56,7 @@ def sinks_of(config: EvalConfig) -> tuple[Ref, ...]:
     has_video = VideoSelection.parse(config.video).kind != "none"
     sinks = []
     if keeps_numbers:
-        # What cannot be shown again is observed while it runs, where everything is to be kept.
-        observes = config.record == "full" and Assembly(config).has_rows_alone
-        sinks.append(Ref(name="steps", config={"every_step": observes}))
+        sinks.append(Ref(name="steps", config=_steps_settings(config)))
     if keeps_numbers or has_video:
         sinks.append(Ref(name="states", config={"only_with_video": not keeps_numbers}))
     if has_video:
@@ -66,6 +64,17 @@ def sinks_of(config: EvalConfig) -> tuple[Ref, ...]:
     if config.record == "full":
         sinks.append(_video_sink(RenderConfig(images=True)))
     return tuple(sinks)
+
+
+def _steps_settings(config: EvalConfig) -> dict[str, Any]:
+    """Where everything is to be kept, what cannot be shown again is observed while it runs."""
+    if config.record != "full":
+        return {}
+    assembly = Assembly(config)
+    return {
+        "every_step": not assembly.is_batched or assembly.has_rows_alone,
+        "largest": None,
+    }
 
 
 def require_encoders(config: EvalConfig) -> None:
@@ -185,37 +194,61 @@ def _is_there(folder: RunFolder, episode: Episode, config: RenderConfig) -> bool
     return bool(videos_in(attempt, lossless=config.images))
 
 
-class InLineCost:
-    """A reader that adds up what videos made in line cost, where envs cannot be shown again."""
+class FilmNotes:
+    """A reader that gathers what the user should know of a run's videos: what those cost that were
+    made in line, where envs cannot be shown again, and which have no rate of their own."""
 
     def __init__(self, has_video: Callable[[Trial, int], Mapping[str, Any]]) -> None:
         """`has_video` is empty for attempts without a video, as a VideoPlan is."""
         self._has_video = has_video
         self._in_line: dict[tuple[str, str], bool] = {}
         """Tasks with videos made in line, and whether they are observed at every step anyway."""
+        self._untimed: dict[tuple[str, str], bool] = {}
+        """Tasks whose env does not say its control rate, and whether they were filmed."""
         self._trials: set[str] = set()
         self._seconds = 0.0
 
     def on(self, event: Event) -> None:
-        if isinstance(event, SpecLearned):
+        if isinstance(event, SpecLearned) and event.spec.cameras:
             spec = event.spec
-            if spec.cameras and not is_rendered_later(spec.abilities):
-                self._in_line[event.suite, spec.task.name] = "deferred" not in spec.abilities
-        elif isinstance(event, ChunksExecuted) and self._in_line:
+            task = (event.suite, spec.task.name)
+            if not is_rendered_later(spec.abilities):
+                self._in_line[task] = "deferred" not in spec.abilities
+            if not spec.task.control_rate:
+                self._untimed[task] = False
+        elif isinstance(event, ChunksExecuted) and (self._in_line or self._untimed):
             rows = zip(event.trials, event.attempts, event.observed, strict=True)
             for trial, attempt, seconds in rows:
-                is_in_line = (trial.suite, trial.task) in self._in_line
-                if is_in_line and self._has_video(trial, attempt):
-                    self._trials.add(trial.id)
-                    self._seconds += seconds
+                self._count(trial, attempt, seconds)
+
+    def _count(self, trial: Trial, attempt: int, seconds: float) -> None:
+        task = (trial.suite, trial.task)
+        if not (task in self._in_line or task in self._untimed):
+            return
+        if not self._has_video(trial, attempt):
+            return
+        if task in self._in_line:
+            self._trials.add(trial.id)
+            self._seconds += seconds
+        if task in self._untimed:
+            self._untimed[task] = True
 
     def close(self) -> None: ...
 
     @property
-    def note(self) -> str | None:
-        """A sentence for the user; None where no video was made in line."""
-        if not self._trials:
-            return None
+    def notes(self) -> list[str]:
+        """Sentences for the user; none where there is nothing to tell."""
+        notes = [] if not self._trials else [self._cost]
+        untimed = sorted(task for (_, task), is_filmed in self._untimed.items() if is_filmed)
+        if untimed:
+            notes.append(
+                f"{', '.join(untimed)} does not say how fast it is controlled (`control_rate`, or "
+                f"metadata['render_fps']): its videos show {UNTIMED_RATE:g} steps a second."
+            )
+        return notes
+
+    @property
+    def _cost(self) -> str:
         tasks = ", ".join(sorted(task for _, task in self._in_line))
         cost = f"observing them took the workers {self._seconds:.1f} s"
         if all(self._in_line.values()):

@@ -8,6 +8,7 @@ import itertools
 import logging
 import secrets
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -35,6 +36,7 @@ from hocket.core.data import (
     TaskInfo,
     Trial,
 )
+from hocket.engine.deadline import InferDeadline
 from hocket.errors import HocketError, ObservationError, WireError
 from hocket.serve.batching import Batcher, Served
 from hocket.serve.metrics import Metrics
@@ -43,9 +45,15 @@ MAX_SHARED_BYTES = 1 << 32
 """The largest shared memory file that is mapped."""
 SESSION_IDLE_S = 3600.0
 """Seconds without a row after which a session is ended. Chosen by hand; no benchmark row."""
+MOST_NUMBERS = 256
+"""Requests of a connection that are recognised when they come again. Chosen by hand."""
 _LOG = logging.getLogger("hocket.serve")
 STOCK_SUITE = "openpi"
 """Suite of the trials that rows of stock clients stand for."""
+
+
+class CameTwice(Exception):
+    """A request came that was answered before: nothing is to be done."""
 
 
 @dataclass(slots=True, eq=False)
@@ -58,10 +66,20 @@ class Caller:
     sessions: set[str] = field(default_factory=set)
     sent_at: float | None = None
     """When its last reply had been made."""
+    numbers: deque[int] = field(default_factory=lambda: deque(maxlen=MOST_NUMBERS))
+    """Numbers of its last requests for chunks."""
+
+    def take(self, number: int) -> None:
+        """Remember a request for chunks; CameTwice where that number was taken before: to infer
+        once more would move sessions on."""
+        if number in self.numbers:
+            raise CameTwice
+        self.numbers.append(number)
 
 
 class Backend(Protocol):
-    """Answers frames. `answer` raises for the caller's own error; the connection then ends."""
+    """Answers frames. `answer` raises for the caller's own error; the connection then ends. It
+    raises CameTwice for a numbered request that it answered before."""
 
     async def start(self) -> Mapping[str, Any]:
         """Get ready, and say what the metadata frame holds."""
@@ -87,6 +105,8 @@ class PolicyOptions:
     """Seeds the noise for requests that bring no seed of their own."""
     max_queue: int = 1024
     warm_up: bool = True
+    infer_timeout_s: float | None = None
+    """See `hocket.engine.deadline.InferDeadline`."""
 
 
 class PolicyBackend:
@@ -109,6 +129,7 @@ class PolicyBackend:
             metrics,
             max_queue=options.max_queue,
             action_size=size if size is not None else options.action_size,
+            deadline=InferDeadline(seconds=options.infer_timeout_s),
         )
         self._is_warm = not options.warm_up
         self._warming: asyncio.Future[None] | None = None
@@ -154,7 +175,8 @@ class PolicyBackend:
         if self._warming is not None:
             self._warming.cancel()
         self._batcher.close()
-        self._policy.close()
+        if not self._batcher.is_stuck:
+            self._policy.close()
 
     async def _answer_stock(
         self, caller: Caller, request: Mapping[str, Any], began: float
@@ -187,6 +209,7 @@ class PolicyBackend:
         try:
             op = asked.get("op")
             if op == "infer":
+                caller.take(asked["id"])
                 return await self._answer_rows(caller, request, head, began)
             if op == "bind":
                 await self._bind(asked)

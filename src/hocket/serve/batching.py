@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,11 +24,22 @@ from dataclasses import dataclass
 from hocket.core.contracts.policy import Policy
 from hocket.core.data import Chunk, Observation, Row, Signature, signature
 from hocket.core.estimates import Latency
-from hocket.engine.inference import Answered, Inference, Job
+from hocket.engine.deadline import InferDeadline
+from hocket.engine.inference import Inference
+from hocket.engine.policy_thread import Answered, Job
 from hocket.engine.scheduler import Scheduler, SchedulerConfig
-from hocket.errors import ObservationError, PolicyError, PolicyUnavailableError
+from hocket.errors import (
+    ObservationError,
+    PolicyError,
+    PolicyHungError,
+    PolicyUnavailableError,
+)
 from hocket.serve.metrics import Metrics
 
+_LOG = logging.getLogger("hocket.serve")
+
+WATCH_S = 1.0
+"""Seconds between two looks for calls that take too long. Chosen by hand."""
 MAX_SIGNATURES = 32
 """Each kind of observation holds buffers for good, so a server takes only so many."""
 NO_CONTENTION = 1 << 20
@@ -112,7 +124,9 @@ class Batcher:
         *,
         max_queue: int,
         action_size: int | None,
+        deadline: InferDeadline | None = None,
     ) -> None:
+        """A policy whose `infer` misses the `deadline` is given up; callers are told."""
         spec = policy.spec
         self._scheduler = Scheduler(
             SchedulerConfig(
@@ -121,7 +135,7 @@ class Batcher:
         )
         self._closed_loop = ClosedLoop(spec.max_batch)
         self._waits_for_clients = spec.concurrency == 1
-        self._inference = Inference([policy], [name])
+        self._inference = Inference([policy], [name], deadline=deadline)
         self._metrics = metrics
         metrics.concurrency = spec.concurrency
         self._max_queue = max_queue
@@ -140,6 +154,9 @@ class Batcher:
         self._timer: asyncio.TimerHandle | None = None
         self._is_pumping = False
         self._warming: asyncio.Future[None] | None = None
+        self._watching: asyncio.TimerHandle | None = None
+        self._hung: PolicyUnavailableError | None = None
+        """Why nothing is answered any more: the policy never returned."""
 
     def start(self) -> None:
         loop = self._loop = asyncio.get_running_loop()
@@ -165,6 +182,7 @@ class Batcher:
             action_size=self._action_size,
         )
         self._inference.warm_up(job, [*sizes, self._max_batch])
+        self._watch()
         try:
             await self._warming
         finally:
@@ -191,6 +209,8 @@ class Batcher:
     ) -> list[asyncio.Future[Served]]:
         """The future answers to rows of one kind; all are taken, or Overloaded is raised."""
         assert self._loop is not None
+        if self._hung is not None:
+            raise self._hung
         if len(self._waiting) + len(rows) > self._max_queue:
             raise Overloaded(
                 f"{len(self._waiting)} observations wait already; this server's limit is "
@@ -221,15 +241,38 @@ class Batcher:
     def end_session(self, session: str) -> None:
         self._inference.end_session(session)
 
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the policy never returned: to close it might never return either."""
+        return self._inference.is_stuck
+
     def close(self) -> None:
         """End the threads; what still waits is told."""
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._watching):
+            if timer is not None:
+                timer.cancel()
+        self._refuse(PolicyUnavailableError("The server is closing."))
+        self._inference.close()
+
+    def _refuse(self, error: PolicyUnavailableError) -> None:
+        """Tell all who wait that they will get no answer."""
         for waiting in self._waiting.values():
             if not waiting.future.done():
-                waiting.future.set_exception(PolicyUnavailableError("The server is closing."))
+                waiting.future.set_exception(error)
         self._waiting.clear()
-        self._inference.close()
+        if self._warming is not None and not self._warming.done():
+            self._warming.set_exception(error)
+
+    def _watch(self) -> None:
+        """Look now and then for calls that take too long, while there are any: they wake nobody."""
+        if self._watching is None and self._loop is not None:
+            self._watching = self._loop.call_later(WATCH_S, self._look)
+
+    def _look(self) -> None:
+        self._watching = None
+        self._take_answers()
+        if self._hung is None and (self._jobs or self._warming is not None):
+            self._watch()
 
     def _pump_soon(self) -> None:
         # Requests that came in the same turn of the loop are seen together.
@@ -259,8 +302,11 @@ class Batcher:
                     rows=tuple(one.row for one in waiting),
                     views=[one.view for one in waiting],
                     action_size=self._action_size,
+                    expected_s=self._closed_loop.latency.predict(len(waiting)),
                 )
             )
+        if self._jobs:
+            self._watch()
         wake = self._scheduler.wake_at(now)
         if wake is not None:
             self._pump_at(wake, now)
@@ -270,7 +316,14 @@ class Batcher:
         self._timer = self._loop.call_later(max(0.0, when - now), self._pump)
 
     def _take_answers(self) -> None:
-        for answer in self._inference.answers():
+        try:
+            answers = self._inference.answers()
+        except PolicyHungError as hung:
+            self._hung = PolicyUnavailableError(f"{hung} Restart the server.")
+            _LOG.error("%s", self._hung)
+            self._refuse(self._hung)
+            return
+        for answer in answers:
             if isinstance(answer, Answered):
                 self._answered(answer)
                 continue
@@ -288,9 +341,12 @@ class Batcher:
         now = time.perf_counter()
         lanes = self._jobs.pop(answer.job.number)
         seconds = answer.ended - answer.began
-        self._scheduler.inferred(len(lanes), seconds, now)
-        self._metrics.inferred(len(lanes), seconds)
-        self._closed_loop.latency.observe(len(lanes), seconds)
+        if isinstance(answer.errors[0], PolicyHungError):
+            self._scheduler.given_up(now, self._inference.concurrency)
+        else:
+            self._scheduler.inferred(len(lanes), seconds, now)
+            self._metrics.inferred(len(lanes), seconds)
+            self._closed_loop.latency.observe(len(lanes), seconds)
         for i, lane in enumerate(lanes):
             pace = self._paces.get(lane)
             waiting = self._waiting.pop(lane, None)

@@ -52,6 +52,9 @@ class Gateway:
         request = unpack(frame)
         if not isinstance(request, Mapping):
             raise WireError(f"A request must be a map, not {type(request).__name__}.")
+        asked = request.get(EXTENSION)
+        if isinstance(asked, Mapping) and asked.get("op") == "infer" and "id" in asked:
+            caller.take(asked["id"])
         began = asyncio.get_running_loop().time()
         # A client that leaves must not cost its server the connection: the question is finished.
         task = asyncio.ensure_future(self._ask(frame, request))

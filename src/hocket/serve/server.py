@@ -21,7 +21,6 @@ import traceback
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any
 
 from websockets.asyncio.server import Server, ServerConnection, serve, unix_serve
@@ -29,7 +28,7 @@ from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
-from hocket.adapters.policies.openpi.connection import API_KEY_VARIABLE
+from hocket.adapters.policies.openpi.key_file import API_KEY_VARIABLE, read_keys
 from hocket.adapters.policies.openpi.msgpack_numpy import pack
 from hocket.adapters.policies.openpi.protocol import (
     CLOSE_INTERNAL_ERROR,
@@ -37,7 +36,7 @@ from hocket.adapters.policies.openpi.protocol import (
     ERROR_REASON,
 )
 from hocket.errors import ConfigError, HocketError, PolicyUnavailableError, UsageError
-from hocket.serve.backend import Backend, Caller
+from hocket.serve.backend import Backend, Caller, CameTwice
 from hocket.serve.batching import Overloaded
 from hocket.serve.metrics import Metrics
 
@@ -225,6 +224,8 @@ class PolicyServer:
             await connection.send(answer.result())
         except ConnectionClosed:
             return True
+        except CameTwice:
+            self._metrics.errors["came_twice"] += 1
         except Exception as exc:  # noqa: BLE001 - the protocol tells any error to the client
             self._metrics.errors[type(exc).__name__] += 1
             await _refuse(connection, exc)
@@ -273,18 +274,11 @@ async def serve_until_signal(
 
 
 def load_keys(file: str | None) -> Keys:
-    """Keys from a file, one a line, or else from the environment."""
-    if file is None:
-        key = os.environ.get(API_KEY_VARIABLE, "").strip()
-        return Keys.of([key] if key else [])
-    try:
-        lines = Path(file).read_text(encoding="utf-8").splitlines()
-    except OSError as exc:
-        raise ConfigError(f"The key file {file!r} cannot be read: {exc}") from exc
-    keys = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
-    if not keys:
-        raise ConfigError(f"The key file {file!r} holds no key. Write one on each line.")
-    return Keys.of(keys)
+    """Keys from a file, or else from the environment."""
+    if file is not None:
+        return Keys.of(read_keys(file))
+    key = os.environ.get(API_KEY_VARIABLE, "").strip()
+    return Keys.of([key] if key else [])
 
 
 def check_exposure(host: str, keys: Keys, *, insecure: bool) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import sys
 import threading
@@ -33,8 +34,10 @@ def main() -> None:
         answers.write(json.dumps(str(exc)) + "\n")
         sys.exit(1)
     metrics = Metrics()
-    # The engine warms a policy up itself, and batches itself: no waiting here.
-    options = PolicyOptions(name=order["policy"], warm_up=False, max_queue=1 << 20)
+    # The engine warms a policy up, makes batches and watches over calls itself: no waiting here.
+    options = PolicyOptions(
+        name=order["policy"], warm_up=False, max_queue=1 << 20, infer_timeout_s=math.inf
+    )
     backend = PolicyBackend(policy, options, metrics)
     listening = Listening(unix_path=order["socket"], max_message_bytes=1 << 30, drain_s=1.0)
     asyncio.run(serve_until_signal(backend, listening, metrics, lambda _: answers.write("ready\n")))

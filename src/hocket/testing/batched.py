@@ -182,6 +182,18 @@ def _is_pure(bench: _RowBench) -> None:
     require(difference(one, other) is None, "Called twice in a row it gives something else.")
 
 
+def _gives_away(bench: _RowBench) -> None:
+    """What observe() gave does not change with a later step: a policy reads it meanwhile."""
+    bench.reset_all()
+    given = bench.held.observe(bench.everyone)
+    before = {key: np.array(as_numpy(array)) for key, array in given.items()}
+    for step in range(2):
+        bench.held.step(bench.actions[:, step], np.ones(bench.rows, np.bool_))
+        bench.look(bench.everyone)
+    key = difference(before, {key: as_numpy(array) for key, array in given.items()})
+    require(key is None, f"{key} changed: return a copy.")
+
+
 def _observes_in_order(bench: _RowBench) -> None:
     """observe() shows the rows that were asked for, in their order."""
     bench.reset_all()
@@ -271,6 +283,7 @@ _BASICS: Rules = (_is_batched, _resets, _steps)
 _ALWAYS: Rules = (
     _keeps_shape,
     _is_pure,
+    _gives_away,
     _observes_in_order,
     _repeats,
     _is_the_same_in_any_row,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from hocket.core.text import printable
 from hocket.errors import MissingExtraError
 from hocket.results.progress import clock, start_live
 from hocket.train.config import TrainConfig
@@ -262,7 +263,7 @@ class Display:
         if self._console is not None:
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
         else:
-            self._stream.write(line + "\n")
+            self._stream.write(printable(line) + "\n")
             self._stream.flush()
 
     def _render(self) -> RenderableType:

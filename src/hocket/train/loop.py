@@ -21,7 +21,7 @@ from hocket.errors import SpecMismatchError, UsageError
 from hocket.records import run_file as run_config
 from hocket.records.folder import RunFolder
 from hocket.runs.assembly import Assembly
-from hocket.runs.probe import probe
+from hocket.runs.probe import probe, retried
 from hocket.train.algorithms.ranks import Ranks, local_device
 from hocket.train.algorithms.rollout import group_of
 from hocket.train.collect import plan
@@ -70,8 +70,11 @@ def train(
     require_trainable(config)
     find_tracker(config.tracker)
     asked = config
-    here = {name: local_device(getattr(config, name)) for name in ("device", "collect_device")}
-    config = replace(config, **here)
+    config = replace(
+        config,
+        device=local_device(config.device),
+        collect_device=local_device(config.collect_device),
+    )
     ranks = Ranks.from_torchrun(config.device)
     if config.mode == "async" and ranks.size > 1:
         raise UsageError("Several ranks learn in synchronous mode: leave out --mode async.")
@@ -189,7 +192,7 @@ def _look(
         looker = base
     worker = replace(assembly.worker(), cameras=cameras)
     trial = Trial(suite=tasks[0][0], task=tasks[0][1], seed=config.eval_seed)
-    seen = probe(assembly.runtime(), worker, looker, trial, replan=1)
+    seen = retried(lambda: probe(assembly.runtime(), worker, looker, trial, replan=1))
     spec: EnvSpec = seen.spec
     if spec.action.kind != "box":
         raise SpecMismatchError(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from numbers import Real
 from typing import Any
 
 from hocket.core import plugins
@@ -13,6 +15,11 @@ from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Ref, TaskInfo
 from hocket.core.wire import Described, Failed
 from hocket.errors import EnvError, UnknownNameError, UsageError
+
+_RATES = ("control_rate", "control_freq", "control_hz")
+"""Attributes in which envs say how many control steps a second they take."""
+_DURATIONS = ("step_dt", "dt")
+"""Attributes in which envs say how many seconds a control step takes."""
 
 
 class OneTask:
@@ -25,7 +32,7 @@ class OneTask:
             name=name,
             prompt=str(getattr(first, "prompt", "") or ""),
             max_steps=getattr(first, "max_steps", None),
-            control_rate=getattr(first, "control_rate", None),
+            control_rate=control_rate_of(first),
             success_rule=getattr(first, "success_rule", "first"),
         )
 
@@ -72,6 +79,33 @@ def find_task(suite: str, tasks: Sequence[TaskInfo], name: str) -> TaskInfo:
             f"Suite {suite!r} has no task {name!r}.{plugins.did_you_mean(name, infos)}"
         )
     return infos[name]
+
+
+def with_rate(task: TaskInfo, env: Any) -> TaskInfo:
+    """The task, with the control rate that its env says where the suite says none."""
+    return replace(task, control_rate=control_rate_of(env)) if not task.control_rate else task
+
+
+def control_rate_of(env: Any) -> float | None:
+    """Control steps per second of simulated time as far as an env, single or batched, says them: in
+    an attribute of its own, as gymnasium's `metadata["render_fps"]`, or as the length of a step."""
+    inner = getattr(env, "unwrapped", env)
+    metadata = getattr(env, "metadata", None)
+    said = [getattr(one, name, None) for one in (env, inner) for name in _RATES]
+    said.append(metadata.get("render_fps") if isinstance(metadata, Mapping) else None)
+    said += [_inverse(getattr(one, name, None)) for one in (env, inner) for name in _DURATIONS]
+    return next((rate for rate in map(_positive, said) if rate is not None), None)
+
+
+def _inverse(seconds: Any) -> float | None:
+    found = _positive(seconds)
+    return None if found is None else 1 / found
+
+
+def _positive(value: Any) -> float | None:
+    """The value where it is a number above 0: envs have all kinds of things under these names."""
+    found = float(value) if isinstance(value, Real) else 0.0
+    return found if found > 0 and math.isfinite(found) else None
 
 
 def open_suite(ref: Ref, worker: int | None = None) -> Suite | BatchedSuite:

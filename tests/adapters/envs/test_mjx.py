@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import hocket
@@ -85,7 +85,6 @@ def test_rows_go_on_from_a_snapshot_as_they_went_on_before(sim: ThreadedRows) ->
     assert (np.array(first) == np.array(again)).all()
 
 
-@settings(max_examples=15, deadline=None)
 @given(
     schedule=st.lists(st.sets(st.integers(0, 2), min_size=1), min_size=1, max_size=25),
     name=st.sampled_from(sorted(TASKS)),

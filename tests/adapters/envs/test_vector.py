@@ -32,6 +32,41 @@ class Pendulums(SyncVectorEnv):
             env.unwrapped.state, env._elapsed_steps = state[:2], int(state[2])
 
 
+class Poles(SyncVectorEnv):
+    """Episodes that end of themselves, each at another step."""
+
+    def __init__(self, rows: int, autoreset_mode: AutoresetMode = AutoresetMode.DISABLED) -> None:
+        makers = [lambda: gymnasium.make("CartPole-v1", max_episode_steps=60)] * rows
+        super().__init__(makers, autoreset_mode=autoreset_mode)
+
+    def get_rows(self, rows: Array) -> Array:
+        envs: list[Any] = [self.envs[row] for row in rows]
+        over = [env.unwrapped.steps_beyond_terminated for env in envs]
+        return np.array(
+            [
+                [*env.unwrapped.state, env._elapsed_steps, np.nan if past is None else past]
+                for env, past in zip(envs, over, strict=True)
+            ]
+        )
+
+    def set_rows(self, rows: Array, states: Array) -> None:
+        for row, state in zip(rows, states, strict=True):
+            env: Any = self.envs[row]
+            env.unwrapped.state, env._elapsed_steps = state[:4], int(state[4])
+            past = None if np.isnan(state[5]) else int(state[5])
+            env.unwrapped.steps_beyond_terminated = past
+
+
+class NextStepPoles(Poles):
+    def __init__(self, rows: int) -> None:
+        super().__init__(rows, AutoresetMode.NEXT_STEP)
+
+
+class SameStepPoles(Poles):
+    def __init__(self, rows: int) -> None:
+        super().__init__(rows, AutoresetMode.SAME_STEP)
+
+
 class Bare(SyncVectorEnv):
     """As gymnasium gives it."""
 
@@ -80,6 +115,50 @@ def test_rows_are_as_the_env_alone() -> None:
             total += reward
     suite = "vector:adapters.envs.test_vector:Pendulums"
     assert returns(4)[f"{suite}/adapters.envs.test_vector:Pendulums/2"][1] == pytest.approx(total)
+
+
+def test_rows_that_ended_let_the_others_go_on() -> None:
+    ended = {}
+    for lanes in (1, 6):
+        report = hocket.evaluate(
+            env="vector:adapters.envs.test_vector:Poles",
+            policy="random",
+            lanes=lanes,
+            episodes=24,
+            retries=0,
+        )
+        assert [e.error for e in report.episodes if e.error] == []
+        ended[lanes] = {e.trial.id: (e.steps, e.total_reward) for e in report.episodes}
+    assert len({steps for steps, _ in ended[1].values()}) > 3
+    assert ended[6] == ended[1]
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.DISABLED, AutoresetMode.NEXT_STEP])
+def test_a_suspended_row_neither_ends_nor_resets_while_others_move(mode: AutoresetMode) -> None:
+    alone: Any = gymnasium.make("CartPole-v1", max_episode_steps=60)
+    alone.reset(seed=7)
+    falls_at = next(step for step in range(60) if alone.step(1)[2])
+    sim, push = Poles(2, mode), np.ones(2, np.int64)
+    envs = hocket.Suspendable(sim)
+    envs.reset(seed=7)
+    envs.suspend(1)
+    for _ in range(falls_at):
+        seen, *_ = envs.step(push)
+    envs.suspend(0)
+    envs.resume(1)
+    for _ in range(3):  # row 0 falls in each of them, and is put back
+        again, _, terminated, _, _ = envs.step(push)
+        assert (again[0] == seen[0]).all()
+        assert not terminated[0]
+    envs.resume(0)
+    envs.suspend(1)
+    assert envs.step(push)[2][0]
+
+
+@pytest.mark.parametrize("name", ["NextStepPoles", "SameStepPoles"])
+def test_a_vector_env_that_resets_itself_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"AutoresetMode\.DISABLED"):
+        Vector(f"adapters.envs.test_vector:{name}", VectorConfig()).make_rows("poles", 2)
 
 
 def test_a_vector_env_without_its_states_is_refused() -> None:

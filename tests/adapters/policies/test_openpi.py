@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import threading
 import time
 from collections.abc import Iterator
@@ -13,6 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hocket.adapters.policies.openpi.connection import Connection, Dropped, parse_endpoint
+from hocket.adapters.policies.openpi.msgpack_numpy import pack
 from hocket.adapters.policies.openpi.policy import OpenPI, OpenPIConfig
 from hocket.core import plugins
 from hocket.core.data import Batch, Row, Trial
@@ -24,6 +28,7 @@ from hocket.errors import (
     WireError,
 )
 from support.fault_proxy import FaultProxy
+from support.frame_proxy import Fault, FrameProxy
 from support.processes import DEADLINE_S as WAIT_S
 from support.processes import wait_until
 from support.stock_openpi import StockServer, free_port
@@ -102,7 +107,7 @@ def test_stock_server_gives_the_environment_only(connect: Opened) -> None:
     with StockServer(echo) as server:
         spec = connect(server.address).spec
         assert (spec.max_batch, spec.concurrency, spec.chunk_length) == (1, 2, 0)
-        assert spec.exactness(padded=True) == "environment"
+        assert spec.exactness(alone=True) == "environment"
 
 
 def test_padded_rows_are_not_sent(connect: Opened) -> None:
@@ -353,15 +358,84 @@ def test_reply_that_comes_twice_is_never_taken_for_the_next_one(connect: Opened)
         assert second_time.is_set()
 
 
-def test_server_that_always_says_the_same_is_believed_in_the_end(connect: Opened) -> None:
+@pytest.mark.parametrize("tells_times", [True, False])
+@pytest.mark.parametrize("fault", ["again", "older"])
+def test_no_frame_that_came_before_is_taken_for_an_answer(
+    connect: Opened, fault: Fault, tells_times: bool
+) -> None:
+    with StockServer(echo) as server, FrameProxy(server.port, (fault, "late")) as proxy:
+        proxy.share, server.tells_times = 0.25, tells_times
+        policy = connect(f"127.0.0.1:{proxy.port}", max_batch=2, retries=60)
+        for value in range(0, 20, 2):
+            values = [value, value + 1]
+            assert policy.infer(make_batch(*values)).values[:, 0, 0].tolist() == values
+        assert proxy.hits > 5
+
+
+def test_a_server_that_repeated_itself_truly_earns_no_trust(connect: Opened) -> None:
+    """Its answers are equal for a while; then the way doubles an older one."""
+    with StockServer(echo) as server, FrameProxy(server.port, ("older",), share=0.0) as proxy:
+        server.tells_times = False
+        policy = connect(f"127.0.0.1:{proxy.port}", connections=1, retries=60)
+        for _ in range(8):
+            assert policy.infer(make_batch(1)).values[0, 0, 0] == 1
+        proxy.share = 0.5
+        for value in range(2, 12):
+            assert policy.infer(make_batch(value)).values[0, 0, 0] == value
+
+
+def test_a_server_that_repeats_itself_is_asked_once_for_each_answer(connect: Opened) -> None:
     with StockServer(lambda _: {"actions": np.ones((3, 2))}) as server:
         server.tells_times = False
         policy = connect(server.address, max_batch=4)
-        for _ in range(10):
-            assert policy.infer(make_batch(1, 2, 3, 4)).values.shape == (4, 3, 2)
-        connections = server.connections
-        policy.infer(make_batch(1))
-        assert server.connections == connections
+        policy.infer(make_batch(1, 2, 3, 4))
+        before, reconnects = len(server.requests), policy.reconnects
+        sources = set()
+        for _ in range(5):
+            answer = policy.infer(make_batch(1, 2, 3, 4))
+            assert answer.values.shape == (4, 3, 2)
+            sources.add(answer.source)
+        assert len(server.requests) - before == 20
+        assert policy.reconnects == reconnects, "to change connections is not to lose one"
+        assert len(sources) == 1
+
+
+def test_a_frame_that_waits_in_the_socket_is_seen_before_the_next_question() -> None:
+    async def ask_and_settle(server: StockServer) -> None:
+        connection = await Connection.open(parse_endpoint(server.address), 1)
+        await connection.ask(pack({STATE: np.ones(1)}), WAIT_S, bytes)
+        assert await connection.settle()
+        server.send_unasked(b"anything")  # this loop reads nothing meanwhile
+        assert connection.is_open
+        assert not await connection.settle()
+        assert connection.is_out_of_step
+
+    with StockServer(echo) as server:
+        asyncio.run(ask_and_settle(server))
+
+
+def test_killed_server_leaves_no_exception_that_nobody_reads() -> None:
+    """The way is cut while a request that fills all buffers is being sent."""
+    unread: list[dict[str, Any]] = []
+
+    async def ask_the_dead(proxy: FaultProxy) -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: unread.append(context))
+        connection = await Connection.open(parse_endpoint(f"127.0.0.1:{proxy.port}"), 1)
+        proxy.is_stalled.set()
+        big = pack({STATE: np.ones(1), "image": np.ones(24 << 20, np.uint8)})
+        asking = asyncio.ensure_future(connection.ask(big, WAIT_S, bytes))
+        while not proxy.held:
+            await asyncio.sleep(0.01)
+        proxy.drop_all()
+        proxy.is_stalled.clear()
+        with pytest.raises(Dropped):
+            await asking
+
+    with StockServer(echo) as server, FaultProxy(server.port) as proxy:
+        asyncio.run(ask_the_dead(proxy))
+    gc.collect()
+    assert unread == []
 
 
 @pytest.mark.parametrize("fault", ["truncate", "half-open", "drop", "delay"])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -141,8 +143,15 @@ def test_policy_that_cannot_be_loaded_tells_its_own_traceback(build: Build) -> N
         build("")
 
 
-def test_child_ends_with_its_parent_however_that_ends(tmp_path: Path) -> None:
+def test_child_ends_with_its_parent_however_that_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "my_model.py").write_text(POLICY)
+    temporary_files = tmp_path / "t"
+    temporary_files.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary_files))
+    monkeypatch.setenv("TMPDIR", str(temporary_files))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     script = (
         f"import sys, time; sys.path[:0] = [{str(HERE)!r}, {str(HERE.parents[1])!r}]\n"
         "from hocket.adapters.policies.sidecar import Sidecar\n"
@@ -155,16 +164,18 @@ def test_child_ends_with_its_parent_however_that_ends(tmp_path: Path) -> None:
         [sys.executable, "-c", script],
         stdout=subprocess.PIPE,
         text=True,
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]),
-        },
     )
     assert parent.stdout is not None
     child = int(parent.stdout.readline())
     os.kill(parent.pid, signal.SIGKILL)
     parent.communicate()
     wait_gone([child])
+    (left,) = temporary_files.glob("hocket-sidecar-*")
+    again = Sidecar("my_model:Model", SidecarConfig(ready_timeout_s=WAIT_S))
+    with contextlib.closing(again):
+        assert again.infer(make_batch(1)).values.shape[0] == 1
+        assert not left.exists(), "what a killed process left is swept by the next"
+    assert list(temporary_files.iterdir()) == []
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.runs.export.lerobot import features as lerobot_stats
@@ -50,7 +50,6 @@ def test_quantiles_of_more_rows_than_are_kept_stay_near(monkeypatch: pytest.Monk
     np.testing.assert_allclose(told["mean"], whole.mean(axis=0), atol=1e-12)
 
 
-@settings(max_examples=30)
 @given(count=st.integers(1, 4), size=st.integers(1, 12), seed=st.integers(0, 2**32 - 1))
 def test_pictures_give_what_their_pixels_give(count: int, size: int, seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -206,7 +206,7 @@ class Company:
 
 
 # (A schedule that fails is short enough to be read as it is.)
-@settings(max_examples=120, deadline=None, phases=[Phase.generate])
+@settings(phases=[Phase.generate])
 @given(data=st.data())
 def test_a_row_does_what_it_would_do_alone_whatever_is_asked_of_others(data: st.DataObject) -> None:
     company = Company(data)

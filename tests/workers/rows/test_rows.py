@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import hocket
@@ -271,7 +271,6 @@ def test_the_last_observation_outlives_the_next_reset_until_it_is_read() -> None
         assert rows.fleet.arrays(1)[KEY][-1] == 0
 
 
-@settings(max_examples=25, deadline=None)
 @given(data=st.data(), way=st.sampled_from(["mask", "snapshot"]))
 def test_a_row_does_not_depend_on_what_other_rows_do(data: st.DataObject, way: str) -> None:
     """Random chunk lengths and orders of answers: the rewards of a row are those of its actions."""

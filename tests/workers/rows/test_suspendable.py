@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import hocket
@@ -75,7 +75,6 @@ def test_without_the_wrapper_the_same_rows_drift() -> None:
     assert (sim.at != first).all()
 
 
-@settings(max_examples=60, deadline=None)
 @given(schedule=st.lists(st.sets(st.integers(0, 3), max_size=3), min_size=1, max_size=30))
 def test_a_rows_trajectory_depends_on_its_own_actions_alone(schedule: list[set[int]]) -> None:
     sim = Drift()
@@ -150,6 +149,101 @@ def test_tensors_and_dicts_of_them_stay_what_they_are() -> None:
     assert (seen["policy"][0] == first["policy"][0]).all()
     assert (seen["policy"][1:] != first["policy"][1:]).all()
     assert rewards[0] == 0
+
+
+class Reusing(Drift):
+    """Answers with the one buffer that it writes into at every step."""
+
+    def __init__(self, rows: int = 4) -> None:
+        super().__init__(rows)
+        self.buffer = np.zeros((rows, 2))
+
+    def reset(self, *, seed: int = 0) -> tuple[Array, dict[str, Any]]:
+        self.buffer[:] = super().reset(seed=seed)[0]
+        return self.buffer, {}
+
+    def step(self, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
+        seen, *rest = super().step(actions)
+        self.buffer[:] = seen
+        return self.buffer, *rest  # type: ignore[return-value]
+
+
+def test_a_suspended_row_sees_what_it_saw_where_the_simulator_reuses_its_buffer() -> None:
+    plain, reusing = hocket.Suspendable(Drift()), hocket.Suspendable(Reusing())
+    plain.reset(seed=3)
+    reusing.reset(seed=3)
+    for turn in range(12):
+        for envs in (plain, reusing):
+            envs.resume(np.arange(4))
+            envs.suspend([row for row in range(3) if (turn >> row) & 1])
+        expected = plain.step(actions(turn))[0]
+        assert (reusing.step(actions(turn))[0] == expected).all()
+
+
+def test_what_a_caller_does_to_its_observations_is_not_what_rows_saw() -> None:
+    envs = hocket.Suspendable(Drift())
+    first, _ = envs.reset(seed=3)
+    kept = first.copy()
+    envs.suspend([1, 3])
+    for turn in range(3):
+        first *= 0.0
+        first, *_ = envs.step(actions(turn))
+        assert (first[[1, 3]] == kept[[1, 3]]).all()
+
+
+class Partial(Drift):
+    """Resets some rows, and answers with what these see; counts its steps."""
+
+    steps = 0
+
+    def reset(self, *args: Any, **kwargs: Any) -> Any:
+        options = kwargs.get("options") or {}
+        chosen = (
+            args[0] if args else kwargs.get("rows", kwargs.get("lanes", options.get("env_idx")))
+        )
+        rows = np.arange(self.num_envs) if chosen is None else np.atleast_1d(chosen)
+        self.at[rows] = np.random.default_rng(8).normal(size=(len(rows), 2))
+        return self.at[rows].copy(), {}
+
+    def step(self, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
+        self.steps += 1
+        return super().step(actions)
+
+
+@pytest.mark.parametrize(
+    "how", [([[2, 0]], {}), ([], {"rows": [2, 0]}), ([], {"options": {"env_idx": [2, 0]}})]
+)
+def test_a_reset_may_return_the_rows_that_it_names_alone(how: tuple[Any, Any]) -> None:
+    args, named = how
+    envs = hocket.Suspendable(Partial())
+    first, _ = envs.reset()
+    envs.suspend(3)
+    envs.step(actions(0))
+    some, _ = envs.reset(*args, **named)
+    assert some.shape == (2, 2)
+    envs.suspend([0, 2])
+    seen, *_ = envs.step(actions(1))
+    assert (seen[[2, 0]] == some).all()
+    assert (seen[3] == first[3]).all()
+
+
+def test_where_nobody_knows_what_a_held_row_saw_nothing_moves() -> None:
+    sim = Partial()
+    envs = hocket.Suspendable(sim)
+    envs.suspend(1)
+    with pytest.raises(UsageError, match="Reset through Suspendable"):
+        envs.step(actions(0))
+    assert sim.steps == 0
+    envs.reset(lanes=[0, 2])
+    before = sim.at.copy()
+    with pytest.raises(UsageError, match="env_ids"):
+        envs.step(actions(0))
+    assert sim.steps == 0
+    assert (sim.at == before).all()
+    envs.resume(1)
+    envs.step(actions(0))
+    envs.suspend(1)
+    envs.step(actions(1))
 
 
 def test_state_functions_may_be_given() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from hocket.core.data import Array
+from hocket.workers.suites import control_rate_of
 
 _DEEPEST = 6
 """Levels of attributes, lists and dicts that are looked into; managers keep their tensors two or
@@ -71,6 +72,7 @@ class TensorRows(ABC):
         self._env = env
         self.rows = int(env.num_envs)
         self.tasks = (task,)
+        self.control_rate = control_rate_of(env)
         self._seen: dict[str, Any] = {}
         """What each row saw when it moved last, by observation key."""
 

@@ -1,7 +1,7 @@
 """Any `gymnasium.vector.VectorEnv` with its state exposed, as rows: `vector:package.module:make`.
 
-`make(rows)` builds a vector env whose `reset` takes gymnasium's `options={"reset_mask": ...}` with
-a list of seeds (as `SyncVectorEnv` with `AutoresetMode.DISABLED` does) and that has
+`make(rows)` builds a vector env with `AutoresetMode.DISABLED`, whose `reset` takes gymnasium's
+`options={"reset_mask": ...}` with a list of seeds (as `SyncVectorEnv` does) and that has
 
     get_rows(rows) -> array [k, S]      all that these rows are, clocks included
     set_rows(rows, states)
@@ -16,12 +16,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from gymnasium.vector import AutoresetMode
 
 from hocket.core import plugins
 from hocket.core.contracts.batched import BatchedEnv, RowSteps
 from hocket.core.data import Array, SuccessRule, TaskInfo
 from hocket.errors import ConfigError
 from hocket.workers.rows.suspendable import Suspendable
+from hocket.workers.suites import control_rate_of
 
 _SUCCESS_KEYS = ("success", "is_success")
 
@@ -74,11 +76,22 @@ class Vector:
 class VectorRows:
     def __init__(self, env: Any, task: str) -> None:
         self._env = Suspendable(env)
+        mode = getattr(env, "metadata", {}).get("autoreset_mode")
+        if mode is not None and mode != AutoresetMode.DISABLED:
+            env.close()
+            raise ConfigError(
+                f"{type(env).__name__} resets its rows by itself ({mode}); hocket resets each row "
+                f"with the seed of its next trial. Build it with "
+                f"autoreset_mode=AutoresetMode.DISABLED."
+            )
         self.suspension = self._env.suspension
         self.rows = self._env.rows
         self.tasks = (task,)
         self.action_space = env.single_action_space
+        self.control_rate = control_rate_of(env)
         self._seen: dict[str, Array] = {}
+        self._ended = np.zeros(self.rows, np.bool_)
+        """Rows whose simulator stands where an episode ended."""
 
     def reset(self, rows: Array, tasks: Sequence[str], seeds: Sequence[int]) -> None:
         del tasks
@@ -92,10 +105,19 @@ class VectorRows:
             self._env.reset(seed=[0 if seed is None else seed for seed in all_seeds])
         seen, _ = self._env.reset(seed=all_seeds, options={"reset_mask": mask})
         self._see(seen, mask)
+        self._ended[rows] = False
 
     def step(self, actions: Array, active: Array) -> RowSteps:
+        if self.suspension == "snapshot" and self._ended.any():
+            # Most envs may not be stepped where they ended, and a vector env steps all: until
+            # their reset such rows stand where one stands that moves.
+            over = np.flatnonzero(self._ended)
+            mover = np.full(len(over), np.argmax(active))
+            self._env.set_rows(over, self._env.get_rows(mover))
+            self._ended[:] = False
         seen, rewards, terminated, truncated, info = self._env.step(actions, active)
         self._see(seen, active)
+        self._ended |= np.asarray(terminated, np.bool_) | np.asarray(truncated, np.bool_)
         success = next((info[key] for key in _SUCCESS_KEYS if key in info), None)
         return RowSteps(
             np.asarray(rewards, np.float64),

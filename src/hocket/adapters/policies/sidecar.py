@@ -16,7 +16,6 @@ import os
 import select
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,12 +24,14 @@ from typing import Any
 
 from hocket.adapters.policies.openpi.policy import OpenPI, OpenPIConfig
 from hocket.core.data import Actions, Batch, EnvSpec, PolicySpec, Row
+from hocket.core.scratch import ScratchFolder
 from hocket.errors import ConfigError, PolicyUnavailableError
 
 LOCAL_OUTAGE_S = 3.0
 """Seconds after which a local socket that nobody answers has lost its process."""
 MAX_RESTARTS = 3
 """A policy that dies more often than this would die for ever."""
+_KILL_S = 5.0
 _LENT = ("msgpack", "websockets")
 _START = """\
 import sys
@@ -49,8 +50,9 @@ class SidecarConfig:
     """The policy's own settings."""
     ready_timeout_s: float = 600.0
     """Seconds for the policy to load."""
-    timeout_s: float = 600.0
-    """Seconds for one inference; the first may compile."""
+    timeout_s: float = 3600.0
+    """Seconds for one inference, the first of which may compile, where nobody else watches over it:
+    a run has its own --infer-timeout."""
 
 
 class Sidecar:
@@ -74,6 +76,11 @@ class Sidecar:
         """What the policy says of itself. The first call loads it."""
         return self._living().client.spec
 
+    @property
+    def is_stateful(self) -> bool:
+        """Whether the policy keeps state for attempts."""
+        return self._living().client.is_stateful
+
     def bind(self, spec: EnvSpec) -> None:
         """Tell the policy, and every process that is started for it later."""
         self._living().client.bind(spec)
@@ -95,6 +102,13 @@ class Sidecar:
         child = self._child
         if child is not None and child.is_alive:
             child.client.end_session(session)
+
+    def restart(self) -> bool:
+        """End the child, which does not answer; the next call starts another, a few times."""
+        child = self._child  # without the lock, which whoever waits for a child to load holds
+        if child is not None:
+            child.kill()
+        return self._starts <= MAX_RESTARTS
 
     def close(self) -> None:
         """End the child; closing twice is safe."""
@@ -127,8 +141,8 @@ class _Child:
 
     def __init__(self, name: str, config: SidecarConfig) -> None:
         self._name = name
-        self._folder = tempfile.TemporaryDirectory(prefix="hocket-sidecar-")
-        folder = Path(self._folder.name)
+        self._folder = ScratchFolder("sidecar")
+        folder = self._folder.path
         self._log = folder / "log"
         socket = folder / "socket"
         hocket, lent = folder / "hocket-path", folder / "lent-path"
@@ -145,7 +159,7 @@ class _Child:
                     text=True,
                 )
             except OSError as exc:
-                self._folder.cleanup()
+                self._folder.close()
                 raise ConfigError(f"{config.python!r} cannot be run: {exc}") from exc
         try:
             order = {"policy": name, "config": dict(config.config), "socket": str(socket)}
@@ -175,6 +189,12 @@ class _Child:
         said = self._log.read_text(errors="replace")[-3000:] if self._log.exists() else ""
         return f"The sidecar of {self._name} {state}. It said last:\n{said}"
 
+    def kill(self) -> None:
+        """End the process at once; calls that wait for it then fail."""
+        self._process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_KILL_S)  # until then it would be taken for alive
+
     def close(self) -> None:
         if hasattr(self, "client"):
             self.client.close()
@@ -187,7 +207,7 @@ class _Child:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._folder.cleanup()
+        self._folder.close()
 
     def _wait_until_ready(self, timeout_s: float) -> None:
         assert self._process.stdout is not None

@@ -39,6 +39,10 @@ if TYPE_CHECKING:
     import torch
 
 
+_CLOSE_S = 2.0
+"""Seconds that closing waits for a forward under way. Chosen by hand."""
+
+
 class TorchPolicy:
     """A policy made of an `nn.Module`, which it puts on `device` in evaluation mode.
 
@@ -134,9 +138,11 @@ class TorchPolicy:
         return made
 
     def close(self) -> None:
-        """Let go of the buffers; the module stays its owner's."""
-        with self._lock:
+        """Let go of the buffers; the module stays its owner's. A forward that never returns keeps
+        them."""
+        if self._lock.acquire(timeout=_CLOSE_S):
             self._buffers.clear()
+            self._lock.release()
 
     def _copy(self, device: str) -> TorchPolicy:
         twin = TorchPolicy(

@@ -6,7 +6,8 @@ BatchedEnv and the BatchedSuite that makes it; hocket's own are in `hocket.adapt
 the engine's process, and each of its rows is a lane.
 
 The simulator may also have `prompts(rows)`, a prompt for each row where the task's is not enough,
-and `notes`, sentences that the user is shown once.
+`control_rate` where the suite does not say it of the task, and `notes`, sentences that the user is
+shown once.
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ class BatchedEnv(Protocol):
         """Make one control step of the rows in the mask `[N]`, with actions `[N, ...]`."""
 
     def observe(self, rows: Array) -> Mapping[str, Array]:
-        """What these rows see now, stacked `[k, ...]` under flat keys; changes nothing."""
+        """What these rows see now, stacked `[k, ...]` under flat keys; changes nothing. The arrays
+        are the caller's: a policy reads them while other rows step."""
 
     def close(self) -> None:
         """Let go of the simulator. Twice is safe."""

@@ -86,3 +86,12 @@ class Replicas(Protocol):
     """A policy that can stand on several devices; one `infer` runs at a time on each."""
 
     def replicas(self, devices: Sequence[str]) -> Sequence[Policy]: ...
+
+
+@runtime_checkable
+class Restarts(Protocol):
+    """A policy in a process of its own, which can be ended where it never answers."""
+
+    def restart(self) -> bool:
+        """End the process, and with it every call under way; the next call starts another. False
+        where none is started any more. Any thread may call this."""

@@ -28,7 +28,14 @@ from pathlib import Path
 from typing import Any
 
 from hocket.core.data import Episode, Trial
-from hocket.core.events import AttemptFailed, AttemptsBegan, EpisodesSealed, Event, RunEnded
+from hocket.core.events import (
+    AttemptFailed,
+    AttemptsBegan,
+    EpisodesSealed,
+    Event,
+    RunEnded,
+    SpecLearned,
+)
 from hocket.errors import RunFolderError
 from hocket.records.folder import (
     ROWS,
@@ -133,6 +140,11 @@ class Ledger(LedgerView):
         self._running.extend([_NEVER_BEGUN] * len(new))
         return new
 
+    def keep(self, key: str, value: Any) -> None:
+        """Keep a plain JSON value in `meta`, in place of what the key had."""
+        with self._transaction() as connection:
+            connection.execute("REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value)))
+
     def sweep(self) -> list[Path]:
         """Delete what a killed run left, before a resumed one begins its first attempt: files of
         attempts that never counted, and unfinished ones. Returns what was deleted.
@@ -166,6 +178,8 @@ class Ledger(LedgerView):
             self._writer.put([found for e in event.episodes if (found := self._accept(e))])
         elif isinstance(event, AttemptFailed):
             self._lose(event)
+        elif isinstance(event, SpecLearned):
+            self._learn(event)
         elif isinstance(event, RunEnded):
             self._writer.flush()
 
@@ -210,6 +224,11 @@ class Ledger(LedgerView):
             )
         for row, attempt in zip(rows, event.attempts, strict=True):
             self._running[row] = attempt
+
+    def _learn(self, event: SpecLearned) -> None:
+        row = (event.suite, event.spec.task.name, json.dumps(event.spec.to_plain()))
+        with self._transaction() as connection:
+            connection.execute("INSERT OR REPLACE INTO specs VALUES (?, ?, ?)", row)
 
     def _lose(self, event: AttemptFailed) -> None:
         kind, _, message = event.error.partition(": ")

@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import sqlite3
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.parse import quote
@@ -17,14 +19,20 @@ from urllib.parse import quote
 from hocket.errors import RunFolderError
 from hocket.records.folder import disk_error
 
-VERSION = 1
+VERSION = 2
 APPLICATION = 0x686B6C67
 """Marks a SQLite file as a ledger of ours ("hklg")."""
 
-MIGRATIONS: Mapping[int, str] = {}
+_SPECS = """
+CREATE TABLE specs (
+    suite TEXT NOT NULL, task TEXT NOT NULL, spec TEXT NOT NULL, PRIMARY KEY (suite, task)
+) WITHOUT ROWID
+"""
+
+MIGRATIONS: Mapping[int, str] = {1: f"ALTER TABLE segments ADD COLUMN digest TEXT; {_SPECS}"}
 """SQL that turns a ledger of version n into one of n + 1."""
 
-TABLES = """
+TABLES = f"""
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE legs (
     leg INTEGER PRIMARY KEY, began REAL NOT NULL, process INTEGER NOT NULL, host TEXT NOT NULL
@@ -46,7 +54,10 @@ CREATE TABLE episodes (
     error TEXT, seconds REAL NOT NULL, files TEXT NOT NULL,
     FOREIGN KEY (trial, attempt) REFERENCES attempts
 );
-CREATE TABLE segments (name TEXT PRIMARY KEY, rows INTEGER NOT NULL, level INTEGER NOT NULL);
+CREATE TABLE segments (
+    name TEXT PRIMARY KEY, rows INTEGER NOT NULL, level INTEGER NOT NULL, digest TEXT
+);
+{_SPECS};
 """
 
 _BUSY_S = 30.0
@@ -80,23 +91,53 @@ def open_checked(path: Path) -> sqlite3.Connection:
 
 
 def open_to_read(path: Path) -> sqlite3.Connection:
-    """A reader's connection; needs no lock, and sees what was committed when a query begins."""
+    """A reader's connection; needs no lock, and sees what was committed when a query begins. Of an
+    older ledger it sees a copy in memory, brought up to date; the file stays as it is."""
     _refuse_foreign(path)
-    is_archived = not os.access(path.parent, os.W_OK)
-    # Where nothing can be written SQLite cannot keep its index of the WAL: without a WAL to read
-    # the file may be taken as it is.
-    has_wal = path.with_name(path.name + "-wal").exists()
-    mode = "ro&immutable=1" if is_archived and not has_wal else "ro"
-    connection = connect(path, mode=mode)
+    connection = _connect_to_read(path)
     with _closed_on_error(connection, path):
         check(connection, path)
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if version != VERSION:
-            raise RunFolderError(
-                f"The ledger {str(path)!r} has the older format {version}; `hocket resume` "
-                f"brings it to {VERSION}."
-            )
-    return connection
+        if _version(connection) == VERSION:
+            return connection
+        with contextlib.closing(connection):
+            copy = _in_memory(connection)
+    with _closed_on_error(copy, path):
+        migrate(copy, path)
+    return copy
+
+
+def _connect_to_read(path: Path) -> sqlite3.Connection:
+    """A connection that leaves nothing in the folder of an older run, nor in one that cannot be
+    written."""
+    wal = path.with_name(path.name + "-wal")
+    is_archived = not os.access(path.parent, os.W_OK)
+    if not wal.exists():
+        connection = connect(path, mode="ro&immutable=1")
+        with _closed_on_error(connection, path):
+            if is_archived or _version(connection) < VERSION:
+                return connection
+        # A file that a run may go on with while it is read is not immutable.
+        connection.close()
+    if not is_archived:
+        return connect(path, mode="ro")
+    # Where nothing can be written SQLite cannot keep its index of the WAL, which the file of a
+    # killed run is not whole without.
+    with tempfile.TemporaryDirectory(prefix="hocket-ledger-") as folder:
+        for file in (path, wal):
+            shutil.copyfile(file, Path(folder) / file.name)
+        with contextlib.closing(connect(Path(folder) / path.name)) as connection:
+            return _in_memory(connection)
+
+
+def _in_memory(connection: sqlite3.Connection) -> sqlite3.Connection:
+    copy = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    connection.backup(copy)
+    return copy
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    return int(version)
 
 
 @contextlib.contextmanager
@@ -114,7 +155,7 @@ def check(connection: sqlite3.Connection, path: Path) -> None:
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     if application != APPLICATION:
         raise RunFolderError(f"{str(path)!r} is a SQLite file, but no ledger of hocket's.")
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    version = _version(connection)
     if version > VERSION:
         raise RunFolderError(
             f"The ledger {str(path)!r} was made by a newer hocket (format {version}; this one "
@@ -133,7 +174,7 @@ def migrate(
     migrations: Mapping[int, str] = MIGRATIONS,
 ) -> None:
     """Bring an older ledger to the target version, in one transaction."""
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    version = _version(connection)
     if version == target:
         return
     missing = [step for step in range(version, target) if step not in migrations]

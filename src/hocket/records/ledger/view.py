@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hocket.core.data import Episode, Outcome, Trial
+from hocket.core.data import EnvSpec, Episode, Outcome, Trial
 from hocket.records.folder import FolderLike, RunFolder
 from hocket.records.ledger import schema
 
@@ -33,6 +33,8 @@ class Segment:
     rows: int
     level: int
     """How often its rows were merged from smaller segments."""
+    digest: str | None
+    """Of its bytes, as `hocket.records.parquet.digest_of` makes it; None in older runs."""
 
     @property
     def table(self) -> str:
@@ -54,7 +56,7 @@ class LedgerView:
         return cls(folder, schema.open_to_read(folder.ledger))
 
     def meta(self) -> dict[str, Any]:
-        """What was said of the run when it was created."""
+        """What is kept of the run as a whole: its configuration, and what was learnt since."""
         return {key: json.loads(text) for key, text in self._rows("SELECT key, value FROM meta")}
 
     def trials(self) -> list[Trial]:
@@ -104,9 +106,14 @@ class LedgerView:
         )
         return [Failure(trial=known[row], attempt=number, error=text) for row, number, text in rows]
 
+    def specs(self) -> dict[tuple[str, str], EnvSpec]:
+        """What the envs turned out to be, by suite and task; empty in older runs."""
+        rows = self._rows("SELECT suite, task, spec FROM specs")
+        return {(suite, task): EnvSpec.from_plain(json.loads(spec)) for suite, task, spec in rows}
+
     def segments(self, table: str) -> list[Segment]:
         """The files that hold a table's rows, oldest first."""
-        rows = self._rows("SELECT name, rows, level FROM segments ORDER BY rowid")
+        rows = self._rows("SELECT name, rows, level, digest FROM segments ORDER BY rowid")
         return [found for row in rows if (found := Segment(*row)).table == table]
 
     def close(self) -> None:

@@ -21,11 +21,11 @@ from typing import Any, Protocol
 
 from hocket.core.data import Episode
 from hocket.core.events import Event
-from hocket.errors import RunFolderError
+from hocket.errors import DamagedSegmentError, RunFolderError
 from hocket.records.folder import RunFolder
 from hocket.records.ledger import schema
 from hocket.records.ledger.view import Segment
-from hocket.records.parquet import merge_segments
+from hocket.records.parquet import digest_of, merge_segments
 
 _MERGED_AT_ONCE = 16
 """Segments of one level that become one of the next. Chosen by hand; no benchmark row."""
@@ -295,13 +295,13 @@ class Segments:
         """Make what a recorder handed over one durable segment, or none where it is empty."""
         name = self._new_name(recorder.table)
         rows = recorder.write(self._folder.root / name, taken)
-        return [Segment(name, rows, 0)] if rows else []
+        return [Segment(name, rows, 0, digest_of(self._folder.root / name))] if rows else []
 
     def insert(self, segments: Sequence[Segment]) -> None:
         """Name them in the ledger, inside the caller's transaction."""
         self._connection.executemany(
-            "INSERT INTO segments (name, rows, level) VALUES (?, ?, ?)",
-            [(segment.name, segment.rows, segment.level) for segment in segments],
+            "INSERT INTO segments (name, rows, level, digest) VALUES (?, ?, ?, ?)",
+            [(one.name, one.rows, one.level, one.digest) for one in segments],
         )
         for segment in segments:
             self._known[segment.table].append(segment)
@@ -337,16 +337,21 @@ class Segments:
         return f"{table}/part-{self._leg:04d}-{self._named:06d}.parquet"
 
     def _merge(self, table: str, sources: Sequence[Segment], level: int) -> None:
-        """Swap the names in one transaction; the files that are replaced go after it."""
+        """Swap the names in one transaction; the files that are replaced go after it. A damaged
+        segment stays as it is, with those that it would have been merged with: whoever reads it is
+        told, and what it still holds is not made worse."""
         name = self._new_name(table)
-        paths = [self._folder.root / segment.name for segment in sources]
-        rows = merge_segments(self._folder.root / name, paths)
         known = self._known[table]
+        try:
+            rows = merge_segments(self._folder.root / name, self._folder.root, sources)
+        except DamagedSegmentError:
+            self._known[table] = [some for some in known if some not in sources]
+            return
         with self._writing, schema.transaction(self._connection):
             self._connection.executemany(
                 "DELETE FROM segments WHERE name = ?", [(segment.name,) for segment in sources]
             )
             self._known[table] = [some for some in known if some not in sources]
-            self.insert([Segment(name, rows, level)])
-        for path in paths:
-            path.unlink(missing_ok=True)
+            self.insert([Segment(name, rows, level, digest_of(self._folder.root / name))])
+        for segment in sources:
+            (self._folder.root / segment.name).unlink(missing_ok=True)

@@ -3,12 +3,14 @@
 While a file grows it lies under its temporary name as a fragmented MP4, a fragment at least every
 half second: after a crash it plays up to about the last second. Sealing copies the packets, without
 encoding them again, into an MP4 whose index comes first, so that players and browsers can seek.
-Below, the lossless kind is read again, one picture in memory at a time.
+Below, the lossless kind is read again, one picture in memory at a time. It has a digest of its
+packets in its comment: H.264 itself would show a changed bit as other pixels.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,13 +24,16 @@ from hocket.core.data import Array
 from hocket.errors import MissingExtraError, RunFolderError
 from hocket.records.folder import TEMPORARY, disk_error, publish, temporary
 
-FALLBACK_RATE = 30.0
-"""Frames per second of a video whose env does not say how fast it is controlled."""
+UNTIMED_RATE = 10.0
+"""Frames per second of a video whose env does not say how fast it is controlled: slow enough to
+follow every step. Who films it says so; nothing but a video to look at is ever made at it."""
 _FRAGMENTED = {
     "movflags": "frag_keyframe+empty_moov+default_base_moof",
     "flush_packets": "1",  # what was muxed is in the file, not in a buffer that dies with us
 }
 _INDEX_FIRST = {"movflags": "faststart"}
+_DIGEST = "comment"
+"""The field of a file's metadata that has the digest of its packets."""
 _ADVICE = (
     "the wheels of 'av' have it: pip install --force-reinstall --only-binary av 'av>=14'. To go on "
     "without video: --video none"
@@ -68,7 +73,7 @@ class Quality:
 def exact_rate(rate: float | None) -> Fraction:
     """Frames per second as the fraction that was meant: 29.97 is 2997/100, 33.3333 is 100/3."""
     if rate is None or not rate > 0:
-        rate = FALLBACK_RATE
+        rate = UNTIMED_RATE
     return max(Fraction(rate).limit_denominator(10_000), Fraction(1, 10_000))
 
 
@@ -179,6 +184,8 @@ class VideoFile:
         ):
             old = source.streams.video[0]
             new = container.add_stream_from_template(old)
+            if self._quality.lossless:
+                container.metadata[_DIGEST] = _digest_of(self._av, self._draft)
             for packet in source.demux(old):
                 if packet.dts is not None:  # the last one is empty, and says that there is no more
                     packet.stream = new
@@ -190,19 +197,42 @@ class VideoFile:
             container.close()
 
 
-def decoded(path: Path, count: int) -> Iterator[Any]:
-    """The first `count` frames of a video, as PyAV has them; fewer is an error."""
+def _digest_of(av: Any, path: Path) -> str:
+    """The digest of a video's packets, which stay the same where they are copied."""
+    digest = hashlib.blake2b(digest_size=16)
+    with av.open(str(path), format="mp4") as container:
+        for packet in container.demux(video=0):
+            digest.update(bytes(packet))
+    return f"blake2b {digest.hexdigest()}"
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[Any]:
+    """PyAV, whose errors about a file are turned into ours."""
     av = require_encoder()
-    seen = 0
     try:
-        with av.open(str(path)) as container:
-            for frame in container.decode(video=0):
-                if seen == count:
-                    return
-                yield frame
-                seen += 1
-    except av.error.FFmpegError as exc:
+        yield av
+    except (av.error.FFmpegError, IndexError) as exc:
         raise RunFolderError(f"The pictures in {str(path)!r} cannot be read: {exc}") from exc
+
+
+def decoded(path: Path, count: int) -> Iterator[Any]:
+    """The first `count` frames of a video, as PyAV has them; fewer is an error, and so are packets
+    that are not those that were written."""
+    seen = 0
+    with _reading(path) as av, av.open(str(path)) as container:
+        known = container.metadata.get(_DIGEST)
+        if known is not None and known != _digest_of(av, path):
+            raise RunFolderError(
+                f"The pictures in {str(path)!r} are damaged: its bytes are not those that were "
+                f"written. Restore it from a copy of the run, or make them again where the env can "
+                f"show them: hocket video RUN --images --again"
+            )
+        for frame in container.decode(video=0):
+            if seen == count:
+                return
+            yield frame
+            seen += 1
     if seen < count:
         raise RunFolderError(
             f"{str(path)!r} has {seen} pictures, its episode needs {count}. Make them again: "
@@ -218,8 +248,7 @@ def read_pictures(path: Path, count: int) -> Iterator[Array]:
 
 def size_of(path: Path) -> tuple[int, int]:
     """The height and the width of a video."""
-    av = require_encoder()
-    with av.open(str(path)) as container:
+    with _reading(path) as av, av.open(str(path)) as container:
         stream = container.streams.video[0]
         return int(stream.height), int(stream.width)
 

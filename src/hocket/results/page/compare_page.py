@@ -216,7 +216,7 @@ def _runs_section(found: RunComparison) -> Section:
         ("run", _run_name(a), _run_name(b)),
         ("trials ended", _ended(a), _ended(b)),
         ("errors", f"{a.errors:,}", f"{b.errors:,}"),
-        ("exactness", a.exactness, b.exactness),
+        ("exactness", str(a.claim), str(b.claim)),
         *subject_differences(a.config, b.config),
     ]
     head = tag("tr", tag("th"), tag("th", "a"), tag("th", "b"))

@@ -17,6 +17,7 @@ from typing import Union
 from urllib.parse import quote
 
 from hocket import __version__
+from hocket.core.text import printable
 
 _VOID = frozenset({"meta", "input", "br", "rect", "line", "path", "circle"})
 
@@ -48,7 +49,7 @@ def join(*children: Child) -> Markup:
 def breakable(name: str) -> Markup:
     """A name that may be broken after its separators, where it is too long for its line."""
     pieces = re.split(r"(?<=[_/-])", name)
-    return Markup("<wbr/>".join(html.escape(piece) for piece in pieces))
+    return Markup("<wbr/>".join(html.escape(printable(piece)) for piece in pieces))
 
 
 def file_link(path: str) -> str:
@@ -63,7 +64,7 @@ def _text(child: Child) -> str:
     if isinstance(child, Markup):
         return child
     if isinstance(child, (str, int)):
-        return html.escape(str(child))
+        return html.escape(printable(str(child)))
     return "".join(_text(each) for each in child)
 
 
@@ -74,7 +75,7 @@ def _attribute(key: str, value: Attribute) -> str:
     if value is True:
         return f" {name}"
     text = f"{value:.6g}" if isinstance(value, float) else str(value)
-    return f' {name}="{html.escape(text)}"'
+    return f' {name}="{html.escape(printable(text))}"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,7 +40,7 @@ from hocket.results.page.markup import (
 )
 from hocket.results.page.speed import duration, speed_section
 from hocket.results.recorded import RecordedRun, open_recorded
-from hocket.results.report import EXACTNESS, Report
+from hocket.results.report import Report
 from hocket.results.scores import Score
 from hocket.results.tables import number, percent, percent_range
 
@@ -117,6 +117,11 @@ def _headline(score: Score) -> Iterable[Child]:
         yield tag("p", "The env tells no success, so there is no rate.", class_="big-note")
         return
     yield tag("div", "-", class_="big")
+    if score.n:
+        yield tag(
+            "p", "The envs tell no success, and unlike returns have no mean.", class_="big-note"
+        )
+        return
     yield tag("p", "no episode ended without an error, so there is no rate", class_="big-note")
 
 
@@ -149,6 +154,9 @@ def _alerts(run: RecordedRun) -> Markup:
                 class_="alert",
             )
         )
+    if run.damage is not None:
+        words = tag("b", "Where the time went is not known. ")
+        alerts.append(tag("p", words, run.damage, class_="alert bad"))
     if report.overall.errors:
         alerts.append(
             tag(
@@ -268,7 +276,7 @@ def _facts_section(run: RecordedRun) -> Section:
         for title, facts in lists
         if facts
     ]
-    level = join(tag("b", run.report.exactness), ": ", EXACTNESS[run.report.exactness])
+    level = join(tag("b", run.report.exactness), ": ", run.report.claim.sentence)
     body = join(
         tag("pre", shown, class_="wrap"),
         tag("p", "Exactness ", level, class_="note"),

@@ -236,6 +236,14 @@ def require(module: str, package: str, what: str, *, extra: str) -> Any:
         ) from exc
 
 
+def untimed(task: str) -> str:
+    """The sentence on an env that does not say its rate, which a dataset has to."""
+    return (
+        f"The env of {task!r} does not say how fast it is controlled, neither as `control_rate` "
+        f"nor in metadata['render_fps']. Say how many steps it takes a second: --fps N."
+    )
+
+
 def refuse_existing(path: Path) -> None:
     """Refuse a path that exists: an export never writes over anything."""
     if path.exists() or path.is_symlink():

@@ -9,7 +9,7 @@ as they do to render a run's videos. Nothing is written into the run's folder.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,19 +18,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hocket.core.data import Array, Episode, Ref, TaskInfo
+from hocket.core.data import Array, EnvSpec, Episode, Ref, TaskInfo, Trial
 from hocket.core.plugins import did_you_mean
 from hocket.errors import HocketError, RunFolderError, UsageError
 from hocket.records.folder import RunFolder
 from hocket.records.parquet import read_table
 from hocket.records.states import FILE, OBSERVATION_SINK, OBSERVATIONS_FILE, load_states
-from hocket.records.steps import StepsConfig, load_steps
-from hocket.records.video.encoder import FALLBACK_RATE, Quality, require_encoder
+from hocket.records.steps import Layout, load_steps, read_layout, split_states
+from hocket.records.video.encoder import Quality, require_encoder
 from hocket.records.video.rerender import Rendered, RenderJob
 from hocket.records.video.sink import camera_name, rerender_record, videos_in
 from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
-from hocket.runs.export import ChosenRun, ExportConfig, Watcher
+from hocket.runs.export import ChosenRun, ExportConfig, Watcher, untimed
+from hocket.runs.export.specs import Specs
 from hocket.runs.video import rerender_episodes
 
 _SHOWING, _WRITING = "showing again", "writing"
@@ -41,7 +42,9 @@ together."""
 _WINDOW_STEPS = 50_000
 """Steps loaded at a time: the table is read once for each such window."""
 _SAME = 1e-5
-"""How far a state that is observed again may be from the one that was recorded."""
+"""How far what is observed again may be from what was recorded."""
+_STATE = "observation/state"
+"""The one array that older runs recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -64,15 +67,12 @@ class Demonstration:
     """The simulator's states, float64 `[N + 1, S]`."""
     cameras: Mapping[str, Path]
     """A lossless video of N + 1 pictures for each camera, by its key without `observation/`."""
+    prompt: str
+    """What was to be done, in words; the task's name where the env has none."""
 
     @property
     def length(self) -> int:
         return len(self.actions)
-
-    @property
-    def prompt(self) -> str:
-        """What was to be done, in words; the task's name where the env has none."""
-        return self.task.prompt or self.task.name
 
 
 class Demonstrations:
@@ -85,7 +85,9 @@ class Demonstrations:
         self._config = config
         self._scratch = RunFolder.at(scratch)
         self._watcher = watcher
-        self._tasks = _tasks(run, watcher)
+        self._specs = Specs(run, watcher)
+        self._shows_again = _shows_again(run)
+        self._seen = _recorded_steps(run)
         self._jobs: dict[str, RenderJob] = {}
         """Episodes that are to be observed again, by trial id."""
         self.episodes = [episode for episode in run.episodes if episode.steps > 0]
@@ -95,31 +97,27 @@ class Demonstrations:
         self._plan_missing()
 
     def _plan_missing(self) -> None:
-        """Find out what the chosen episodes lack; those without steps are refused."""
-        rows, states = _recorded_steps(self._run)
-        shows_again = _shows_again(self._run)
+        """Find out what the chosen episodes lack; what cannot be made up for is refused."""
         without = 0
         for episode in self._run.episodes:
             trial = episode.trial.id
-            if rows.get(trial, 0) != episode.steps + 1:
+            seen = self._seen.get(trial)
+            if seen is None or seen.rows != episode.steps + 1:
                 raise RunFolderError(
                     f"The steps of {trial} were not recorded (--record none?), so there is nothing "
                     f"to export of it. eval_info and perfetto need no steps."
                 )
             folder = self._run.folder.attempt(episode.trial, episode.attempt)
             lacks_pictures = self._config.images and not videos_in(folder, lossless=True)
-            lacks_states = states.get(trial, 0) < rows[trial]
-            if lacks_states and not shows_again:
-                raise RunFolderError(
-                    f"{trial} was observed where the policy looked and not at every step, and its "
-                    f"simulator, which has rows alone, cannot show it again. Record with "
-                    f"--record full."
-                )
-            if (lacks_pictures or lacks_states) and shows_again and (folder / FILE).is_file():
-                record = rerender_record(episode, images=lacks_pictures)
-                self._jobs[trial] = RenderJob(episode=episode, states=folder / FILE, record=record)
-            elif lacks_pictures:
-                without += 1
+            lacks_numbers = seen.lacks(with_large=self._config.images)
+            if self._shows_again and (folder / FILE).is_file():
+                if lacks_pictures or lacks_numbers or seen.layout is None:
+                    record = rerender_record(episode, images=lacks_pictures)
+                    job = RenderJob(episode=episode, states=folder / FILE, record=record)
+                    self._jobs[trial] = job
+                continue
+            self._refuse_loss(episode.trial, seen, lacks_numbers)
+            without += lacks_pictures and self._specs.may_have_cameras(episode.trial)
         # With `full` every picture was kept, so an env without any has no camera.
         if without and self._run.config.get("record") != "full":
             self._watcher.note(
@@ -127,6 +125,26 @@ class Demonstrations:
                 f"to make them from: they are exported without. hocket eval --record full keeps "
                 f"pictures."
             )
+
+    def _refuse_loss(self, trial: Trial, seen: _Seen, lacks: str | None) -> None:
+        """Raise where something that the env observed is not in the dataset, nor can be."""
+        if lacks is not None:
+            raise RunFolderError(
+                f"{trial.id} cannot be exported: {lacks}, and its simulator cannot show it again. "
+                f"Record with --record full"
+                + ("." if seen.states < seen.rows else ", or leave it out with --no-images.")
+            )
+        if seen.layout is None:
+            spec = self._specs.get(trial)
+            numbers = {_STATE} if spec is None else _numbers_in(spec)
+            if seen.states == seen.rows or (spec is None and not seen.states):
+                numbers.discard(_STATE)
+            if numbers:
+                raise RunFolderError(
+                    f"{trial.id} cannot be exported: the older hocket that made the run did not "
+                    f"record {', '.join(map(repr, sorted(numbers)))} at every step, and its "
+                    f"simulator cannot show it again. Run it again."
+                )
 
     def _observe(self, episodes: Sequence[Episode]) -> None:
         """Observe those of these episodes again that lack something; what comes of it lies in the
@@ -151,21 +169,23 @@ class Demonstrations:
 
     def rate(self) -> float:
         """Control steps per second of all chosen tasks."""
+        if not self.episodes:
+            raise UsageError("None of the chosen episodes has a step: there is nothing to export.")
         if self._config.fps is not None:
             return self._config.fps
-        rates = {self._task(episode).control_rate for episode in self.episodes}
+        tasks = [self._specs.task(episode.trial) for episode in self.episodes]
+        for task in tasks:
+            if not task.control_rate:
+                raise UsageError(untimed(task.name))
+        rates = {task.control_rate for task in tasks}
         if len(rates) > 1:
             raise UsageError(
                 f"The tasks run at different rates ({', '.join(str(rate) for rate in rates)} steps "
                 f"per second). Give --fps, or export them apart with --task."
             )
-        rate = rates.pop()
-        if rate is None:
-            self._watcher.note(
-                f"The env does not say how fast it is controlled; {FALLBACK_RATE:g} steps per "
-                f"second are assumed. --fps says otherwise."
-            )
-        return rate or FALLBACK_RATE
+        (rate,) = rates
+        assert rate is not None
+        return rate
 
     def __iter__(self) -> Iterator[Demonstration]:
         if self._jobs:
@@ -182,10 +202,11 @@ class Demonstrations:
 
     def _demonstration(self, episode: Episode, steps: pa.Table) -> Demonstration:
         said = steps["success"].slice(1)
+        task, prompt = self._specs.task(episode.trial), steps["prompt"][0].as_py()
         path = self._run.folder.attempt(episode.trial, episode.attempt) / FILE
         return Demonstration(
             episode=episode,
-            task=self._task(episode),
+            task=task,
             actions=_matrix(steps["action"].slice(1)),
             rewards=steps["reward"].to_numpy()[1:],
             terminated=steps["terminated"].to_numpy()[1:],
@@ -194,18 +215,22 @@ class Demonstrations:
             observations=self._observations(episode, steps),
             states=load_states(path) if path.is_file() else None,
             cameras=self._cameras(episode) if self._config.images else {},
+            prompt=prompt or task.prompt or task.name,
         )
 
     def _observations(self, episode: Episode, steps: pa.Table) -> dict[str, Array]:
-        key, recorded = StepsConfig().state_key, steps["state"]
+        layout = self._seen[episode.trial.id].layout
+        is_there = steps["state"].is_valid().to_numpy()
+        recorded = _arrays(steps["state"].drop_null(), layout)
         file = self._scratch.attempt(episode.trial, episode.attempt) / OBSERVATIONS_FILE
-        if not file.is_file():
-            is_whole = recorded.null_count == 0
-            return {key: _matrix(recorded)} if is_whole else {}
-        with np.load(file, allow_pickle=False) as found:
-            observed = {name: found[name] for name in found.files}
-        if key in observed and recorded.null_count < len(recorded):
-            _check_same(episode, observed[key], recorded)
+        if file.is_file():
+            with np.load(file, allow_pickle=False) as found:
+                observed = {name: found[name] for name in found.files}
+            for key, rows in recorded.items():
+                _check_same(episode, key, observed.get(key), rows, is_there)
+        else:
+            observed = recorded
+        _refuse_equal_names(observed)
         return observed
 
     def _cameras(self, episode: Episode) -> dict[str, Path]:
@@ -222,21 +247,6 @@ class Demonstrations:
                     f"are some of: {', '.join(found)}."
                 )
         return {name: found[name] for name in names}
-
-    def _task(self, episode: Episode) -> TaskInfo:
-        trial = episode.trial
-        return self._tasks.get((trial.suite, trial.task)) or TaskInfo(name=trial.task)
-
-
-def _tasks(run: ChosenRun, watcher: Watcher) -> dict[tuple[str, str], TaskInfo]:
-    """What the suites say of their tasks, where they can still be asked."""
-    try:
-        config = EvalConfig.from_plain(run.config)
-        tasks = Assembly(config).tasks()
-    except (HocketError, ImportError) as exc:
-        watcher.note(f"Prompts and control rates are not known, since the env cannot be had: {exc}")
-        return {}
-    return {(suite, info.name): info for suite, infos in tasks.items() for info in infos}
 
 
 def _windows(episodes: Sequence[Episode]) -> Iterator[list[Episode]]:
@@ -270,18 +280,47 @@ def _matrix(column: Any) -> Array:
     return rows
 
 
-def _check_same(episode: Episode, observed: Array, recorded: Any) -> None:
+def _arrays(states: Any, layout: Layout | None) -> dict[str, Array]:
+    """A column of states, none of them null, as arrays by key; an older run has one key alone."""
+    if not len(states):
+        return {}
+    rows = _matrix(states)
+    return {_STATE: rows} if layout is None else split_states(rows, layout)
+
+
+def _check_same(
+    episode: Episode, key: str, observed: Array | None, recorded: Array, is_there: Array
+) -> None:
     """An env that changed since the run would give pictures that never were."""
-    is_there = recorded.is_valid().to_numpy()
-    expected = _matrix(recorded.filter(recorded.is_valid()))
-    again = observed.reshape(len(observed), -1)[is_there]
-    if again.shape != expected.shape or not np.allclose(
-        again, expected, rtol=_SAME, atol=_SAME, equal_nan=True
-    ):
+    again = None if observed is None else observed[is_there]
+    # What an older run recorded is flat.
+    is_same = again is not None and again.size == recorded.size
+    if is_same:
+        assert again is not None
+        flat = again.reshape(recorded.shape)
+        is_same = np.allclose(flat, recorded, rtol=_SAME, atol=_SAME, equal_nan=True)
+    if not is_same:
         raise RunFolderError(
-            f"Shown again, {episode.trial.id} is not what was recorded: its states differ. The env "
-            f"has changed since, or does not restore its state in full."
+            f"Shown again, {episode.trial.id} is not what was recorded: its {key!r} differs. The "
+            f"env has changed since, or does not restore its state in full."
         )
+
+
+def _refuse_equal_names(keys: Collection[str]) -> None:
+    """Refuse arrays that formats would write under one name."""
+    names: dict[str, str] = {}
+    for key in keys:
+        other = names.setdefault(camera_name(key), key)
+        if other != key:
+            raise UsageError(
+                f"The env observes both {other!r} and {key!r}, which a dataset would have under "
+                f"one name. Rename one of them."
+            )
+
+
+def _numbers_in(spec: EnvSpec) -> set[str]:
+    """Keys of an env's observations that are no pictures."""
+    return set(spec.observations) - set(spec.cameras)
 
 
 def _shows_again(run: ChosenRun) -> bool:
@@ -291,18 +330,40 @@ def _shows_again(run: ChosenRun) -> bool:
         return True  # Whoever needs the env will say that it cannot be had.
 
 
-def _recorded_steps(run: ChosenRun) -> tuple[dict[str, int], dict[str, int]]:
-    """For each trial, the number of recorded steps, the reset included, and of those with a
-    state."""
-    rows: dict[str, int] = {}
-    states: dict[str, int] = {}
-    for batch in read_table(run.folder, "steps", ["trial", "state"]):
-        is_there = pa.table(
-            {"trial": batch["trial"], "state": pc.cast(pc.is_valid(batch["state"]), pa.int64())}
-        )
-        counted = is_there.group_by("trial").aggregate([("state", "sum"), ("state", "count")])
-        for row in counted.to_pylist():
-            trial = row["trial"]
-            rows[trial] = rows.get(trial, 0) + row["state_count"]
-            states[trial] = states.get(trial, 0) + row["state_sum"]
-    return rows, states
+@dataclass(slots=True)
+class _Seen:
+    """What the table of steps has of an episode."""
+
+    rows: int = 0
+    """Its steps, the reset included."""
+    states: int = 0
+    """Those of them that were observed."""
+    layout: Layout | None = None
+    """None in runs of an older version."""
+
+    def lacks(self, *, with_large: bool) -> str | None:
+        """What is missing of its observations, in words; None where they are whole, or where it is
+        not known."""
+        layout = self.layout or {}
+        large = [key for key, array in layout.items() if not array.is_kept]
+        if len(large) < len(layout) and self.states < self.rows:
+            return "it was observed where the policy looked and not at every step"
+        return f"its {large[0]!r} was too large to be recorded" if large and with_large else None
+
+
+def _recorded_steps(run: ChosenRun) -> dict[str, _Seen]:
+    """What there is of each trial, by its id."""
+    found: dict[str, _Seen] = {}
+    layouts: dict[str, Layout] = {}
+    for batch in read_table(run.folder, "steps", ["trial", "state", "layout"]):
+        columns = {"trial": batch["trial"], "is_seen": pc.is_valid(batch["state"])}
+        is_new = "layout" in batch.schema.names
+        columns["layout"] = batch["layout"] if is_new else pa.nulls(len(batch), pa.string())
+        counted = pa.table(columns).group_by(["trial", "layout"])
+        for row in counted.aggregate([("is_seen", "sum"), ("is_seen", "count")]).to_pylist():
+            seen = found.setdefault(row["trial"], _Seen())
+            seen.rows += row["is_seen_count"]
+            seen.states += row["is_seen_sum"]
+            if (text := row["layout"]) is not None:
+                seen.layout = layouts.setdefault(text, read_layout(text))
+    return found

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from hocket.core.data import Episode, Trial
+from hocket.core.data import Episode, Outcome, Trial
 from hocket.errors import EnvError
+from hocket.results import stats
 from hocket.results.scores import Score
 from hocket.train.algorithms.rollout import Segment, group_of
 from hocket.train.collect.policy import CollectingPolicy
@@ -238,15 +239,20 @@ class Evaluations:
             return None
         version, weights = self._policy.held_weights(holder)
         score = Score.of(self._ended)
-        table = {"version": version, "env_steps": self._env_steps, **score.to_json()}
-        measure = _measure(table)
+        # Unlike envs have no mean return to show, but their sum is what is trained for.
+        returns = [e.total_reward for e in self._ended if e.outcome is not Outcome.ERROR]
+        measure = stats.mean(returns).value if score.rate is None else score.rate
+        table = {"version": version, "env_steps": self._env_steps, "measure": measure}
         is_best = measure is not None and (self.best is None or measure > self.best)
         if is_best:
             self.best = measure
             checkpoint.write_folder(
                 self._run / checkpoint.BEST,
                 {checkpoint.WEIGHTS: weights},
-                {checkpoint.POLICY: self._description.to_plain(), checkpoint.SCORE: table},
+                {
+                    checkpoint.POLICY: self._description.to_plain(),
+                    checkpoint.SCORE: {**table, **score.to_json()},
+                },
             )
         self._policy.release(holder)
         self._trials = []
@@ -271,9 +277,10 @@ class Evaluations:
 
 
 def _measure(score: Mapping[str, Any]) -> float | None:
-    """Returns what weights are chosen by: the share of successes, or the return where nothing can
-    succeed."""
-    found: float | None = score["mean_return"] if score["rate"] is None else score["rate"]
+    """Returns what kept weights were chosen by. Older files do not name it: it is the share of
+    successes, or the return where nothing can succeed."""
+    chosen = score["mean_return"] if score["rate"] is None else score["rate"]
+    found: float | None = score.get("measure", chosen)
     return found
 
 

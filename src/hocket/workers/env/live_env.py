@@ -12,7 +12,7 @@ from hocket.core.data import Array, EnvSpec, Observation, Ref, TaskInfo, Trial
 from hocket.errors import EnvError
 from hocket.workers.attempt import seed_globals
 from hocket.workers.spaces import Drive, array_specs, check_observation_space, is_image
-from hocket.workers.suites import Suites, find_task
+from hocket.workers.suites import Suites, find_task, with_rate
 
 
 class Turn(NamedTuple):
@@ -46,7 +46,7 @@ class LiveEnv:
         self.close()
         info = find_task(suite, self.suites[suite].tasks(), task)
         self._env = self.suites[suite].make(task)
-        self.task = info
+        self.task = with_rate(info, self._env)
         self.abilities = abilities_of(self._env)
         self.drive = Drive(self._env.action_space)
         check_observation_space(getattr(self._env, "observation_space", None))

@@ -14,7 +14,7 @@ from hocket.core.data import Array, EnvSpec, Observation, Signature, TaskInfo, s
 from hocket.errors import EnvError, SuspensionError
 from hocket.workers.rows.moves import Moving, as_bytes, with_room
 from hocket.workers.spaces import Drive, array_specs, choose, is_image
-from hocket.workers.suites import Suites, find_task
+from hocket.workers.suites import Suites, find_task, with_rate
 
 WAYS = {
     "mask": "Rows that wait for a chunk are masked out of the simulator's step.",
@@ -221,7 +221,7 @@ class RowSims:
             self._sims.append(RowSim(env, self._spec.lanes))
             for name in (task, *env.tasks):
                 self._homes[suite, name] = home
-                self.tasks[suite, name] = find_task(suite, infos, name)
+                self.tasks[suite, name] = with_rate(find_task(suite, infos, name), env)
         return home
 
     def observe(self, rows: Array, homes: Array) -> dict[str, Array]:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import secrets
 import ssl
 import threading
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -29,11 +29,11 @@ from hocket.adapters.policies.mapping import (
     spec_fields,
 )
 from hocket.adapters.policies.openpi.connection import (
-    API_KEY_VARIABLE,
     Endpoint,
     Read,
     parse_endpoint,
 )
+from hocket.adapters.policies.openpi.key_file import API_KEY_VARIABLE, read_key
 from hocket.adapters.policies.openpi.msgpack_numpy import pack
 from hocket.adapters.policies.openpi.protocol import (
     EXTENSION,
@@ -83,8 +83,8 @@ class OpenPIConfig:
     max_batch: int = 1
     """Rows that a stock server is asked for in one call, one after the other."""
     flush_on_reconnect: bool = False
-    """After a lost connection, recall what is left of the chunks that came over it, and ask again:
-    for servers that keep state. A stock server keeps none."""
+    """After a lost connection, recall what is left of the chunks that lanes got over it, and ask
+    again: for servers that keep state. A stock server keeps none."""
 
     def __post_init__(self) -> None:
         if self.connections < 0 or self.retries < 0 or self.max_batch < 1:
@@ -102,7 +102,8 @@ class OpenPI:
         self._config = config or OpenPIConfig()
         self._endpoints = _endpoints(argument, self._config)
         self._mapping: Embodiment = open_mapping(self._config.mapping)
-        self._numbers = itertools.count(1)
+        # Numbers of several clients, which a gateway may send over one connection, never meet.
+        self._numbers = itertools.count(secrets.randbits(48))
         self._shared: SharedArrays | None = None
         # Guards what is below, and the shared memory: threads that ask for the first time at once
         # must share one client.
@@ -140,6 +141,12 @@ class OpenPI:
         client = self._connect()
         if self._announcement is not None and self._announcement.is_stateful:
             client.run(client.servers.begin(row.session))
+
+    @property
+    def is_stateful(self) -> bool:
+        """Whether the server keeps state for attempts."""
+        self._connect()
+        return self._announcement is not None and self._announcement.is_stateful
 
     def end_session(self, session: str) -> None:
         client = self._connect()
@@ -337,12 +344,7 @@ class _Client:
 def _endpoints(argument: str, config: OpenPIConfig) -> tuple[Endpoint, ...]:
     key = os.environ.get(API_KEY_VARIABLE)
     if config.api_key_file:
-        try:
-            key = Path(config.api_key_file).read_text(encoding="utf-8").strip()
-        except OSError as exc:
-            raise ConfigError(
-                f"The key file {config.api_key_file!r} cannot be read: {exc}"
-            ) from exc
+        key = read_key(config.api_key_file)
     tls = ssl.create_default_context(cafile=config.ca_file) if config.ca_file else None
     parts = [part.strip() for part in argument.split(",")]
     if not all(parts):

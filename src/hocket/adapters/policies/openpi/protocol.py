@@ -44,6 +44,10 @@ CLOSE_TRY_AGAIN = 1013
 ERROR_REASON = "Internal server error. Traceback included in previous frame."
 
 
+class WrongNumberError(WireError):
+    """A reply does not carry the number of the request that it came for."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Announcement:
     """What a hocket server says of itself in its metadata."""
@@ -211,7 +215,7 @@ def read_extended(frame: bytes, number: int) -> Mapping[str, Any]:
         found = reply.get(EXTENSION)
         if isinstance(found, Mapping) and found.get("id") == number:
             return reply
-    raise WireError(f"The server answered something else than request {number}.")
+    raise WrongNumberError(f"The server answered something else than request {number}.")
 
 
 def check_extended(reply: Mapping[str, Any], source: str) -> Mapping[str, Any]:

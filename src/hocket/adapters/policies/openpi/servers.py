@@ -19,8 +19,8 @@ from hocket.adapters.policies.openpi.connection import (
     Connection,
     Dropped,
     Endpoint,
+    OutOfStep,
     Read,
-    Repeated,
     Unreachable,
 )
 from hocket.adapters.policies.openpi.protocol import Announcement
@@ -37,8 +37,11 @@ LONGEST_BACKOFF_S = 5.0
 found soon and one that is down is not flooded. Chosen by hand; no benchmark row."""
 MAX_GREETINGS = 256
 """Envs that a new connection is told of: a gateway's clients may name new ones without end."""
-BELIEVED_REPEATS = 3
-"""A server that gave the same answer this often when it was asked again is believed to mean it."""
+STEP_TRIES = 8
+"""Connections over which a question is asked, one after the other, where frames come that answer
+nothing; only then it counts as a drop. Chosen by hand."""
+MOST_ASKED = 1 << 16
+"""Requests after which a connection is replaced: it remembers every reply. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +93,7 @@ class Servers:
         it supersedes an earlier frame of the same key. A server that is down is told when it is
         back; at least one must be up."""
         for replica in self.replicas:
-            replica.greet(key, frame)
+            replica.greet(key, frame, read)
 
         async def tell(replica: Replica) -> Reply | None:
             try:
@@ -194,7 +197,8 @@ class Replica:
         self._in_flight = 0
         self._drops = 0
         self._has_answered = False
-        self._true_repeats = 0
+        self._is_doubted = False
+        """Whether a frame came from here that answered nothing."""
         self._backoff_s = FIRST_BACKOFF_S
         self.retry_at = 0.0
         """On the loop's clock: nobody should try before."""
@@ -203,8 +207,9 @@ class Replica:
         self.load = 0
         """Questions in flight here, or waiting for a connection."""
         self.announcement: Announcement | None = None
-        self._greetings: dict[bytes, bytes] = {}
-        """Frames that begin every new connection: it may lead to a new server."""
+        self._greetings: dict[bytes, tuple[bytes, Read[Any]]] = {}
+        """Frames that begin every new connection, since it may lead to a new server, and what reads
+        the replies."""
 
     @property
     def generation(self) -> str:
@@ -214,19 +219,23 @@ class Replica:
     async def ask(self, frames: Sequence[bytes], read: Read[Any], generation: str | None) -> Reply:
         """The replies to all frames, in order, from one connection.
 
-        A reply equal to the one before it is asked for again on a new connection, where nothing
-        came before. Servers that stamp their replies with times never repeat themselves; one that
-        turns out to do so is believed.
+        A frame that answers nothing, or that came before, may have taken the position of a true
+        answer: the question is asked again over a new connection, where nothing came before. From
+        then on a stock server is asked only once over each connection, whether the way doubles
+        frames or the server's answers are truly equal: nothing in them tells which. With numbered
+        requests there is no doubt to carry on. What a session was asked is never asked again.
         """
+        tries = STEP_TRIES if generation is None else 1
         self.load += 1
         try:
-            try:
-                return await self._ask_all(frames, read, generation, is_fresh=False)
-            except Repeated as exc:
-                reply = await self._ask_all(frames, read, generation, is_fresh=True)
-                is_true = exc.frame in reply.frames
-                self._true_repeats = self._true_repeats + 1 if is_true else 0
-                return reply
+            while True:
+                try:
+                    return await self._ask_all(frames, read, generation)
+                except OutOfStep:
+                    self._is_doubted = True
+                    tries -= 1
+                    if not tries:
+                        raise
         finally:
             self.load -= 1
 
@@ -248,9 +257,9 @@ class Replica:
         idle, self._idle = self._idle, []
         await asyncio.gather(*(connection.close() for connection in idle))
 
-    def greet(self, key: bytes, frame: bytes) -> None:
+    def greet(self, key: bytes, frame: bytes, read: Read[Any]) -> None:
         """Begin every new connection with this frame, instead of an earlier one of this key."""
-        self._greetings[key] = frame
+        self._greetings[key] = (frame, read)
         while len(self._greetings) > MAX_GREETINGS:
             del self._greetings[next(iter(self._greetings))]
 
@@ -261,10 +270,9 @@ class Replica:
         self._backoff_s = min(LONGEST_BACKOFF_S, 2 * self._backoff_s)
 
     async def _ask_all(
-        self, frames: Sequence[bytes], read: Read[Any], generation: str | None, *, is_fresh: bool
+        self, frames: Sequence[bytes], read: Read[Any], generation: str | None
     ) -> Reply:
-        connection = await self._take(is_fresh=is_fresh)
-        trusts = is_fresh or self._true_repeats >= BELIEVED_REPEATS
+        connection = await self._take()
         came: list[bytes] = []
 
         def read_and_keep(frame: bytes) -> Any:
@@ -277,16 +285,30 @@ class Replica:
                     f"The server at {self._endpoint.name} was restarted or lost; the state that "
                     f"it kept for this attempt is gone."
                 )
-            answers = [
-                await self._ask(connection, frame, read_and_keep, trusts_repeats=trusts)
-                for frame in frames
-            ]
+            answers: list[Any] = []
+            for frame in frames:
+                if answers:
+                    connection = await self._go_on(connection)
+                answers.append(await self._ask(connection, frame, read_and_keep))
         finally:
             self._give_back(connection)
         return Reply(answers=answers, frames=came, source=connection.source)
 
+    async def _go_on(self, connection: Connection) -> Connection:
+        """The connection for the next frame of a question: the same, or one that follows it."""
+        if not await connection.settle():
+            kind = OutOfStep if connection.is_out_of_step else Dropped
+            raise kind(f"{connection.source} was lost between two answers.")
+        if not self._is_used_up(connection):
+            return connection
+        follower = await self._follow(connection)
+        if follower.source != connection.source:
+            follower.abort()
+            raise Dropped(f"{connection.source} was lost between two answers.")
+        return follower
+
     async def _ask(
-        self, connection: Connection, frame: bytes, read: Read[Any], *, trusts_repeats: bool = True
+        self, connection: Connection, frame: bytes, read: Read[Any], *, may_repeat: bool = False
     ) -> Any:
         alone_s = self._config.timeout_s
         if not self._has_answered:
@@ -294,8 +316,8 @@ class Replica:
         timeout_s = alone_s * (self._in_flight + 1)
         self._in_flight += 1
         try:
-            answer = await connection.ask(frame, timeout_s, read, trusts_repeats=trusts_repeats)
-        except Repeated:
+            answer = await connection.ask(frame, timeout_s, read, may_repeat=may_repeat)
+        except OutOfStep:
             raise
         except Dropped:
             self._drops += 1
@@ -315,39 +337,63 @@ class Replica:
         spec = self.announcement.spec
         return spec.concurrency * spec.max_batch if self._is_row_wise else spec.concurrency + 1
 
-    async def _take(self, *, is_fresh: bool = False) -> Connection:
-        """An idle connection, or a new one; with `is_fresh` always a new one."""
+    def _is_used_up(self, connection: Connection) -> bool:
+        is_alone = self._is_doubted and connection.announcement is None
+        return connection.asked >= (1 if is_alone else MOST_ASKED)
+
+    async def _take(self) -> Connection:
+        """A connection that may be asked: an idle one, one that follows it, or a new one."""
         await self._wait_for_turn()
         while self._idle:
             connection = self._idle.pop()
-            if connection.is_open and not is_fresh:
-                return connection
+            try:
+                if await connection.settle():
+                    if not self._is_used_up(connection):
+                        return connection
+                    return await self._follow(connection)
+            except BaseException:
+                self._give_back(connection)
+                raise
+            self._is_doubted |= connection.is_out_of_step
             self._open -= 1
             self._lost += 1
-            if connection.is_open:
-                connection.abort()  # to make room for a fresh one
-                break
             self._drops += 1
         self._open += 1
-        self._opened += 1
         try:
-            connection = await Connection.open(self._endpoint, self._opened)
+            return await self._dial()
         except BaseException:
             self._give_back(None)
             raise
-        self._living = [one for one in self._living if one.is_open] + [connection]
-        if self._lost:
-            self._lost -= 1
+
+    async def _follow(self, connection: Connection) -> Connection:
+        """A new connection instead of one that is used up. It goes by the same name if the old one
+        stood until it was made: then it leads to the same server, as far as anybody can tell."""
+        try:
+            follower = await self._dial(connection)
+        finally:
+            connection.abort()
+        return follower
+
+    async def _dial(self, before: Connection | None = None) -> Connection:
+        """A new connection, told all that every connection begins with."""
+        self._opened += 1
+        connection = await Connection.open(self._endpoint, self._opened)
+        if before is not None and before.is_open:
+            connection.source = before.source
+        elif before is not None or self._lost:
+            self._lost -= before is None
+            self._drops += before is not None
             self.reconnects += 1
+        self._living = [one for one in self._living if one.is_open] + [connection]
         self.announcement = connection.announcement
         self.retry_at, self._backoff_s, self.outage_since = 0.0, FIRST_BACKOFF_S, None
         for _ in range(self._limit - self._open):
             self._wake_next()  # the server may have announced that it takes more at once
         try:
-            for greeting in list(self._greetings.values()):
-                await self._ask(connection, greeting, bytes)
+            for greeting, read in list(self._greetings.values()):
+                await self._ask(connection, greeting, read, may_repeat=True)
         except BaseException:
-            self._give_back(connection)
+            connection.abort()
             raise
         return connection
 

@@ -3,17 +3,19 @@
 Frame i of an episode has what was observed before action i, and under `next.` what came of it:
 `next.done` where the episode ended for whatever reason, `next.truncated` where that was a limit.
 Keys with slashes become keys with dots: `observation/state` is `observation.state`, the camera
-`observation/wrist_image` is `observation.images.wrist_image`. Numbers are float32, as LeRobot
-wants them.
+`observation/wrist_image` is `observation.images.wrist_image`. An env without a `state` has one made
+of all its arrays, end to end by their keys, with a name for each number; only what LeRobot knows as
+`observation.environment_state` stays by itself. Numbers are float32, as LeRobot wants them; whole
+numbers that stay by themselves are int64.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -43,12 +45,19 @@ def write(run: ChosenRun, out: Path, config: ExportConfig, watcher: Watcher) -> 
     with new_folder(out) as root, scratch_folder(out) as scratch:
         demonstrations = Demonstrations(run, config, scratch, watcher)
         rate = exact_rate(demonstrations.rate())
-        if not demonstrations.episodes:
-            raise UsageError("None of the chosen episodes has a step: there is nothing to export.")
         with DatasetWriter(root, rate, crf=config.crf) as writer:
             for demonstration in demonstrations:
                 writer.add(demonstration)
             writer.finish(robot=",".join(run.recorded.suites))
+
+
+class _Kind(NamedTuple):
+    """What a feature is in every episode."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    names: list[str] | None
+    """What each of its numbers is called, where they have names."""
 
 
 class DatasetWriter:
@@ -66,7 +75,7 @@ class DatasetWriter:
         self._cameras: dict[str, CameraFiles] = {}
         self._pictures: dict[str, PictureStats] = {}
         self._vectors: dict[str, VectorStats] = {}
-        self._kinds: dict[str, tuple[str, tuple[int, ...]]] = {}
+        self._kinds: dict[str, _Kind] = {}
         self._first = ""
         self._pool: ThreadPoolExecutor | None = None
 
@@ -79,8 +88,8 @@ class DatasetWriter:
     def add(self, demo: Demonstration) -> None:
         """Append an episode; its features must be those of the ones before."""
         number, begin = self._episodes.count, self._frames.count
-        columns = dict(_columns(demo))
-        self._check(demo, columns)
+        columns, names = _columns(demo)
+        self._check(demo, columns, names)
         task = self._tasks.setdefault(demo.prompt, len(self._tasks))
         columns |= self._indices(demo.length, number, begin, task)
         clips = self._append_videos(demo)
@@ -149,10 +158,15 @@ class DatasetWriter:
             "task_index": np.full(length, task, np.int64),
         }
 
-    def _check(self, demo: Demonstration, columns: Mapping[str, Array]) -> None:
+    def _check(
+        self, demo: Demonstration, columns: Mapping[str, Array], names: Mapping[str, list[str]]
+    ) -> None:
         """Refuse an episode whose features are not those of the first one."""
-        kinds = {name: (str(rows.dtype), rows.shape[1:]) for name, rows in columns.items()}
-        kinds |= {picture_key(name): ("video", ()) for name in demo.cameras}
+        kinds = {
+            name: _Kind(str(rows.dtype), rows.shape[1:], names.get(name))
+            for name, rows in columns.items()
+        }
+        kinds |= {picture_key(name): _Kind("video", (), None) for name in demo.cameras}
         if not self._kinds:
             self._kinds, self._first = kinds, demo.episode.trial.id
         for name in sorted(kinds.keys() | self._kinds.keys()):
@@ -169,30 +183,78 @@ class DatasetWriter:
         for name, camera in self._cameras.items():
             features[picture_key(name)] = _video_feature(camera, self._rate)
         for name, rows in self._vectors.items():
+            kind = self._kinds.get(name) or _Kind(_INDICES[name], (1,), None)
             shape = [len(rows.mean)]
-            dtype = "int64" if name.endswith("index") else "float32"
-            if name in _FLAGS:
-                dtype = "bool"
-            features[name] = {"dtype": dtype, "shape": shape, "names": None}
+            features[name] = {"dtype": kind.dtype, "shape": shape, "names": kind.names}
         return features
 
 
-_FLAGS = ("next.done", "next.truncated", "next.success")
+_INDICES = {
+    "timestamp": "float32",
+    "frame_index": "int64",
+    "episode_index": "int64",
+    "index": "int64",
+    "task_index": "int64",
+}
+_STATE, _ALONE = "state", "environment_state"
 
 
-def _columns(demo: Demonstration) -> Iterator[tuple[str, Array]]:
-    length = demo.length
-    for key, rows in demo.observations.items():
-        yield (
-            f"observation.{camera_name(key)}",
-            rows[:length].reshape(length, -1).astype(np.float32),
-        )
-    yield "action", demo.actions.astype(np.float32)
-    yield "next.reward", demo.rewards.astype(np.float32)
-    yield "next.done", demo.terminated | demo.truncated
-    yield "next.truncated", demo.truncated
+def _columns(demo: Demonstration) -> tuple[dict[str, Array], dict[str, list[str]]]:
+    """An episode's features, and what their numbers are called where they have names."""
+    seen = {camera_name(key): rows[: demo.length] for key, rows in demo.observations.items()}
+    joined = {} if _STATE in seen else {n: rows for n, rows in seen.items() if n != _ALONE}
+    columns: dict[str, Array] = {}
+    names: dict[str, list[str]] = {}
+    if joined:
+        columns["observation.state"] = _join(demo, joined)
+        names["observation.state"] = [
+            part for name, rows in joined.items() for part in _number_names(name, rows.shape[1:])
+        ]
+    for name, rows in seen.items():
+        if name not in joined:
+            columns[f"observation.{name}"] = _fitting(demo, name, rows)
+    columns["action"] = _narrow(demo, "action", demo.actions)
+    columns["next.reward"] = _narrow(demo, "reward", demo.rewards)
+    columns["next.done"] = demo.terminated | demo.truncated
+    columns["next.truncated"] = demo.truncated
     if demo.success is not None:
-        yield "next.success", demo.success
+        columns["next.success"] = demo.success
+    return columns, names
+
+
+def _number_names(name: str, shape: tuple[int, ...]) -> list[str]:
+    """A name for each number of an array: `goal_0`, `goal_1`, or `matrix_0_1`."""
+    return ["_".join([name, *map(str, index)]) for index in np.ndindex(*shape)]
+
+
+def _join(demo: Demonstration, parts: Mapping[str, Array]) -> Array:
+    rows = [_narrow(demo, name, part.reshape(demo.length, -1)) for name, part in parts.items()]
+    return np.concatenate(rows, axis=1)
+
+
+def _fitting(demo: Demonstration, name: str, rows: Array) -> Array:
+    """An array `[length, ...]` as rows of a dtype that LeRobot takes."""
+    rows = rows.reshape(demo.length, -1)
+    if rows.dtype.kind == "b":
+        return rows
+    if rows.dtype.kind in "iu" and rows.dtype != np.uint64:
+        return rows.astype(np.int64)
+    return _narrow(demo, name, rows)
+
+
+def _narrow(demo: Demonstration, name: str, rows: Array) -> Array:
+    """Rows as float32; numbers that are no such numbers, but for rounding, are refused."""
+    with np.errstate(over="ignore"):
+        narrow = rows.astype(np.float32)
+    is_lost = np.isinf(narrow) & np.isfinite(rows)
+    if rows.dtype.kind in "iu":
+        is_lost = narrow.astype(np.float64) != rows
+    if is_lost.any():
+        raise UsageError(
+            f"{name!r} of {demo.episode.trial.id} has {rows[is_lost][0]}, which LeRobot's float32 "
+            f"cannot hold. Export it as HDF5."
+        )
+    return narrow
 
 
 def picture_key(name: str) -> str:
@@ -227,5 +289,8 @@ def _video_feature(camera: CameraFiles, rate: Fraction) -> dict[str, Any]:
     }
 
 
-def _kind_words(kind: tuple[str, tuple[int, ...]] | None) -> str:
-    return "missing" if kind is None else f"{kind[0]} {list(kind[1]) or ''}".strip()
+def _kind_words(kind: _Kind | None) -> str:
+    if kind is None:
+        return "missing"
+    names = "" if kind.names is None else f"({', '.join(kind.names)})"
+    return " ".join(filter(None, [kind.dtype, str(list(kind.shape) or ""), names]))

@@ -1,0 +1,18 @@
+"""Text of others (names, prompts, error messages) as it may be shown."""
+
+from __future__ import annotations
+
+import re
+
+_UNFIT = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters, but for tabs and the ends of lines
+    "\u202a-\u202e\u2066-\u2069"  # what turns the direction of the text around it
+    "\ud800-\udfff]"  # halves of characters, which no encoding takes
+)
+
+
+def printable(text: str) -> str:
+    """The text with what would command a terminal or garble a page written out, as `\\x1b`."""
+    if text.isprintable():
+        return text
+    return _UNFIT.sub(lambda found: ascii(found[0])[1:-1], text)

@@ -1,0 +1,41 @@
+"""Trials that may have made a batch raise, where the policy keeps state for each attempt.
+
+Such a batch is never asked again: `infer` may have moved the state of all its rows. Its attempts
+begin anew, and each is inferred alone until one of them raises alone. Nothing here keeps time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class Suspects:
+    """Says which trials are inferred alone. A batch that raised is a group of suspects; no trial is
+    in two, since a suspect shares no batch."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, set[str]] = {}
+        """The group of each suspect, which its members share."""
+        self._guilty: set[str] = set()
+
+    def add(self, trials: Iterable[str]) -> None:
+        """A batch of these trials raised, and nobody knows for which of them."""
+        group = set(trials)
+        self._groups.update(dict.fromkeys(group, group))
+
+    def is_alone(self, trial: str) -> bool:
+        """Whether the trial is to be inferred in batches of one: a suspect until its group's
+        culprit is known or it has ended, a culprit for good."""
+        return trial in self._groups or trial in self._guilty
+
+    def convict(self, trial: str) -> set[str]:
+        """The trial raised alone. Returns those that are no longer suspected."""
+        self._guilty.add(trial)
+        group = self._groups.get(trial, set())
+        for each in group:
+            del self._groups[each]
+        return group - {trial}
+
+    def acquit(self, trial: str) -> None:
+        """The trial has ended."""
+        self._groups.pop(trial, set()).discard(trial)

@@ -1,0 +1,67 @@
+"""A folder that a killed process left goes with the next one of its kind; that of a living one
+stays."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from hocket.core.scratch import ScratchFolder
+
+HOLD = """
+import time
+from hocket.core.scratch import ScratchFolder
+folder = ScratchFolder("test")
+print(folder.path, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture(autouse=True)
+def temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    return tmp_path
+
+
+def test_folder_is_there_until_it_is_closed() -> None:
+    with ScratchFolder("test") as folder:
+        (folder.path / "file").write_text("x")
+    assert not folder.path.exists()
+    folder.close()
+
+
+def test_folder_of_a_killed_process_is_swept_and_that_of_a_living_one_is_not() -> None:
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD], stdout=subprocess.PIPE, text=True, env=dict(os.environ)
+    )
+    try:
+        assert holder.stdout is not None
+        held = Path(holder.stdout.readline().strip())
+        with ScratchFolder("test") as mine, ScratchFolder("test") as other:
+            assert held.is_dir()
+            assert mine.path.is_dir()
+            assert mine.path != other.path
+    finally:
+        holder.send_signal(signal.SIGKILL)
+        holder.communicate()
+    assert held.is_dir()
+    with ScratchFolder("test"):
+        assert not held.exists()
+
+
+def test_what_is_not_ours_is_left_alone(temporary_files: Path) -> None:
+    without_lock = temporary_files / "hocket-test-begun"
+    other_kind = temporary_files / "hocket-other-x"
+    for folder in (without_lock, other_kind):
+        folder.mkdir()
+    (other_kind / "lock").touch()
+    ScratchFolder("test").close()
+    assert without_lock.is_dir()
+    assert other_kind.is_dir()
