@@ -48,6 +48,8 @@ class Probe:
     """Seconds to infer, by batch size."""
     memory: int | None
     """Resident bytes of the worker."""
+    chunk_length: int
+    """Actions in the policy's answer."""
 
     def lanes(
         self, *, cores: int, memory: int, trials: int, policy: Policy, alone: bool = False
@@ -98,6 +100,7 @@ def probe(
             execute_s=executed.busy_s[0] / max(1, executed.steps[0]) * len(actions),
             latencies=latencies,
             memory=fleet.memory(0),
+            chunk_length=len(chunk.actions),
         )
 
 

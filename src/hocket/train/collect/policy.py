@@ -30,7 +30,7 @@ from hocket.train.networks.contract import (
     Shapes,
     Tensors,
     Trainable,
-    trainable_parameters,
+    published_tensors,
 )
 
 SAMPLE, LOG_PROB, VALUE, VERSION = "sample", "log_prob", "value", "version"
@@ -89,6 +89,12 @@ class CollectingPolicy:
             raise SpecMismatchError(
                 f"Task {spec.task.name!r} has discrete actions; training is of continuous ones."
             )
+        if spec.task.name not in self._shapes.tasks:
+            raise SpecMismatchError(
+                f"These weights have one network for each of {', '.join(self._shapes.tasks)}, and "
+                f"none for {spec.task.name!r}. To go on from them on another task, give them to "
+                f"`hocket train`."
+            )
         base: object = self._base
         if isinstance(base, Binds):
             base.bind(spec)
@@ -138,7 +144,7 @@ class CollectingPolicy:
         network = self._live.network
         if any(held is self._live for held in self._held.values()):
             network = copy.deepcopy(network)
-        version = self.block.read(trainable_parameters(network))
+        version = self.block.read(published_tensors(network))
         self._live = Snapshot(version, network)
 
     def _snapshot(self, row: Row) -> Snapshot:
@@ -157,7 +163,7 @@ class CollectingPolicy:
                 rows=batch.size,
                 size=batch.size,
                 action_size=self._shapes.action_size,
-                chunk_length=self._base.spec.chunk_length,
+                chunk_length=self.spec.chunk_length,
                 name="base",
             )
             arrays[BASE] = np.asarray(answer.values, np.float32)
