@@ -23,6 +23,7 @@ KNOBS = (
     "lanes",
     "replan",
     "max_steps",
+    "seed_scheme",
     "record",
     "env_python",
     "policy_python",

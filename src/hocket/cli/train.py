@@ -45,6 +45,7 @@ def run(arguments: Sequence[str]) -> int:
         raise UsageError("--resume takes no other flags: the run has its configuration.")
     require_extra("policies", "trained")
     from hocket.results.terminal import Console
+    from hocket.train.learner.checkpoint import BEST, latest
     from hocket.train.loop import train
 
     if resumed is None:
@@ -55,9 +56,9 @@ def run(arguments: Sequence[str]) -> int:
         config = TrainConfig.from_plain(load_run(folder))
     if not train(config, folder, resume=resumed is not None).complete:
         return INTERRUPTED
-    Console().print(
-        f"Run folder: {folder}\nThe best weights: hocket eval --env ... --policy {folder}/best",
-        highlight=False,
-        soft_wrap=True,
-    )
+    found = folder / BEST
+    told = f"The best weights: hocket eval --env ... --policy {found}"
+    if not found.is_dir():
+        told = f"The last weights: hocket eval --env ... --policy {latest(folder)}"
+    Console().print(f"Run folder: {folder}\n{told}", highlight=False, soft_wrap=True)
     return OK

@@ -63,7 +63,7 @@ def run(arguments: Sequence[str]) -> int:
 
     require_encoder(Quality(lossless=flags.images).codec)
     with LedgerView.open(flags.folder) as ledger:
-        config = EvalConfig.from_plain(ledger.meta()["config"])
+        config = EvalConfig.recorded(ledger.meta()["config"])
         config = config.elsewhere(flags.runtime, parsed.config["runtime_config"])
         chosen = _choose(flags, config, ledger)
         folder = ledger.folder

@@ -48,6 +48,9 @@ class Assembly:
         self.subject = subject
         self._lanes = lanes
         shares = plugins.share_settings("envs", subject.env, subject.env_config)
+        for name, share in shares.items():
+            if plugins.has_setting("envs", name, "seed_scheme"):
+                share["seed_scheme"] = subject.seed_scheme
         self.suites = {name: Ref(name=name, config=shares[name]) for name in subject.env}
 
     @functools.cached_property
@@ -85,6 +88,17 @@ class Assembly:
                 return fleet.describe(suite, timeout_s=self.subject.start_timeout_s)
 
         return retried(ask)
+
+    def has_independent_starts(self) -> bool:
+        """Whether trials of one seed start independently of each other: every suite says so of its
+        tasks, under the scheme that makes it true, and no task stands in two suites."""
+        suites = [plugins.find("envs", name).build for name in self.subject.env]
+        if self.subject.seed_scheme == 1 or not all(
+            getattr(suite, "independent_starts", False) for suite in suites
+        ):
+            return False
+        names = [info.name for infos in self.tasks().values() for info in infos]
+        return len(set(names)) == len(names)
 
     def require_envs(self) -> None:
         """Raise where an env's library or its data is not at hand, rather than in each worker.
