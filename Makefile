@@ -76,7 +76,7 @@ test: setup ## What every change has to pass
 not-slow: setup
 	$(PYTEST) -m 'not slow'
 
-test-all: lint chromium ## The slow tests too, and more random examples of all
+test-all: lint chromium elsewhere ## The slow tests too, and more random examples of all
 	$(PYTEST) --hypothesis-profile=thorough
 
 # Pages are tested in a real browser where there is one.
@@ -85,6 +85,15 @@ chromium:
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
 		&& apt-get install -y -qq chromium >/dev/null; } \
 		|| echo "Tests of pages are skipped. Run: sudo apt-get install -y chromium"
+
+# Workers in containers and over ssh are tested with the real programs where they can be had.
+ELSEWHERE := podman runc openssh-server
+.PHONY: elsewhere
+elsewhere:
+	@{ command -v podman && test -x /usr/sbin/sshd; } >/dev/null || { [ "$$(id -u)" = 0 ] \
+		&& command -v apt-get >/dev/null \
+		&& apt-get install -y -qq --no-install-recommends $(ELSEWHERE) >/dev/null; } \
+		|| echo "Tests of containers and ssh are skipped. Run: sudo apt-get install -y $(ELSEWHERE)"
 
 clean: ## Remove .venv and every cache; runs stay
 	rm -rf $(VENV) .mypy_cache .ruff_cache .import_linter_cache .hypothesis .pytest_cache build dist

@@ -14,7 +14,15 @@ are simulated, and hocket's own functions judge them:
 - `found`, `pairs`: how often it decides rightly on the true rates within 500 pairs, and the median
   number of pairs until then, for information.
 
-Exit status 1 if any bound is missed.
+Then what hangs together (`scenarios.py`), for both tests: bets on pairs, and bets on rounds:
+
+- Correlated starts: ten tasks whose trials of one seed share their luck. Bets on rounds err in at
+  most alpha; bets on pairs do where starts are independent, and so does Wilson's interval cover.
+- Uneven n: the overall intervals hold the mean of the tasks in 93.5 % at least.
+- Informative errors: failures of one side that end as errors, which count as ties.
+- After stopping: the interval by bets holds the truth in 95 % at least; the ordinary one need not.
+
+Exit status 1 if any bound is missed; scenarios may miss theirs by three standard errors.
 """
 
 from __future__ import annotations
@@ -24,8 +32,10 @@ import json
 import math
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy.stats import binom
@@ -33,6 +43,16 @@ from scipy.stats import binom
 from hocket.core.data import Array
 from hocket.results import paired, stats
 from hocket.results.sequential import PairedSequentialTest
+from scenarios import (
+    STAKES,
+    UNEVEN,
+    Together,
+    after_stopping,
+    correlated_starts,
+    informative_errors,
+    rates_of_tasks,
+    uneven_tasks,
+)
 
 LEVEL, BOUND, ALPHA, HORIZON = 0.95, 0.935, 0.05, 500
 
@@ -139,7 +159,7 @@ def sequential_errors(setting: Setting, runs: int, rng: np.random.Generator) -> 
 
 def opposed_tasks_error(runs: int, rng: np.random.Generator) -> float:
     """False positives at whole rounds where two tasks differ, in opposite directions."""
-    test = PairedSequentialTest(alpha=ALPHA, pairs_per_round=2)
+    test = PairedSequentialTest(alpha=ALPHA, pairs_per_round=2, bets_on="pairs")
     draws = rng.random((runs, HORIZON))
     odd = np.arange(HORIZON) % 2 == 1
     false = 0
@@ -149,11 +169,74 @@ def opposed_tasks_error(runs: int, rng: np.random.Generator) -> float:
     return false / runs
 
 
+Judge = Callable[..., None]
+
+
+def print_scenarios(runs: int, rng: np.random.Generator, strict: Judge) -> list[dict[str, Any]]:
+    """Play every scenario, print its table and judge it; gives the figures."""
+    rows: list[dict[str, Any]] = []
+
+    def judge(name: str, value: float, *, at_least: float = 0.0, at_most: float = 1.0) -> None:
+        low, high = (3 * math.sqrt(x * (1 - x) / runs) for x in (at_least, at_most))
+        strict(name, value, at_least=at_least - low, at_most=at_most + high)
+
+    print("\nCorrelated starts, ten tasks, 50 rounds (decided; median rounds)")
+    print("   a     b  corr     rate   bets on pairs       bets on rounds")
+    for a, b in ((0.6, 0.6), (0.75, 0.6)):
+        for correlation in (0.0, 0.1, 0.3):
+            case = Together(a=a, b=b, correlation=correlation)
+            found = correlated_starts(case, runs, rng)
+            rows.append({"scenario": "correlated", **asdict(case), **found})
+            cells = [
+                f"{100 * found[f'{on}_decided']:6.2f}%  {found[f'{on}_rounds'] or math.nan:6.0f}"
+                for on in STAKES
+            ]
+            print(f"{a:.2f}  {b:.2f}  {correlation:4.1f}  {100 * found['rate']:6.2f}%   "
+                  f"{'     '.join(cells)}")  # fmt: skip
+            if a == b:
+                judge(f"bets on rounds at {case}", found["rounds_decided"], at_most=ALPHA)
+                if correlation == 0:
+                    judge(f"bets on pairs at {case}", found["pairs_decided"], at_most=ALPHA)
+    print("\nUneven n: the lowest share over six sets of rates (pooled: every trial counts alike)")
+    print("   n                  rate  pooled  difference  pooled  width of rate")
+    for sizes in UNEVEN:
+        each = [uneven_tasks(sizes, rates, runs, rng) for rates in rates_of_tasks(len(sizes))]
+        low = {name: min(one[name] for one in each) for name in each[0]}
+        low["width"] = float(np.mean([one["width"] for one in each]))
+        rows.append({"scenario": "uneven", "n": list(sizes), **low})
+        name = ", ".join(map(str, sizes)) if len(sizes) < 5 else f"9 of {sizes[0]}, {sizes[-1]}"
+        print(f"   {name:15} {100 * low['rate']:6.2f}% {100 * low['pooled_rate']:6.2f}%     "
+              f"{100 * low['difference']:6.2f}% {100 * low['pooled_difference']:6.2f}%  "
+              f"{low['width']:5.2f}")  # fmt: skip
+        for what in ("rate", "difference"):
+            judge(f"{what} at n of {sizes}", low[what], at_least=BOUND)
+    print("\nInformative errors, equal policies: a share of a's failures ends as errors")
+    print("   share  decides for a  and stands with errors as failures")
+    for share in (0.0, 0.1, 0.2):
+        found = informative_errors(share, runs, rng)
+        rows.append({"scenario": "errors", "share": share, **found})
+        judge(f"errors as failures at {share}", found["stands"], at_most=ALPHA)
+        print(f"   {share:5.2f}        {100 * found['for_a']:6.2f}%  {100 * found['stands']:6.2f}%")
+    print("\nAfter stopping, ten tasks with independent starts (share of intervals with the truth)")
+    print("   a     b  bets on   found  ordinary    bets   ordinary p <= alpha  p <= alpha")
+    for a, b in ((0.6, 0.6), (0.65, 0.6), (0.75, 0.6)):
+        for bets_on in STAKES:
+            case = Together(a=a, b=b, correlation=0.0)
+            found = after_stopping(case, bets_on, runs, rng)
+            rows.append({"scenario": "stopped", **asdict(case), "bets_on": bets_on, **found})
+            judge(f"interval by bets on {bets_on} at {case}", found["bets"], at_least=LEVEL)
+            print(f"{a:.2f}  {b:.2f}  {bets_on:7}  {found['found'] or math.nan:+.3f}   "
+                  f"{100 * found['ordinary']:6.2f}% {100 * found['bets']:6.2f}%              "
+                  f"{100 * found['ordinary_p']:6.2f}%     {100 * found['p']:6.2f}%")  # fmt: skip
+    return rows
+
+
 def main() -> int:
     """Simulate, print the table, judge."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, help="write the figures here")
     parser.add_argument("--pairs-of-runs", type=int, default=10_000)
+    parser.add_argument("--scenario-runs", type=int, default=1_000, help="for what hangs together")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     rng, runs = np.random.default_rng(options.seed), options.pairs_of_runs
@@ -190,12 +273,13 @@ def main() -> int:
     opposed = opposed_tasks_error(runs, rng)
     judge("sequential on opposed tasks, whole rounds", opposed, at_most=ALPHA)
     print(f"\nSequential, two opposed tasks, looks at whole rounds: {100 * opposed:.2f}% false")
+    scenarios = print_scenarios(options.scenario_runs, rng, judge)
     seconds = time.perf_counter() - began
     print(f"{runs:,} runs a setting, {seconds:.1f} s; intervals at 95 % may be conservative")
     if options.json:
         figures = {
             "runs": runs, "seconds": seconds, "settings": rows, "strata": strata,
-            "opposed_tasks_false": opposed, "missed": missed,
+            "opposed_tasks_false": opposed, "scenarios": scenarios, "missed": missed,
         }  # fmt: skip
         options.json.write_text(json.dumps(figures, indent=1, allow_nan=False) + "\n")
     for line in missed:

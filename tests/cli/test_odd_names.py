@@ -26,11 +26,12 @@ def test_run_of_odd_names_is_whole_and_prints_no_escapes(
         outcomes = {e.trial.task: e.outcome.value for e in ledger.episodes()}
         broken, *_ = ledger.failures()
     assert set(outcomes) == set(NAMES)
-    assert sorted(outcomes.values()) == ["error"] + ["success"] * 4
+    assert sorted(outcomes.values()) == ["error"] + ["success"] * 5
     assert main(["report", run]) == 0
     assert main(["compare", run, run]) == 0
     assert main(["replay", run, broken.trial.id]) == 2
-    assert main(["export", run, "--to", "lerobot", "--out", str(tmp_path / "data")]) == 0
+    for form in ("lerobot", "hdf5"):
+        assert main(["export", run, "--to", form, "--out", str(tmp_path / form)]) == 0
     printed = capsys.readouterr()
     for text in (printed.out, printed.err, (tmp_path / "run" / "report.html").read_text()):
         assert CONTROL.findall(text) == []

@@ -37,7 +37,7 @@ SMALL, LARGE, PICKY, RIG = (f"{__name__}:{name}" for name in ("Small", "large", 
 
 
 def parse(arguments: list[str]) -> Parsed[Eval]:
-    return parse_run(Eval, knobs_of(EvalConfig, without=("runtime",)), arguments, verb="eval")
+    return parse_run(Eval, knobs_of(EvalConfig), arguments, verb="eval")
 
 
 def refusal(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
@@ -169,3 +169,19 @@ def test_settings_of_a_policy_that_only_another_python_has_are_taken_as_they_are
     assert parsed.config["policy_config"] == {"gain": 0.5}
     with pytest.raises(UnknownNameError, match="not_here"):
         parse(given)
+
+
+def test_settings_of_the_named_runtime_are_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["--env", SMALL, "--policy", PICKY, "--policy.path", "p"]
+    parsed = parse([*names, "--runtime", "podman:x:1", "--runtime.memory", "4g"])
+    assert parsed.config["runtime"] == "podman:x:1"
+    assert parsed.config["runtime_config"] == {"memory": "4g"}
+    assert parse(names).config["runtime_config"] == {}
+    assert "--runtime.memory" in refusal([*names, "--runtime.memory", "4g"], capsys)
+    with pytest.raises(UnknownNameError, match="Did you mean 'docker'"):
+        parse([*names, "--runtime", "dokcer:x"])
+
+
+def test_how_long_a_start_may_take_is_a_flag() -> None:
+    names = ["--env", SMALL, "--policy", PICKY, "--policy.path", "p"]
+    assert parse([*names, "--start-timeout", "240"]).config["start_timeout_s"] == 240.0

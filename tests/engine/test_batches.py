@@ -16,7 +16,9 @@ COUNT = 4
 
 
 def pending() -> PendingBatch:
-    states = [LaneState(Trial("s", "t", seed), 0, ReplayFirst(2), 0, 0.0) for seed in range(COUNT)]
+    states = [
+        LaneState(Trial("s", "t", seed), 0, ReplayFirst(2), 0, 0.0, "run") for seed in range(COUNT)
+    ]
     return PendingBatch((10, 11, 12, 13), states, Rows(states), [0.0] * COUNT)
 
 
@@ -75,13 +77,14 @@ def test_a_chunk_too_short_for_the_rule_is_told_of_every_row() -> None:
 
 def test_rows_are_made_when_they_are_asked_for() -> None:
     states = [
-        LaneState(Trial("s", "t", seed), 1, make_rule(None, None)(), 0, 0.0) for seed in (4, 5)
+        LaneState(Trial("s", "t", seed), 1, make_rule(None, None)(), 0, 0.0, "run")
+        for seed in (4, 5)
     ]
     states[1].chunk = 6
     rows = Rows(states)
     states[1].chunk = 7  # moves on; what was asked for does not
     assert [row.chunk for row in rows] == [0, 6]
     assert rows[1].noise_seed == noise_seed(Trial("s", "t", 5), 6)
-    assert rows[1].session == "s/t/5@1"
+    assert rows[1].session == "s/t/5@1 of run"
     assert rows[1] is rows[1]
     assert [row.trial.seed for row in rows[1:]] == [5]

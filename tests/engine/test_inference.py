@@ -9,7 +9,7 @@ import pytest
 
 from hocket.core.data import Actions, Answer, Array, Batch, Chunks, PolicySpec, Row, Trial
 from hocket.engine.inference import Inference, WarmedUp
-from hocket.engine.policy_thread import Answered, Job, account
+from hocket.engine.policy_thread import Answered, Job, PolicyThread, account
 from hocket.errors import ChunkShapeError, ChunkValueError
 from support.processes import DEADLINE_S
 
@@ -278,3 +278,16 @@ def test_an_answer_without_errors_keeps_its_columns() -> None:
     assert [float(chunk.actions[0, 0]) for chunk in answer.chunks] == [0, 1, 2, 3]
     assert [float(chunk.actions[0, 0]) for chunk in answer.chunks[1:3]] == [1, 2]
     assert answer.chunks.count(None) == 0
+
+
+def test_buffers_are_kept_for_the_queues_that_were_served_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("hocket.engine.policy_thread.BUFFERED_QUEUES", 2)
+    thread = PolicyThread(Echo(), "echo")
+    for queue in ("a", "b", "a", "c"):
+        thread.answer(job(2)._replace(queue=queue))
+    assert [*thread._buffers] == ["a", "c"]
+    failed = thread.answer(job(1)._replace(queue="d", action_size=99))
+    assert failed.errors[0] is not None
+    assert [*thread._buffers] == ["a", "c"]

@@ -41,6 +41,14 @@ def test_new_ledger_holds_the_plan_in_order(ledger: Ledger) -> None:
     assert ledger.meta() == {"policy": "toy", "seeds": [1, 2]}
 
 
+def test_what_is_kept_with_the_run_later_replaces_what_was_kept_before(root: Path) -> None:
+    with Ledger.create(root, plan(1), {"config": {}}) as ledger:
+        ledger.keep("decision", {"p": 0.5})
+        ledger.keep("decision", {"p": 0.04})
+    with LedgerView.open(root) as view:
+        assert view.meta() == {"config": {}, "decision": {"p": 0.04}}
+
+
 def test_trial_planned_twice_is_planned_once(root: Path) -> None:
     with Ledger.create(root, [*plan(2), *plan(3)], {}) as ledger:
         assert ledger.trials() == plan(3)

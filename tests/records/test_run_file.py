@@ -8,10 +8,17 @@ from hocket.records import run_file
 
 
 def test_what_was_saved_is_loaded_without_the_about_section(tmp_path: Path) -> None:
-    plain = {"env": ["toy"], "policy": "scripted", "lanes": "auto", "ensemble": None, "seed": 3}
+    plain = {"env": ["toy"], "policy": "scripted", "ensemble": None, "seed_scheme": 2}
     run_file.save_run(tmp_path, plain, about=run_file.about_this_run())
     assert run_file.load_run(tmp_path / "run.yaml") == plain
     assert run_file.load_run(tmp_path) == plain
+
+
+def test_a_file_that_a_run_wrote_without_a_seed_scheme_had_the_first(tmp_path: Path) -> None:
+    run_file.save_run(tmp_path, {"env": ["toy"]}, about={"versions": {}})
+    assert run_file.load_run(tmp_path) == {"env": ["toy"], "seed_scheme": 1}
+    (tmp_path / "mine.yaml").write_text("env: [toy]")
+    assert run_file.load_run(tmp_path / "mine.yaml") == {"env": ["toy"]}
 
 
 def test_the_about_section_names_versions_and_hardware() -> None:
@@ -63,3 +70,10 @@ def test_a_setting_that_no_adapter_has_is_an_error_with_the_nearest_name() -> No
 def test_a_number_with_an_exponent_and_no_point_is_a_number(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text("lr: 3e-4\nname: 3e4th\n")
     assert run_file.load_run(tmp_path) == {"lr": 3e-4, "name": "3e4th"}
+
+
+def test_folder_of_a_long_name_has_a_name_that_a_file_system_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_file.new_folder(None, ["\U00020000" * 100], "policy").mkdir(parents=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ import pytest
 
 from hocket.core.data import Trial
 from hocket.errors import RunFolderError, UsageError
-from hocket.results.compare import RunComparison, Side, compare_runs
+from hocket.results.compare import RunComparison, compare_runs
 from hocket.results.paired import mcnemar
 from hocket.results.sequential import PairedSequentialTest
+from hocket.results.side import Side
 from support.recorded_runs import ERROR, FAILURE, FINISHED, SUCCESS, Choice, plan, record_run
 
 TASKS = ["push", "reach"]
@@ -154,11 +156,69 @@ def test_unfinished_run_is_flagged_and_judged_by_a_test_for_many_looks(two: Two)
     # Six whole rounds of both tasks have ended; b lost at the even seeds.
     won = [1.0] * 12
     lost = [float(seed % 2) for seed in range(6) for _ in TASKS]
-    assert found.look == PairedSequentialTest(pairs_per_round=2).run(won, lost)
+    assert found.decision is not None
+    assert found.decision.look == PairedSequentialTest(pairs_per_round=2).run(won, lost)
+    assert found.comparison.overall.p_value == mcnemar(7, 0)
 
 
 def test_finished_runs_need_no_sequential_test(two: Two) -> None:
-    assert compare_runs(two.side("a", good), two.side("b", half)).look is None
+    assert compare_runs(two.side("a", good), two.side("b", half)).decision is None
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_run_that_stopped_when_decided_gets_no_ordinary_p(two: Two, *, swapped: bool) -> None:
+    a = two.side("a", half, plan(TASKS, 30))
+    b = two.side("b", good, plan(TASKS, 30), config={"until": "decided", "against": "runs/a"})
+    found = compare_runs(b, a) if swapped else compare_runs(a, b)
+    decision, overall = found.decision, found.comparison.overall
+    assert decision is not None
+    assert overall.p_value == decision.look.p_value
+    assert overall.p_value > 10 * mcnemar(30, 0)
+    assert all(task.p_value is None for task in found.comparison.tasks)
+    assert overall.interval is not None
+    assert overall.interval.method == "betting"
+    assert found.verdict == ("a better" if swapped else "b better")
+    assert f"Decided at look {decision.look.number}" in found.sentence
+    assert "McNemar" not in found.results().text() + found.sentence + " ".join(found.notes)
+    assert any("biased" in note for note in found.notes)
+    document = found.to_json()
+    assert document["verdict"] == found.verdict
+    assert document["sequential"]["look"]["p_value"] == overall.p_value
+    new_tasks = compare_runs(a, b, tasks_as="clusters").comparison.overall
+    assert (new_tasks.p_value, new_tasks.interval) == (None, None)
+
+
+def test_starts_that_are_declared_independent_are_bet_on_pair_by_pair(two: Two) -> None:
+    config = {"until": "decided", "against": "runs/a"}
+    a, b = two.side("a", half, plan(TASKS, 30)), two.side("b", good, plan(TASKS, 30), config=config)
+    known = [replace(side, independent_starts=True) for side in (a, b)]
+    by_round, by_pair = compare_runs(a, b).decision, compare_runs(*known).decision
+    assert by_round is not None
+    assert by_pair is not None
+    assert "mean of each round" in by_round.test
+    assert "every pair of independent starts" in by_pair.test
+    assert by_pair.look.number < by_round.look.number
+
+
+def test_a_verdict_that_errors_as_failures_would_change_is_told(two: Two) -> None:
+    """a's failures crash, and so leave no pair."""
+    a = two.side("a", lambda t: ERROR if t.seed < 10 else SUCCESS, plan(TASKS, 20))
+    b = two.side("b", lambda t: SUCCESS if t.seed < 14 else FAILURE, plan(TASKS, 20))
+    found = compare_runs(a, b)
+    assert found.verdict == "a better"
+    assert found.errors_failed is not None
+    assert found.errors_failed.verdict == "undecided"
+    assert found.errors_failed.overall.n == 40
+    (note,) = [note for note in found.notes if "left out: an error" in note]
+    assert "20 trials are left out" in note
+    assert "the verdict changes: a - b is -20.0 points, undecided" in note
+    assert found.to_json()["errors_as_failures"]["verdict"] == "undecided"
+
+
+def test_a_verdict_that_stands_with_errors_as_failures_is_told(two: Two) -> None:
+    a = two.side("a", lambda t: ERROR if t.seed == 0 else SUCCESS, plan(TASKS, 20))
+    found = compare_runs(a, two.side("b", half, plan(TASKS, 20)))
+    assert any("the verdict stands" in note for note in found.notes)
 
 
 def test_returns_are_compared_where_nothing_can_succeed(two: Two) -> None:

@@ -50,7 +50,8 @@ def test_difference_is_a_less_b_overall_and_by_task(
 ) -> None:
     a, b, tasks = (list(column) for column in zip(*rows, strict=True))
     found = paired.compare_rates(a, b, tasks)
-    assert found.overall.value == pytest.approx(np.mean(a) - np.mean(b))
+    # Each task counts once, however many pairs it has.
+    assert found.overall.value == pytest.approx(np.mean([row.value or 0.0 for row in found.tasks]))
     assert found.overall.n == sum(row.n for row in found.tasks) == len(rows)
     assert [row.task for row in found.tasks] == list(dict.fromkeys(tasks))
     assert found.overall.interval is not None
@@ -59,14 +60,45 @@ def test_difference_is_a_less_b_overall_and_by_task(
     assert found.overall.interval.high >= found.overall.value - 1e-9
 
 
-@given(outcomes)
-def test_strata_never_widen_the_interval(rows: list[tuple[bool, bool, str]]) -> None:
-    a, b, tasks = (list(column) for column in zip(*rows, strict=True))
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1), st.integers(1, 3))
+def test_strata_of_one_size_never_widen_the_interval(
+    rows: list[tuple[bool, bool]], size: int
+) -> None:
+    whole = (rows * size)[: len(rows) // size * size or size]
+    a, b = (list(column) for column in zip(*whole, strict=True))
+    tasks = [str(index // (len(whole) // size)) for index in range(len(whole))]
     fixed = paired.compare_rates(a, b, tasks).overall.interval
     pooled = paired.compare_rates(a, b, ["one"] * len(a)).overall.interval
     assert fixed is not None
     assert pooled is not None
     assert fixed.high - fixed.low <= pooled.high - pooled.low + 1e-12
+
+
+SIZES = (20, 20, 20, 2)
+"""Pairs of each task, as errors may leave them."""
+
+
+def test_the_interval_of_uneven_tasks_holds_the_mean_of_their_differences() -> None:
+    rng = np.random.default_rng(0)
+    p, q = np.array([0.95, 0.9, 0.9, 0.5]), np.array([0.9, 0.9, 0.9, 0.9])
+    tasks = [str(index) for index, size in enumerate(SIZES) for _ in range(size)]
+    runs, held = 200, 0
+    for _ in range(runs):
+        a, b = rng.random(62) < np.repeat(p, SIZES), rng.random(62) < np.repeat(q, SIZES)
+        found = paired.compare_rates(a, b, tasks).overall.interval
+        assert found is not None
+        held += found.low <= float((p - q).mean()) <= found.high
+    assert held >= 0.93 * runs  # 0.62 where every pair counts alike
+
+
+def test_a_verdict_on_uneven_tasks_is_not_that_of_the_task_with_most_pairs() -> None:
+    tasks = ["many"] * 60 + ["few"] * 2
+    a, b = [True] * 12 + [False] * 50, [False] * 60 + [True] * 2
+    found = paired.compare_rates(a, b, tasks)
+    assert found.overall.p_value is not None
+    assert found.overall.p_value < 0.05
+    assert found.overall.value == pytest.approx((0.2 - 1.0) / 2)
+    assert found.verdict == "undecided"
 
 
 def test_clusters_are_a_wider_claim_than_strata_and_say_so() -> None:

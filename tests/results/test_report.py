@@ -84,7 +84,28 @@ def test_errors_are_not_failures(mixed: Report) -> None:
 def test_a_rate_is_over_the_episodes_that_could_succeed(mixed: Report) -> None:
     assert (mixed.overall.n, mixed.overall.finished, mixed.overall.success.n) == (8, 2, 6)
     assert mixed.overall.rate == pytest.approx(4 / 6)
-    assert mixed.overall.rate_errors_as_failures == pytest.approx(4 / 7)
+    assert mixed.overall.rate_errors_as_failures == pytest.approx((3 / 4 + 1 / 3) / 2)
+
+
+def test_each_task_counts_once_in_the_overall_rate_however_many_trials_it_has() -> None:
+    trials = [trial("reach", seed) for seed in range(20)] + [trial("push", seed) for seed in (0, 1)]
+    won = {t: t.task == "reach" for t in trials}
+    ended = [episode(t, Outcome.SUCCESS if won[t] else Outcome.FAILURE) for t in trials]
+    report = build(ended, trials=trials)
+    assert report.overall.rate == 0.5
+    assert report.overall.success.successes == 20
+    assert "each counts once" in report.summary
+    even = build(ended[:2] + ended[20:], trials=trials[:2] + trials[20:])
+    assert "each counts once" not in even.summary
+
+
+def test_an_unfinished_report_says_that_early_enders_are_no_fair_sample() -> None:
+    trials = [trial("reach", seed) for seed in range(3)]
+    report = build([episode(trials[0], Outcome.SUCCESS)], trials=trials)
+    assert "INCOMPLETE: 1 of 3 trials" in report.summary
+    assert "no fair sample" in " ".join(str(report).split())
+    whole = build([episode(t, Outcome.SUCCESS) for t in trials], trials=trials)
+    assert "fair sample" not in whole.summary
 
 
 def test_finished_episodes_alone_have_no_rate_but_a_return(mixed: Report) -> None:

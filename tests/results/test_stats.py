@@ -74,6 +74,45 @@ def test_errors_stay_out_of_n_and_are_counted_as_failures_beside() -> None:
     assert (found.n, found.value, found.errors_as_failures) == (10, 0.8, 0.4)
 
 
+SIZES = (20, 20, 20, 2)
+
+
+def test_the_interval_of_uneven_tasks_holds_the_mean_of_their_rates() -> None:
+    rng = np.random.default_rng(0)
+    rates = np.array([0.95, 0.9, 0.9, 0.5])
+    runs, held = 300, 0
+    for wins in rng.binomial(SIZES, rates, size=(runs, 4)):
+        tasks = [stats.rate(int(won), n) for won, n in zip(wins, SIZES, strict=True)]
+        found = stats.rate_of_tasks(tasks)
+        assert found.interval is not None
+        assert found.value == pytest.approx(np.mean(wins / SIZES))
+        held += found.interval.low <= rates.mean() <= found.interval.high
+    assert held >= 0.93 * runs  # 0.58 where every episode counts alike
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=8))
+def test_tasks_of_one_size_have_the_interval_of_all_episodes_together(wins: list[int]) -> None:
+    together = stats.rate(sum(wins), 9 * len(wins))
+    assert stats.rate_of_tasks([stats.rate(won, 9) for won in wins]) == together
+
+
+@given(st.lists(counts, min_size=2, max_size=6))
+def test_the_interval_of_tasks_holds_their_mean_and_stays_between_0_and_1(
+    tasks: list[tuple[int, int]],
+) -> None:
+    found = stats.rate_of_tasks([stats.rate(*task) for task in tasks])
+    assert found.interval is not None
+    assert found.value is not None
+    assert 0.0 <= found.interval.low <= found.value + 1e-9
+    assert found.value - 1e-9 <= found.interval.high <= 1.0
+
+
+def test_a_task_without_an_episode_does_not_count_yet() -> None:
+    found = stats.rate_of_tasks([stats.rate(3, 4), stats.rate(0, 0), stats.rate(0, 0, errors=2)])
+    assert (found.n, found.value, found.errors) == (4, 0.75, 2)
+    assert found.errors_as_failures == pytest.approx((0.75 + 0.0) / 2)
+
+
 @pytest.mark.parametrize(("successes", "n"), [(3, 2), (-1, 5)])
 def test_impossible_counts_are_refused(successes: int, n: int) -> None:
     with pytest.raises(ValueError, match="cannot be"):

@@ -49,7 +49,18 @@ def test_all_findings_and_names_are_printed_as_json(capsys: pytest.CaptureFixtur
     assert cli.main(["doctor", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     topics = {finding["topic"] for finding in document["findings"]}
-    assert topics == {"machine", "rendering", "extras", "codecs"}
+    assert topics == {"machine", "runtimes", "rendering", "extras", "codecs"}
     assert "metaworld" in document["registry"]["envs"]
     for finding in document["findings"]:
         assert finding["state"] == "ok" or finding["advice"] or finding["detail"]
+
+
+def test_every_runtime_is_listed_with_what_helps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    found = {finding.name: finding for finding in doctor.runtime_findings()}
+    assert set(found) == set(plugins.names("runtimes"))
+    assert found["local"].state == "ok"
+    for name in ("docker", "podman", "ssh"):
+        assert found[name].state == "missing"
+        assert "There is no command" in found[name].detail
+        assert "apt-get install" in found[name].advice

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,14 @@ import hocket
 from hocket.core.data import Episode, Outcome, Trial
 from hocket.core.events import AttemptsBegan, EpisodesSealed
 from hocket.errors import ConfigError, MissingExtraError, UsageError
+from hocket.records.ledger.view import LedgerView
+from hocket.results.compare import compare_runs
+from hocket.results.decision import Decision, PairedRuns
+from hocket.results.sequential import PairedSequentialTest
+from hocket.results.side import Side
 from hocket.runs.config import EvalConfig
 from hocket.runs.early_stop import Decider, rounds_of, sequential_test
-from hocket.runs.run import Run
+from hocket.runs.run import Run, rebuild_report
 
 
 def trials(tasks: int, seeds: int) -> list[Trial]:
@@ -56,18 +62,18 @@ def test_a_clear_difference_is_decided_long_before_the_cap() -> None:
         {t.id: t.seed % 2 == 0 for t in planned},
         lambda n: 0,
     )
-    assert decider.look.decision == "a better"
-    assert decider.look.pairs < 60
-    assert "this run is better" in decider.sentence("runs/a")
+    assert decider.decision.look.decision == "a better"
+    assert decider.decision.look.pairs < 60
+    assert "this run is better" in decider.decision.told("this run", "runs/a")
 
 
 def test_no_difference_runs_to_the_cap() -> None:
     planned = trials(2, 30)
     same = {t.id: t.seed % 2 == 0 for t in planned}
     decider = play(planned, same, same, lambda n: 0)
-    assert decider.look.decision == "undecided"
-    assert decider.look.pairs == 60
-    assert "Undecided" in decider.sentence("runs/a")
+    assert decider.decision.look.decision == "undecided"
+    assert decider.decision.look.pairs == 60
+    assert "Undecided" in decider.decision.told("this run", "runs/a")
 
 
 @given(st.randoms(use_true_random=False))
@@ -78,7 +84,7 @@ def test_the_order_in_which_trials_end_changes_no_look(random: Any) -> None:
     theirs = {t.id: bool(rng.random() < 0.4) for t in planned}
     in_order = play(planned, ours, theirs, lambda n: 0)
     shuffled = play(planned, ours, theirs, random.randrange)
-    assert shuffled.look == in_order.look
+    assert shuffled.decision == in_order.decision
 
 
 def test_an_error_on_either_side_is_a_tie() -> None:
@@ -91,7 +97,60 @@ def test_an_error_on_either_side_is_a_tie() -> None:
         for t in planned
     ]
     decider.on(EpisodesSealed(time=0.0, episodes=broken))
-    assert (decider.look.only_a, decider.look.only_b) == (0, 0)
+    assert (decider.decision.look.only_a, decider.decision.look.only_b) == (0, 0)
+    assert decider.decision.error_pairs == 40
+
+
+def test_a_trial_with_nothing_to_succeed_at_is_a_tie_and_no_error() -> None:
+    planned = trials(1, 40)
+    runs = PairedRuns(PairedSequentialTest())
+    for t in planned:
+        finished = episode(t, won=False)._replace(outcome=Outcome.FINISHED)
+        runs.see([episode(t, won=True)], [finished])
+    decision = runs.decision("runs/a")
+    assert (decision.look.only_a, decision.look.decision) == (0, "undecided")
+    assert (decision.error_pairs, decision.errors_as_failures) == (0, "undecided")
+
+
+def test_a_decision_that_rests_on_errors_as_ties_says_so() -> None:
+    """The other run's failures crash in the first half of the trials."""
+    planned = trials(1, 80)
+    baseline = {t.id: episode(t, won=t.seed % 2 == 0) for t in planned}
+    decider = decider_of(planned, baseline)
+    kept: list[Decision] = []
+    decider.begin(lambda _: None, planned=planned, done=[], ahead=1, keep=kept.append)
+    ended = [
+        Episode(trial=t, attempt=0, outcome=Outcome.ERROR, steps=0, total_reward=0.0)
+        if t.seed % 2 == 0
+        else episode(t, won=True)
+        for t in planned
+    ]
+    decider.on(EpisodesSealed(time=0.0, episodes=ended))
+    (decision,) = kept
+    assert decision == decider.decision
+    assert decision.look.decision == "a better"
+    assert decision.errors_as_failures == "undecided"
+    assert f"{decision.error_pairs} pairs with an error" in decision.errors_told("a", "b")
+    assert "it would be: undecided" in decision.errors_told("a", "b")
+    assert Decision.from_json(json.loads(json.dumps(decision.to_json()))) == decision
+
+
+def test_every_round_is_looked_at_once_however_often_trials_end() -> None:
+    planned = trials(2, 300)
+    same = {t.id: t.seed % 2 == 0 for t in planned}
+    baseline = {t.id: episode(t, won=same[t.id]) for t in planned}
+    asked: list[str] = []
+
+    class Counted(dict[str, Episode]):
+        def __getitem__(self, trial: str) -> Episode:
+            asked.append(trial)
+            return super().__getitem__(trial)
+
+    decider = decider_of(planned, Counted(baseline))
+    decider.begin(lambda _: None, planned=planned, done=[], ahead=1)
+    for t in planned:
+        decider.on(EpisodesSealed(time=0.0, episodes=[episode(t, won=same[t.id])]))
+    assert asked == [t.id for t in planned]
 
 
 def run(tmp_path: Path, name: str, **settings: Any) -> hocket.Report:
@@ -142,9 +201,21 @@ def test_a_run_stops_when_its_comparison_is_decided(tmp_path: Path) -> None:
     with Run.new(config, tmp_path / "b") as run_b:
         better = run_b.finish(policy=Chooses(9))
         assert run_b.decider is not None
-        look = run_b.decider.look
+        look = run_b.decider.decision.look
     assert better.complete
     assert look.decision == "a better"
+    # The decision, its look and its p stay with the run, and its report says them.
+    with LedgerView.open(tmp_path / "b") as ledger:
+        kept = Decision.from_json(ledger.meta()["decision"])
+    assert (kept.look, kept.against) == (look, str(tmp_path / "a"))
+    for report in (better, rebuild_report(tmp_path / "b"), hocket.Report.load(tmp_path / "b")):
+        assert report.decision == kept
+        assert f"at look {look.number}" in str(report).replace("\n", " ")
+        assert "biased" in str(report)
+    assert "biased towards that" in (tmp_path / "b" / "report.html").read_text()
+    judged = compare_runs(Side.open(tmp_path / "a"), Side.open(tmp_path / "b"), common=True)
+    assert judged.comparison.overall.p_value == look.p_value
+    assert judged.verdict == "b better"
     assert look.pairs < 60  # What decides is the planned order, whatever the machine's load ...
     assert better.planned < CAP  # ... which only moves how far lanes had run ahead by then.
 

@@ -277,3 +277,17 @@ def test_after_sigkill_of_the_main_process_every_worker_is_gone() -> None:
         process.kill()
         process.wait(DEADLINE_S)
         wait_gone(workers)
+
+
+def test_envs_whose_tasks_have_one_name_do_not_meet() -> None:
+    envs = ("support.twin_suites:Low", "support.twin_suites:High")
+    alone, few, many = (
+        hocket.evaluate(
+            env=envs, policy="random", episodes=4, lanes=lanes, policy_config={"chunk_length": 3}
+        )
+        for lanes in (1, 2, 8)
+    )
+    assert results(alone) == results(few) == results(many)
+    for episode in alone.episodes:
+        low, high = (-12, 0) if episode.trial.suite == envs[0] else (60, 108)
+        assert low <= episode.total_reward <= high

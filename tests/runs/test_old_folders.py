@@ -14,8 +14,9 @@ import hocket
 from hocket.errors import RunFolderError
 from hocket.records.ledger.view import LedgerView
 from hocket.records.steps import load_steps
-from hocket.results.compare import Side, compare_runs
+from hocket.results.compare import compare_runs
 from hocket.results.recorded import open_recorded
+from hocket.results.side import Side
 from hocket.runs.export import Choice, ExportConfig, export_run
 from hocket.runs.run import rebuild_report
 from hocket.runs.verify import verify

@@ -29,7 +29,8 @@ def seen(memory: float | None) -> Probe:
         task=TaskInfo(name="t"), action=action, observations={}, cameras=(), abilities=()
     )
     whole = None if memory is None else int(memory)
-    return Probe(spec=spec, execute_s=0.4, latencies={1: 0.01, 16: 0.02}, memory=whole)
+    latencies = {1: 0.01, 16: 0.02}
+    return Probe(spec=spec, execute_s=0.4, latencies=latencies, memory=whole, chunk_length=1)
 
 
 def lanes(memory: float | None, *, of: float, cores: int = 64) -> int:

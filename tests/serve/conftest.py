@@ -7,15 +7,17 @@ import importlib.util
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
 
+from hocket.adapters.policies.openpi.policy import OpenPI
 from hocket.core.contracts.policy import Policy
 from hocket.serve.backend import PolicyBackend, PolicyOptions
 from hocket.serve.metrics import Metrics
 from support.running_server import Running, ServePolicy, running
+from support.wire_clients import Connect, open_client
 
 
 @pytest.fixture
@@ -30,6 +32,17 @@ def serve_policy() -> Iterator[ServePolicy]:
             settings = PolicyOptions(**{"name": "test", "warm_up": False, **options})
             backend = PolicyBackend(policy, settings, metrics)
             return stack.enter_context(running(backend, metrics, **(listening or {})))
+
+        yield start
+
+
+@pytest.fixture
+def connect() -> Iterator[Connect]:
+    """`connect(*servers, **settings)`: a client of hocket's, closed after the test."""
+    with ExitStack() as stack:
+
+        def start(*servers: Running, **settings: Any) -> OpenPI:
+            return stack.enter_context(closing(open_client(*servers, **settings)))
 
         yield start
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -24,6 +28,8 @@ from hocket.core.data import Observation, Row
 from hocket.testing import ScriptedPolicy
 from support.processes import wait_until
 from support.running_server import WAIT_S, Running, ServePolicy
+from support.serve_command import command
+from support.wire_clients import env_spec
 
 GOOD = {"observation/state": np.array([3.0], np.float32), "prompt": "x"}
 
@@ -52,7 +58,15 @@ names = st.sampled_from(
 arrays = stn.arrays(
     st.sampled_from(["<f4", "<f8", "|u1", "|b1", "<U2"]), stn.array_shapes(min_dims=0, max_side=3)
 )
-operations = st.sampled_from(["infer", "bind", "reset", "other"])
+sent_rows = st.tuples(
+    st.just(["s", "t", 0, 0]),
+    st.just(0),
+    st.integers(0, 1),
+    st.integers(0, 9),
+    st.just("go"),
+    st.sampled_from(["a", "b"]),
+    st.none() | st.integers(0, 3),
+)
 frames = (
     st.text(max_size=50)
     | st.binary(max_size=200)
@@ -62,10 +76,17 @@ frames = (
         {
             "hocket": st.fixed_dictionaries(
                 {
-                    "op": st.sampled_from(["infer", "bind", "reset", "other"]),
+                    "op": st.sampled_from(["infer", "bind", "reset", "leave", "other"]),
                     "id": st.integers(0, 9),
                 },
-                optional={"rows": plain, "session": plain, "env": plain},
+                optional={
+                    "client": st.sampled_from(["x", "y"]) | plain,
+                    "number": st.integers(0, 3) | plain,
+                    "rows": plain | st.lists(sent_rows, min_size=1, max_size=3),
+                    "session": plain,
+                    "env": plain | st.just(env_spec(1).to_plain()),
+                    "shared": plain,
+                },
             ),
         },
         optional={"arrays": st.dictionaries(names, plain | arrays)},
@@ -153,6 +174,119 @@ def test_a_thousand_connections_leak_nothing(server: Running) -> None:
     for what, count in before.items():
         assert after[what] <= count + 5, f"{what}: {count} before, {after[what]} after"
     assert_serves(server)
+
+
+def test_a_message_of_pieces_without_end_is_refused(server: Running) -> None:
+    with connect(f"ws://{server.address}", compression=None, open_timeout=WAIT_S) as client:
+        client.recv(timeout=WAIT_S)
+        with contextlib.suppress(ConnectionClosed):
+            client.send(b"" for _ in range(20_000))
+        with contextlib.suppress(ConnectionClosed):  # closed while it was still being sent
+            assert "pieces" in str(client.recv(timeout=WAIT_S))
+    with connect(f"ws://{server.address}", compression=None, open_timeout=WAIT_S) as client:
+        client.recv(timeout=WAIT_S)
+        frame = pack(GOOD)
+        client.send([frame[:3], b"", frame[3:]])
+        assert unpack(client.recv(timeout=WAIT_S))["actions"].tolist() == [[3.0], [3.0]]
+    assert server.metrics.errors["WireError"] == 1
+
+
+def hostile_frames() -> dict[str, bytes]:
+    """Frames of many megabytes that are small to make and dear to read."""
+    size = 16 << 20
+    count = size.to_bytes(4, "big")
+    return {
+        "maps": b"\x81\xa1x\xdd" + count + b"\x80" * size,
+        "lists": b"\x81\xa1x" + b"\x91" * size,
+        "numbers": b"\x81\xa1x\xdd" + count + b"\x01" * size,
+        "text": b"\x81\xa6prompt\xdb" + count + b"x" * size,
+        "keys": b"\xdf" + (size // 4).to_bytes(4, "big") + b"\xa2ab\xc0" * (size // 4),
+        "bytes": b"\x81\xa1x\xc6" + count + bytes(size),
+        "arrays": msgpack.packb({"x": ["12345678" * 8] * (size // 66)}),
+    }
+
+
+def test_frames_that_are_dear_to_read_are_refused_and_cost_little() -> None:
+    """The server is a process of its own, whose memory is looked at."""
+    with command("--policy", "scripted", "--policy.action-size", "2", "--port", "0") as (
+        process,
+        place,
+    ):
+        address = place.removeprefix("ws://")
+        ask_good(address)
+        before = peak_bytes(process.pid)
+        stop, answered = threading.Event(), threading.Semaphore(0)
+
+        def behave() -> None:
+            with connect(place, compression=None, open_timeout=WAIT_S) as client:
+                client.recv(timeout=WAIT_S)
+                while not stop.is_set():
+                    client.send(pack(GOOD))
+                    assert isinstance(client.recv(timeout=WAIT_S), bytes)
+                    answered.release()
+
+        with ThreadPoolExecutor(1) as pool:
+            good = pool.submit(behave)
+            try:
+                for name, frame in hostile_frames().items():
+                    with connect(place, compression=None, open_timeout=WAIT_S) as client:
+                        client.recv(timeout=WAIT_S)
+                        client.send(frame)
+                        assert isinstance(client.recv(timeout=WAIT_S), str), name
+                    assert answered.acquire(timeout=WAIT_S), name
+            finally:
+                stop.set()
+            good.result(WAIT_S)
+        # A few copies of a frame, and not a hundred bytes for each of its own.
+        assert peak_bytes(process.pid) - before < 10 * (16 << 20)
+
+
+def ask_good(address: str) -> None:
+    with connect(f"ws://{address}", compression=None, open_timeout=WAIT_S) as client:
+        client.recv(timeout=WAIT_S)
+        client.send(pack(GOOD))
+        assert isinstance(client.recv(timeout=WAIT_S), bytes)
+
+
+def peak_bytes(pid: int) -> int:
+    """The most memory that a process has had."""
+    (line,) = [
+        line
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+        if line.startswith("VmHWM")
+    ]
+    return int(line.split()[1]) << 10
+
+
+def test_frames_beyond_a_client_s_share_are_refused_while_all_are_too_much(
+    serve_policy: ServePolicy,
+) -> None:
+    gate = threading.Event()
+
+    def wait(observation: Observation, row: Row) -> np.ndarray:
+        assert gate.wait(WAIT_S)
+        return echo(observation, row)
+
+    policy = ScriptedPolicy.of(wait, chunk_length=2, action_size=1)
+    server = serve_policy(policy, listening={"max_held_bytes": 1 << 20})
+    large = {**GOOD, "more": np.zeros(3 << 18, np.uint8)}
+    with ExitStack() as stack:
+        clients = [
+            stack.enter_context(
+                connect(f"ws://{server.address}", compression=None, open_timeout=WAIT_S)
+            )
+            for _ in range(3)
+        ]
+        for client in clients:
+            client.recv(timeout=WAIT_S)
+        clients[0].send(pack(large))
+        wait_until(lambda: server.server._held_bytes >= 3 << 18)
+        clients[1].send(pack(large))
+        assert "more than a client's share" in str(clients[1].recv(timeout=WAIT_S))
+        clients[2].send(pack(GOOD))
+        gate.set()
+        for client in (clients[0], clients[2]):
+            assert isinstance(client.recv(timeout=WAIT_S), bytes)
 
 
 def wait_until_empty(server: Running) -> None:

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ import pytest
 import hocket.runs.evaluation as evaluation
 from hocket.adapters.policies.openpi.policy import OpenPI, OpenPIConfig
 from hocket.core.contracts.policy import Policy
-from hocket.core.data import Actions, Batch, PolicySpec
+from hocket.core.data import Actions, Batch, PolicySpec, Row
 from hocket.core.events import ChunksExecuted, Event
 from hocket.engine.replay import ChunkReplay
 from hocket.errors import PolicyUnavailableError, UsageError
@@ -82,6 +82,54 @@ def connect() -> Iterator[Any]:
     yield start
     for policy in opened:
         policy.close()
+
+
+class Drifting(ScriptedPolicy):
+    """Keeps a state for each attempt, which every chunk moves and every action shows."""
+
+    def __init__(self) -> None:
+        super().__init__("", ScriptedPolicy.Config(chunk_length=8, batch_invariant=True))
+        self._chunks: dict[str, int] = {}
+
+    def begin_session(self, row: Row) -> None:
+        self._chunks[row.session] = 0
+
+    def end_session(self, session: str) -> None:
+        self._chunks.pop(session, None)
+
+    def infer(self, batch: Batch) -> Any:
+        values = np.array(super().infer(batch))
+        for i, row in enumerate(batch.rows):
+            self._chunks[row.session] = self._chunks.get(row.session, 0) + 1
+            values[i] *= 1 / self._chunks[row.session]
+        return values
+
+
+class Interrupted(OpenPI):
+    """Lets a whole other run happen in the midst of its own."""
+
+    def __init__(self, address: str, other: Callable[[], Report]) -> None:
+        super().__init__(address)
+        self._other = other
+        self.other: Report | None = None
+
+    def infer(self, batch: Batch) -> Actions:
+        if self.other is None and any(row.chunk == 2 for row in batch.rows):
+            self.other = self._other()
+        return super().infer(batch)
+
+
+def test_runs_that_share_a_server_get_what_each_gets_alone(serve_policy: ServePolicy) -> None:
+    address = serve_policy(Drifting()).address
+    alone = outcomes(run(Drifting()))
+    with (
+        closing(OpenPI(address)) as inner,
+        closing(Interrupted(address, lambda: run(inner))) as policy,
+    ):
+        report = run(policy)
+    assert outcomes(report) == alone
+    assert policy.other is not None
+    assert outcomes(policy.other) == alone
 
 
 def test_run_through_a_stock_server_equals_the_run_in_this_process(

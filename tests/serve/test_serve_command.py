@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import re
-import select
 import signal
 import ssl
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +20,9 @@ from hocket.errors import ConfigError, UsageError
 from hocket.serve.server import Keys, check_exposure, load_keys, load_tls
 from support.processes import DEADLINE_S as WAIT_S
 from support.processes import wait_until
+from support.serve_command import command
 from support.stock_openpi import StockServer
 
-TESTS = str(Path(__file__).parents[1])
 MAKE_CERTIFICATE = [
     "openssl",
     "req",
@@ -43,35 +37,6 @@ MAKE_CERTIFICATE = [
     "-addext",
     "subjectAltName=DNS:localhost,IP:127.0.0.1",
 ]
-
-
-@contextmanager
-def command(*flags: str, **variables: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The process, and the place where it says that it serves."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "hocket", "serve", *flags],
-        stderr=subprocess.PIPE,
-        text=True,
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([TESTS, os.environ.get("PYTHONPATH", "")]),
-            **variables,
-        },
-    )
-    assert process.stderr is not None
-    try:
-        lines = ""
-        deadline = time.monotonic() + WAIT_S
-        while " on " not in lines:
-            ready, _, _ = select.select([process.stderr], [], [], deadline - time.monotonic())
-            assert ready, f"it never said that it serves: {lines}"
-            line = process.stderr.readline()
-            assert line, f"it ended: {lines}"
-            lines += line
-        yield process, re.findall(r" on (\S+)\n", lines)[-1]
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def ask(place: str, **settings: Any) -> Any:

@@ -350,15 +350,24 @@ def test_too_many_connections_are_refused(serve_policy: ServePolicy) -> None:
         assert caught.value.response.status_code == 503
 
 
-def test_too_many_kinds_of_observation_are_refused(serve_policy: ServePolicy) -> None:
+def test_kinds_of_observation_without_end_are_answered_and_forgotten(
+    serve_policy: ServePolicy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hocket.serve.batching.MAX_KINDS", 4)
+    monkeypatch.setattr("hocket.engine.policy_thread.BUFFERED_QUEUES", 4)
     server = serve_policy(Echo())
-    refusals = 0
-    for size in range(1, 36):
+    for size in range(1, 12):
         with open_client(server) as client:
             client.recv(timeout=WAIT_S)
-            reply = ask(client, {"observation/state": np.zeros(size, np.float32)})
-            refusals += isinstance(reply, str) and "kinds of observation" in reply
-    assert refusals == 3
+            assert "KeyError" in str(ask(client, {"other": np.zeros(size, np.float32)}))
+    with open_client(server) as client:
+        client.recv(timeout=WAIT_S)
+        for size in (*range(1, 12), 1, 2, 3):
+            reply = ask(client, {"observation/state": np.full(size, size, np.float32)})
+            assert reply["actions"][0, 0] == size
+    batcher = server.server._backend._batcher  # type: ignore[attr-defined]
+    assert len(batcher._kinds) == 4
+    assert len(batcher._scheduler._queues) == 4
 
 
 def test_metrics_count_what_happened(serve_policy: ServePolicy) -> None:

@@ -63,6 +63,16 @@ class Fetcher(Keyed):
         }
 
 
+class Restorable(Pusher):
+    """Gives its state away, and yet cannot be observed without a step."""
+
+    def get_state(self) -> Any:
+        return np.array([self.steps], np.float64)
+
+    def set_state(self, state: Any) -> None:
+        self.steps = int(state[0])
+
+
 class Strange(Keyed):
     """A state, and beside it arrays of other ranks and kinds."""
 

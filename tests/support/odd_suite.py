@@ -15,7 +15,7 @@ ESCAPES = "\x1b[31mred\x1b]0;title\x07\r\nnext\x9b2J"
 LONG = "x" * 300
 WIDE = "\u65e5\u672c" * 150
 BROKEN = f"broken {ESCAPES}"
-NAMES = (LONG, f"{LONG}y", WIDE, BROKEN, "<script>alert(1)</script>[bold]x[/bold]")
+NAMES = ("nul\x00", LONG, f"{LONG}y", WIDE, BROKEN, "<script>alert(1)</script>[bold]x[/bold]")
 
 
 class Odd(gymnasium.Env[Any, Any]):

@@ -17,7 +17,12 @@ class PointEnv(gymnasium.Env[Any, Any]):
     """Two numbers of state, two of action. Raises when stepped after its end."""
 
     def __init__(
-        self, witness: str = "", crash_share: float = 0.0, step_s: float = 0.0, wild: bool = False
+        self,
+        witness: str = "",
+        crash_share: float = 0.0,
+        step_s: float = 0.0,
+        wild: bool = False,
+        reward_size: float = 1.0,
     ) -> None:
         self.observation_space = spaces.Dict({"state": spaces.Box(-9, 9, (2,), np.float32)})
         self.action_space = spaces.Box(-1, 1, (2,), np.float32)
@@ -25,6 +30,7 @@ class PointEnv(gymnasium.Env[Any, Any]):
         self._crash_share = crash_share
         self._step_s = step_s
         self._wild = wild
+        self._reward_size = reward_size
         self._crashes = np.random.default_rng(os.getpid())
         self._place = np.zeros(2)
         self._steps = 0
@@ -55,7 +61,8 @@ class PointEnv(gymnasium.Env[Any, Any]):
         success, late = distance < 0.15, self._steps >= LIMIT
         self._is_over = success or late
         seen = {"state": self._place.astype(np.float32)}
-        return seen, -0.1 * distance, success, late and not success, {"success": success}
+        reward = -0.1 * distance * self._reward_size
+        return seen, reward, success, late and not success, {"success": success}
 
     def _write(self, text: str) -> None:
         if self._witness:
@@ -64,7 +71,11 @@ class PointEnv(gymnasium.Env[Any, Any]):
 
 
 def make(
-    witness: str = "", crash_share: float = 0.0, step_s: float = 0.0, wild: bool = False
+    witness: str = "",
+    crash_share: float = 0.0,
+    step_s: float = 0.0,
+    wild: bool = False,
+    reward_size: float = 1.0,
 ) -> PointEnv:
     """What `--env support.point_env:make` builds."""
-    return PointEnv(witness, crash_share, step_s, wild)
+    return PointEnv(witness, crash_share, step_s, wild, reward_size)

@@ -166,6 +166,27 @@ class Remembering(Sound):
         return self.sessions[row.session]
 
 
+class Adapting(Sound):
+    """Keeps to the bounds of the row's env, prepared when it was told of it."""
+
+    def __init__(self) -> None:
+        self.highest: dict[Any, float] = {}
+
+    def bind(self, spec: EnvSpec) -> None:
+        self.highest[spec] = float(spec.action.high.max())
+
+    def more(self, row: Row) -> float:
+        return self.highest[row.env]
+
+
+class KeyedByTask(Adapting):
+    def bind(self, spec: EnvSpec) -> None:
+        self.highest[spec.task.name] = float(spec.action.high.max())
+
+    def more(self, row: Row) -> float:
+        return self.highest[row.trial.task]
+
+
 @pytest.mark.parametrize(
     "make", [Sound, HonestRounding, OneAtATime, Unkeyed, Remembering]
 )  # fmt: skip
@@ -231,6 +252,14 @@ def env_spec(low: float = -2.0, high: float = 3.0, task: str = "push") -> EnvSpe
 
 def test_the_scripted_policy_is_sound_and_adapts_to_the_env() -> None:
     check_policy(ScriptedPolicy(), env=env_spec(), close=True)
+
+
+def test_a_policy_that_keeps_envs_by_the_name_of_their_task_is_found() -> None:
+    check_policy(Adapting(), EXAMPLE, env=env_spec())
+    findings = policy_findings(KeyedByTask(), EXAMPLE, env=env_spec())
+    assert [finding.rule for finding in findings] == [
+        "What bind() tells of an env changes nothing for another whose task has the same name."
+    ]
 
 
 def test_an_action_size_other_than_the_envs_is_found() -> None:

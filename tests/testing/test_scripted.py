@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from typing import Any
 
@@ -52,16 +53,17 @@ def test_images_do_not_matter_beside_a_state() -> None:
 
 
 def test_actions_keep_to_the_bounds_of_each_rows_own_env() -> None:
-    policy = scripted(action_size=None)
-    for task, low, high in (("a", 5.0, 6.0), ("b", -np.inf, np.inf)):
+    rows = []
+    asked = batch("a", "a")
+    for row, low, high in zip(asked.rows, (5.0, -np.inf), (6.0, np.inf), strict=True):
         action = ActionSpec(
             size=2, kind="box", shape=(2,), dtype="<f4", low=np.full(2, low), high=np.full(2, high)
         )
         spec = EnvSpec(
-            task=TaskInfo(name=task), action=action, observations={}, cameras=(), abilities=()
+            task=TaskInfo(name="a"), action=action, observations={}, cameras=(), abilities=()
         )
-        policy.bind(spec)
-    answer = policy.infer(batch("a", "b"))
+        rows.append(dataclasses.replace(row, env=spec))
+    answer = scripted(action_size=None).infer(dataclasses.replace(asked, rows=rows))
     assert ((answer[0] >= 5) & (answer[0] <= 6)).all()
     assert ((answer[1] >= -1) & (answer[1] <= 1)).all()
 

@@ -29,6 +29,7 @@ def save(folder: Path, version: int) -> None:
         version,
         weights={"a": torch.full((3,), float(version))},
         optimizer={},
+        statistics={},
         policy={},
         state={"version": version},
     )

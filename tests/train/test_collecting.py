@@ -9,7 +9,7 @@ from hocket.train.collect.plan import EVALUATION, holder_of, is_evaluation
 from hocket.train.collect.policy import LOG_PROB, SAMPLE, VERSION, CollectingPolicy, Holding
 from hocket.train.learner.weights import WeightBlock
 from hocket.train.networks.actor import ChunkActor, FlowActor
-from hocket.train.networks.contract import TASK, Acted, Shapes, Tensors, trainable_parameters
+from hocket.train.networks.contract import TASK, Acted, Shapes, Tensors, published_tensors
 from hocket.train.networks.policies import ActorConfig, FlowConfig
 
 SHAPES = Shapes(
@@ -43,14 +43,14 @@ def trial(seed: int, task: str = "reach", repeat: int = 0) -> Trial:
 
 
 def make(network: torch.nn.Module) -> tuple[CollectingPolicy, WeightBlock]:
-    block = WeightBlock(trainable_parameters(network))
-    block.publish(trainable_parameters(network), 0)
+    block = WeightBlock(published_tensors(network))
+    block.publish(published_tensors(network), 0)
     holding = Holding(is_deterministic=is_evaluation, held_by=holder_of)
     return CollectingPolicy(network, SHAPES, holding, block=block), block
 
 
 def moved(network: torch.nn.Module, by: float) -> dict[str, torch.Tensor]:
-    return {key: value + by for key, value in trainable_parameters(network).items()}
+    return {key: value + by for key, value in published_tensors(network).items()}
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from hocket.train.algorithms.update import (
+from hocket.train.algorithms.ratios import (
     Comparison,
     clipped_loss,
     compare,

@@ -14,8 +14,10 @@ import torch
 
 from hocket.train.algorithms.grpo import GRPO
 from hocket.train.algorithms.ppo import PPO
+from hocket.train.algorithms.ranks import Measures, Ranks, local_device
+from hocket.train.algorithms.ratios import Comparison
 from hocket.train.algorithms.rollout import Segment, make_rollout
-from hocket.train.algorithms.update import Comparison, Measures, Ranks
+from hocket.train.algorithms.update import Algorithm
 from hocket.train.config import GRPOConfig, PPOConfig
 from hocket.train.networks.actor import ChunkActor
 from hocket.train.networks.policies import ActorConfig
@@ -30,8 +32,6 @@ ALGORITHMS = ("ppo", "grpo")
 
 class Keep:
     """An optimizer that only keeps gradients."""
-
-    def zero_grad(self) -> None: ...
 
     def step(self) -> None: ...
 
@@ -64,19 +64,22 @@ def gradients(algo: str, parts: list[Segment], ranks: Ranks) -> dict[str, torch.
     parts = as_if_sampled(network, parts)
     measures = Measures(ranks)
     how = Comparison(level="chunk", correction="none", truncate=2.0)
+    learner: Algorithm
     if algo == "ppo":
         learner = PPO(network, Keep(), PPOConfig(max_grad_norm=1e9), how, ranks)
-        learner.step(learner.prepare(parts, 0), measures, version=1)
     else:
-        other = GRPO(network, Keep(), GRPOConfig(max_grad_norm=1e9), how, ranks)
-        other.step(other.prepare(parts, 0), measures, version=1)
+        learner = GRPO(network, Keep(), GRPOConfig(max_grad_norm=1e9), how, ranks)
+    rows = learner.prepare(parts, 0)
+    learner.descend(learner.losses(rows, learner.terms(rows, measures), measures), measures)
     found = {k: p.grad for k, p in network.named_parameters() if p.grad is not None}
     return {**found, "kl": torch.tensor(measures.result()["kl"])}
 
 
 def work(out: str) -> None:
-    """One of two processes, each with half of the episodes, of different lengths."""
-    ranks = Ranks.from_torchrun()
+    """One of two processes, each with half of the episodes, of different lengths, on a machine
+    that says it has a GPU, which is not asked for."""
+    torch.cuda.is_available = lambda: True
+    ranks = Ranks.from_torchrun("cpu")
     parts = episodes()[ranks.rank * 2 :][:2]
     for algo in ALGORITHMS:
         found = gradients(algo, parts, ranks)
@@ -122,3 +125,9 @@ def test_gradients_of_two_ranks_are_those_of_one_process(worked: Path, algo: str
         for one in got:
             np.testing.assert_allclose(one[key], value, rtol=1e-4, atol=1e-6)
     assert any(np.abs(one["actors.0.0.weight"]).max() > 1e-4 for one in got)
+
+
+def test_each_process_of_a_machine_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert local_device("cuda") == "cuda"
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert [local_device(one) for one in ("cuda", "cuda:1", "cpu")] == ["cuda:3", "cuda:1", "cpu"]

@@ -62,7 +62,10 @@ def success(result: Trained) -> list[float]:
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_ppo_learns_in_both_modes(tmp_path: Path, mode: str) -> None:
-    result = run(tmp_path, mode=mode, steps=2500, eval_every=1200, eval_episodes=10, epochs=8)
+    # Data of up to two versions before teaches less for each step; how old it is, the machine's
+    # load decides.
+    steps = 2500 if mode == "sync" else 5000
+    result = run(tmp_path, mode=mode, steps=steps, eval_every=1200, eval_episodes=10, epochs=8)
     assert result.complete
     assert success(result)[-1] >= success(result)[0] + 0.3
     assert max(success(result)) >= 0.9

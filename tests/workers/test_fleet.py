@@ -11,7 +11,7 @@ from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Ref, Trial
 from hocket.core.wire import END_OBSERVED, END_TRUNCATED
 from hocket.errors import EnvError, UnknownNameError, UsageError
-from hocket.workers.fleet import Fleet, FleetConfig
+from hocket.workers.fleet import Fleet, FleetConfig, Fleets
 from hocket.workers.inbox import (
     LaneFailed,
     LaneSealed,
@@ -335,3 +335,14 @@ def test_discarded_reset_does_not_swallow_what_the_env_is() -> None:
         ready = rig.wait(LanesReady)
         assert ready.spec is not None
         assert ready.spec.task.name == "count"
+
+
+def test_a_fleet_is_kept_for_the_next_run_only_where_its_workers_are_where_that_wants_them() -> (
+    None
+):
+    spec = WorkerSpec(suites={"toy": Ref(name="toy")})
+    config = FleetConfig(lanes=1)
+    with Fleets() as fleets:
+        first = fleets.lend(LocalRuntime, spec, config, where=("local", {}))
+        assert fleets.lend(LocalRuntime, spec, config, where=("local", {})) is first
+        assert fleets.lend(LocalRuntime, spec, config, where=("docker:x", {})) is not first

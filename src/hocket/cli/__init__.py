@@ -48,6 +48,9 @@ VERBS = {
     "check": Verb("hocket.cli.check", "Show what the policy really sees, on one chunk; no run."),
     "serve": Verb("hocket.cli.serve", "Serve a policy over OpenPI's protocol, in batches."),
     "plan": Verb("hocket.cli.plan", "Predict throughput from lanes, cores and policy latency."),
+    "image": Verb(
+        "hocket.cli.image", "Write a Dockerfile for a simulator, to run it in containers."
+    ),
     "doctor": Verb("hocket.cli.doctor", "Say what works on this machine, and how to get the rest."),
 }
 

@@ -14,14 +14,26 @@ from hocket.core.plugins import did_you_mean
 from hocket.errors import UnknownNameError
 from hocket.runs.config import EvalConfig
 
-KNOBS = ("env", "policy", "seed", "replan", "env_python", "policy_python")
+KNOBS = (
+    "env",
+    "policy",
+    "seed",
+    "seed_scheme",
+    "replan",
+    "env_python",
+    "policy_python",
+    "runtime",
+    "start_timeout_s",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Check(FileFlags):
     """Run one chunk and show what the policy really sees: both specs side by side, the range of
     every input (for a server also of the request that it is sent), the actions against their
-    bounds, and a contact sheet of the exact images. Exits with 1 where env and policy do not fit.
+    bounds, and a contact sheet of the exact images. The trial is reset again, there and in a new
+    env, to see whether the env starts as its seed says. Exits with 1 where env and policy do not
+    fit, or a trial cannot be repeated.
     """
 
     task: Annotated[str | None, arg(metavar="TASK")] = None

@@ -23,9 +23,12 @@ KNOBS = (
     "lanes",
     "replan",
     "max_steps",
+    "seed_scheme",
     "record",
     "env_python",
     "policy_python",
+    "runtime",
+    "start_timeout_s",
 )
 
 

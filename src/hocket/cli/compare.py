@@ -41,7 +41,8 @@ def run(arguments: Sequence[str]) -> int:
     """Compare; 0 whichever is better."""
     flags = parse(Compare, arguments, verb="compare")
     from hocket import cli
-    from hocket.results.compare import Side, compare_runs
+    from hocket.results.compare import compare_runs
+    from hocket.results.side import Side
 
     a, b = Side.open(flags.a), Side.open(flags.b)
     found = compare_runs(a, b, tasks_as=flags.tasks_as, common=flags.common)

@@ -21,9 +21,9 @@ _STYLE = {"ok": "green", "slow": "yellow", "missing": "red"}
 
 @dataclass(frozen=True, kw_only=True)
 class Doctor:
-    """Say what works on this machine: cores and memory, which backends render, on what device and
-    how fast, installed extras, video codecs, and every env and policy that has a name. What is
-    missing comes with the exact command that installs it."""
+    """Say what works on this machine: cores and memory, which runtimes can be used, which backends
+    render, on what device and how fast, installed extras, video codecs, and every env and policy
+    that has a name. What is missing comes with the exact command that installs it."""
 
     json: bool = False
     """Print JSON instead of a table."""

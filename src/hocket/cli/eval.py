@@ -88,7 +88,7 @@ def run(arguments: Sequence[str]) -> int:
     if scan(arguments, "--jobs") is not None:
         return _run_jobs(arguments)
     refuse_bad_run_file(arguments)
-    knobs = knobs_of(EvalConfig, without=("runtime",))
+    knobs = knobs_of(EvalConfig)
     parsed = parse_run(Eval, knobs, arguments, verb="eval")
     from hocket.records.run_file import new_folder
     from hocket.results.progress import Progress
@@ -100,11 +100,9 @@ def run(arguments: Sequence[str]) -> int:
     if flags.dry_run:
         Console().print(_describe(config, out))
         return OK
-    with Run.new(config, out) as planned:
-        with Progress(quiet=flags.json and not sys.stderr.isatty()) as progress:
-            report = planned.finish(readers=[progress])
-        if planned.decider is not None and config.against is not None:
-            sys.stderr.write(planned.decider.sentence(config.against) + "\n")
+    quiet = flags.json and not sys.stderr.isatty()
+    with Run.new(config, out) as planned, Progress(quiet=quiet) as progress:
+        report = planned.finish(readers=[progress])
     return _conclude(report, out, as_json=flags.json)
 
 

@@ -3,9 +3,9 @@
 Every field of a dataclass is a flag, and the docstring below the field is its help. A verb's own
 flags are the fields of its dataclass; a verb that makes a run takes the others from the fields of
 the run's configuration, where type, default and help are declared once. The settings of the named
-adapters (`--env.*`, `--policy.*`) are fields of the adapters' configurations. As the names stand on
-the same command line as the settings that they bring, they are read first, from the arguments or
-the file behind `--config`; then the parser is built.
+adapters (`--env.*`, `--policy.*`, `--runtime.*`) are fields of the adapters' configurations. As the
+names stand on the same command line as the settings that they bring, they are read first, from the
+arguments or the file behind `--config`; then the parser is built.
 """
 
 from __future__ import annotations
@@ -42,8 +42,10 @@ from hocket.records.run_file import load_run
 
 T = TypeVar("T")
 
-_GROUPS = ("env_config", "policy_config")
+_GROUPS = ("env_config", "policy_config", "runtime_config")
 """Fields of a configuration that are groups of flags: what adapters are set to."""
+_OF_THE_RUN = ("seed_scheme",)
+"""Settings of adapters that the run has for all of them."""
 _SHORT = {"--ready-timeout": "ready_timeout_s", "--flush-on-reconnect": "flush_on_reconnect"}
 """Settings of policies over the wire that need not be spelled --policy.NAME."""
 
@@ -93,9 +95,9 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of all adapters that are named as env, or as policy, by field name."""
+    """The settings of all adapters that are named as env, policy or runtime, by field name."""
 
-    kind: Literal["env", "policy"]
+    kind: Literal["env", "policy", "runtime"]
     names: Sequence[str]
     flags: Mapping[str, Flag]
 
@@ -138,6 +140,12 @@ def parse_with_policy(owner: type[T], arguments: Sequence[str], *, verb: str) ->
     return _parse(owner, {}, [settings], {}, arguments, verb=verb)
 
 
+def parse_with_runtime(owner: type[T], arguments: Sequence[str], *, verb: str) -> Parsed[T]:
+    """The flags of a verb, and `runtime_config`: the settings of the runtime that they name."""
+    settings = runtime_settings(scan(arguments, "--runtime"))
+    return _parse(owner, {}, [settings], {}, arguments, verb=verb)
+
+
 def parse_run(
     owner: type[T], knobs: Mapping[str, Flag], arguments: Sequence[str], *, verb: str
 ) -> Parsed[T]:
@@ -150,7 +158,8 @@ def parse_run(
         file["env"] = parse_names(file["env"])
     env = parse_names(scan(arguments, "--env") or _joined(file.get("env")))
     policy = scan(arguments, "--policy") or _joined(file.get("policy"))
-    settings = [env_settings(env), policy_settings(policy, arguments)]
+    runtime = scan(arguments, "--runtime") or _joined(file.get("runtime"))
+    settings = [env_settings(env), policy_settings(policy, arguments), runtime_settings(runtime)]
     arguments = spell_out(arguments, settings[1])
     return _parse(owner, knobs, settings, file, arguments, verb=verb)
 
@@ -220,6 +229,12 @@ def policy_settings(name: str | None, arguments: Sequence[str]) -> Settings:
     settings = [one.removeprefix("--policy.") for one in given if one.startswith("--policy.")]
     anything = Flag(Yaml, None, None)
     return Settings("policy", names, {one.replace("-", "_"): anything for one in settings})
+
+
+def runtime_settings(name: str | None) -> Settings:
+    """The settings of the named runtime; whatever `auto` chooses has none."""
+    names = [name] if name and name != "auto" else []
+    return Settings("runtime", names, _adapter_flags("runtimes", names))
 
 
 def spell_out(arguments: Sequence[str], settings: Settings) -> list[str]:
@@ -300,6 +315,8 @@ def _adapter_flags(kind: Kind, names: Sequence[str]) -> dict[str, Flag]:
     merged: dict[str, Flag] = {}
     for name in names:
         for field, flag in _flags_of(plugins.find(kind, name).config_class).items():
+            if field in _OF_THE_RUN:
+                continue
             spelled = dataclasses.replace(flag, annotation=_spelled(flag.annotation))
             merged[field] = merged[field].joined(spelled) if field in merged else spelled
     return merged

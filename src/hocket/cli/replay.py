@@ -10,15 +10,15 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from hocket.cli.parse import parse
+from hocket.cli.parse import parse_with_runtime
 from hocket.core.text import printable
 
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:
-    """Run one trial of a run again, in this process (where a debugger works), and compare it step
-    by step with what was recorded: actions, rewards, ends, states. Exits with 1 and the first
-    difference where there is one."""
+    """Run one trial of a run again, in this process (where a debugger works) unless the run had a
+    runtime, and compare it step by step with what was recorded: actions, rewards, ends, states.
+    Exits with 1 and the first difference where there is one."""
 
     folder: Positional[Path]
     """The run folder."""
@@ -27,15 +27,23 @@ class Replay:
     (reach-v3/3)."""
     with_policy: bool = False
     """Ask the run's policy again, instead of executing the recorded actions."""
+    runtime: Annotated[str | None, arg(metavar="NAME[:ARG]")] = None
+    """Where the worker lives; by default where the run's workers did."""
 
 
 def run(arguments: Sequence[str]) -> int:
     """Verify a trial; 1 where it differs."""
-    flags = parse(Replay, arguments, verb="replay")
+    parsed = parse_with_runtime(Replay, arguments, verb="replay")
+    flags = parsed.flags
     from hocket import cli
     from hocket.runs.verify import verify
 
-    verdict = verify(flags.folder, flags.trial, with_policy=flags.with_policy)
+    verdict = verify(
+        flags.folder,
+        flags.trial,
+        with_policy=flags.with_policy,
+        adapt=lambda config: config.elsewhere(flags.runtime, parsed.config["runtime_config"]),
+    )
     sys.stdout.write(printable(f"{verdict.trial.id}: {verdict}") + "\n")
     if verdict.difference is not None and flags.with_policy:
         from hocket.records.run_file import load_about

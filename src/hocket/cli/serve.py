@@ -64,7 +64,8 @@ class Serve:
     (--policy-python) is started anew. The default is 300 s, or 100 times what such a batch usually
     takes, whichever is more; warm-up may take an hour."""
     max_message: Bytes = 64 << 20
-    """Longest request."""
+    """Longest request. A policy that says what it reads takes none that is longer than it can need,
+    and 16 MiB."""
     max_connections: int = 1024
     """More are refused."""
     max_queue: int = 1024

@@ -39,12 +39,13 @@ def run(arguments: Sequence[str]) -> int:
     atexit.register(gc.freeze)
     resumed = scan(arguments, "--resume")
     if resumed is None:
-        knobs = knobs_of(TrainConfig, without=("runtime", "policy_devices"))
+        knobs = knobs_of(TrainConfig, without=("policy_devices",))
         parsed = parse_run(Train, knobs, arguments, verb="train")
     elif len([one for one in arguments if one.startswith("--")]) > 1:
         raise UsageError("--resume takes no other flags: the run has its configuration.")
     require_extra("policies", "trained")
     from hocket.results.terminal import Console
+    from hocket.train.learner.checkpoint import BEST, latest
     from hocket.train.loop import train
 
     if resumed is None:
@@ -55,9 +56,9 @@ def run(arguments: Sequence[str]) -> int:
         config = TrainConfig.from_plain(load_run(folder))
     if not train(config, folder, resume=resumed is not None).complete:
         return INTERRUPTED
-    Console().print(
-        f"Run folder: {folder}\nThe best weights: hocket eval --env ... --policy {folder}/best",
-        highlight=False,
-        soft_wrap=True,
-    )
+    found = folder / BEST
+    told = f"The best weights: hocket eval --env ... --policy {found}"
+    if not found.is_dir():
+        told = f"The last weights: hocket eval --env ... --policy {latest(folder)}"
+    Console().print(f"Run folder: {folder}\n{told}", highlight=False, soft_wrap=True)
     return OK

@@ -128,6 +128,8 @@ FIELDS: Mapping[str, Any] = {
     "policy_devices": _names("DEVICE[,DEVICE...]"),
     "env_python": arg(metavar="PATH"),
     "policy_python": arg(metavar="PATH"),
+    "runtime": arg(metavar="NAME[:ARG]"),
+    "start_timeout_s": arg(name="start-timeout", metavar="SECONDS"),
     # How.
     "lanes": arg(metavar="N|auto"),
     "replan": arg(metavar="K"),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
-from hocket.cli.parse import parse
+from hocket.cli.parse import parse_with_runtime
 from hocket.cli.values import Names
 from hocket.core.text import printable
 
@@ -47,11 +47,14 @@ class Video:
     """Film anew also what is there."""
     workers: Annotated[int | None, arg(metavar="N")] = None
     """Processes that film at the same time; as many as there are cores by default."""
+    runtime: Annotated[str | None, arg(metavar="NAME[:ARG]")] = None
+    """Where they live; by default where the run's workers did."""
 
 
 def run(arguments: Sequence[str]) -> int:
     """Film; 1 where an episode could not be filmed."""
-    flags = parse(Video, arguments, verb="video")
+    parsed = parse_with_runtime(Video, arguments, verb="video")
+    flags = parsed.flags
     from hocket import cli
     from hocket.records.ledger.view import LedgerView
     from hocket.records.video.encoder import Quality, require_encoder
@@ -60,7 +63,8 @@ def run(arguments: Sequence[str]) -> int:
 
     require_encoder(Quality(lossless=flags.images).codec)
     with LedgerView.open(flags.folder) as ledger:
-        config = EvalConfig.from_plain(ledger.meta()["config"])
+        config = EvalConfig.recorded(ledger.meta()["config"])
+        config = config.elsewhere(flags.runtime, parsed.config["runtime_config"])
         chosen = _choose(flags, config, ledger)
         folder = ledger.folder
     wanted = RenderConfig(

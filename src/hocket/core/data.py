@@ -86,9 +86,12 @@ class ActionSpec:
     high: Array
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EnvSpec:
-    """What an env turned out to be, told by the worker after its first reset."""
+    """What an env turned out to be, told by the worker after its first reset.
+
+    Two specs are equal only where they are one object, so a spec may be a key.
+    """
 
     task: TaskInfo
     action: ActionSpec
@@ -166,7 +169,10 @@ class Row:
     """Keyed by trial and chunk: the same whatever the batch, lane, order or attempt."""
     prompt: str
     session: str
-    """Names the attempt for policies that keep state for it."""
+    """Names the attempt for policies that keep state for it, among all that ask the policy."""
+    env: EnvSpec | None = None
+    """The env that it is of: the very object that `Binds.bind` was given, since suites, runs and
+    clients may have tasks of one name. None where nobody told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -77,3 +77,12 @@ def _read(path: Path) -> str:
         return path.read_text()
     except (OSError, UnicodeDecodeError):
         return ""
+
+
+def resident_bytes(pid: int) -> int | None:
+    """The resident memory of a process; None where there is none with this id."""
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError):
+        return None

@@ -83,11 +83,15 @@ BUILTIN: Mapping[Kind, Mapping[str, Builtin]] = {
     "runtimes": {
         "inline": Builtin("hocket.workers.inline:InlineRuntime"),
         "local": Builtin("hocket.workers.local:LocalRuntime"),
+        "docker": Builtin("hocket.workers.containers.runtime:DockerRuntime"),
+        "podman": Builtin("hocket.workers.containers.runtime:PodmanRuntime"),
+        "ssh": Builtin("hocket.workers.remote.ssh:SshRuntime"),
+        "loopback": Builtin("hocket.workers.remote.loopback:LoopbackRuntime"),
     },
     "recorders": {
         "steps": Builtin("hocket.records.steps:StepsSink"),
         "states": Builtin("hocket.records.states:StatesSink"),
-        "video": Builtin("hocket.records.video.sink:VideoSink"),
+        "video": Builtin("hocket.records.video.sink:VideoSink", modules=("av",)),
     },
 }
 
@@ -160,6 +164,12 @@ def configure(adapter: Adapter, config: Mapping[str, Any]) -> Any:
         return adapter.config_class(**values)
     except (TypeError, ValueError) as exc:
         raise ConfigError(f"The settings of {adapter.name!r} are wrong: {exc}") from exc
+
+
+def has_setting(kind: Kind, name: str, setting: str) -> bool:
+    """Whether an adapter's configuration has a field of this name."""
+    fields = dataclasses.fields(find(kind, name).config_class)
+    return any(field.name == setting for field in fields)
 
 
 def share_settings(

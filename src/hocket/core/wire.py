@@ -20,6 +20,8 @@ from hocket.errors import WireError
 MAX_FRAME = 1 << 30
 """Most bytes of a message. Chosen by hand, far above any observation: a stream that claims more is
 taken for somebody else's."""
+MAX_PIECE = 1 << 18
+"""Most bytes of a file in one message: an observation never waits for more than that."""
 _LENGTH = struct.Struct("<I")
 
 
@@ -92,6 +94,17 @@ class Render(NamedTuple):
 
 class Close(NamedTuple):
     """Discard the attempt that is running, close the env, exit."""
+
+
+class SetWord(NamedTuple):
+    """Set a lane's control word, where there is no shared memory to write it in."""
+
+    lane: int
+    word: int
+
+
+class Speak(NamedTuple):
+    """Ask a worker elsewhere where it is; answered by Said, also while its env hangs."""
 
 
 # -- From a worker -------------------------------------------------------------------------------
@@ -183,6 +196,42 @@ class Progress(NamedTuple):
     steps: Sequence[int]
 
 
+class Pulse(NamedTuple):
+    """A sign of life, a few seconds after the last one, from a worker that is elsewhere. It is
+    answered by the same, so that either end notices a link on which nothing moves any more."""
+
+    memory: int | None
+    """Resident bytes of the worker, where that can be read."""
+
+
+class Said(NamedTuple):
+    """The end of the worker's log, with the stacks of its threads."""
+
+    text: str
+
+
+class Ended(NamedTuple):
+    """The last message from elsewhere: how the worker ended, and the end of its log."""
+
+    account: str
+
+
+class Piece(NamedTuple):
+    """A part of a file that a sink has sealed, from a worker that does not share the parent's disk.
+    All pieces of an attempt's files come, in order, before its Sealed."""
+
+    lane: int
+    attempt: int
+    name: str
+    """The file's name in the attempt's folder, without a folder."""
+    begin: int
+    """The offset of the data in the file."""
+    data: bytes
+    """At most MAX_PIECE bytes."""
+    digest: bytes
+    """The SHA-256 of the whole file, with its last piece; empty before that."""
+
+
 END_TERMINATED = 1
 END_TRUNCATED = 2
 END_SUCCESS = 4
@@ -206,6 +255,12 @@ Message = Union[
     Failed,
     Progress,
     Render,
+    SetWord,
+    Speak,
+    Pulse,
+    Said,
+    Ended,
+    Piece,
 ]
 """Every message. A message's index here is its number on the wire, so new ones go to the end."""
 MESSAGES: tuple[type[Any], ...] = get_args(Message)
@@ -223,7 +278,7 @@ def unpack(body: bytes | memoryview) -> Message:
     try:
         code, *fields = msgpack.unpackb(body, strict_map_key=False)
         message: Message = MESSAGES[code](*fields)
-    except (ValueError, TypeError, IndexError, msgpack.UnpackException) as exc:
+    except (ValueError, TypeError, IndexError, RecursionError, msgpack.UnpackException) as exc:
         raise WireError(f"A frame of {len(body)} bytes is no message of hocket's: {exc}") from exc
     return message
 
@@ -231,7 +286,9 @@ def unpack(body: bytes | memoryview) -> Message:
 class Frames:
     """Cuts a stream of bytes into messages, however the bytes arrive."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = MAX_FRAME) -> None:
+        """`limit` is the most bytes that a message may have."""
+        self._limit = limit
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[Message]:
@@ -244,7 +301,7 @@ class Frames:
         at = 0
         while len(buffer) - at >= 4:
             (length,) = _LENGTH.unpack_from(buffer, at)
-            if length > MAX_FRAME:
+            if length > self._limit:
                 raise WireError(f"A frame claims {length} bytes; the stream is not hocket's.")
             if len(buffer) - at - 4 < length:
                 break

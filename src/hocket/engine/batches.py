@@ -97,6 +97,7 @@ def _row(state: LaneState, chunk: int) -> Row:
         noise_seed=_noise_seed(state, chunk),
         prompt=state.prompt,
         session=state.session,
+        env=state.env,
     )
 
 

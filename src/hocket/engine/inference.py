@@ -56,6 +56,11 @@ class WarmedUp:
     """Whether the row's bits were the same in every size, at every index and on every replica."""
 
 
+MOST_SHAPES = 4096
+"""Shapes of batches that are remembered. A server's clients can make any number of them; a shape
+that was forgotten is only waited for longer, as one that may have to be compiled."""
+
+
 @dataclass(slots=True, eq=False)
 class Replica:
     """A policy on one device, and what is known of how long it takes."""
@@ -72,6 +77,8 @@ class Replica:
         """A batch was answered; the first of its shape took so long."""
         if (queue, size) not in self.seen:
             self.slowest_first_s = max(self.slowest_first_s or 0.0, first_s)
+            if len(self.seen) == MOST_SHAPES:
+                self.seen.clear()
             self.seen.add((queue, size))
 
     def forget(self) -> None:

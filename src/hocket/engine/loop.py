@@ -12,6 +12,7 @@ readers are told is collected over a turn, so that a thousand lanes make a handf
 from __future__ import annotations
 
 import gc
+import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -98,6 +99,8 @@ class Engine:
         self._record = record
         self._folder = {} if folder is None else {"folder": folder}
 
+        self._name = secrets.token_hex(8)
+        """Names the run in sessions: others may ask the same policy for the same trials."""
         self._trials = TrialQueue()
         self._lanes: dict[int, LaneState] = {}
         """Lanes that have an attempt."""
@@ -215,7 +218,7 @@ class Engine:
                 self._emit(SpecLearned(time=now, suite=task[0], spec=notice.spec))
             spec = self._specs[task]
             state.prompt = prompt or spec.task.prompt
-            state.action_size = spec.action.size
+            state.action_size, state.env = spec.action.size, spec
             if task not in queues:  # the notice is of one worker
                 kind = (self._fleet.signature(lane), state.action_size)
                 queues[task] = self._batches.queue(kind)
@@ -407,7 +410,9 @@ class Engine:
             self._next_attempt[name] = attempt + 1
             record = {} if self._record is None else self._record(trial, attempt)
             kind = self._kinds.setdefault((trial[:2], bool(record)), len(self._kinds))
-            state = self._lanes[lane] = LaneState(trial, attempt, self._new_rule(), kind, now)
+            state = self._lanes[lane] = LaneState(
+                trial, attempt, self._new_rule(), kind, now, self._name
+            )
             lanes.append(lane)
             began.append(state)
             records.append({**record, **self._folder})

@@ -36,6 +36,10 @@ from hocket.errors import (
 
 _LOG = logging.getLogger(__name__)
 
+BUFFERED_QUEUES = 32
+"""Queues whose buffers a thread keeps: those of others are made again for each batch. A server's
+clients may send kinds of observation without end."""
+
 
 class Job(NamedTuple):
     """One batch to infer: row i is described by `rows[i]` and observed in `views[i]`.
@@ -137,6 +141,7 @@ class PolicyThread:
             # The second call must not write over what the first returned.
             chunks = Chunks(np.array(chunks.actions), chunks.version, chunks.source, chunks.extras)
             checks = self._check(job, chunks.actions)
+        self._keep_buffers(job.queue, was_served=None in errors)
         return Answered(
             job=job,
             began=began,
@@ -147,6 +152,14 @@ class PolicyThread:
             blameless=len(job.rows) > 1 and all(isinstance(e, _StateMovedError) for e in errors),
             checks=checks,
         )
+
+    def _keep_buffers(self, queue: Hashable, *, was_served: bool) -> None:
+        """Keep the buffers of the queues that were served last, and of no others."""
+        buffers = self._buffers.pop(queue, None)
+        if buffers is not None and was_served:
+            self._buffers[queue] = buffers
+            while len(self._buffers) > BUFFERED_QUEUES:
+                del self._buffers[next(iter(self._buffers))]
 
     def _check(self, job: Job, answered: Array) -> RowChecks:
         """Infer rows again as `job.other` says; one that cannot be is no check."""
@@ -259,7 +272,7 @@ class PolicyThread:
 
     def time(self, job: Job, size: int) -> Timed:
         """Time the job's first row in a batch of `size`, after a call that may compile."""
-        row = replace(job.rows[0], session=f"warm-up@{size}")
+        row = replace(job.rows[0], session=f"{job.rows[0].session} warm-up@{size}")
         full = job._replace(rows=(row,) * size, views=list(job.views[:1]) * size)
         if job.stacked is not None:
             many = {key: array[np.zeros(size, int)] for key, array in job.stacked.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -115,6 +116,8 @@ class ChunkReplay:
         self._now: _EnvStates | None = None
         self._stale = False
         self._sessions: dict[str, int] = {}
+        self._name = secrets.token_hex(8)
+        """Names this loop in sessions: others may ask the same policy."""
 
     @property
     def num_envs(self) -> int | None:
@@ -255,7 +258,7 @@ class ChunkReplay:
                 chunk=chunk,
                 noise_seed=noise_seed(trial, chunk),
                 prompt=texts[env],
-                session=trial.id,
+                session=f"{trial.id} of {self._name}",
             )
             asked[env] = _Decision(row=row, observation=self._observation(now, seen, env))
         if self._stale:

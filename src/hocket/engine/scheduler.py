@@ -151,6 +151,14 @@ class Scheduler:
         known.queue.members -= 1
         known.queue.plan = None
 
+    def forget(self, queue: Hashable) -> bool:
+        """Drop what is known of a queue; False where it still has lanes."""
+        own = self._queues.get(queue)
+        if own is not None and own.members:
+            return False
+        self._queues.pop(queue, None)
+        return True
+
     def share_step(self, seconds: float | None) -> None:
         """Seconds of the step that all lanes share; 0 before the first, None without one."""
         self._lockstep.step_s = seconds

@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from hocket.core.data import Episode, Outcome, Trial
+from hocket.core.data import EnvSpec, Episode, Outcome, Trial
 from hocket.core.wire import END_JUDGED, END_SUCCESS, END_TERMINATED, END_TRUNCATED
 from hocket.engine.chunk_rules import ChunkRule
 
@@ -74,6 +74,8 @@ class LaneState:
     kind: int
     """What the duration of its chunks depends on."""
     began: float
+    run: str
+    """Names the engine's run among all that ask the policy."""
     session: str = field(init=False)
     """Names the attempt for policies that keep state for it."""
     noise: Callable[[int], int] | None = None
@@ -87,13 +89,15 @@ class LaneState:
     queue: int = -1
     """Index of the signature of what it sees."""
     action_size: int = 0
+    env: EnvSpec | None = None
+    """What its env turned out to be, once it was reset."""
     ready_at: float = 0.0
     """When its last observation had come."""
     source: str = ""
     """Who made the chunk that it executes, where chunks may have to be recalled."""
 
     def __post_init__(self) -> None:
-        self.session = f"{self.trial.id}@{self.attempt}"
+        self.session = f"{self.trial.id}@{self.attempt} of {self.run}"
 
     def episode(self, end: int, now: float) -> Episode:
         """The attempt as an episode that ended with the flags `end` of the wire."""

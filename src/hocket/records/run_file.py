@@ -50,7 +50,9 @@ def load_run(path: Path) -> dict[str, Any]:
         raise ConfigError(f"The configuration {str(file)!r} is not valid YAML: {exc}") from exc
     if not isinstance(plain, dict) or not all(isinstance(key, str) for key in plain):
         raise ConfigError(f"The configuration {str(file)!r} must be a mapping of names to values.")
-    plain.pop("about", None)
+    if plain.pop("about", None) is not None:
+        # A run wrote it, and one that names no seed scheme had the first; people mean the newest.
+        plain.setdefault("seed_scheme", 1)
     return plain
 
 
@@ -59,7 +61,8 @@ def new_folder(out: Path | None, env: Sequence[str], policy: str) -> Path:
     folder that already holds something is refused."""
     if out is None:
         subject = f"{'+'.join(env)}-{policy}"
-        slug = "".join(c if c.isalnum() or c in "-_.+" else "-" for c in subject)[:80]
+        slug = "".join(c if c.isalnum() or c in "-_.+" else "-" for c in subject)
+        slug = slug.encode()[:80].decode(errors="ignore")
         stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{slug}"
         tails = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
         return next(path for tail in tails if not (path := Path("runs", stem + tail)).exists())

@@ -46,6 +46,7 @@ class StatesSink:
     """Keeps the simulator's state after every step, where the env has the snapshot ability."""
 
     Config = StatesConfig
+    files = (FILE,)
 
     def __init__(self, argument: str = "", config: StatesConfig | None = None) -> None:
         del argument
@@ -124,6 +125,7 @@ class ObservationSink:
     """Keeps every array of an observation that is no picture, where an episode is shown again."""
 
     needs = SinkNeeds(observations=True)
+    files = (OBSERVATIONS_FILE,)
 
     def open(self, start: AttemptStart) -> ObservationTrack:
         return ObservationTrack(Path(start.folder) / OBSERVATIONS_FILE)

@@ -94,6 +94,7 @@ class StepsSink:
     """Records the numbers of every step, in the worker."""
 
     Config = StepsConfig
+    files = (FILE,)
 
     def __init__(self, argument: str = "", config: StepsConfig | None = None) -> None:
         del argument

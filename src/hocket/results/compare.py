@@ -8,97 +8,36 @@ the comparison is about, and is listed.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hocket.core.data import Episode, Exactness, Outcome, Trial
+from hocket.core.data import Outcome, Trial
 from hocket.errors import UsageError
-from hocket.records.folder import RunFolder
-from hocket.records.ledger.view import LedgerView
-from hocket.records.run_file import load_about
 from hocket.results.config_diff import (
     setting_differences,
     trial_differences,
     version_differences,
 )
-from hocket.results.exactness import Claim, kept_claim
+from hocket.results.decision import Decision
 from hocket.results.paired import (
     CLAIMS,
     Comparison,
     Difference,
     Pairs,
     TasksAs,
+    Verdict,
     compare_rates,
     compare_returns,
 )
-from hocket.results.report import Report
 from hocket.results.scores import bounds
-from hocket.results.sequential import Look, PairedSequentialTest
+from hocket.results.side import Side, decide
 from hocket.results.tables import UNDEFINED, ResultTable, TableRow, number, percent
 
 _JUDGED = (Outcome.SUCCESS, Outcome.FAILURE)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
-    """One of the two runs."""
-
-    folder: Path
-    config: Mapping[str, Any]
-    versions: Mapping[str, str]
-    claim: Claim
-    trials: tuple[Trial, ...]
-    """All that were planned, in planned order."""
-    episodes: Mapping[Trial, Episode]
-    """The trials that ended, errors included."""
-
-    @classmethod
-    def open(cls, folder: str | Path) -> Side:
-        """Read a run folder: its ledger, or its report where it has none."""
-        root = RunFolder.at(Path(folder))
-        about = load_about(root.root)
-        versions = about.get("versions")
-        if root.ledger.exists():
-            with LedgerView.open(root) as ledger:
-                trials, episodes = ledger.trials(), ledger.episodes()
-                meta = ledger.meta()
-            config, claim = meta.get("config", {}), kept_claim(meta, about)
-        else:
-            report = Report.load(root.root)
-            episodes, config, claim = list(report.episodes), report.config, report.claim
-            trials = [episode.trial for episode in episodes]
-        return cls(
-            folder=root.root,
-            config=config,
-            versions=versions if isinstance(versions, dict) else {},
-            claim=claim,
-            trials=tuple(trials),
-            episodes={episode.trial: episode for episode in episodes},
-        )
-
-    @property
-    def name(self) -> str:
-        return self.folder.name
-
-    @property
-    def exactness(self) -> Exactness:
-        return self.claim.level
-
-    @property
-    def policy(self) -> str:
-        return str(self.config.get("policy", "?"))
-
-    @property
-    def complete(self) -> bool:
-        return len(self.episodes) == len(self.trials)
-
-    @property
-    def errors(self) -> int:
-        return sum(e.outcome is Outcome.ERROR for e in self.episodes.values())
+_COUNTED = (*_JUDGED, Outcome.ERROR)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,12 +64,25 @@ class RunComparison:
     pairs: Pairs | None
     """Counts of paired successes; None where returns are compared."""
     excluded: Excluded
+    errors_failed: Comparison | None
+    """The comparison with every error counted as a failure; None where there are no errors, or
+    where `decision` says it."""
     notes: tuple[str, ...]
-    look: Look | None
-    """For runs that still go on: what the sequential test says of them now."""
+    decision: Decision | None
+    """For runs that go on, or stopped when it was decided: what the sequential test says."""
+    is_stopped: bool
+    """Whether a run was to stop when it was decided: an ordinary test does not allow for that."""
+
+    @property
+    def verdict(self) -> Verdict:
+        if self.is_stopped and self.decision is not None:
+            return self.decision.look.decision
+        return self.comparison.verdict
 
     @property
     def sentence(self) -> str:
+        if self.is_stopped and self.decision is not None:
+            return self.decision.told("a", "b")
         return self.comparison.sentence
 
     def results(self) -> ResultTable:
@@ -141,20 +93,20 @@ class RunComparison:
         columns = ("task", "n", "a", "b", "a - b", "95 % interval", "p")
         claim = f"{found.of}, a claim {CLAIMS[found.tasks_as]}"
         footer = f"Compared: {claim}. p: {found.overall.test} overall."
-        if len(found.tasks) > 1:
+        if len(found.tasks) > 1 and any(task.p_value is not None for task in found.tasks):
             footer += " The p of single tasks are not corrected for their number."
         return ResultTable(columns=columns, rows=tuple(rows), footer=footer)
 
     def to_json(self) -> dict[str, Any]:
         """Values that JSON has; None where one is undefined."""
-        found, look = self.comparison, self.look
+        found, failed = self.comparison, self.errors_failed
         return {
             "a": _side_json(self.a),
             "b": _side_json(self.b),
             "of": found.of,
             "tasks_as": found.tasks_as,
             "claim": CLAIMS[found.tasks_as],
-            "verdict": found.verdict,
+            "verdict": self.verdict,
             "sentence": self.sentence,
             "overall": _difference_json(found.overall),
             "tasks": [_difference_json(task) for task in found.tasks],
@@ -164,9 +116,10 @@ class RunComparison:
             if self.pairs is None
             else {name: getattr(self.pairs, name) for name in Pairs.__slots__},
             "excluded": {name: getattr(self.excluded, name) for name in Excluded.__slots__},
-            "sequential": None
-            if look is None
-            else {"pairs": look.pairs, "decision": look.decision, "p": look.p_value},
+            "errors_as_failures": None
+            if failed is None
+            else {**_difference_json(failed.overall), "verdict": failed.verdict},
+            "sequential": None if self.decision is None else self.decision.to_json(),
             "notes": list(self.notes),
         }
 
@@ -205,17 +158,43 @@ def compare_runs(
         pending=len(trials) - len(ended),
         unlike=len(sound) - len(paired),
     )
-    look = None if (a.complete and b.complete) or not judged else _look(a, b, trials)
-    return RunComparison(
+    is_stopped = bool(judged) and (a.stops_when_decided or b.stops_when_decided)
+    decision = failed = None
+    if judged and (is_stopped or not (a.complete and b.complete)):
+        decision = decide(a, b, trials)
+    if is_stopped and decision is not None:
+        found = _after_stopping(found, decision)
+    elif judged and excluded.errors:
+        told = [t for t in ended if all(o in _COUNTED for o in _outcomes(a, b, t))]
+        names_told = [names[trial] for trial in told]
+        failed = compare_rates(_won(a, told), _won(b, told), names_told, tasks_as=tasks_as)
+    result = RunComparison(
         a=a,
         b=b,
         trials=trials,
         comparison=found,
         pairs=pairs,
         excluded=excluded,
-        notes=tuple(_notes(a, b, trials, excluded, look)),
-        look=look,
+        errors_failed=failed,
+        notes=(),
+        decision=decision,
+        is_stopped=is_stopped,
     )
+    return dataclasses.replace(result, notes=tuple(_notes(result)))
+
+
+def _after_stopping(found: Comparison, decision: Decision) -> Comparison:
+    """The comparison of a run that stopped when it was decided: with the p and the interval that
+    are valid then, and without those that are not."""
+    is_claimed, none = found.tasks_as == "strata", "none is valid after a stop"
+    overall = dataclasses.replace(
+        found.overall,
+        p_value=decision.look.p_value if is_claimed else None,
+        interval=decision.interval if is_claimed else None,
+        test=f"{decision.test}, valid at any look" if is_claimed else none,
+    )
+    tasks = tuple(dataclasses.replace(task, p_value=None, test=none) for task in found.tasks)
+    return dataclasses.replace(found, overall=overall, tasks=tasks, needed=None)
 
 
 def task_names(trials: Sequence[Trial]) -> dict[Trial, str]:
@@ -244,10 +223,9 @@ def _refuse_different_trials(a: Side, b: Side, *, common: bool) -> None:
         )
 
 
-def _notes(
-    a: Side, b: Side, trials: Sequence[Trial], excluded: Excluded, look: Look | None
-) -> list[str]:
+def _notes(found: RunComparison) -> list[str]:
     """Sentences that whoever reads the numbers must know, too."""
+    a, b, trials = found.a, found.b, found.trials
     notes = [
         f"{letter} is unfinished: {len(side.episodes):,} of {len(side.trials):,} trials have ended."
         " Those that end early are no fair sample; resume it before you quote a difference."
@@ -259,13 +237,10 @@ def _notes(
             f"Only the {len(trials):,} trials that both planned are compared "
             f"(a planned {len(a.trials):,}, b {len(b.trials):,})."
         )
-    if excluded.errors:
-        notes.append(
-            f"{_trials(excluded.errors)} left out: an error on one side at least "
-            f"({a.errors:,} of a's trials are errors, {b.errors:,} of b's)."
-        )
-    if excluded.unlike:
-        notes.append(f"{_trials(excluded.unlike)} left out: no success is told on both sides.")
+    notes += _error_notes(found)
+    if found.excluded.unlike:
+        left_out = _trials(found.excluded.unlike)
+        notes.append(f"{left_out} left out: no success is told on both sides.")
     if a.claim == b.claim:
         notes.append(f"Exactness of both is {a.exactness}. {a.claim.sentence}")
     else:
@@ -276,29 +251,51 @@ def _notes(
     versions = version_differences(a.versions, b.versions)
     if versions:
         notes.append(f"Made with different versions: {'; '.join(versions)}.")
-    if look is not None:
-        notes.append(
-            "A run that goes on is looked at more than once, which the p above does not allow for. "
-            f"The sequential test does: over the first {look.pairs:,} pairs of the plan it says "
-            f"{look.decision} (p = {look.p_value:.2g})."
+    return notes + _sequential_notes(found)
+
+
+def _error_notes(found: RunComparison) -> list[str]:
+    """How many pairs are lost to errors, and whether the verdict rests on leaving them out: where
+    failures tend to crash, that flatters the side that crashes."""
+    if not found.excluded.errors:
+        return []
+    a, b, failed = found.a, found.b, found.errors_failed
+    text = (
+        f"{_trials(found.excluded.errors)} left out: an error on one side at least "
+        f"({a.errors:,} of a's trials are errors, {b.errors:,} of b's)."
+    )
+    if failed is not None and failed.overall.p_value is not None:
+        stands = "the verdict stands" if failed.verdict == found.verdict else "the verdict changes"
+        text += (
+            f" With errors counted as failures {stands}: a - b is "
+            f"{signed(failed.overall.value, percents=True)} points, {failed.verdict} "
+            f"(p = {failed.overall.p_value:.2g})."
         )
-    return notes
+    return [text]
 
 
-def _look(a: Side, b: Side, trials: Sequence[Trial]) -> Look:
-    """The sequential test on the complete prefix of the plan: rounds of one trial for each task,
-    as they are planned; a round with an error, or with nothing to succeed at, is left out."""
-    rounds: dict[tuple[int, int], list[Trial]] = {}
-    for trial in trials:
-        rounds.setdefault((trial.seed, trial.repeat), []).append(trial)
-    size = max(map(len, rounds.values()))
-    prefix: list[Trial] = []
-    for some in rounds.values():
-        if not all(t in a.episodes and t in b.episodes for t in some):
-            break
-        sound = all(each in _JUDGED for t in some for each in _outcomes(a, b, t))
-        prefix += some if sound and len(some) == size else []
-    return PairedSequentialTest(pairs_per_round=size).run(_won(a, prefix), _won(b, prefix))
+def _sequential_notes(found: RunComparison) -> list[str]:
+    decision = found.decision
+    if decision is None:
+        return []
+    notes = [decision.errors_told("a", "b")]
+    if found.is_stopped:
+        stopped = " and ".join(
+            letter for letter, side in (("a", found.a), ("b", found.b)) if side.stops_when_decided
+        )
+        notes.insert(
+            0,
+            f"{stopped} stopped when a comparison was decided. A difference found so is biased "
+            "towards the decision; the p and the interval overall hold whenever one stops, those "
+            "of single tasks do not allow for it.",
+        )
+    else:
+        notes.insert(
+            0,
+            "A run that goes on is looked at more than once, which the p above does not allow for. "
+            f"The sequential test does: {decision.told('a', 'b')}",
+        )
+    return [note for note in notes if note]
 
 
 def _outcomes(a: Side, b: Side, trial: Trial) -> tuple[Outcome, Outcome]:

@@ -12,6 +12,7 @@ from hocket.errors import DamagedSegmentError, RunFolderError
 from hocket.records.folder import RunFolder
 from hocket.records.ledger.view import Failure, LedgerView
 from hocket.records.run_file import load_about
+from hocket.results.decision import KEY, Decision
 from hocket.results.exactness import kept_claim
 from hocket.results.report import FILE_NAME, Report, Throughput
 from hocket.results.timing import Timing, load_timing
@@ -100,4 +101,5 @@ def build_report(ledger: LedgerView, about: Mapping[str, Any], throughput: Throu
         trials=ledger.trials(),
         episodes=ledger.episodes(),
         throughput=throughput,
+        decision=Decision.from_json(meta[KEY]) if KEY in meta else None,
     )

@@ -18,8 +18,10 @@ from hocket import __version__
 from hocket.core.data import UNCHECKED, Episode, Exactness, Outcome, RowChecks, Trial
 from hocket.errors import RunFolderError
 from hocket.records.folder import sync_folder
+from hocket.results.decision import Decision
 from hocket.results.exactness import Claim
 from hocket.results.scores import Score, score_table
+from hocket.results.stats import UNEVEN
 from hocket.results.tables import ResultTable
 
 if TYPE_CHECKING:
@@ -75,6 +77,8 @@ class Report:
     episodes: tuple[Episode, ...]
     """Those that have ended, in planned order."""
     throughput: Throughput
+    decision: Decision | None = None
+    """What the comparison that this run was to decide came to; None where it was to decide none."""
     checks: RowChecks = UNCHECKED
     """Rows that were inferred again in other batches, where the exactness is `inputs`."""
 
@@ -87,6 +91,7 @@ class Report:
         trials: Sequence[Trial],
         episodes: Sequence[Episode],
         throughput: Throughput,
+        decision: Decision | None = None,
         checks: RowChecks = UNCHECKED,
         version: str = __version__,
     ) -> Report:
@@ -105,6 +110,7 @@ class Report:
             planned=len(trials),
             episodes=ordered,
             throughput=throughput,
+            decision=decision,
             checks=checks,
         )
 
@@ -151,6 +157,8 @@ class Report:
             "episodes": [_episode_to_json(episode) for episode in self.episodes],
             "throughput": self.throughput.to_json(),
         }
+        if self.decision is not None:
+            document["decision"] = self.decision.to_json()
         return {key: _plain(value) for key, value in document.items()}
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
@@ -195,6 +203,9 @@ class Report:
                 throughput=Throughput(
                     **{field.name: found[field.name] for field in fields if field.name in found}
                 ),
+                decision=Decision.from_json(document["decision"])
+                if "decision" in document
+                else None,
                 checks=RowChecks(**document.get("checks", {})),
             )
         except (KeyError, TypeError, ValueError) as error:
@@ -213,7 +224,8 @@ class Report:
         speed = self.throughput.env_steps_per_s
         pace = f" in {self.throughput.wall_s:,.1f} s" if self.throughput.wall_s else ""
         pace += f", {speed:,.0f} env steps/s" if speed is not None else ""
-        return " ".join([f"{count}{pace}.", *self._remarks(), self.claim.sentence])
+        said = [f"{count}{pace}.", *self._remarks(), self.claim.sentence, *self.cautions]
+        return " ".join(said)
 
     def _remarks(self) -> Iterator[str]:
         """Sentences on episodes that are not in the overall n, and on attempts that were lost
@@ -230,6 +242,30 @@ class Report:
         """What `the same trial` means here, with the checks behind it."""
         return Claim(level=self.exactness, checks=self.checks)
 
+    @property
+    def cautions(self) -> list[str]:
+        """Sentences without which the numbers would be believed too much."""
+        interval = self.overall.success.interval
+        is_uneven = interval is not None and interval.method == UNEVEN
+        return [
+            *([] if self.complete else [UNFAIR]),
+            *([ONCE] if is_uneven else []),
+            *self.decision_told,
+        ]
+
+    @property
+    def decision_told(self) -> list[str]:
+        """What the comparison that this run was to decide came to, and what that does to its rates;
+        empty where it was to decide none."""
+        decision = self.decision
+        if decision is None:
+            return []
+        other = Path(decision.against).name
+        found = [decision.told("this run", other), decision.errors_told("this run", other)]
+        if decision.look.decision != "undecided":
+            found.append("The rates of a run that stopped there are biased towards that.")
+        return [sentence for sentence in found if sentence]
+
     def table(self) -> Table:
         return self.results().rich()
 
@@ -238,6 +274,11 @@ class Report:
 
     def _repr_html_(self) -> str:
         return self.results().html()
+
+
+UNFAIR = "Trials that end early are no fair sample of all: finish the run before you quote a rate."
+"""Why the numbers of an unfinished run may not be quoted."""
+ONCE = "Tasks differ in n; each counts once in the rates over several."
 
 
 def _lines(document: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -51,11 +52,7 @@ class Score:
             task=task,
             n=len(ended),
             finished=finished,
-            success=stats.rate(
-                sum(e.outcome is Outcome.SUCCESS for e in ended),
-                len(ended) - finished,
-                errors=len(everything) - len(ended),
-            ),
+            success=stats.rate_of_tasks(_rates(everything)),
             steps=stats.mean([e.steps for e in unmixed]),
             returns=stats.mean([e.total_reward for e in alike]),
         )
@@ -96,6 +93,16 @@ class Score:
             "mean_return": self.returns.value,
             "return_interval": bounds(self.returns.interval),
         }
+
+
+def _rates(episodes: Sequence[Episode]) -> list[stats.Rate]:
+    """The success rate of each task among these episodes."""
+    counts: dict[tuple[str, str], Counter[Outcome]] = {}
+    for episode in episodes:
+        task = (episode.trial.suite, episode.trial.task)
+        counts.setdefault(task, Counter())[episode.outcome] += 1
+    won, lost, error = Outcome.SUCCESS, Outcome.FAILURE, Outcome.ERROR
+    return [stats.rate(of[won], of[won] + of[lost], errors=of[error]) for of in counts.values()]
 
 
 def score_table(

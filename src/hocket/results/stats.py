@@ -6,6 +6,7 @@ imported where a distribution needs it, so that importing this module stays chea
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Hashable, Sequence
@@ -36,18 +37,11 @@ class Rate:
     n: int
     successes: int
     errors: int
+    value: float | None
+    """Successes per judged episode; of several tasks, the mean of their rates."""
+    errors_as_failures: float | None
+    """The rate if every error had been a failure of the policy: the pessimist's figure."""
     interval: Interval | None
-
-    @property
-    def value(self) -> float | None:
-        """Successes per judged episode."""
-        return self.successes / self.n if self.n else None
-
-    @property
-    def errors_as_failures(self) -> float | None:
-        """The rate if every error had been a failure of the policy: the pessimist's figure."""
-        total = self.n + self.errors
-        return self.successes / total if total else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +56,81 @@ class Mean:
 
 def rate(successes: int, n: int, *, errors: int = 0, level: float = LEVEL) -> Rate:
     """A success rate with its Wilson interval."""
-    return Rate(n=n, successes=successes, errors=errors, interval=wilson(successes, n, level=level))
+    total = n + errors
+    return Rate(
+        n=n,
+        successes=successes,
+        errors=errors,
+        value=successes / n if n else None,
+        errors_as_failures=successes / total if total else None,
+        interval=wilson(successes, n, level=level),
+    )
+
+
+def rate_of_tasks(tasks: Sequence[Rate], *, level: float = LEVEL) -> Rate:
+    """The mean of the tasks' rates, each counting once however many episodes it has; a task that
+    has none yet does not count. Where all have as many, it is the rate of all episodes together,
+    with Wilson's interval; otherwise that would lean to the tasks with most episodes."""
+    n, successes, errors = (
+        sum(getattr(task, name) for task in tasks) for name in ("n", "successes", "errors")
+    )
+    pooled = rate(successes, n, errors=errors, level=level)
+    judged = [task for task in tasks if task.n]
+    worst = [t.errors_as_failures for t in tasks if t.errors_as_failures is not None]
+    if len({task.n for task in judged}) < 2 and len({t.n + t.errors for t in tasks}) < 2:
+        return pooled
+    rates = np.array([task.value for task in judged])
+    return dataclasses.replace(
+        pooled,
+        value=float(rates.mean()) if judged else None,
+        errors_as_failures=float(np.mean(worst)) if worst else None,
+        interval=_uneven_interval(judged, level=level)
+        if len({task.n for task in judged}) > 1
+        else pooled.interval,
+    )
+
+
+UNEVEN = "tasks"
+"""The method of intervals of a mean over tasks of which some have more trials than others."""
+
+
+def _uneven_interval(tasks: Sequence[Rate], *, level: float) -> Interval:
+    """An interval of the mean of rates with different n.
+
+    It is the wider, at either end, of two: Wilson's at the n whose variance the mean would have if
+    all rates were alike, and the tasks' own intervals combined. The first fails where a task with
+    few episodes is the uncertain one, the second where all are nearly certain; together they cover
+    93.5 % at least over n of 1 to 200 and rates of 0.1 to 1
+    (benchmarks/results/coverage.py). A task's own interval lies half way between Jeffreys' and
+    Clopper and Pearson's: with the former alone the coverage falls to 93 %.
+    """
+    from scipy import special
+
+    n, wins = (np.array([getattr(t, name) for t in tasks], float) for name in ("n", "successes"))
+    rates, tail = wins / n, (1 - level) / 2
+    low = special.betaincinv(wins + 0.25, n - wins + 0.75, tail)
+    high = special.betaincinv(wins + 0.75, n - wins + 0.25, 1 - tail)
+    own = mean_interval(
+        rates, np.where(wins == 0, 0.0, low), np.where(wins == n, 1.0, high), level=level
+    )
+    alike = len(tasks) ** 2 / float((1 / n).sum())
+    wide = wilson(float(rates.mean()) * alike, alike, level=level)
+    assert wide is not None
+    both = dataclasses.replace(own, low=min(own.low, wide.low), high=max(own.high, wide.high))
+    return clipped(both, 0.0, 1.0)
+
+
+def mean_interval(values: Array, low: Array, high: Array, *, level: float) -> Interval:
+    """An interval of the mean of independent estimates, from the interval of each: squared
+    distances to the bounds add up as variances do (Zou and Donner's MOVER)."""
+    centre, count = float(values.mean()), len(values)
+    below, above = np.maximum(values - low, 0.0), np.maximum(high - values, 0.0)
+    return Interval(
+        low=centre - math.sqrt(float((below**2).sum())) / count,
+        high=centre + math.sqrt(float((above**2).sum())) / count,
+        level=level,
+        method=UNEVEN,
+    )
 
 
 def wilson(successes: float, n: float, *, level: float = LEVEL) -> Interval | None:

@@ -37,7 +37,6 @@ from hocket.workers.suites import has_rows
 ROWS = 256
 """Rows of a batched simulator where the user does not say. Chosen by hand: enough for a GPU's step
 to be shared by many, few enough for any machine; docs/batched.md has the throughput of others."""
-_DESCRIBE_S = 300.0
 
 
 class Assembly:
@@ -49,6 +48,9 @@ class Assembly:
         self.subject = subject
         self._lanes = lanes
         shares = plugins.share_settings("envs", subject.env, subject.env_config)
+        for name, share in shares.items():
+            if plugins.has_setting("envs", name, "seed_scheme"):
+                share["seed_scheme"] = subject.seed_scheme
         self.suites = {name: Ref(name=name, config=shares[name]) for name in subject.env}
 
     @functools.cached_property
@@ -83,12 +85,26 @@ class Assembly:
 
         def ask() -> Sequence[TaskInfo]:
             with Fleet(self.runtime(), spec, FleetConfig(lanes=1)) as fleet:
-                return fleet.describe(suite, timeout_s=_DESCRIBE_S)
+                return fleet.describe(suite, timeout_s=self.subject.start_timeout_s)
 
         return retried(ask)
 
+    def has_independent_starts(self) -> bool:
+        """Whether trials of one seed start independently of each other: every suite says so of its
+        tasks, under the scheme that makes it true, and no task stands in two suites."""
+        suites = [plugins.find("envs", name).build for name in self.subject.env]
+        if self.subject.seed_scheme == 1 or not all(
+            getattr(suite, "independent_starts", False) for suite in suites
+        ):
+            return False
+        names = [info.name for infos in self.tasks().values() for info in infos]
+        return len(set(names)) == len(names)
+
     def require_envs(self) -> None:
-        """Raise where an env's library or its data is not at hand, rather than in each worker."""
+        """Raise where an env's library or its data is not at hand, rather than in each worker.
+        What there is in a container or on another machine, only its workers know."""
+        if self.subject.runtime not in ("auto", "inline", "local"):
+            return
         python = self.subject.env_python
         for name in self.subject.env:
             if python is None:
@@ -111,7 +127,7 @@ class Assembly:
         if name == "auto":
             is_here = not apart and (self.is_batched or self._lanes == 1)
             name = "inline" if is_here and self.subject.env_python is None else "local"
-        built: Runtime = plugins.build("runtimes", name)
+        built: Runtime = plugins.build("runtimes", name, self.subject.runtime_config)
         return built
 
     def worker(self, spec: PolicySpec | None = None, lanes: int = 1) -> WorkerSpec:
@@ -144,8 +160,11 @@ class Assembly:
         if self.is_batched:
             return min(ROWS, episodes)
         worker = self.worker(policy.spec)
+        timeout_s = self.subject.start_timeout_s
         seen = retried(
-            lambda: probe(self.runtime(), worker, policy, trial, replan=replan, fits=fits)
+            lambda: probe(
+                self.runtime(), worker, policy, trial, replan=replan, fits=fits, timeout_s=timeout_s
+            )
         )
         return seen.lanes(
             cores=machine.cores(),

@@ -2,13 +2,14 @@
 
 `run_check` compares what both say of themselves, runs one chunk through the same path as an
 evaluation and keeps the very arrays that the policy was given: an image upside down or a
-gripper with the wrong sign fits every specification, and shows only there.
+gripper with the wrong sign fits every specification, and shows only there. It resets the trial
+again, there and in a new env: an env that ignores its seed gives results that cannot be repeated.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,7 @@ from hocket.core.plugins import did_you_mean
 from hocket.errors import EnvError, PolicyError, UnknownNameError, WorkerFailed
 from hocket.records.video.pictures import contact_sheet, is_picture, write_png
 from hocket.runs.probe import Probe, check_specs, probe
+from hocket.runs.starts import StartFindings, examine_starts
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -132,7 +134,21 @@ def run_check(
         except (EnvError, PolicyError, WorkerFailed) as error:
             errors.append(str(error))
         spec = witness.env or _describe(runtime, worker, policy, trial)
-        return _result(config.policy, trial, witness, spec, timing, errors)
+        starts = StartFindings()
+        if timing is not None:
+            # Some batched simulators can be made but once in a process.
+            elsewhere = assembly.runtime(apart=True) if assembly.is_batched else runtime
+            stack.callback(elsewhere.close)
+            starts = examine_starts(elsewhere, worker, trial)
+        return _result(
+            config.policy,
+            trial,
+            witness,
+            spec,
+            timing,
+            [*errors, *starts.problems],
+            starts.warnings,
+        )
 
 
 def _describe(runtime: Runtime, worker: WorkerSpec, policy: Policy, trial: Trial) -> EnvSpec | None:
@@ -157,13 +173,14 @@ def _result(
     spec: EnvSpec | None,
     timing: Probe | None,
     errors: list[str],
+    notes: Sequence[str],
 ) -> CheckResult:
     problems = [] if spec is None else check_specs(witness.spec, spec)
     # An env that lacks a key says so itself as well; the comparison says it better.
     problems += errors if not problems else []
     actions = witness.actions
     warnings = [] if spec is None or actions is None else action_warnings(actions, spec)
-    warnings += [] if spec is None else list(spec.notes)
+    warnings += [*notes, *([] if spec is None else spec.notes)]
     return CheckResult(
         policy=policy,
         trial=trial,

@@ -59,7 +59,8 @@ class EvalConfig(Subject):
     alpha: float = 0.05
     """With --until decided: how often it may decide where there is no difference."""
     sequential: Literal["paired", "step"] = "paired"
-    """With --until decided: the test. paired bets on pairs that differ; step is the unpaired STEP
+    """With --until decided: the test. paired bets on pairs that differ where the envs declare that
+    tasks start independently, and on the mean of each round elsewhere; step is the unpaired STEP
     test of the package sequentialized-barnard-tests, which must be installed."""
     record: Literal["none", "numbers", "full"] = "numbers"
     """What is kept of each step in the run folder. numbers: action, reward, state and the

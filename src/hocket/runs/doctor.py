@@ -16,6 +16,7 @@ from typing import Literal
 
 from hocket.adapters.envs import rendering
 from hocket.core import machine, plugins
+from hocket.core.contracts.runtime import Examined, Usability
 from hocket.workers.shm import create_block
 
 State = Literal["ok", "missing", "slow"]
@@ -58,7 +59,13 @@ class Finding:
 
 def examine() -> list[Finding]:
     """Look at everything; nothing here raises."""
-    return [*machine_findings(), *rendering_findings(), *extra_findings(), *codec_findings()]
+    return [
+        *machine_findings(),
+        *runtime_findings(),
+        *rendering_findings(),
+        *extra_findings(),
+        *codec_findings(),
+    ]
 
 
 def machine_findings() -> list[Finding]:
@@ -72,6 +79,27 @@ def machine_findings() -> list[Finding]:
         Finding(topic="machine", name="memory", state="ok", detail=f"{gib:.1f} GiB"),
         _shared_memory(),
     ]
+
+
+def runtime_findings() -> list[Finding]:
+    """Every runtime that has a name: whether it works here, why not, and what helps. One that
+    cannot be asked is told by what became of asking it."""
+    found = []
+    for name in plugins.names("runtimes"):
+        try:
+            build: object = plugins.find("runtimes", name).build
+            if isinstance(build, Examined):
+                answer = build.examine()
+            else:
+                answer = Usability(is_usable=True, detail=(build.__doc__ or "").partition("\n")[0])
+        except Exception as error:  # noqa: BLE001 - a plug-in may raise anything
+            answer = Usability(is_usable=False, detail=f"{type(error).__name__}: {error}")
+        state: State = "ok" if answer.is_usable else "missing"
+        detail = " ".join(answer.detail.split())
+        found.append(
+            Finding(topic="runtimes", name=name, state=state, detail=detail, advice=answer.advice)
+        )
+    return found
 
 
 def rendering_findings() -> list[Finding]:

@@ -11,13 +11,16 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
-from hocket.core.data import Episode, Outcome, Trial
+from hocket.core.data import Episode, Trial
 from hocket.core.events import AttemptsBegan, EpisodesSealed, Event
 from hocket.errors import UsageError
-from hocket.results.sequential import Look, PairedSequentialTest, StepSequentialTest
+from hocket.results.decision import Decision, PairedRuns
+from hocket.results.sequential import PairedSequentialTest, Stake, StepSequentialTest
 
 Plan = Callable[[Sequence[Trial]], None]
 """A function that plans more trials: they are kept with the run, and handed to lanes."""
+Keep = Callable[[Decision], None]
+"""A function that keeps a decision with the run."""
 
 
 class Decider:
@@ -28,24 +31,39 @@ class Decider:
         rounds: Sequence[Sequence[Trial]],
         baseline: Mapping[str, Episode],
         test: PairedSequentialTest | StepSequentialTest,
+        *,
+        against: str = "",
     ) -> None:
+        """`against` names the folder that the `baseline` is of."""
         self._rounds = [list(group) for group in rounds]
         self._baseline = baseline
-        self._test = test
+        self._against = against
+        self._runs = PairedRuns(test)
         self._ended: dict[str, Episode] = {}
         self._complete = 0
         self._planned = 0
         self._waiting = 0
         self._ahead = 1
         self._plan: Plan = lambda _: None
-        self.look = Look(pairs=0, only_a=0, only_b=0, decision="undecided", p_value=1.0)
+        self._keep: Keep = lambda _: None
+
+    @property
+    def decision(self) -> Decision:
+        """What the test says of the rounds that are complete."""
+        return self._runs.decision(self._against)
 
     def begin(
-        self, plan: Plan, *, planned: Sequence[Trial], done: Sequence[Episode], ahead: int
+        self,
+        plan: Plan,
+        *,
+        planned: Sequence[Trial],
+        done: Sequence[Episode],
+        ahead: int,
+        keep: Keep = lambda _: None,
     ) -> None:
         """Start a run, or go on with one. `ahead` is how many trials are to wait for lanes at any
-        time."""
-        self._plan = plan
+        time. `keep` is called once, as soon as the test decides."""
+        self._plan, self._keep = plan, keep
         self._planned = -(-len(planned) // len(self._rounds[0]))
         self._ended = {episode.trial.id: episode for episode in done}
         self._waiting = len(planned) - len(done)
@@ -64,43 +82,23 @@ class Decider:
 
     def close(self) -> None: ...
 
-    def sentence(self, name: str) -> str:
-        """Says what was decided; `name` is the run that this one is compared with."""
-        look = self.look
-        counts = (
-            f"after {look.pairs} pairs ({look.only_a} won by this run alone, {look.only_b} by "
-            f"{name} alone)"
-        )
-        if look.decision == "undecided":
-            return f"Undecided {counts}, at the cap of {sum(map(len, self._rounds))} trials."
-        better = "this run is better" if look.decision == "a better" else f"{name} is better"
-        p = "" if look.p_value is None else f", p = {look.p_value:.2g} (valid at any look)"
-        return f"Decided {counts}: {better}{p}."
-
     def _look(self) -> None:
-        before = self._complete
-        while self._complete < len(self._rounds) and all(
-            trial.id in self._ended for trial in self._rounds[self._complete]
-        ):
+        while self._is_undecided() and self._complete < len(self._rounds):
+            trials = self._rounds[self._complete]
+            if not all(trial.id in self._ended for trial in trials):
+                return
             self._complete += 1
-        if self._complete == before or self.look.decision != "undecided":
-            return
-        trials = list(itertools.chain.from_iterable(self._rounds[: self._complete]))
-        ours = [self._won(self._ended[trial.id], trial) for trial in trials]
-        theirs = [self._won(self._baseline[trial.id], trial) for trial in trials]
-        self.look = self._test.run(ours, theirs)
+            ours = [self._ended[trial.id] for trial in trials]
+            self._runs.see(ours, [self._baseline[trial.id] for trial in trials])
+            if not self._is_undecided():
+                self._keep(self.decision)
 
-    def _won(self, episode: Episode, trial: Trial) -> bool:
-        # A pair with an error on either side says nothing: as a tie it moves no bet.
-        has_error = Outcome.ERROR in (
-            self._baseline[trial.id].outcome,
-            self._ended[trial.id].outcome,
-        )
-        return episode.outcome is Outcome.SUCCESS and not has_error
+    def _is_undecided(self) -> bool:
+        return self._runs.look.decision == "undecided"
 
     def _top_up(self) -> None:
         while (
-            self.look.decision == "undecided"
+            self._is_undecided()
             and self._waiting < self._ahead
             and self._planned < len(self._rounds)
         ):
@@ -111,14 +109,18 @@ class Decider:
 
 
 def sequential_test(
-    kind: Literal["paired", "step"], rounds: Sequence[Sequence[Trial]], *, alpha: float
+    kind: Literal["paired", "step"],
+    rounds: Sequence[Sequence[Trial]],
+    *,
+    alpha: float,
+    bets_on: Stake = "rounds",
 ) -> PairedSequentialTest | StepSequentialTest:
     """The test that decides about trials planned in these rounds."""
     if kind == "step":
         test = StepSequentialTest(alpha=alpha, cap=sum(map(len, rounds)))
-        test.run([], [])  # says now, not after an hour, that its package is missing
+        test.begin()  # says now, not after an hour, that its package is missing
         return test
-    return PairedSequentialTest(alpha=alpha, pairs_per_round=len(rounds[0]))
+    return PairedSequentialTest(alpha=alpha, pairs_per_round=len(rounds[0]), bets_on=bets_on)
 
 
 def rounds_of(trials: Sequence[Trial]) -> list[list[Trial]]:

@@ -8,7 +8,8 @@
       reach: {env: metaworld:reach-v3, seed: 100}
 
 A run that cannot be made does not stop the others. The same command again goes on where the last
-one stopped: finished runs stay, an unfinished one is resumed, and one that failed is tried again.
+one stopped: finished runs stay, an unfinished one is resumed with its own seed scheme, and one that
+failed is tried again.
 """
 
 from __future__ import annotations
@@ -115,8 +116,9 @@ def _run_job(job: Job, folder: Path, fleets: Fleets, reader: Callable[[Job], Rea
 
 
 def _refuse_changed(job: Job, found: EvalConfig, folder: Path) -> None:
+    asked = job.config.going_on(found)
     for field in dataclasses.fields(EvalConfig):
-        ours, theirs = getattr(job.config, field.name), getattr(found, field.name)
+        ours, theirs = getattr(asked, field.name), getattr(found, field.name)
         if ours != theirs:
             raise ConfigError(
                 f"{folder} holds a run with another {field.name}: {theirs!r}, now {ours!r}. Give "

@@ -3,6 +3,7 @@ cost."""
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -47,6 +48,8 @@ class Probe:
     """Seconds to infer, by batch size."""
     memory: int | None
     """Resident bytes of the worker."""
+    chunk_length: int
+    """Actions in the policy's answer."""
 
     def lanes(
         self, *, cores: int, memory: int, trials: int, policy: Policy, alone: bool = False
@@ -91,12 +94,13 @@ def probe(
         chunk, latencies = _infer(PolicyThread(policy, "probe"), job, policy.spec.max_batch)
         actions = chunk.actions[: replan or policy.spec.replan or len(chunk.actions)]
         fleet.execute([0], [0], [0], [actions])
-        executed = _wait(fleet, notices.LanesExecuted, timeout_s)
+        executed = wait_for(fleet, notices.LanesExecuted, timeout_s)
         return Probe(
             spec=spec,
             execute_s=executed.busy_s[0] / max(1, executed.steps[0]) * len(actions),
             latencies=latencies,
             memory=fleet.memory(0),
+            chunk_length=len(chunk.actions),
         )
 
 
@@ -179,9 +183,9 @@ def _input_problem(key: str, wanted: ArraySpec, policy: PolicySpec, env: EnvSpec
 def _reset(fleet: Fleet, trial: Trial, timeout_s: float) -> tuple[notices.LanesReady, EnvSpec]:
     """Start a fleet of one lane, and begin a trial in it."""
     fleet.start()
-    _wait(fleet, notices.LanesUp, timeout_s)
+    wait_for(fleet, notices.LanesUp, timeout_s)
     fleet.begin([0], [0], [trial], [None], final_observation=False, record=[{}])
-    ready = _wait(fleet, notices.LanesReady, timeout_s)
+    ready = wait_for(fleet, notices.LanesReady, timeout_s)
     assert ready.spec is not None  # a new worker always tells
     return ready, ready.spec
 
@@ -193,7 +197,8 @@ def _job(fleet: Fleet, trial: Trial, prompt: str, spec: EnvSpec) -> Job:
         chunk=0,
         noise_seed=noise_seed(trial, 0),
         prompt=prompt or spec.task.prompt,
-        session="probe",
+        session=f"probe of {secrets.token_hex(8)}",
+        env=spec,
     )
     return Job(
         number=0,
@@ -244,7 +249,8 @@ def _time(thread: PolicyThread, job: Job, max_batch: int) -> dict[int, float]:
     return latencies
 
 
-def _wait(fleet: Fleet, kind: type[NoticeT], timeout_s: float) -> NoticeT:
+def wait_for(fleet: Fleet, kind: type[NoticeT], timeout_s: float) -> NoticeT:
+    """The first notice of a kind; a lane that fails comes as EnvError or WorkerFailed."""
     deadline = time.perf_counter() + timeout_s
     while (left := deadline - time.perf_counter()) > 0:
         for notice in fleet.poll(min(left, 0.1)):

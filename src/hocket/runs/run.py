@@ -35,11 +35,15 @@ from hocket.records.ledger.view import LedgerView
 from hocket.records.run_file import about_this_run, load_about, load_run, save_run
 from hocket.records.steps import StepRows
 from hocket.records.video.sink import VideoPlan, VideoSelection
+from hocket.results.config_diff import scheme_difference
+from hocket.results.decision import KEY as DECISION
+from hocket.results.decision import Decision
 from hocket.results.exactness import KEY, Claim, kept_claim
 from hocket.results.page.report_page import write_report_page
 from hocket.results.progress import Tally
 from hocket.results.recorded import build_report
 from hocket.results.report import Report, Throughput
+from hocket.results.sequential import Stake
 from hocket.runs.assembly import Assembly, examine_python
 from hocket.runs.config import EvalConfig
 from hocket.runs.early_stop import Decider, paired_with, rounds_of, sequential_test
@@ -61,7 +65,7 @@ class Run:
         self.assembly = Assembly(config, config.lanes)
         self.trials = list(trials)
         self._ledger = ledger
-        self.decider = _decider(config)
+        self.decider = _decider(config, self.assembly)
         self._done: list[Episode] = ledger.episodes() if ledger else []
         self._is_new = False
         self._hung: PolicyHungError | None = None
@@ -75,13 +79,18 @@ class Run:
     def new(cls, config: EvalConfig, folder: Path | None) -> Run:
         """Plan a run. A folder that is given must not hold a run yet."""
         trials = plan_trials(config)
-        Assembly(config, config.lanes).require_envs()
+        assembly = Assembly(config, config.lanes)
+        assembly.require_envs()
         if config.until == "decided":
             # Only the first round is planned; the decider plans the others while it needs them.
             trials = rounds_of(trials)[0]
         if folder is None:
             return cls(config, trials)
-        ledger = Ledger.create(folder, trials, {"config": config.to_plain()})
+        meta = {
+            "config": config.to_plain(),
+            "independent_starts": assembly.has_independent_starts(),
+        }
+        ledger = Ledger.create(folder, trials, meta)
         run = cls(config, trials, ledger)
         run._is_new = True
         return run
@@ -92,7 +101,7 @@ class Run:
         attempts left behind is swept away."""
         ledger = Ledger.open(folder)
         ledger.sweep()
-        config = EvalConfig.from_plain(ledger.meta()["config"])
+        config = EvalConfig.recorded(ledger.meta()["config"])
         if infer_timeout_s is not None:
             config = replace(config, infer_timeout_s=infer_timeout_s)
         return cls(config, ledger.trials(), ledger)
@@ -167,6 +176,7 @@ class Run:
             trials=self.trials,
             episodes=tally.episodes,
             throughput=tally.throughput(),
+            decision=None if self.decider is None else self.decider.decision,
         )
         if self.folder is not None:
             if report.complete:
@@ -224,7 +234,12 @@ class Run:
         deadline = InferDeadline(seconds=config.infer_timeout_s)
         inference = assembly.inference(policy, alone=batching.alone, deadline=deadline)
         tally = Tally(inference.concurrency)
-        fleet = fleets.lend(assembly.runtime, worker, _watching(config, lanes))
+        fleet = fleets.lend(
+            assembly.runtime,
+            worker,
+            _watching(config, lanes),
+            where=(config.runtime, config.runtime_config),
+        )
         with contextlib.closing(inference):
             engine = Engine(
                 fleet=fleet,
@@ -240,7 +255,11 @@ class Run:
             queue = TrialQueue(self.remaining)
             if self.decider is not None:
                 self.decider.begin(
-                    self._planner(queue), planned=self.trials, done=self._done, ahead=lanes
+                    self._planner(queue),
+                    planned=self.trials,
+                    done=self._done,
+                    ahead=lanes,
+                    keep=self._keep,
                 )
             try:
                 engine.run(
@@ -253,6 +272,8 @@ class Run:
             except PolicyHungError as hung:
                 self._hung = hung
             self._is_stuck = inference.is_stuck
+        if self.decider is not None:
+            self._keep(self.decider.decision)
         for note in film_notes.notes:
             _tell(readers, Noted(text=note))
         return tally
@@ -267,6 +288,10 @@ class Run:
             self._ledger.episodes(),
             functools.partial(_tell, readers),
         )
+
+    def _keep(self, decision: Decision) -> None:
+        if self._ledger is not None:
+            self._ledger.keep(DECISION, decision.to_json())
 
     def _planner(self, queue: TrialQueue) -> Callable[[Sequence[Trial]], None]:
         def plan(trials: Sequence[Trial]) -> None:
@@ -348,11 +373,15 @@ def rebuild_report(folder: Path) -> Report:
     return report
 
 
-def _decider(config: EvalConfig) -> Decider | None:
+def _decider(config: EvalConfig, assembly: Assembly) -> Decider | None:
     if config.against is None:
         return None
     against = Path(config.against)
     other = EvalConfig.from_plain(load_run(against))
+    if mixed := scheme_difference(other.to_plain(), config.to_plain()):
+        raise UsageError(
+            f"The trials of {config.against} (a) are not those of this run (b): {mixed}."
+        )
     for name in ("env_config", "max_steps"):
         if getattr(other, name) != getattr(config, name):
             raise UsageError(
@@ -363,8 +392,9 @@ def _decider(config: EvalConfig) -> Decider | None:
     with LedgerView.open(against) as ledger:
         baseline = paired_with(trials, ledger.episodes(), config.against)
     rounds = rounds_of(trials)
-    test = sequential_test(config.sequential, rounds, alpha=config.alpha)
-    return Decider(rounds, baseline, test)
+    bets_on: Stake = "pairs" if assembly.has_independent_starts() else "rounds"
+    test = sequential_test(config.sequential, rounds, alpha=config.alpha, bets_on=bets_on)
+    return Decider(rounds, baseline, test, against=str(against.resolve()))
 
 
 def _without_impossible_video(config: EvalConfig, readers: Sequence[Reader]) -> EvalConfig:
@@ -426,6 +456,7 @@ def _watching(config: EvalConfig, lanes: int) -> FleetConfig:
     return FleetConfig(
         lanes=lanes,
         step_timeout_s=config.step_timeout_s,
+        start_timeout_s=config.start_timeout_s,
         worker_memory=config.worker_memory,
         recycle_after=config.recycle_after,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -88,12 +88,19 @@ class Recorded:
         return self.rows[step][key] if key in _NUMBERS else self.observed[step].get(key)
 
 
-def verify(path: FolderLike, trial_name: str, *, with_policy: bool = False) -> ReplayResult:
-    """Run a trial again in this process, with its recorded actions or with its policy."""
+def verify(
+    path: FolderLike,
+    trial_name: str,
+    *,
+    with_policy: bool = False,
+    adapt: Callable[[EvalConfig], EvalConfig] = lambda config: config,
+) -> ReplayResult:
+    """Run a trial again, with its recorded actions or with its policy: in this process, unless the
+    run's runtime, or what `adapt` makes of its configuration, says otherwise."""
     folder = RunFolder.at(path)
     with LedgerView.open(folder) as ledger:
         trial = find_trial(ledger.trials(), trial_name)
-        config = EvalConfig.from_plain(ledger.meta()["config"])
+        config = adapt(EvalConfig.recorded(ledger.meta()["config"]))
         episode = _episode(trial, ledger.episodes())
     recorded = _read(folder, episode)
     if not recorded.rows:

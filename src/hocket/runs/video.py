@@ -131,7 +131,9 @@ def rerender_episodes(
     spec = replace(assembly.worker(), renders=True, sinks=tuple(sinks), folder=str(folder.root))
     runtime = assembly.runtime(apart=True)
     config = VideoWorkersConfig(
-        workers=workers or machine.cores(), frame_timeout_s=run.step_timeout_s
+        workers=workers or machine.cores(),
+        start_timeout_s=run.start_timeout_s,
+        frame_timeout_s=run.step_timeout_s,
     )
     return rerender(runtime, spec, jobs, config, on_rendered)
 

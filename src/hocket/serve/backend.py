@@ -8,22 +8,14 @@ import itertools
 import logging
 import secrets
 import time
-from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 
-from hocket.adapters.policies.openpi.msgpack_numpy import pack, unpack
-from hocket.adapters.policies.openpi.protocol import (
-    EXTENSION,
-    Announcement,
-    announce,
-    read_arrays,
-    read_observation,
-    read_row,
-)
+from hocket.adapters.policies.openpi.msgpack_numpy import pack
+from hocket.adapters.policies.openpi.protocol import EXTENSION, Announcement, announce
 from hocket.adapters.policies.openpi.shared import SharedReader, this_machine
 from hocket.core.contracts.policy import Binds, Policy, Sessions
 from hocket.core.data import (
@@ -39,47 +31,31 @@ from hocket.core.data import (
 from hocket.engine.deadline import InferDeadline
 from hocket.errors import HocketError, ObservationError, WireError
 from hocket.serve.batching import Batcher, Served
+from hocket.serve.clients import Caller, Client, Clients
 from hocket.serve.metrics import Metrics
+from hocket.serve.requests import (
+    ExtendedRequest,
+    Frames,
+    Requests,
+    StockRequest,
+    frame_limits,
+    most_bytes,
+    row_inputs,
+)
 
 MAX_SHARED_BYTES = 1 << 32
-"""The largest shared memory file that is mapped."""
-SESSION_IDLE_S = 3600.0
-"""Seconds without a row after which a session is ended. Chosen by hand; no benchmark row."""
-MOST_NUMBERS = 256
-"""Requests of a connection that are recognised when they come again. Chosen by hand."""
+"""The most that is read from shared memory for a policy that does not say what it reads."""
 _LOG = logging.getLogger("hocket.serve")
 STOCK_SUITE = "openpi"
 """Suite of the trials that rows of stock clients stand for."""
 
 
-class CameTwice(Exception):
-    """A request came that was answered before: nothing is to be done."""
-
-
-@dataclass(slots=True, eq=False)
-class Caller:
-    """One connection, as a backend knows it."""
-
-    name: str
-    lanes: list[int] = field(default_factory=list)
-    asked: int = 0
-    sessions: set[str] = field(default_factory=set)
-    sent_at: float | None = None
-    """When its last reply had been made."""
-    numbers: deque[int] = field(default_factory=lambda: deque(maxlen=MOST_NUMBERS))
-    """Numbers of its last requests for chunks."""
-
-    def take(self, number: int) -> None:
-        """Remember a request for chunks; CameTwice where that number was taken before: to infer
-        once more would move sessions on."""
-        if number in self.numbers:
-            raise CameTwice
-        self.numbers.append(number)
-
-
 class Backend(Protocol):
     """Answers frames. `answer` raises for the caller's own error; the connection then ends. It
     raises CameTwice for a numbered request that it answered before."""
+
+    max_request_bytes: int | None
+    """The longest frame that makes sense; None where nobody can say. Valid after `start`."""
 
     async def start(self) -> Mapping[str, Any]:
         """Get ready, and say what the metadata frame holds."""
@@ -115,13 +91,17 @@ class PolicyBackend:
         self._options = options
         self._metrics = metrics
         self._is_stateful = isinstance(policy, Sessions)
-        self._requests = itertools.count()
-        self._sessions: dict[str, float] = {}
-        """Sessions of extended requests, the one used longest ago first, and when that was."""
-        self._shared = SharedReader(MAX_SHARED_BYTES)
-        if isinstance(policy, Binds) and options.action_size is not None:
-            policy.bind(_stand_in_env(options.action_size))
+        self._asked = itertools.count()
+        self._stand_in: EnvSpec | None = None
+        if options.action_size is not None:
+            self._stand_in = _stand_in_env(options.action_size)
+            if isinstance(policy, Binds):
+                policy.bind(self._stand_in)
         self._spec = policy.spec
+        self.max_request_bytes = most_bytes(self._spec)
+        self._shared = SharedReader(self.max_request_bytes or MAX_SHARED_BYTES)
+        self._requests = Requests(self._spec, self._shared)
+        self._frames = Frames(frame_limits(self._spec, options.max_queue))
         size = self._spec.action_size
         self._batcher = Batcher(
             policy,
@@ -131,6 +111,7 @@ class PolicyBackend:
             action_size=size if size is not None else options.action_size,
             deadline=InferDeadline(seconds=options.infer_timeout_s),
         )
+        self._clients = Clients(self._batcher.end_session)
         self._is_warm = not options.warm_up
         self._warming: asyncio.Future[None] | None = None
 
@@ -149,43 +130,47 @@ class PolicyBackend:
             instance=secrets.token_hex(8),
             is_stateful=self._is_stateful,
             machine=this_machine(),
+            channel=self._shared.listen(),
         )
         return {**self._options.metadata, EXTENSION: announce(announcement)}
 
     async def answer(self, caller: Caller, frame: bytes) -> bytes:
         began = time.perf_counter()
-        request = unpack(frame)
-        if not isinstance(request, Mapping):
-            raise WireError(f"A request must be a map, not {type(request).__name__}.")
-        if EXTENSION in request:
-            reply = await self._answer_extended(caller, request, began)
-        else:
+        request = await self._frames.read(frame, self._requests.parse)
+        if isinstance(request, StockRequest):
             reply = await self._answer_stock(caller, request, began)
+        else:
+            reply = await self._answer_extended(caller, request, began)
         caller.sent_at = time.perf_counter()
         return pack(reply)
 
     def leave(self, caller: Caller) -> None:
-        """Drop what the caller waits for, and its sessions."""
+        """Drop what the caller waits for, and its sessions. Twice is safe."""
         for lane in caller.lanes:
             self._batcher.close_lane(lane)
         for session in caller.sessions:
             self._batcher.end_session(session)
+        caller.lanes, caller.sessions = [], set()
+        self._clients.leave(caller)
 
     async def close(self) -> None:
         if self._warming is not None:
             self._warming.cancel()
+        self._clients.close()
+        self._shared.close()
+        self._frames.close()
         self._batcher.close()
         if not self._batcher.is_stuck:
             self._policy.close()
 
     async def _answer_stock(
-        self, caller: Caller, request: Mapping[str, Any], began: float
+        self, caller: Caller, request: StockRequest, began: float
     ) -> dict[str, Any]:
-        found, prompt = read_observation(request, self._spec.inputs)
+        prompt = request.prompt
         row = self._row(caller, self._options.prompt if prompt is None else prompt)
         if self._is_stateful:
             caller.sessions.add(row.session)
-        (served,) = await self._infer(caller, [row], [self._fit(found)])
+        (served,) = await self._infer(caller, [row], [request.view])
         if served.chunk is None:
             raise served.error or AssertionError("neither chunk nor error")
         timing = {"infer_ms": 1e3 * (time.perf_counter() - began)}
@@ -200,50 +185,56 @@ class PolicyBackend:
         }
 
     async def _answer_extended(
-        self, caller: Caller, request: Mapping[str, Any], began: float
+        self, caller: Caller, request: ExtendedRequest, began: float
     ) -> dict[str, Any]:
-        asked = request[EXTENSION]
-        if not isinstance(asked, Mapping) or not isinstance(asked.get("id"), int):
-            raise WireError("An extended request needs a number.")
-        head: dict[str, Any] = {"id": asked["id"]}
+        head: dict[str, Any] = {"id": request.number}
         try:
-            op = asked.get("op")
-            if op == "infer":
-                caller.take(asked["id"])
-                return await self._answer_rows(caller, request, head, began)
-            if op == "bind":
-                await self._bind(asked)
-            elif op == "reset":
-                session = str(asked.get("session"))
-                if self._sessions.pop(session, None) is not None:
-                    self._batcher.end_session(session)
+            if request.error is not None:
+                raise request.error
+            client = self._clients.of(caller, request.client)
+            if request.op == "infer":
+                caller.take(request.number)
+                return await self._answer_rows(caller, client, request, head, began)
+            if request.op == "bind":
+                await self._bind(client, request)
+            elif request.op == "reset":
+                self._clients.end(client, client.session(request.session))
+            elif request.op == "leave":
+                self._clients.forget(client)
             else:
-                raise WireError(f"There is no operation {op!r}.")
+                raise WireError(f"There is no operation {request.op[:40]!r}.")
         except HocketError as exc:
             # The reply is numbered, so the connection stays in step and need not end.
-            self._metrics.errors[type(exc).__name__] += 1
-            return {EXTENSION: {**head, "error": str(exc), "kind": type(exc).__name__}}
+            return self._told(head, exc)
         return {EXTENSION: head}
 
+    def _told(self, head: dict[str, Any], exc: Exception) -> dict[str, Any]:
+        kind = type(exc).__name__
+        self._metrics.errors[kind] += 1
+        return {EXTENSION: {**head, "error": str(exc), "kind": kind}}
+
     async def _answer_rows(
-        self, caller: Caller, request: Mapping[str, Any], head: dict[str, Any], began: float
+        self,
+        caller: Caller,
+        client: Client,
+        request: ExtendedRequest,
+        head: dict[str, Any],
+        began: float,
     ) -> dict[str, Any]:
-        asked, arrays = request[EXTENSION], request.get("arrays")
-        plain = asked.get("rows")
-        if not isinstance(plain, list) or not plain:
-            raise WireError("An extended request needs rows.")
-        rows = [read_row(one) for one in plain]
-        if "shared" in asked:
-            arrays = self._shared.read(asked["shared"])
-        views = [self._fit(view) for view in read_arrays(arrays, len(rows))]
+        rows = [
+            replace(
+                sent.row,
+                session=client.session(sent.row.session),
+                env=None if sent.env is None else client.env(sent.env),
+            )
+            for sent in request.rows
+        ]
         if self._is_stateful:
-            self._touch(rows)
-        served = await self._infer(caller, rows, views)
+            self._clients.use(client, [(row.session, row.chunk == 0) for row in rows])
+        served = await self._infer(caller, rows, request.views)
         for one in served:
             if one.error is not None:
-                kind = type(one.error).__name__
-                self._metrics.errors[kind] += 1
-                return {EXTENSION: {**head, "error": str(one.error), "kind": kind}}
+                return self._told(head, one.error)
         chunks = [one.chunk for one in served if one.chunk is not None]
         if len({chunk.actions.shape for chunk in chunks}) > 1:
             raise ObservationError("Rows of one request were answered with different shapes.")
@@ -257,28 +248,16 @@ class PolicyBackend:
             EXTENSION: head,
         }
 
-    def _touch(self, rows: list[Row]) -> None:
-        """Keep the sessions of these rows, and end those whose client has sent nothing for long:
-        a client that died cannot end them itself."""
-        now = time.monotonic()
-        for row in rows:
-            self._sessions.pop(row.session, None)
-            self._sessions[row.session] = now
-        while now - next(iter(self._sessions.values())) > SESSION_IDLE_S:
-            session = next(iter(self._sessions))
-            del self._sessions[session]
-            self._batcher.end_session(session)
-
-    async def _bind(self, asked: Mapping[str, Any]) -> None:
-        try:
-            spec = EnvSpec.from_plain(asked["env"])
-        except (KeyError, TypeError, ValueError, IndexError) as exc:
-            raise WireError(f"That describes no env: {exc!r}") from exc
+    async def _bind(self, client: Client, request: ExtendedRequest) -> None:
+        assert request.spec is not None
+        if client.knows(request.env, request.plain):
+            return
         if isinstance(self._policy, Binds):
-            await asyncio.to_thread(self._policy.bind, spec)
+            await asyncio.to_thread(self._policy.bind, request.spec)
+        client.tell(request.env, request.plain, request.spec)
 
     async def _infer(
-        self, caller: Caller, rows: list[Row], views: list[Observation]
+        self, caller: Caller, rows: Sequence[Row], views: Sequence[Observation]
     ) -> list[Served]:
         if self._warming is None:
             self._warming = asyncio.ensure_future(self._warm_up(rows[0], views[0]))
@@ -301,7 +280,7 @@ class PolicyBackend:
 
     def _row(self, caller: Caller, prompt: str) -> Row:
         """What a stock request stands for: a chunk of an attempt as long as its connection."""
-        text = f"{self._options.seed}\0{next(self._requests)}"
+        text = f"{self._options.seed}\0{next(self._asked)}"
         digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
         row = Row(
             trial=Trial(suite=STOCK_SUITE, task=STOCK_SUITE, seed=self._options.seed),
@@ -310,43 +289,18 @@ class PolicyBackend:
             noise_seed=int.from_bytes(digest, "little") >> 1,
             prompt=prompt,
             session=caller.name,
+            env=self._stand_in,
         )
         caller.asked += 1
         return row
 
-    def _fit(self, found: Observation) -> Observation:
-        """The keys that the policy reads, in its dtypes; all keys where it does not say."""
-        inputs = self._spec.inputs
-        if inputs is None:
-            if not found:
-                raise ObservationError("The observation is empty.")
-            return found
-        fitted = {}
-        for key, wanted in inputs.items():
-            value = found.get(key)
-            if value is None:
-                raise ObservationError(
-                    f"The observation lacks {key!r}; it has: "
-                    f"{', '.join(sorted(found)) or 'nothing'}."
-                )
-            sizes = zip(value.shape, wanted.shape, strict=False)
-            if value.ndim != len(wanted.shape) or any(w not in (-1, n) for n, w in sizes):
-                raise ObservationError(
-                    f"{key!r} has shape {value.shape}; the policy takes {wanted.shape}."
-                )
-            if not np.can_cast(value.dtype, wanted.dtype, "same_kind"):
-                raise ObservationError(
-                    f"{key!r} has dtype {value.dtype}; the policy takes {wanted.dtype}."
-                )
-            fitted[key] = value.astype(wanted.dtype, copy=False)
-        return fitted
-
 
 def _example(spec: PolicySpec) -> Observation | None:
     """An observation of zeros, where the policy says all of what it reads."""
-    if not spec.inputs or any(-1 in wanted.shape for wanted in spec.inputs.values()):
+    inputs = row_inputs(spec)
+    if not inputs or any(-1 in wanted.shape for wanted in inputs.values()):
         return None
-    return {key: np.zeros(wanted.shape, wanted.dtype) for key, wanted in spec.inputs.items()}
+    return {key: np.zeros(wanted.shape, wanted.dtype) for key, wanted in inputs.items()}
 
 
 def _stand_in_env(action_size: int) -> EnvSpec:

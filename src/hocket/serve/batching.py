@@ -28,20 +28,15 @@ from hocket.engine.deadline import InferDeadline
 from hocket.engine.inference import Inference
 from hocket.engine.policy_thread import Answered, Job
 from hocket.engine.scheduler import Scheduler, SchedulerConfig
-from hocket.errors import (
-    ObservationError,
-    PolicyError,
-    PolicyHungError,
-    PolicyUnavailableError,
-)
+from hocket.errors import PolicyError, PolicyHungError, PolicyUnavailableError
 from hocket.serve.metrics import Metrics
 
 _LOG = logging.getLogger("hocket.serve")
 
 WATCH_S = 1.0
 """Seconds between two looks for calls that take too long. Chosen by hand."""
-MAX_SIGNATURES = 32
-"""Each kind of observation holds buffers for good, so a server takes only so many."""
+MAX_KINDS = 32
+"""Kinds of observation that are kept in mind; of more the one used longest ago is forgotten."""
 NO_CONTENTION = 1 << 20
 """Cores that the scheduler is told of: clients bring their own."""
 SHORT = 0.25
@@ -50,6 +45,9 @@ benchmark row."""
 LATE = 3.0
 """A client is waited for at most this many times as long as it took last time: one that misses its
 batch waits for a whole one more. Chosen by hand; no benchmark row."""
+
+_Kind = tuple[Signature, int | None]
+"""What rows of one batch have in common: keys, shapes and dtypes, and numbers in an action."""
 
 
 class Overloaded(PolicyError):
@@ -149,7 +147,8 @@ class Batcher:
         """Lanes of the batches that are being inferred."""
         self._lane_ids = itertools.count()
         self._job_numbers = itertools.count()
-        self._signatures: set[Signature] = set()
+        self._kinds: dict[_Kind, None] = {}
+        """Kinds of observation that came, the one used longest ago first."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_pumping = False
@@ -176,10 +175,10 @@ class Batcher:
         self._warming = self._loop.create_future()
         job = Job(
             number=next(self._job_numbers),
-            queue=signature(view),
+            queue=(signature(view), self._size(row)),
             rows=(row,),
             views=[view],
-            action_size=self._action_size,
+            action_size=self._size(row),
         )
         self._inference.warm_up(job, [*sizes, self._max_batch])
         self._watch()
@@ -207,7 +206,7 @@ class Batcher:
     def submit(
         self, lanes: Sequence[int], rows: Sequence[Row], views: Sequence[Observation]
     ) -> list[asyncio.Future[Served]]:
-        """The future answers to rows of one kind; all are taken, or Overloaded is raised."""
+        """The future answers to rows of one signature; all are taken, or Overloaded is raised."""
         assert self._loop is not None
         if self._hung is not None:
             raise self._hung
@@ -216,13 +215,7 @@ class Batcher:
                 f"{len(self._waiting)} observations wait already; this server's limit is "
                 f"{self._max_queue}. Try again later, or use fewer clients."
             )
-        kind = signature(views[0])
-        if kind not in self._signatures and len(self._signatures) >= MAX_SIGNATURES:
-            raise ObservationError(
-                f"This server has met {MAX_SIGNATURES} kinds of observation (keys, shapes and "
-                f"dtypes) and takes no more. Send observations of one kind."
-            )
-        self._signatures.add(kind)
+        seen = signature(views[0])
         now = time.perf_counter()
         futures = []
         for lane, row, view in zip(lanes, rows, views, strict=True):
@@ -232,11 +225,18 @@ class Batcher:
             future: asyncio.Future[Served] = self._loop.create_future()
             futures.append(future)
             self._waiting[lane] = _Waiting(row, view, future)
+            kind = (seen, self._size(row))
+            self._kinds.pop(kind, None)
+            self._kinds[kind] = None
             self._scheduler.ready(lane, kind, now, None)
             self._closed_loop.came(lane)
         self._metrics.queue_depth = self._scheduler.waiting
         self._pump_soon()
         return futures
+
+    def _size(self, row: Row) -> int | None:
+        """Numbers in an action of the row's env, None where nobody knows."""
+        return self._action_size if row.env is None else row.env.action.size
 
     def end_session(self, session: str) -> None:
         self._inference.end_session(session)
@@ -301,7 +301,7 @@ class Batcher:
                     queue=plan.queue,
                     rows=tuple(one.row for one in waiting),
                     views=[one.view for one in waiting],
-                    action_size=self._action_size,
+                    action_size=self._size(waiting[0].row),
                     expected_s=self._closed_loop.latency.predict(len(waiting)),
                 )
             )
@@ -364,4 +364,6 @@ class Batcher:
                         infer_s=seconds,
                     )
                 )
+        while len(self._kinds) > MAX_KINDS and self._scheduler.forget(next(iter(self._kinds))):
+            del self._kinds[next(iter(self._kinds))]
         self._metrics.queue_depth = self._scheduler.waiting

@@ -8,16 +8,27 @@ on the server where they began.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
 
-from hocket.adapters.policies.openpi.msgpack_numpy import unpack
-from hocket.adapters.policies.openpi.protocol import EXTENSION, bind_key, find_announcement
+from hocket.adapters.policies.openpi.connection import Read
+from hocket.adapters.policies.openpi.msgpack_numpy import pack
+from hocket.adapters.policies.openpi.protocol import (
+    EXTENSION,
+    bind_key,
+    find_announcement,
+    read_extended,
+)
 from hocket.adapters.policies.openpi.servers import Servers
 from hocket.errors import PolicyUnavailableError, WireError
-from hocket.serve.backend import Caller
 from hocket.serve.batching import Overloaded
+from hocket.serve.clients import Caller, Client, Clients
 from hocket.serve.metrics import Metrics
+from hocket.serve.requests import ExtendedRequest, Frames, frame_limits, most_bytes, parse_env
+
+Result = TypeVar("Result")
 
 
 class Gateway:
@@ -27,7 +38,11 @@ class Gateway:
         self._servers = servers
         self._metrics = metrics
         self._max_queue = max_queue
+        self._is_extended = False
         self._is_stateful = False
+        self.max_request_bytes: int | None = None
+        self._frames = Frames(frame_limits(None, max_queue))
+        self._clients = Clients(servers.unpin, self._forget_client)
         self._tasks: set[asyncio.Future[Any]] = set()
 
     async def start(self) -> Mapping[str, Any]:
@@ -35,66 +50,130 @@ class Gateway:
         connection = await self._servers.connect()
         metadata = connection.metadata if isinstance(connection.metadata, Mapping) else {}
         found = find_announcement(metadata)
-        self._is_stateful = found is not None and found.is_stateful
         self._metrics.concurrency = len(self._servers.replicas)
         if found is None:
             return metadata
+        self._is_extended, self._is_stateful = True, found.is_stateful
+        self.max_request_bytes = most_bytes(found.spec)
         extension = dict(metadata[EXTENSION])
         spec = dict(extension["spec"])
         spec["concurrency"] *= len(self._servers.replicas)
         if self._is_stateful:
             spec["max_batch"] = 1  # rows of one batch may live on two servers
-        return {**metadata, EXTENSION: {**extension, "spec": spec}}
+        # Memory is shared with a server, and which one answers is not known here.
+        return {**metadata, EXTENSION: {**extension, "spec": spec, "channel": None}}
 
     async def answer(self, caller: Caller, frame: bytes) -> bytes:
         if self._servers.load >= self._max_queue:
             raise Overloaded(f"{self._servers.load} requests wait already. Try again later.")
-        request = unpack(frame)
-        if not isinstance(request, Mapping):
-            raise WireError(f"A request must be a map, not {type(request).__name__}.")
-        asked = request.get(EXTENSION)
-        if isinstance(asked, Mapping) and asked.get("op") == "infer" and "id" in asked:
-            caller.take(asked["id"])
+        asked = await self._frames.read(frame, self._parse)
+        if asked is not None and asked.op == "infer":
+            caller.take(asked.number)
         began = asyncio.get_running_loop().time()
+        client = None if asked is None else self._clients.of(caller, asked.client)
         # A client that leaves must not cost its server the connection: the question is finished.
-        task = asyncio.ensure_future(self._ask(frame, request))
-        self._tasks.add(task)
-        task.add_done_callback(self._forget)
-        reply = await asyncio.shield(task)
+        reply = await asyncio.shield(self._start(self._ask(frame, asked, client)))
         self._metrics.answered(1, asyncio.get_running_loop().time() - began)
         self._metrics.queue_depth = self._servers.load
         return reply
 
     def leave(self, caller: Caller) -> None:
-        """Sessions outlive connections: their owner ends them."""
+        """Sessions outlive connections: a client that has no other is forgotten after a while."""
+        self._clients.leave(caller)
 
     async def close(self) -> None:
+        self._clients.close()
+        self._frames.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._servers.close()
 
-    async def _ask(self, frame: bytes, request: Mapping[str, Any]) -> bytes:
-        extension = request.get(EXTENSION)
-        op = extension.get("op") if isinstance(extension, Mapping) else None
+    def _parse(self, request: Mapping[str, Any]) -> _Asked | None:
+        """What an extended request is about; None for any other, and where no server would know."""
+        asked = request.get(EXTENSION)
+        if not self._is_extended or not isinstance(asked, Mapping):
+            return None
+        op, client = str(asked.get("op")), asked.get("client")
+        env: ExtendedRequest | None = None
+        sessions: dict[str, bool] = {}
         if op == "bind":
-            reply, *_ = await self._servers.tell_all(bind_key(request), frame)
-        elif not isinstance(extension, Mapping) or not self._is_stateful:
-            reply = await self._servers.ask([frame])
-        elif op == "reset":
-            reply = await self._servers.end(str(extension.get("session")), frame)
-        else:
-            try:  # the sessions that it is about, and whether each begins with it
-                sessions = {str(row[5]): row[2] == 0 for row in extension["rows"]}
+            # Servers hear of it again with every connection, so nothing that ends one may pass.
+            env = parse_env({"number": 0, "op": op, "client": client}, asked)
+        elif op == "infer":
+            try:
+                sessions = {str(row[5]): row[2] == 0 for row in asked["rows"]}
             except (KeyError, TypeError, IndexError) as exc:
                 raise WireError(f"An extended request needs rows: {exc!r}") from exc
-            for session, is_first in sessions.items():
-                if is_first:
-                    await self._servers.begin(session)
-            reply = await self._servers.ask([frame], list(sessions))
+        elif op == "reset":
+            sessions = {str(asked.get("session")): False}
+        number = asked.get("id")
+        if type(number) is not int:
+            raise WireError("An extended request needs a number.")
+        return _Asked(op=op, number=number, client=client, env=env, sessions=sessions)
+
+    async def _ask(self, frame: bytes, asked: _Asked | None, client: Client | None) -> bytes:
+        if asked is None or client is None:
+            reply = await self._servers.ask([frame])
+            return reply.frames[0]
+        read = partial(read_extended, number=asked.number)
+        if asked.env is not None:
+            return await self._bind(client, asked.env, frame, read)
+        if not self._is_stateful:
+            reply = await self._servers.ask([frame], read=read)
+            return reply.frames[0]
+        sessions = {client.session(name): begins for name, begins in asked.sessions.items()}
+        if asked.op == "reset":
+            (session,) = sessions
+            try:
+                reply = await self._servers.end(session, frame, read)
+            finally:
+                self._clients.end(client, session)
+            return reply.frames[0]
+        self._clients.use(client, sessions.items())
+        for session, begins in sessions.items():
+            if begins:
+                await self._servers.begin(session)
+        reply = await self._servers.ask([frame], list(sessions), read)
         return reply.frames[0]
 
-    def _forget(self, task: asyncio.Future[Any]) -> None:
+    async def _bind(
+        self, client: Client, env: ExtendedRequest, frame: bytes, read: Read[Mapping[str, Any]]
+    ) -> bytes:
+        """Tell all servers of a client's env, now and whenever they are connected to again."""
+        assert env.spec is not None
+        client.tell(env.env, env.plain, env.spec)
+        key = bind_key(client.name, env.env)
+        reply, *_ = await self._servers.tell_all(key, frame, read)
+        if "error" in reply.answers[0][EXTENSION]:
+            self._servers.forget_frame(key)
+        return reply.frames[0]
+
+    def _forget_client(self, client: Client) -> None:
+        for number in client.envs:
+            self._servers.forget_frame(bind_key(client.name, number))
+        if self._is_extended:
+            leave = {EXTENSION: {"op": "leave", "id": 0, "client": client.name}}
+            self._start(self._servers.tell_once(pack(leave)))
+
+    def _start(self, work: Coroutine[Any, Any, Result]) -> asyncio.Future[Result]:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Future[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and isinstance(task.exception(), PolicyUnavailableError):
             self._metrics.errors["upstream"] += 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    op: str
+    number: int
+    client: object
+    env: ExtendedRequest | None
+    """The env that it tells of."""
+    sessions: Mapping[str, bool]
+    """The sessions that it is about, and whether each begins with it."""

@@ -21,7 +21,7 @@ import traceback
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 
 from websockets.asyncio.server import Server, ServerConnection, serve, unix_serve
 from websockets.datastructures import Headers
@@ -35,9 +35,16 @@ from hocket.adapters.policies.openpi.protocol import (
     CLOSE_TRY_AGAIN,
     ERROR_REASON,
 )
-from hocket.errors import ConfigError, HocketError, PolicyUnavailableError, UsageError
-from hocket.serve.backend import Backend, Caller, CameTwice
+from hocket.errors import (
+    ConfigError,
+    HocketError,
+    PolicyUnavailableError,
+    UsageError,
+    WireError,
+)
+from hocket.serve.backend import Backend
 from hocket.serve.batching import Overloaded
+from hocket.serve.clients import Caller, CameTwice
 from hocket.serve.metrics import Metrics
 
 PING_INTERVAL_S = 20.0
@@ -45,6 +52,11 @@ PING_TIMEOUT_S = 120.0
 """Seconds after which a client that answered no ping is given up. A client that simulates with its
 interpreter locked may answer late. Chosen by hand; no benchmark row."""
 GOING_AWAY = 1001
+MAX_PIECES = 4096
+"""Pieces of one message; hocket's own client sends a mebibyte in each."""
+MAX_WAITING_FRAMES = 2
+"""Frames that wait on a connection while one of its is answered. The protocol wants none; more
+would only be memory. Chosen by hand; no benchmark row."""
 SCHEME = "Api-Key "
 _LOG = logging.getLogger("hocket.serve")
 _LOG_OF_FRAMES = logging.getLogger("hocket.serve.frames")
@@ -85,6 +97,10 @@ class Listening:
     keys: Keys = Keys(())
     tls: ssl.SSLContext | None = None
     max_message_bytes: int = 64 << 20
+    """The longest frame; a policy that says what it reads may need less."""
+    max_held_bytes: int = 1 << 30
+    """Bytes of frames that are in hand at a time. Beyond it, only frames within an equal share of
+    each connection are taken."""
     max_connections: int = 1024
     drain_s: float = 30.0
     """Seconds for requests under way when the server is told to end."""
@@ -99,6 +115,7 @@ class PolicyServer:
         self._connections: dict[ServerConnection, bool] = {}
         """Open connections, and whether a request of theirs is under way."""
         self._numbers = itertools.count(1)
+        self._held_bytes = 0
         self._is_draining = False
         self._server: Server | None = None
 
@@ -110,11 +127,12 @@ class PolicyServer:
     async def start(self) -> None:
         self._metadata = pack(await self._backend.start())
         listening = self._listening
+        needed = self._backend.max_request_bytes
         settings: dict[str, Any] = {
             "ssl": listening.tls,
             "compression": None,
-            "max_size": listening.max_message_bytes,
-            "max_queue": 8,
+            "max_size": min(listening.max_message_bytes, needed or listening.max_message_bytes),
+            "max_queue": MAX_WAITING_FRAMES,
             "process_request": self._check,
             # Browsers name an origin; a page must not reach a server on its reader's machine.
             "origins": [None],
@@ -185,7 +203,8 @@ class PolicyServer:
         closed = asyncio.ensure_future(connection.wait_closed())
         try:
             await connection.send(self._metadata)
-            async for frame in connection:
+            while True:
+                frame = await _receive(connection)
                 self._connections[connection] = True
                 is_over = await self._respond(connection, caller, frame, closed)
                 self._connections[connection] = False
@@ -195,6 +214,9 @@ class PolicyServer:
                     await connection.close(GOING_AWAY, "The server is closing.")
         except ConnectionClosed:
             return
+        except WireError as exc:
+            self._metrics.errors[type(exc).__name__] += 1
+            await _refuse(connection, exc)
         finally:
             closed.cancel()
             self._backend.leave(caller)
@@ -209,9 +231,11 @@ class PolicyServer:
         closed: asyncio.Future[None],
     ) -> bool:
         """Answer one frame; true where the connection is over."""
+        self._held_bytes += len(frame)
         try:
             if isinstance(frame, str):
                 raise HocketError("A request must be a binary frame, not text.")
+            self._check_share(len(frame))
             answer = asyncio.ensure_future(self._backend.answer(caller, frame))
             either: set[asyncio.Future[Any]] = {answer, closed}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -230,7 +254,31 @@ class PolicyServer:
             self._metrics.errors[type(exc).__name__] += 1
             await _refuse(connection, exc)
             return True
+        finally:
+            self._held_bytes -= len(frame)
         return False
+
+    def _check_share(self, size: int) -> None:
+        """Refuse a frame beyond its connection's share while all frames together are too much."""
+        limit = self._listening.max_held_bytes
+        if self._held_bytes > limit and size > limit // len(self._connections):
+            raise Overloaded(
+                f"Requests of {self._held_bytes >> 20} MiB are in hand, and this one of "
+                f"{size >> 20} MiB is more than a client's share. Try again later."
+            )
+
+
+async def _receive(connection: ServerConnection) -> str | bytes:
+    """The next message. Its pieces are counted here: one may be empty, and there is no end of
+    them."""
+    pieces: list[Any] = []
+    async for piece in connection.recv_streaming():
+        pieces.append(piece)
+        if len(pieces) > MAX_PIECES:
+            raise WireError(f"A message comes in at most {MAX_PIECES} pieces.")
+    if len(pieces) == 1:
+        return cast("str | bytes", pieces[0])
+    return "".join(pieces) if isinstance(pieces[0], str) else b"".join(pieces)
 
 
 async def _refuse(connection: ServerConnection, exc: Exception) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hocket.core.contracts.policy import Binds, Policy, Sessions
-from hocket.core.data import Array, Batch, EnvSpec, PolicySpec, Row, Trial, noise_seed
+from hocket.core.data import ActionSpec, Array, Batch, EnvSpec, PolicySpec, Row, Trial, noise_seed
 from hocket.engine.chunk_rules import check_answer, finite_rows
 from hocket.testing.findings import (
     Bench,
@@ -40,7 +40,8 @@ def policy_findings(
     """Every rule that the policy breaks; none means that hocket can run it.
 
     `example` is a batch of two rows or more, or its stacked arrays `[B, ...]`, or None to draw
-    numbers after `spec.inputs`. `env`, where given, is bound first. `tolerance` is what rounding
+    numbers after `spec.inputs`. `env`, where given, is bound first, and is the env of all rows;
+    a policy that binds is then told of others with its name. `tolerance` is what rounding
     may change where the policy does not claim to be `batch_invariant`. With `close` the policy is
     closed in the end, twice.
     """
@@ -53,7 +54,9 @@ def policy_findings(
     if not findings:
         keyed = _KEYED if spec.keyed_noise else ()
         batches = _KEYED_BATCHES if spec.keyed_noise and spec.max_batch > 1 else ()
-        findings = all_broken([*_ALWAYS, *keyed, *batches], bench)
+        # The last leaves a policy that breaks it bound to another env.
+        last = (_keeps_envs_apart,) if spec.keyed_noise else ()
+        findings = all_broken([*_ALWAYS, *keyed, *batches, *last], bench)
     return findings + (first_broken([closes], bench) if close else [])
 
 
@@ -215,6 +218,27 @@ def _keeps_up(bench: _PolicyBench) -> None:
             bench.require_equal(expected, answer, "From another thread the answer differs")
 
 
+def _keeps_envs_apart(bench: _PolicyBench) -> None:
+    """What bind() tells of an env changes nothing for another whose task has the same name."""
+    policy, env = bench.held, bench.env
+    if env is None or not isinstance(policy, Binds):
+        return
+    before = bench.ask(bench.batch)
+    for size in (env.action.size, env.action.size + 1):
+        bound = np.full(size, 0.125)
+        action = ActionSpec(
+            size=size, kind="box", shape=(size,), dtype="<f4", low=-bound, high=bound
+        )
+        try:
+            policy.bind(dataclasses.replace(env, action=action))
+        except Exception:  # noqa: BLE001 - it may refuse an env in its own words
+            continue
+        require(
+            is_same(before, bench.ask(bench.batch)),
+            "Keep what is prepared for an env by its spec (Row.env), not by the task's name.",
+        )
+
+
 _ALWAYS: Rules = (_spares_batch, _gives_away, _keeps_up)
 _KEYED: Rules = (_repeats, _is_keyed)
 _KEYED_BATCHES: Rules = (_answers_in_order, _is_independent, _pads)
@@ -251,6 +275,9 @@ def _batch(
             for trial in trials
         )
         batch = Batch(arrays=stacked, rows=rows)
+    if env is not None:
+        rows = tuple(dataclasses.replace(row, env=env) for row in batch.rows)
+        batch = dataclasses.replace(batch, rows=rows)
     if len(batch.rows) < 2:
         raise ValueError("An example of at least two different rows is needed to check a policy.")
     return batch

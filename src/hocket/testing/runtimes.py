@@ -96,7 +96,11 @@ class _Worker:
             return str(exc)
 
     def wait_for_step(self) -> None:
-        wait_until(lambda: self.link.steps(0) > 0, self._deadline_s, "It made no step.")
+        def has_stepped() -> bool:
+            self._unread += self.link.receive()  # It may tell its steps by message.
+            return self.link.steps(0) > 0
+
+        wait_until(has_stepped, self._deadline_s, "It made no step.")
 
     def wait_for_death(self) -> None:
         pid = self.hello.pid

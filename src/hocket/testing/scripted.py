@@ -51,8 +51,8 @@ class ScriptedPolicy:
     """Answers with numbers computed from the row's observation and noise seed alone.
 
     Every bit of the (non-image) observation and of the seed moves every action, so two episodes
-    with equal returns were asked for in the same way. Actions lie within the bounds of the env
-    that it was bound to, else within [-1, 1]. `batch_sizes` lists what it was asked.
+    with equal returns were asked for in the same way. Actions lie within the bounds of the row's
+    env, else within [-1, 1]. `batch_sizes` lists what it was asked.
     """
 
     Config = ScriptedConfig
@@ -75,7 +75,6 @@ class ScriptedPolicy:
             replan=config.replan,
         )
         self.batch_sizes: list[int] = []
-        self._bounds: dict[str, tuple[Array, Array]] = {}
         self._function: Callable[[Observation, Row], Array] | None = None
 
     @classmethod
@@ -93,12 +92,6 @@ class ScriptedPolicy:
         )
         policy._function = function
         return policy
-
-    def bind(self, spec: EnvSpec) -> None:
-        """Keep to this env's bounds for rows of its task."""
-        low = np.where(np.isfinite(spec.action.low), spec.action.low, -1.0).ravel()
-        high = np.where(np.isfinite(spec.action.high), spec.action.high, 1.0).ravel()
-        self._bounds[spec.task.name] = (low, high)
 
     def infer(self, batch: Batch) -> Answer:
         config = self.config
@@ -123,13 +116,13 @@ class ScriptedPolicy:
                 for i, row in enumerate(batch.rows)
             ]
             return np.stack(chunks + chunks[-1:] * batch.pad)
-        bounds = [self._bounds.get(row.trial.task) for row in batch.rows]
+        bounds = [None if row.env is None else _bounds(row.env) for row in batch.rows]
         size = self.config.action_size
         if size is None:
             if bounds[0] is None:
                 raise PolicyError(
                     "The scripted policy does not know how many numbers an action has. Set its "
-                    "action_size, or bind it to an env."
+                    "action_size, or Row.env."
                 )
             size = len(bounds[0][0])
         unit = _uniform(_keys(batch), self.config.chunk_length, size)
@@ -150,6 +143,12 @@ class ScriptedPolicy:
             axis = "BTA".index(config.wrong_shape)
             values = np.concatenate([values, values.take([0], axis=axis)], axis=axis)
         return values.astype(config.wrong_dtype) if config.wrong_dtype else values
+
+
+def _bounds(env: EnvSpec) -> tuple[Array, Array]:
+    low = np.where(np.isfinite(env.action.low), env.action.low, -1.0).ravel()
+    high = np.where(np.isfinite(env.action.high), env.action.high, 1.0).ravel()
+    return low, high
 
 
 def _keys(batch: Batch) -> Array:

@@ -24,8 +24,11 @@ class UpdateConfig:
     """Where the learning rate goes, in a straight line over all steps."""
     epochs: int = 6
     """Passes over a batch."""
-    minibatches: int = 4
-    """Parts of a batch in each pass."""
+    minibatch: int = 16
+    """Chunks that one step learns from, so that long episodes give as many steps for each chunk as
+    short ones."""
+    minibatches: int | None = None
+    """Parts of a batch in each pass, however long its episodes are, instead of minibatch."""
     clip: float = 0.2
     """How far a probability may move in an update, as a share of itself."""
     clip_high: float | None = None
@@ -33,22 +36,25 @@ class UpdateConfig:
     entropy: float = 0.0
     """Weight of a bonus for spread actions."""
     target_kl: float | None = 0.2
-    """End an update early when the policy has moved this far, in nats."""
+    """How far an update may move the policy, in nats. A step beyond that is undone, the critic goes
+    on without the policy, and the next updates make smaller steps."""
     max_grad_norm: float = 1.0
-    """Gradients are clipped to this norm."""
+    """Gradients are clipped to this norm, the policy's and the critic's apart."""
     ratio: Level | None = None
     """Compare probabilities of a chunk's executed actions together, or action by action; the
     default is the latter where the policy can tell them apart."""
     correction: Correction | None = None
     """How data of older weights is made up for: none, decoupled (probabilities at the start of the
     update, recomputed), interpolated (the same, guessed from the age of the data) or tis (truncated
-    importance weights). The default is decoupled for async, none for sync."""
+    importance weights). The default is decoupled."""
     truncate: float = 2.0
     """What tis cuts importance weights at."""
 
     def __post_init__(self) -> None:
-        check_at_least(self, epochs=1, minibatches=1)
+        check_at_least(self, epochs=1, minibatch=1, minibatches=1)
         check_shares(self, ("clip", "clip_high"))
+        if self.truncate <= 0:
+            raise ConfigError(f"truncate is {self.truncate}; it must be above 0.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,10 +96,11 @@ class GRPOConfig(UpdateConfig):
 
 
 def check_at_least(settings: Any, **lowest: int) -> None:
-    """Refuse settings that are below the lowest value given for their name."""
+    """Refuse settings that are set and below the lowest value given for their name."""
     for name, low in lowest.items():
-        if getattr(settings, name) < low:
-            raise ConfigError(f"{name} is {getattr(settings, name)}; it must be at least {low}.")
+        value = getattr(settings, name)
+        if value is not None and value < low:
+            raise ConfigError(f"{name} is {value}; it must be at least {low}.")
 
 
 def check_shares(settings: Any, names: Sequence[str]) -> None:
@@ -232,7 +239,5 @@ class TrainConfig(GRPOConfig, PPOConfig, Subject):
 
     @property
     def corrected_by(self) -> Correction:
-        """The correction chosen, or what the mode needs."""
-        if self.correction is not None:
-            return self.correction
-        return "decoupled" if self.mode == "async" else "none"
+        """The correction chosen. Fresh data needs none, and has weights of 1 with any."""
+        return self.correction or "decoupled"

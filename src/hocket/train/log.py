@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 METRICS = "metrics.jsonl"
 _REMEMBERED = ("episodes", "dropped", "filtered", "lost")
 """Counts that a checkpoint keeps beside the env steps."""
+_STILL_KL, _STILL_UPDATES = 1e-3, 10
+"""An update that moves the policy by less, in nats, and how many of them in a row are a standstill.
+Chosen by hand: updates that learn move it by 0.005 to 0.1."""
 _PLAIN_EVERY_S = 2.0
 """Seconds between lines where there is no terminal. Chosen by hand."""
 
@@ -131,6 +134,30 @@ class Shares:
         return found
 
 
+class Movement:
+    """Notices when updates no longer move the policy, and says so once."""
+
+    def __init__(self) -> None:
+        self._still = 0
+        """Updates in a row that did not."""
+
+    def add(self, kl: float | None, success: float | None) -> str | None:
+        """Takes what an update measured, None where it trained the critic alone, and the share of
+        episodes that succeed; returns a warning where there is one. Where all succeed there is
+        nothing to move for."""
+        if kl is None:
+            return None
+        self._still = self._still + 1 if kl < _STILL_KL and success != 1.0 else 0
+        if self._still != _STILL_UPDATES:
+            return None
+        return (
+            f"{_STILL_UPDATES} updates in a row hardly moved the policy: each by a KL below "
+            f"{_STILL_KL:g} nats, where 0.005 to 0.1 is usual. Either all episodes end with the "
+            f"same reward, or the steps are too small: see train/return, learn/pace and "
+            f"learn/policy_grad_norm in {METRICS}, and try a higher --lr or more --epochs."
+        )
+
+
 class Log:
     """The one owner of all files and trackers that a run logs to."""
 
@@ -145,17 +172,18 @@ class Log:
         self._tracker: Any = None
         self._has_own_axis = False
         if run is not None:
-            self._open(run, config, None if state is None else state["env_steps"])
+            self._open(run, config, state)
 
-    def _open(self, run: Path, config: TrainConfig, resumed_at: int | None) -> None:
+    def _open(self, run: Path, config: TrainConfig, state: Mapping[str, Any] | None) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        module = _module(config.tracker) if config.tracker != "none" else None
+        module = find_tracker(config.tracker)
         path = run / METRICS
         kept = []
-        if resumed_at is not None and path.exists():
+        resumed_at = None if state is None else state["env_steps"]
+        if state is not None and path.exists():
             lines = [line for line in path.read_text().splitlines() if line.endswith("}")]
-            kept = [line for line in lines if json.loads(line)["env_steps"] <= resumed_at]
+            kept = [line for line in lines if _has_happened(json.loads(line), state)]
         path.write_text("".join(f"{line}\n" for line in kept))
         self._file = open(path, "a", buffering=1)  # noqa: SIM115 - closed by `close`
         self._board = SummaryWriter(str(run / "tensorboard"), purge_step=resumed_at)
@@ -264,15 +292,26 @@ def lines(values: Mapping[str, float | None]) -> list[str]:
     return [
         f"update {values['count/updates'] or 0:.0f}: {told}"
         f"reward {values['train/return'] or 0.0:.2f}",
-        f"entropy {values['learn/entropy'] or 0.0:.2f}, kl {values['learn/kl'] or 0.0:.4f}, "
-        f"clipped {100 * (values['learn/clip_share'] or 0.0):.0f} %",
+        f"entropy {values.get('learn/entropy') or 0.0:.2f}, "
+        f"kl {values.get('learn/kl') or 0.0:.4f}, "
+        f"clipped {100 * (values.get('learn/clip_share') or 0.0):.0f} %",
         f"stale {values['learn/staleness'] or 0.0:.1f}, "
         f"collecting {100 * (values['time/collecting'] or 0.0):.0f} %, "
         f"learning {100 * (values['time/learning'] or 0.0):.0f} %",
     ]
 
 
-def _module(name: str) -> Any:
+def find_tracker(name: str) -> Any:
+    """Returns the module of a tracker; None for none."""
+    if name == "none":
+        return None
     if importlib.util.find_spec(name) is None:
         raise MissingExtraError(f"--tracker {name} needs the package. Run: pip install {name}")
     return importlib.import_module(name)
+
+
+def _has_happened(record: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
+    """Whether a record is of what came before a checkpoint; evaluations after the last one that it
+    knows of are made again."""
+    key = "evaluated_at" if record["kind"] == "eval" else "env_steps"
+    return bool(record["env_steps"] <= state[key])

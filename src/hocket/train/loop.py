@@ -22,15 +22,20 @@ from hocket.records import run_file as run_config
 from hocket.records.folder import RunFolder
 from hocket.runs.assembly import Assembly
 from hocket.runs.probe import probe, retried
+from hocket.train.algorithms.ranks import Ranks, local_device
 from hocket.train.algorithms.rollout import group_of
-from hocket.train.algorithms.update import Ranks
 from hocket.train.collect import plan
 from hocket.train.collect.policy import CollectingPolicy, Holding
 from hocket.train.config import TrainConfig
 from hocket.train.learner import checkpoint
 from hocket.train.learner.process import InProcess, LearnerLink, Remote
-from hocket.train.log import Display, Log
-from hocket.train.networks.building import Description, describe, make_network
+from hocket.train.log import Display, Log, find_tracker
+from hocket.train.networks.building import (
+    Description,
+    describe,
+    make_network,
+    require_trainable,
+)
 from hocket.train.networks.contract import BASE, Shapes
 from hocket.train.trainer import Parts, Trainer
 from hocket.workers.fleet import Fleet, FleetConfig
@@ -57,16 +62,24 @@ def train(
     resume: bool = False,
     say: TextIO | None = sys.stderr,
 ) -> Trained:
-    """Train in the folder `run`; with `resume`, go on from its newest checkpoint."""
+    """Train in the folder `run`; with `resume`, go on from its newest checkpoint.
+
+    The folder of a new run is made once everything that it names was found to work together.
+    """
     torch.set_num_threads(config.threads)
-    ranks = Ranks.from_torchrun()
+    require_trainable(config)
+    find_tracker(config.tracker)
+    asked = config
+    config = replace(
+        config,
+        device=local_device(config.device),
+        collect_device=local_device(config.collect_device),
+    )
+    ranks = Ranks.from_torchrun(config.device)
     if config.mode == "async" and ranks.size > 1:
         raise UsageError("Several ranks learn in synchronous mode: leave out --mode async.")
     with contextlib.ExitStack() as stack:
         stack.callback(ranks.close)
-        if ranks.is_first:
-            stack.enter_context(RunFolder.at(run).lock())
-            run_config.save_run(run, config.to_plain(), about=run_config.about_this_run())
         start = checkpoint.latest(run) if resume else None
         state = None if start is None else checkpoint.read_table(start / checkpoint.STATE)
         wall_s = 0.0 if state is None else state["wall_s"]
@@ -74,17 +87,25 @@ def train(
         stack.callback(display.close)
         assembly = Assembly(config, config.lanes)
         base = _base(config, assembly)
+        if base is not None:
+            stack.callback(base.close)
         tasks, shapes = _look(config, assembly, base)
-        description = describe(config, shapes)
+        description = describe(config, shapes, start)
         if config.lanes == "auto":
             first = _policy(config, description, base)
             config = replace(config, lanes=_auto_lanes(config, assembly, tasks[0], first))
+        policy = _policy(config, description, base, start=start, max_batch=_max_batch(config))
+        if ranks.is_first:
+            stack.enter_context(RunFolder.at(run).lock())
+            run_config.save_run(run, asked.to_plain(), about=run_config.about_this_run())
         log = Log(run if ranks.is_first else None, config, state)
         stack.callback(log.close)
-        policy = _policy(config, description, base, start=start, max_batch=_max_batch(config))
-        stack.callback(policy.close)
         worker = assembly.worker(policy.spec, config.lane_count)
-        settings = FleetConfig(lanes=config.lane_count, step_timeout_s=config.step_timeout_s)
+        settings = FleetConfig(
+            lanes=config.lane_count,
+            step_timeout_s=config.step_timeout_s,
+            start_timeout_s=config.start_timeout_s,
+        )
         fleet = stack.enter_context(Fleet(assembly.runtime(), worker, settings))
         link: LearnerLink
         if config.mode == "async":
@@ -156,7 +177,8 @@ def _run(
         )
         trainer.stop = engine.stop
         trainer.begin()
-        engine.run(trainer.trials, planned=(), cores=assembly.cores(lanes))
+        if not trainer.is_complete:
+            engine.run(trainer.trials, planned=(), cores=assembly.cores(lanes))
 
 
 def _look(
@@ -168,7 +190,10 @@ def _look(
     cameras: tuple[str, ...] | None = None if config.policy_config.get("images") else ()
     if base is not None:
         cameras = base.spec.cameras
-    looker = ZeroPolicy("", ZeroPolicy.Config())
+    looker: Policy = ZeroPolicy("", ZeroPolicy.Config())
+    if base is not None and not base.spec.chunk_length:
+        # A stock server says how long its chunks are only by answering.
+        looker = base
     worker = replace(assembly.worker(), cameras=cameras)
     trial = Trial(suite=tasks[0][0], task=tasks[0][1], seed=config.eval_seed)
     seen = retried(lambda: probe(assembly.runtime(), worker, looker, trial, replan=1))
@@ -179,7 +204,7 @@ def _look(
         )
     observations = dict(spec.observations)
     if base is not None:
-        shape = (base.spec.chunk_length, spec.action.size)
+        shape = (base.spec.chunk_length or seen.chunk_length, spec.action.size)
         observations[BASE] = ArraySpec(shape=shape, dtype="float32")
     shapes = Shapes(
         observations=observations,
@@ -202,12 +227,7 @@ def _auto_lanes(
 
 
 def _base(config: TrainConfig, assembly: Assembly) -> Policy | None:
-    if not config.residual:
-        return None
-    built = assembly.policy()
-    if not built.spec.chunk_length:
-        raise UsageError(f"Policy {config.policy!r} does not say how long its chunks are.")
-    return built
+    return assembly.policy() if config.residual else None
 
 
 def _held_by(config: TrainConfig) -> Callable[[Trial], Hashable | None]:

@@ -24,8 +24,8 @@ from hocket.core.events import (
 )
 from hocket.engine.trials import TrialQueue
 from hocket.errors import EnvError
+from hocket.train.algorithms.ranks import Ranks
 from hocket.train.algorithms.rollout import Segment
-from hocket.train.algorithms.update import Ranks
 from hocket.train.collect import plan
 from hocket.train.collect.plan import Crossing, Curriculum, Evaluations, Groups, Result
 from hocket.train.collect.policy import CollectingPolicy
@@ -33,7 +33,7 @@ from hocket.train.collect.trajectories import Trajectories
 from hocket.train.config import TrainConfig
 from hocket.train.learner.learner import Updated
 from hocket.train.learner.process import LearnerLink
-from hocket.train.log import Counts, Display, Log, Shares
+from hocket.train.log import Counts, Display, Log, Movement, Shares
 from hocket.train.networks.building import Description
 
 _RECENT = 100
@@ -94,6 +94,7 @@ class Trainer:
         self._to_save = Crossing(config.checkpoint_every)
         self._recent: list[Segment] = []
         self._shares = Shares()
+        self._movement = Movement()
         self._is_finishing = False
         self.is_complete = False
         if restored is not None:
@@ -150,8 +151,16 @@ class Trainer:
         """Closes nothing: the parts belong to whoever made them."""
 
     def begin(self) -> None:
-        """Plans the first episodes, and an evaluation of the start."""
-        if self._config.eval_every and self._counts.updates == 0:
+        """Plans the first episodes, and an evaluation of the start, or the one that an interrupted
+        run owes. A run that was at its end is only evaluated."""
+        if self._counts.updates == 0:
+            is_due = self._config.eval_every > 0
+        elif self._is_over(self.total_steps):
+            self._finish()
+            return
+        else:
+            is_due = self._evaluations.is_due(self.total_steps)
+        if is_due and self._parts.ranks.is_first:
             self._evaluate()
         self._top_up()
 
@@ -233,21 +242,26 @@ class Trainer:
         self._top_up()
 
     def _updated(self, updated: Updated) -> None:
+        self._account(updated)
+        steps = self.total_steps
+        if self._is_over(steps):
+            self._finish()
+            return
+        # An evaluation under way belongs to a version that a checkpoint of this one would not hold.
+        if not self._evaluations.is_under_way and self._to_save.fires(steps):
+            self._link.save(self.counters())
+        if self._parts.ranks.is_first and self._evaluations.is_due(steps):
+            self._evaluate()
+
+    def _account(self, updated: Updated) -> None:
         counts = self._counts
         counts.updates = updated.version
         counts.filtered_since_update = 0
         counts.settled += updated.episodes + updated.dropped
         counts.dropped += updated.dropped
-        counts.total_steps = steps = int(self._parts.ranks.count(counts.env_steps))
+        counts.total_steps = int(self._parts.ranks.count(counts.env_steps))
         self._shares.learning += updated.learn_s
         self._report(updated)
-        if self._is_over(steps):
-            self._finish()
-            return
-        if self._to_save.fires(steps):
-            self._link.save(self.counters())
-        if self._parts.ranks.is_first and self._evaluations.is_due(steps):
-            self._evaluate()
 
     def _is_over(self, steps: int) -> bool:
         minutes, goal = self._config.minutes, self._config.stop_at
@@ -260,7 +274,7 @@ class Trainer:
             return
         self._is_finishing = True
         for late in self._link.finish(self.counters()):
-            self._counts.updates = late.version
+            self._account(late)
         if self._parts.ranks.is_first and self._config.eval_every:
             self._evaluations.give_up()
             self._evaluate()
@@ -315,9 +329,14 @@ class Trainer:
             **self._shares.take(self._config.lane_count),
             **self._counts.to_curves(),
         }
-        if self._parts.ranks.is_first:
-            self._parts.log.write(self.total_steps, values, kind="update")
-            self._parts.display.update(self.total_steps, values)
+        if not self._parts.ranks.is_first:
+            return
+        self._parts.log.write(self.total_steps, values, kind="update")
+        self._parts.display.update(self.total_steps, values)
+        warning = self._movement.add(values.get("learn/kl"), values["train/success"])
+        if warning is not None:
+            self._parts.log.write(self.total_steps, {}, kind="warning", text=warning)
+            self._parts.display.announce(f"Warning: {warning}")
 
 
 def _mean(values: Sequence[float]) -> float | None:

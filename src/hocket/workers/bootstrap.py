@@ -1,6 +1,8 @@
 """Starts a zygote: run by path, by this interpreter or by another that has nothing of hocket's.
 
-    python bootstrap.py <socket fd> <json: path, package, msgpack, suites>
+    python bootstrap.py <socket: fd or path> <json: path, package, msgpack, suites>
+
+A socket that is named by its path is on a mount of a container, and the parent listens there.
 
 This interpreter gets the parent's `sys.path`. Another one keeps its own, and hocket (and msgpack,
 where it lacks it) are loaded from where the parent has them, without putting the parent's
@@ -10,6 +12,7 @@ site-packages on the path: they hold packages built for another Python.
 import importlib.util
 import json
 import os
+import socket
 import sys
 from typing import Any
 
@@ -39,15 +42,22 @@ def prepare(setup: "dict[str, Any]") -> None:
         del os.environ["MSGPACK_PUREPYTHON"]
 
 
+def connect(path: str) -> int:
+    """A socket to whoever listens at a path. Nobody does any more if the parent is gone."""
+    found = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    found.connect(path)
+    return found.detach()
+
+
 def main() -> None:
-    fd, setup = int(sys.argv[1]), json.loads(sys.argv[2])
+    address, setup = sys.argv[1], json.loads(sys.argv[2])
     if sys.version_info < (3, 10):  # noqa: UP036 - any interpreter may have been named
         sys.exit("hocket's workers need Python 3.10 or newer; this is " + sys.version)
     prepare(setup)
     from hocket.workers import zygote
 
     sys.argv[:] = ["hocket-worker"]
-    zygote.main(fd, setup["suites"])
+    zygote.main(int(address) if address.isdigit() else connect(address), setup["suites"])
 
 
 if __name__ == "__main__":

@@ -5,12 +5,13 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
-from hocket.core.contracts.runtime import Runtime, WorkerSpec
+from hocket.core.contracts.runtime import Isolates, Runtime, WorkerSpec
 from hocket.core.data import Array, Observation, Signature, TaskInfo, Trial, signature
 from hocket.core.wire import (
     Begin,
@@ -43,6 +44,8 @@ class Fleet:
     """
 
     def __init__(self, runtime: Runtime, spec: WorkerSpec, config: FleetConfig) -> None:
+        if isinstance(runtime, Isolates) and runtime.isolates:
+            config = replace(config, recycle_after=1)
         self.config = config
         self._supervisor = Supervisor(runtime, spec, config)
         self._workers = self._supervisor.workers
@@ -352,7 +355,7 @@ class Fleets:
     """
 
     def __init__(self) -> None:
-        self._kept: tuple[WorkerSpec, FleetConfig, Fleet] | None = None
+        self._kept: tuple[WorkerSpec, FleetConfig, object, Fleet] | None = None
 
     def __enter__(self) -> Fleets:
         return self
@@ -361,21 +364,26 @@ class Fleets:
         self.close()
 
     def lend(
-        self, build_runtime: Callable[[], Runtime], spec: WorkerSpec, config: FleetConfig
+        self,
+        build_runtime: Callable[[], Runtime],
+        spec: WorkerSpec,
+        config: FleetConfig,
+        where: object = None,
     ) -> Fleet:
-        """A fleet of such workers: the last one, if it can be."""
+        """A fleet of such workers: the last one, if it can be. `where` is what the runtime was
+        chosen by: workers elsewhere are others."""
         if self._kept is not None:
-            kept_spec, kept_config, fleet = self._kept
-            if (kept_spec, kept_config) == (spec, config) and fleet.is_idle:
+            *kept, fleet = self._kept
+            if kept == [spec, config, where] and fleet.is_idle:
                 return fleet
         self.close()
         fleet = Fleet(build_runtime(), spec, config)
-        self._kept = (spec, config, fleet)
+        self._kept = (spec, config, where, fleet)
         return fleet
 
     def close(self) -> None:
         if self._kept is not None:
-            self._kept[2].close()
+            self._kept[-1].close()
             self._kept = None
 
 

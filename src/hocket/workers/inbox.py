@@ -19,7 +19,7 @@ import numpy as np
 from hocket.core.data import Array, EnvSpec
 from hocket.core.wire import Executed, Failed, Ready, Sealed
 from hocket.errors import HocketError, UsageError, WorkerFailed, from_name
-from hocket.workers.link import Gathers, Link, SelfDriven
+from hocket.workers.link import Audible, Gathers, Link, SelfDriven
 
 
 class LanesUp(NamedTuple):
@@ -153,6 +153,8 @@ class WorkerSlot:
         """The link, where it gives many lanes' observations at once."""
         self.driven = found if isinstance(found, SelfDriven) else None
         """The link, where its worker takes steps in this thread."""
+        self.audible = found if isinstance(found, Audible) else None
+        """The link, where its worker is heard of all the time."""
         self.slots = [LaneSlot() for _ in self.lanes]
         """By row."""
         self.is_up = False

@@ -26,8 +26,8 @@ class Link(Protocol):
         """The file to wait on; None where `receive` itself does the work (inline)."""
 
     def steps(self, lane: int) -> int:
-        """Control steps executed in the lane since the worker started; a worker that executes and
-        whose count stands still hangs."""
+        """Control steps executed in the lane since the worker started, as far as it has told; a
+        worker that executes and whose count stands still hangs."""
 
     def control(self, lane: int, word: int) -> None:
         """Set the lane's control word, which the worker reads between two steps."""
@@ -48,6 +48,14 @@ class LastWords(Protocol):
 
     def last_words(self) -> str:
         """The end of the worker's log, with the stacks of its threads; blocks for moments."""
+
+
+@runtime_checkable
+class Audible(Protocol):
+    """A link whose worker is heard of all the time, whatever its env does."""
+
+    def silent_s(self, now: float) -> float:
+        """Seconds for which nothing was heard of the worker; `now` is on the monotonic clock."""
 
 
 @runtime_checkable

@@ -13,7 +13,8 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import msgpack
 
@@ -23,19 +24,21 @@ from hocket.core.plugins import NoSettings
 from hocket.core.wire import Open
 from hocket.errors import WorkerFailed
 from hocket.workers import bootstrap
+from hocket.workers.guard import Guard
 from hocket.workers.link import Link
 from hocket.workers.process_link import ProcessLink
 from hocket.workers.shm import Control, create_file, map_block, read_tail
 from hocket.workers.zygote import FORK, KILL, REQUEST, SPEAK
 
-_THREADS = (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "BLIS_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-)
+ONE_THREAD = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "BLIS_NUM_THREADS": "1",
+    "VECLIB_MAXIMUM_THREADS": "1",
+    "NUMEXPR_NUM_THREADS": "1",
+}
+"""What libraries read that would take all cores for each worker."""
 # Chosen by hand, with no benchmark row.
 _REQUEST_TIMEOUT_S = 60.0
 """Seconds for a zygote to take a request: it is busy only while it imports what it preloads."""
@@ -61,35 +64,11 @@ class LocalRuntime:
 
     def start(self, spec: WorkerSpec) -> Link:
         """Ask for a worker; it comes up by itself, and sends Hello."""
-        _allow_files()
         zygote = self._zygote(spec)
-        ours, theirs = socket.socketpair()
-        size = Control.size(spec.lanes)
-        page, log = create_file("hocket-control", size), create_file("hocket-log", 0)
-        # Appending, so that the log can be cut while the worker writes.
-        fcntl.fcntl(log, fcntl.F_SETFL, os.O_APPEND)
-        control = Control(map_block(page))
         index = heapq.heappop(self._free) if self._free else self._next_index
         self._next_index = max(self._next_index, index + 1)
         ident, self._next_id = self._next_id, self._next_id + 1
-
-        def end() -> None:
-            heapq.heappush(self._free, index)
-            if control.exit_status is None:
-                zygote.request(KILL, ident)
-
-        speak = functools.partial(zygote.request, SPEAK, ident)
-        link = ProcessLink(ours, control, log, spec.lanes, end, speak, zygote.explain)
-        try:
-            zygote.fork(ident, index, (theirs.fileno(), page, log))
-        except OSError as exc:
-            link.kill()
-            raise WorkerFailed(zygote.explain()) from exc
-        finally:
-            theirs.close()
-            os.close(page)
-        link.send(Open(spec.to_plain()))
-        return link
+        return start_worker(zygote, spec, ident, index, lambda: heapq.heappush(self._free, index))
 
     def close(self) -> None:
         """End every worker and zygote. The runtime can be used again."""
@@ -107,6 +86,58 @@ class LocalRuntime:
             found = ZygoteProcess(spec.python, [ref.name for ref in spec.suites.values()])
             self._zygotes[spec.python] = found
         return found
+
+
+class Forks(Protocol):
+    """A zygote, seen from the parent."""
+
+    def fork(self, ident: int, index: int, fds: tuple[int, int, int]) -> None:
+        """Ask for a worker, with its stream, its control page and its log; the caller closes these.
+        Raises OSError where the zygote is gone."""
+
+    def request(self, kind: bytes, ident: int) -> None:
+        """Ask for something to be done to a worker, if it lives."""
+
+    def explain(self) -> str:
+        """Say why workers ended that left no exit status."""
+
+
+def start_worker(
+    zygote: Forks,
+    spec: WorkerSpec,
+    ident: int,
+    index: int,
+    release: Callable[[], None],
+    guard: Guard | None = None,
+) -> ProcessLink:
+    """A link to a worker that a zygote forks. `release` is called when the link is killed."""
+    _allow_files()
+    ours, theirs = socket.socketpair()
+    page, log = (
+        create_file("hocket-control", Control.size(spec.lanes)),
+        create_file("hocket-log", 0),
+    )
+    # Appending, so that the log can be cut while the worker writes.
+    fcntl.fcntl(log, fcntl.F_SETFL, os.O_APPEND)
+    control = Control(map_block(page))
+
+    def end() -> None:
+        release()
+        if control.exit_status is None:
+            zygote.request(KILL, ident)
+
+    speak = functools.partial(zygote.request, SPEAK, ident)
+    link = ProcessLink(ours, control, log, spec.lanes, end, speak, zygote.explain, guard)
+    try:
+        zygote.fork(ident, index, (theirs.fileno(), page, log))
+    except OSError as exc:
+        link.kill()
+        raise WorkerFailed(zygote.explain()) from exc
+    finally:
+        theirs.close()
+        os.close(page)
+    link.send(Open(spec.to_plain()))
+    return link
 
 
 class ZygoteProcess:
@@ -190,11 +221,9 @@ def _allow_files() -> None:
 
 def _environment(*, is_foreign: bool) -> dict[str, str]:
     """The parent's environment, with one thread for each worker and the same hashes in each run."""
-    environment = dict(os.environ)
-    environment.update(dict.fromkeys(_THREADS, "1"))
-    environment.setdefault("PYTHONHASHSEED", "0")
+    found = {"PYTHONHASHSEED": "0", **os.environ, **ONE_THREAD}
     if is_foreign:
         # They mean this interpreter, and would lead the other one to its packages.
         for name in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__"):
-            environment.pop(name, None)
-    return environment
+            found.pop(name, None)
+    return found

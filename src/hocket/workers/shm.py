@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import tempfile
@@ -11,15 +12,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hocket.core.data import Array, Observation
+from hocket.errors import WireError
 
 _HEADER = 8
 _PER_LANE = 8
 """Words of 8 bytes: each lane has a cache line of its own, since two processes write to it."""
-_PID, _EXIT = 0, 1
+_PID, _EXIT, _MEMORY, _BEATS = 0, 1, 2, 3
 _STEPS, _WORD = 0, 1
 _EXITED = 1 << 32
 
 STOP = 1
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _ALIGN = 64
 """Bytes of a cache line: no two arrays share one."""
 
@@ -28,11 +31,12 @@ def create_block(name: str, size: int) -> int:
     """The file descriptor of `size` bytes of memory. Raises OSError where there is none.
 
     The pages are claimed here, so that full memory is an error at once and not a SIGBUS at some
-    later write.
+    later write; and nobody can make it shorter, which would be one at some later read.
     """
-    fd = os.memfd_create(name, os.MFD_CLOEXEC)
+    fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.posix_fallocate(fd, 0, size)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
     except OSError:
         os.close(fd)
         raise
@@ -55,6 +59,18 @@ def read_tail(fd: int, size: int) -> bytes:
 
 def map_block(fd: int) -> mmap.mmap:
     return mmap.mmap(fd, os.fstat(fd).st_size)
+
+
+def map_sealed(fd: int) -> mmap.mmap:
+    """Map memory that another process made. Raises WireError unless it is sealed against shrinking:
+    to read what is not there any more would end this process."""
+    try:
+        seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+    except OSError:  # It is no memory at all.
+        seals = 0
+    if not seals & fcntl.F_SEAL_SHRINK:
+        raise WireError("The memory of a worker's arrays is not sealed against shrinking.")
+    return map_block(fd)
 
 
 class Entry(NamedTuple):
@@ -101,8 +117,8 @@ def word(chunk: int, code: int) -> int:
 
 
 class Control:
-    """A worker's page of 64-bit words: its process id, how it ended, and for each lane the steps
-    executed (written by the worker) and the control word (written by the parent)."""
+    """A worker's page of 64-bit words: its process id, how it ended, what it uses, and for each
+    lane the steps executed (written by the worker) and the control word (written by the parent)."""
 
     def __init__(self, memory: mmap.mmap | bytearray) -> None:
         self._memory = memory
@@ -131,6 +147,21 @@ class Control:
     @exit_status.setter
     def exit_status(self, value: int) -> None:
         self._words[_EXIT] = value + _EXITED
+
+    @property
+    def memory(self) -> int:
+        """Resident bytes of the worker as its zygote last saw them; 0 until then."""
+        return self._words[_MEMORY]
+
+    @property
+    def beats(self) -> int:
+        """How often the zygote has looked after the worker: once a second."""
+        return self._words[_BEATS]
+
+    def beat(self, memory: int) -> None:
+        """Tell the parent, as the zygote, that the worker is looked after, and what it uses."""
+        self._words[_MEMORY] = memory
+        self._words[_BEATS] += 1
 
     def steps(self, lane: int) -> int:
         return self._words[_HEADER + lane * _PER_LANE + _STEPS]

@@ -35,10 +35,14 @@ _CLOSE_S = 1.0
 """Seconds in which workers may end by themselves when the fleet is closed."""
 _PAUSE_S = 5.0
 """After so many seconds without a look, as under a debugger, no worker is blamed for the pause."""
+_SILENT_S = 30.0
+"""Seconds without a sign of life after which a worker is given up; it gives one every few."""
 _FAILED_STARTS = 3
-"""Failed starts in a row after which a worker is given up."""
+"""Failed starts in a row after which a worker is given up, unless others run."""
 _RETRY_S = 0.2
 """Seconds before the first new start, doubled for each further one."""
+_RETRY_LATER_S = 10.0
+"""Seconds between further starts while other workers run."""
 _SOUND = ("ObservationError", "ActionSpaceError", "ChunkShapeError", "ChunkValueError")
 """Errors that hocket itself finds; the worker is sound after them."""
 
@@ -194,13 +198,15 @@ class Supervisor:
     # -- Replacing ---------------------------------------------------------------------------
 
     def _start_failed(self, worker: WorkerSlot, message: str) -> None:
-        """Try again, a little later each time; give up after a few."""
+        """Try again, a little later each time; give up after a few where no worker runs at all."""
         now = time.monotonic()
         worker.settle(None, now)
         worker.trouble = message
         worker.failed_starts += 1
         if worker.failed_starts < _FAILED_STARTS:
             worker.retry_at = now + _RETRY_S * 2**worker.failed_starts
+        elif any(other.is_up for other in self.workers):
+            worker.retry_at = now + _RETRY_LATER_S  # Others work: one host of several may be down.
         else:
             for lane in worker.lanes:
                 self.inbox.add(LaneFailed(lane, -1, "WorkerStart", message, "", gone=True))
@@ -291,7 +297,9 @@ class Supervisor:
         if awaited == "step" and seconds > self._config.step_timeout_s:
             self._give_up(worker, f"The env made no step for {seconds:.1f} s.")
         elif awaited == "start" and seconds > self._config.start_timeout_s:
-            self._give_up(worker, f"The env was not ready after {seconds:.1f} s.")
+            self._give_up(worker, f"{_awaited(worker)} after {seconds:.1f} s (--start-timeout).")
+        elif weighs and self._is_silent(worker, now):
+            self.lose(worker, "WorkerHung", f"Nothing was heard of the worker for {_SILENT_S:g} s.")
         elif weighs and worker.link is not None:
             used, limit = worker.link.memory(), self._config.worker_memory
             if limit is None or used is None or used <= limit:
@@ -302,9 +310,17 @@ class Supervisor:
             else:
                 self._recycle(worker, reason)
 
+    def _is_silent(self, worker: WorkerSlot, now: float) -> bool:
+        audible = worker.audible
+        return worker.is_up and audible is not None and audible.silent_s(now) > _SILENT_S
+
     def _give_up(self, worker: WorkerSlot, message: str) -> None:
         words = worker.link.last_words() if isinstance(worker.link, LastWords) else ""
         self.lose(worker, "WorkerHung", f"{message}\nIts last words:\n{words}".strip())
+
+
+def _awaited(worker: WorkerSlot) -> str:
+    return "The env was not ready" if worker.is_up else "The worker had not started"
 
 
 def _answers(link: Link, timeout_s: float) -> Iterator[Message]:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import os
 import platform
 import select
 import socket
 import sys
+import tempfile
 from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
+from hocket.core import plugins
 from hocket.core.contracts.runtime import WorkerSpec
-from hocket.core.wire import Close, Failed, Frames, Hello, Message, Open, Ready, pack
-from hocket.errors import HocketError, WireError
+from hocket.core.data import Ref
+from hocket.core.wire import Close, Failed, Frames, Hello, Message, Open, Ready, Sealed, pack
+from hocket.errors import HocketError, MissingExtraError, WireError
 from hocket.workers.env.host import Host
+from hocket.workers.files import Outgoing
 from hocket.workers.rows.process import RowsProcess
 from hocket.workers.shm import Control, create_block, map_block
 from hocket.workers.suites import is_batched
@@ -34,6 +42,8 @@ class SocketPort:
         self._inbox: deque[Message] = deque()
         self._fd: int | None = None
         """The descriptor of a block that the parent does not have yet."""
+        self.files: Outgoing | None = None
+        """Files that go over the stream, where the parent does not see them."""
         self.block = -1
         self.transport = "auto"
         self.is_shared = False
@@ -56,7 +66,19 @@ class SocketPort:
         return bool(poller.poll(None if timeout_s is None else timeout_s * 1000))
 
     def post(self, message: Message) -> None:
-        """Send a message; a new block's descriptor goes with the Ready that describes it."""
+        """Send a message. A new block's descriptor goes with the Ready that describes it, and files
+        that still go over the stream before whatever else is said of their lane."""
+        if self.files is not None:
+            if isinstance(message, Sealed):
+                self.files.add(message)
+                return
+            if isinstance(message, Ready):
+                self.files.finish(message.lanes)
+            elif isinstance(message, Failed):
+                self.files.finish([message.lane])
+        self._send(message)
+
+    def _send(self, message: Message) -> None:
         data = pack(message)
         if self._fd is not None and isinstance(message, Ready):
             sent = socket.send_fds(self._stream, [data], [self._fd])
@@ -84,6 +106,18 @@ class SocketPort:
                 return memory
         return bytearray(size)
 
+    @contextlib.contextmanager
+    def opened(self, spec: WorkerSpec) -> Iterator[WorkerSpec]:
+        """Travel as a spec says; gives it with the folder that sinks write to."""
+        self.transport = spec.transport
+        if not spec.sends_files:
+            yield spec
+            return
+        _require_recorders(spec.sinks)
+        with tempfile.TemporaryDirectory(prefix="hocket-files-", dir=spec.folder) as folder:
+            self.files = Outgoing(folder, self._send)
+            yield replace(spec, folder=folder)
+
 
 def serve(stream: socket.socket, control: Control, index: int) -> int:
     """Work until told to close, or the parent is gone; gives the process's exit code."""
@@ -91,32 +125,50 @@ def serve(stream: socket.socket, control: Control, index: int) -> int:
     first = port.receive()
     if first is None:
         return 0
-    host: Host | RowsProcess
-    try:
-        spec = _open(first, port)
-        is_plain = spec.renders or not is_batched(spec)
-        host = (Host if is_plain else RowsProcess)(spec, control, port, index)
-    except HocketError as exc:
-        port.post(Failed.of(-1, -1, exc))
-        return 1
-    version = platform.python_version()
-    port.post(Hello(os.getpid(), sys.executable, version, port.transport))
-    try:
-        while True:
-            if isinstance(host, RowsProcess) and not port.has_message(host.due_s()):
-                host.work(_WORK_S, port.has_message, awaits_all=False)
+    with contextlib.ExitStack() as stack:
+        try:
+            if not isinstance(first, Open):
+                raise WireError(f"A worker's first message is Open, not {type(first).__name__}.")
+            spec = stack.enter_context(port.opened(WorkerSpec.from_plain(first.spec)))
+            is_plain = spec.renders or not is_batched(spec)
+            host = (Host if is_plain else RowsProcess)(spec, control, port, index)
+        except HocketError as exc:
+            port.post(Failed.of(-1, -1, exc))
+            return 1
+        stack.callback(host.close)
+        version = platform.python_version()
+        port.post(Hello(os.getpid(), sys.executable, version, port.transport))
+        return _perform(port, host)
+
+
+def _perform(port: SocketPort, host: Host | RowsProcess) -> int:
+    rows = host if isinstance(host, RowsProcess) else None
+    while True:
+        if port.files:
+            if not port.has_message():
+                port.files.send_one()
+                if rows is not None:  # One step between two pieces.
+                    rows.work(0.0, port.has_message, awaits_all=False)
                 continue
-            message = port.receive()
-            if message is None or isinstance(message, Close):
-                return 0
-            host.perform(message)
-    finally:
-        host.close()
+        elif rows is not None and not port.has_message(rows.due_s()):
+            rows.work(_WORK_S, port.has_message, awaits_all=False)
+            continue
+        message = port.receive()
+        if message is None or isinstance(message, Close):
+            if port.files is not None:
+                port.files.finish()
+            return 0
+        host.perform(message)
 
 
-def _open(message: Message, port: SocketPort) -> WorkerSpec:
-    if not isinstance(message, Open):
-        raise WireError(f"A worker's first message is Open, not {type(message).__name__}.")
-    spec = WorkerSpec.from_plain(message.spec)
-    port.transport = spec.transport
-    return spec
+def _require_recorders(sinks: Sequence[Ref]) -> None:
+    """Refuse at once what could not be recorded here."""
+    for ref in sinks:
+        builtin = plugins.BUILTIN["recorders"].get(ref.name)
+        for module in () if builtin is None else builtin.modules:
+            if importlib.util.find_spec(module) is None:
+                raise MissingExtraError(
+                    f"The recorder {ref.name!r} needs the package {module!r}, which is not "
+                    f"installed where the workers live ({sys.executable}). Install it there, or go "
+                    "on without: --video none, and no --record full."
+                )

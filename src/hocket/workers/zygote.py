@@ -25,6 +25,7 @@ import traceback
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from hocket.core import machine
 from hocket.workers import worker
 from hocket.workers.shm import Control, map_block
 from hocket.workers.suites import preloads
@@ -37,6 +38,8 @@ _PR_SET_PDEATHSIG = 1
 _END_WAIT_S = 2.0
 """How long killed workers are waited for when the parent is gone. Chosen by hand: SIGKILL takes
 milliseconds, and whatever is left dies with this process."""
+_BEAT_S = 1.0
+"""Seconds between two looks at all workers, which the parent sees."""
 
 
 class Child(NamedTuple):
@@ -59,9 +62,14 @@ class Zygote:
     def serve(self) -> None:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake_out.fileno(), warn_on_full_buffer=False)
-        is_open = True
+        is_open, beaten_at = True, time.monotonic()
         while is_open:
-            ready, _, _ = select.select([self._requests, self._wake_in], [], [])
+            timeout_s = _BEAT_S if self._children else None
+            ready, _, _ = select.select([self._requests, self._wake_in], [], [], timeout_s)
+            if time.monotonic() - beaten_at >= _BEAT_S:
+                beaten_at = time.monotonic()
+                for child in self._children.values():
+                    child.control.beat(machine.resident_bytes(child.pid) or 0)
             if self._wake_in in ready:
                 self._wake_in.recv(4096)
             if self._requests in ready:

@@ -9,10 +9,18 @@ from hocket.core.data import ActionSpec, Batch, EnvSpec, Row, TaskInfo, Trial, n
 from hocket.errors import ConfigError, PolicyError
 
 
-def batch(count: int, *, pad: int = 0, first: int = 0) -> Batch:
+def batch(count: int, env: EnvSpec | None = None, *, pad: int = 0, first: int = 0) -> Batch:
     trials = [Trial(suite="s", task="t", seed=first + i) for i in range(count)]
     rows = tuple(
-        Row(trial=t, attempt=0, chunk=2, noise_seed=noise_seed(t, 2), prompt="", session="")
+        Row(
+            trial=t,
+            attempt=0,
+            chunk=2,
+            noise_seed=noise_seed(t, 2),
+            prompt="",
+            session="",
+            env=env,
+        )
         for t in trials
     )
     return Batch(arrays={}, rows=rows, pad=pad)
@@ -29,16 +37,14 @@ def env(low, high, kind="box") -> EnvSpec:
 
 def test_zero_answers_zeros_of_the_envs_size():
     policy = ZeroPolicy("", ZeroPolicy.Config(chunk_length=3))
-    policy.bind(env([-1, -1], [1, 1]))
-    values = policy.infer(batch(2, pad=1)).values
+    values = policy.infer(batch(2, env([-1, -1], [1, 1]), pad=1)).values
     assert values.shape == (3, 3, 2)
     assert not values.any()
 
 
 def test_random_stays_in_the_envs_bounds_and_fills_them():
     policy = RandomPolicy("", RandomPolicy.Config(chunk_length=50))
-    policy.bind(env([0, -np.inf], [2, np.inf]))
-    values = policy.infer(batch(20)).values
+    values = policy.infer(batch(20, env([0, -np.inf], [2, np.inf]))).values
     assert values[..., 0].min() >= 0
     assert values[..., 0].max() > 1.9
     assert values[..., 1].min() < -0.9
@@ -47,8 +53,8 @@ def test_random_stays_in_the_envs_bounds_and_fills_them():
 
 def test_random_draws_every_discrete_action():
     policy = RandomPolicy("", RandomPolicy.Config(chunk_length=50))
-    policy.bind(env([1], [3], kind="discrete"))
-    assert set(policy.infer(batch(4)).values.ravel()) == {1, 2, 3}
+    asked = batch(4, env([1], [3], kind="discrete"))
+    assert set(policy.infer(asked).values.ravel()) == {1, 2, 3}
 
 
 def test_a_row_of_random_depends_on_its_noise_seed_alone():
@@ -63,8 +69,8 @@ def test_a_row_of_random_depends_on_its_noise_seed_alone():
 
 
 @pytest.mark.parametrize("kind", [ZeroPolicy, RandomPolicy])
-def test_a_policy_that_was_not_bound_says_so(kind):
-    with pytest.raises(PolicyError, match="bind"):
+def test_a_policy_that_does_not_know_the_env_says_so(kind):
+    with pytest.raises(PolicyError, match="action-size"):
         kind("", kind.Config()).infer(batch(1))
 
 

@@ -4,8 +4,9 @@ from pathlib import Path
 
 from test_report_page import read
 
-from hocket.results.compare import RunComparison, Side, compare_runs
+from hocket.results.compare import RunComparison, compare_runs
 from hocket.results.page.compare_page import compare_page, write_compare_page
+from hocket.results.side import Side
 from support.recorded_runs import ERROR, FAILURE, FINISHED, SUCCESS, Choice, plan, record_run
 
 

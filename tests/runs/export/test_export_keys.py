@@ -88,6 +88,17 @@ def test_pictures_and_numbers_of_an_env_that_cannot_be_shown_again(tmp_path: Pat
         np.testing.assert_array_equal(seen["pixels"][:, 0, 0, 0], 20 * np.arange(LENGTH))
 
 
+def test_env_that_restores_but_cannot_be_observed_again_is_exported_as_recorded(
+    tmp_path: Path,
+) -> None:
+    watcher = export(run(tmp_path / "run", "Restorable"), "hdf5", tmp_path / "file.hdf5")
+    assert "No pictures were kept" in watcher.notes[0]
+    with h5py.File(tmp_path / "file.hdf5") as file:
+        seen = file["data/demo_0"]
+        np.testing.assert_array_equal(seen["obs/agent_pos"][:, 0], np.arange(LENGTH))
+        np.testing.assert_array_equal(seen["states"][:, 0], np.arange(LENGTH))
+
+
 def test_rows_of_a_batched_simulator_are_recorded_by_every_key(tmp_path: Path) -> None:
     name = "vector:support.keyed_envs:make_rows"
     limits = {"max_steps": LENGTH}

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hocket.core.data import Actions, ActionSpec, Array, Batch, EnvSpec, PolicySpec
+from hocket.core.data import Actions, ActionSpec, Array, Batch, PolicySpec, Row
 from hocket.errors import ConfigError, PolicyError
 
 
@@ -42,7 +42,7 @@ class RandomConfig(ZeroConfig):
 
 
 class _Adapting:
-    """Knows how the env of each task is driven."""
+    """Answers in actions of the env that a row is of."""
 
     _name: ClassVar[str]
 
@@ -50,7 +50,6 @@ class _Adapting:
         if argument:
             raise ConfigError(f"{self._name!r} takes nothing after its name, not {argument!r}.")
         self._config = config
-        self._driven: dict[str, ActionSpec] = {}
         self.spec = PolicySpec(
             chunk_length=config.chunk_length,
             action_size=config.action_size,
@@ -59,21 +58,18 @@ class _Adapting:
             batch_invariant=True,
         )
 
-    def bind(self, spec: EnvSpec) -> None:
-        self._driven[spec.task.name] = spec.action
-
     def close(self) -> None:
         """Nothing is held."""
 
-    def _size(self, task: str) -> int:
+    def _size(self, row: Row) -> int:
         if self.spec.action_size is not None:
             return self.spec.action_size
-        if task not in self._driven:
+        if row.env is None:
             raise PolicyError(
-                f"Policy {self._name!r} was not told how the env of task {task!r} is driven: call "
-                f"bind(spec) first, or set --policy.action-size."
+                f"Policy {self._name!r} was not told how the env of task {row.trial.task!r} is "
+                f"driven: set --policy.action-size, or Row.env."
             )
-        return self._driven[task].size
+        return row.env.action.size
 
 
 class ZeroPolicy(_Adapting):
@@ -81,7 +77,7 @@ class ZeroPolicy(_Adapting):
     _name = "zero"
 
     def infer(self, batch: Batch) -> Actions:
-        size = self._size(batch.rows[0].trial.task)
+        size = self._size(batch.rows[0])
         return Actions(np.zeros((batch.size, self._config.chunk_length, size), np.float32))
 
 
@@ -93,14 +89,14 @@ class RandomPolicy(_Adapting):
     _name = "random"
 
     def infer(self, batch: Batch) -> Actions:
-        rows = [self._draw(row.noise_seed, row.trial.task) for row in batch.rows]
+        rows = [self._draw(row) for row in batch.rows]
         return Actions(np.stack(rows + rows[-1:] * batch.pad))
 
-    def _draw(self, seed: int, task: str) -> Array:
-        length, size = self._config.chunk_length, self._size(task)
-        driven = self._driven.get(task)
+    def _draw(self, row: Row) -> Array:
+        length, size = self._config.chunk_length, self._size(row)
+        driven = None if row.env is None else row.env.action
         low, high = self._bounds(driven, size)
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(row.noise_seed)
         if driven is not None and driven.kind == "discrete":
             return rng.integers(low.astype(int), high.astype(int) + 1, (length, size)).astype(float)
         return rng.uniform(low, high, (length, size))

@@ -14,13 +14,31 @@ shown once.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from hocket.core.data import Array, TaskInfo
 
 if TYPE_CHECKING:
     import gymnasium
+
+SeedScheme = Literal[1, 2]
+"""How a trial's seed becomes a drawn start; `start_seed` is the rule."""
+
+
+def start_seed(task: str, seed: int, scheme: SeedScheme) -> int:
+    """The seed of the generator that draws the start of a task's trial, 0 to 2^63 - 1.
+
+    Scheme 1 takes the trial's seed as it is. Two tasks that draw alike then start at the same
+    quantile, and their trials of one seed succeed and fail together. Scheme 2 hashes task and seed,
+    so that starts of different tasks are independent; suite and repeat have no part in it, since
+    the same task and seed mean the same start everywhere.
+    """
+    if scheme == 1:
+        return seed
+    digest = hashlib.blake2b(f"{task}\0{seed}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
 
 
 @runtime_checkable
@@ -30,7 +48,10 @@ class Suite(Protocol):
     The adapter's class may say more. `tasks_need_simulator = True`: `tasks` imports the simulator,
     so a worker is asked for them. `preload`: modules that are safe to import before workers are
     forked. `prepare_worker(index)`: a static method that is called in a worker, with its number,
-    before anything is built there.
+    before anything is built there. `independent_starts = True`: the starts of its tasks at one seed
+    are independent of each other, so that a round of one trial of each task holds as much evidence
+    as it has trials. An adapter that draws starts for several tasks has a field `seed_scheme` in
+    its `Config`, is given the run's there, and seeds its generator with `start_seed`.
     """
 
     def tasks(self) -> Sequence[TaskInfo]: ...

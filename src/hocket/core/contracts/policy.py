@@ -34,7 +34,12 @@ class Policy(Protocol):
 
 @runtime_checkable
 class Binds(Protocol):
-    """A policy that adapts to the env: it is told of each task's before any row of that task."""
+    """A policy that adapts to the env: it is told of each before any row of it, and may refuse.
+
+    The rows of an env carry the same object (`Row.env`). What a policy prepares for an env is kept
+    by that object, never by the task's name: two suites, or two clients of a server, may have tasks
+    of one name.
+    """
 
     def bind(self, spec: EnvSpec) -> None: ...
 

@@ -104,6 +104,15 @@ class Selective(Protocol):
         """What it asks for in an attempt of this task; called before each reset."""
 
 
+@runtime_checkable
+class NamesFiles(Protocol):
+    """A sink whose class says what its files may be called, so that it can record in workers that
+    do not share the parent's disk: others' files are not accepted."""
+
+    files: tuple[str, ...]
+    """Patterns of names without folders, as `fnmatch` has them."""
+
+
 class Reader(Protocol):
     """Follows the engine's events, in order, on the engine's thread, which waits: it is quick."""
 

@@ -1,17 +1,18 @@
 """What a runtime is: it starts workers somewhere, and ends them.
 
 Whoever wants workers elsewhere (in containers, on other machines) writes a Runtime; hocket's own
-are `hocket.workers.inline` (in the engine's process) and `hocket.workers.local` (processes of this
-machine). It lives in the engine's process, serves one fleet, and gives a Link
-(`hocket.workers.link`) to each worker. What the worker at the other end does is hocket's own
-(`hocket.workers.worker`): a runtime starts that and carries the messages of `hocket.core.wire`.
+are `hocket.workers.inline` (in the engine's process), `hocket.workers.local` (processes of this
+machine), `hocket.workers.containers` and those in `hocket.workers.remote`. It lives in the engine's
+process, serves one fleet, and gives a Link (`hocket.workers.link`) to each worker. What the worker
+at the other end does is hocket's own (`hocket.workers.worker`): a runtime starts that and carries
+the messages of `hocket.core.wire`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from hocket.core.data import Ref
 
@@ -41,6 +42,8 @@ class WorkerSpec:
     """It renders ended attempts from their states, in a single env even of a batched suite."""
     transport: str = "auto"
     """`shm`, `inline` or `auto` (shared memory where it can be had)."""
+    sends_files: bool = False
+    """It does not share the parent's disk: what sinks seal goes over the stream, in pieces."""
 
     def to_plain(self) -> dict[str, Any]:
         """The spec as plain lists and dicts, as it travels in the Open message."""
@@ -68,3 +71,30 @@ class Runtime(Protocol):
 
     def close(self) -> None:
         """End every worker that is left. Twice is safe."""
+
+
+@runtime_checkable
+class Isolates(Protocol):
+    """A runtime that can give every episode a worker of its own."""
+
+    @property
+    def isolates(self) -> bool:
+        """Whether it was told to: each worker then ends with its first episode."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usability:
+    """Whether a runtime can be used on this machine. `advice` is a command or a sentence that
+    helps, where it cannot."""
+
+    is_usable: bool
+    detail: str = ""
+    advice: str = ""
+
+
+@runtime_checkable
+class Examined(Protocol):
+    """A runtime whose class can say whether it works here, without starting anything."""
+
+    @classmethod
+    def examine(cls) -> Usability: ...

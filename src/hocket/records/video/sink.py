@@ -147,6 +147,7 @@ class VideoSink:
     """Makes videos of the attempts that it is asked to, in a worker."""
 
     Config = VideoConfig
+    files = ("*.mp4", "*.lossless.m4v")
 
     def __init__(self, argument: str = "", config: VideoConfig | None = None) -> None:
         del argument

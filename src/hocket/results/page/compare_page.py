@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hocket.core.data import Outcome, Trial
 from hocket.records.folder import write_atomic
-from hocket.results.compare import RunComparison, Side, bounds_text, signed, task_names
+from hocket.results.compare import RunComparison, bounds_text, signed, task_names
 from hocket.results.config_diff import subject_differences
 from hocket.results.page.charts import (
     LONG,
@@ -21,6 +21,7 @@ from hocket.results.page.charts import (
 )
 from hocket.results.page.markup import Child, Markup, Section, breakable, document, join, tag
 from hocket.results.paired import CLAIMS, Difference
+from hocket.results.side import Side
 from hocket.results.tables import number, percent
 
 _MOST_TASKS = 120

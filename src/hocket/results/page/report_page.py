@@ -154,6 +154,8 @@ def _alerts(run: RecordedRun) -> Markup:
                 class_="alert",
             )
         )
+    if report.decision_told:
+        alerts.append(tag("p", " ".join(report.decision_told), class_="alert"))
     if run.damage is not None:
         words = tag("b", "Where the time went is not known. ")
         alerts.append(tag("p", words, run.damage, class_="alert bad"))

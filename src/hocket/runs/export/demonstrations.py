@@ -108,16 +108,20 @@ class Demonstrations:
                     f"to export of it. eval_info and perfetto need no steps."
                 )
             folder = self._run.folder.attempt(episode.trial, episode.attempt)
-            lacks_pictures = self._config.images and not videos_in(folder, lossless=True)
+            lacks_pictures = (
+                self._config.images
+                and self._specs.may_have_cameras(episode.trial)
+                and not videos_in(folder, lossless=True)
+            )
             lacks_numbers = seen.lacks(with_large=self._config.images)
-            if self._shows_again and (folder / FILE).is_file():
+            if self._can_show(episode, folder):
                 if lacks_pictures or lacks_numbers or seen.layout is None:
                     record = rerender_record(episode, images=lacks_pictures)
                     job = RenderJob(episode=episode, states=folder / FILE, record=record)
                     self._jobs[trial] = job
                 continue
             self._refuse_loss(episode.trial, seen, lacks_numbers)
-            without += lacks_pictures and self._specs.may_have_cameras(episode.trial)
+            without += lacks_pictures
         # With `full` every picture was kept, so an env without any has no camera.
         if without and self._run.config.get("record") != "full":
             self._watcher.note(
@@ -125,6 +129,10 @@ class Demonstrations:
                 f"to make them from: they are exported without. hocket eval --record full keeps "
                 f"pictures."
             )
+
+    def _can_show(self, episode: Episode, folder: Path) -> bool:
+        is_possible = self._shows_again and self._specs.may_be_observed_again(episode.trial)
+        return is_possible and (folder / FILE).is_file()
 
     def _refuse_loss(self, trial: Trial, seen: _Seen, lacks: str | None) -> None:
         """Raise where something that the env observed is not in the dataset, nor can be."""
@@ -164,7 +172,7 @@ class Demonstrations:
                 )
             self._watcher.advance(_SHOWING)
 
-        run, workers = EvalConfig.from_plain(self._run.config), self._config.workers
+        run, workers = EvalConfig.recorded(self._run.config), self._config.workers
         rerender_episodes(run, self._scratch, jobs, sinks, on_rendered, workers=workers)
 
     def rate(self) -> float:
@@ -325,7 +333,7 @@ def _numbers_in(spec: EnvSpec) -> set[str]:
 
 def _shows_again(run: ChosenRun) -> bool:
     try:
-        return not Assembly(EvalConfig.from_plain(run.config)).has_rows_alone
+        return not Assembly(EvalConfig.recorded(run.config)).has_rows_alone
     except (HocketError, ImportError):
         return True  # Whoever needs the env will say that it cannot be had.
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from hocket import __version__
 from hocket.core.data import Array
+from hocket.core.text import printable
 from hocket.records.video.encoder import read_pictures, size_of
 from hocket.records.video.sink import camera_name
 from hocket.runs.export import ChosenRun, ExportConfig, Watcher, new_file, require, scratch_folder
@@ -50,10 +51,11 @@ def write(run: ChosenRun, out: Path, config: ExportConfig, watcher: Watcher) -> 
 def _write_demonstration(group: Any, demo: Demonstration, config: ExportConfig) -> None:
     trial, length = demo.episode.trial, demo.length
     group.attrs["num_samples"] = length
-    group.attrs["task"] = trial.task
-    group.attrs["prompt"] = demo.prompt
+    # HDF5 takes no text with a NUL in it.
+    group.attrs["task"] = printable(trial.task)
+    group.attrs["prompt"] = printable(demo.prompt)
     group.attrs["seed"] = trial.seed
-    group.attrs["trial"] = trial.id
+    group.attrs["trial"] = printable(trial.id)
     group.attrs["outcome"] = demo.episode.outcome.value
     group["actions"] = demo.actions
     group["rewards"] = demo.rewards
@@ -116,7 +118,7 @@ class _Masks:
         # Spread evenly over a task's episodes, with nothing random about it.
         is_valid = int((index + 1) * self._valid + 0.5) > int(index * self._valid + 0.5)
         split = "valid" if is_valid else "train"
-        for mask in (split, demo.episode.outcome.value, f"task_{_name(trial.task)}"):
+        for mask in (split, demo.episode.outcome.value, f"task_{_name(printable(trial.task))}"):
             self.members.setdefault(mask, []).append(name)
 
 

@@ -40,7 +40,16 @@ class Specs:
     def may_have_cameras(self, trial: Trial) -> bool:
         """False where the folder says that a trial's env has none."""
         spec = self._specs.get((trial.suite, trial.task))
-        return spec is None or bool(spec.cameras)
+        # Of rows it says only what the policy reads.
+        if spec is None or "batched" in spec.abilities:
+            return True
+        shapes = [array.shape for array in spec.observations.values()]
+        return bool(spec.cameras) or any(len(shape) == 3 and shape[2] in (3, 4) for shape in shapes)
+
+    def may_be_observed_again(self, trial: Trial) -> bool:
+        """False where the folder says that a trial's env cannot be observed without a step."""
+        spec = self._specs.get((trial.suite, trial.task))
+        return spec is None or "deferred" in spec.abilities
 
     def task(self, trial: Trial) -> TaskInfo:
         """What is known of a trial's task."""
@@ -66,7 +75,7 @@ class Specs:
         return self._tasks
 
     def _assembly(self) -> Assembly:
-        return Assembly(EvalConfig.from_plain(self._run.config))
+        return Assembly(EvalConfig.recorded(self._run.config))
 
     def _tell(self, exc: Exception) -> None:
         if not self._is_told:

@@ -11,8 +11,10 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
+from hocket.train.algorithms.ranks import Measures
+from hocket.train.algorithms.ratios import joined, kl_estimate
 from hocket.train.algorithms.rollout import LayoutError, Segment, group_of, make_rollout
-from hocket.train.algorithms.update import Algorithm, Measures, evaluate_rows, joined, kl_estimate
+from hocket.train.algorithms.update import Algorithm, Terms, evaluate_rows
 from hocket.train.config import GRPOConfig
 
 CLIP_HIGH = 0.28
@@ -48,8 +50,15 @@ class GRPO(Algorithm):
         flat["age"] = version - flat["version"]
         return flat
 
-    def step(self, rows: TensorDict, measures: Measures, version: int) -> None:
-        terms = self.terms(rows)
+    def moves_policy(self, version: int) -> bool:
+        del version
+        return True
+
+    def losses(
+        self, rows: TensorDict, terms: Terms | None, measures: Measures
+    ) -> dict[str, Tensor]:
+        if terms is None:
+            return {}
         loss = terms.policy - self.config.entropy * terms.entropy
         if self.reference is not None:
             apart = rows["reference_log_prob"] - terms.seen.log_prob
@@ -57,7 +66,7 @@ class GRPO(Algorithm):
             distance = (divergence * terms.ratio.counts).sum() / terms.count
             loss = loss + self.config.kl_weight * distance
             measures.add(kl_to_start=distance)
-        self.descend(loss, terms, measures)
+        return {"policy": loss}
 
 
 def group_advantages(returns: Tensor, epsilon: float = 1e-6) -> Tensor:

@@ -13,15 +13,22 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
+from hocket.train.algorithms.ranks import Measures, Ranks
 from hocket.train.algorithms.rollout import LayoutError, Segment, make_rollout
-from hocket.train.algorithms.update import Algorithm, Measures, Ranks, evaluate_rows
+from hocket.train.algorithms.update import Algorithm, Terms, evaluate_rows
 from hocket.train.config import PPOConfig
+from hocket.train.networks.contract import TASK
 
 
 class PPO(Algorithm):
     """Proximal policy optimisation: a critic tells how much better than expected a chunk was."""
 
     config: PPOConfig
+    reward_scale: float = 1.0
+    """What a reward of 1 is worth to the critic, which so sees returns of ordinary size."""
+
+    def moves_policy(self, version: int) -> bool:
+        return version >= self.config.value_only
 
     def prepare(self, segments: Sequence[Segment], version: int) -> TensorDict:
         rollout = make_rollout(segments, next(iter(self.network.parameters())).device)
@@ -34,7 +41,7 @@ class PPO(Algorithm):
                 known = self.network.value(rollout.final.to_dict())
                 bootstrap = torch.where(rollout.has_final, known, bootstrap)
             found = smdp_advantages(
-                rewards=rows["rewards"],
+                rewards=rows["rewards"] * self.reward_scale,
                 executed=rows["executed"],
                 value=value,
                 terminated=rows["terminated"],
@@ -51,15 +58,32 @@ class PPO(Algorithm):
             )
             flat["age"] = version - flat["version"]
             flat["advantage"] = normalised(flat["advantage"], self.ranks)
+        self.of_policy = self._reached(flat)
         return flat
 
-    def step(self, rows: TensorDict, measures: Measures, version: int) -> None:
-        terms = self.terms(rows)
-        value = self._value_loss(terms.seen.value, rows).sum() / self.ranks.count(len(rows))
-        loss = self.config.value_weight * value
-        if version >= self.config.value_only:
-            loss = loss + terms.policy - self.config.entropy * terms.entropy
-        self.descend(loss, terms, measures, value_loss=value)
+    def losses(
+        self, rows: TensorDict, terms: Terms | None, measures: Measures
+    ) -> dict[str, Tensor]:
+        if terms is None:
+            found = self.network.value(rows["observation"].to_dict())
+        else:
+            found = terms.seen.value
+        value = self._value_loss(found, rows).sum() / self.ranks.count(len(rows))
+        measures.add(value_loss=value)
+        losses = {"value": self.config.value_weight * value}
+        if terms is not None:
+            losses["policy"] = terms.policy - self.config.entropy * terms.entropy
+        return losses
+
+    def _reached(self, rows: TensorDict) -> set[int]:
+        """Which parameters the policy depends on, by index, told by one row of each task. Those of
+        tasks that are not there get no gradient, and count as the policy's."""
+        tasks = rows["observation", TASK].tolist()
+        first = torch.tensor([tasks.index(task) for task in dict.fromkeys(tasks)])
+        seen = evaluate_rows(self.network, rows[first.to(rows.device)])
+        policy, critic = self.reach(seen.log_prob.sum()), self.reach(seen.value.sum())
+        both = enumerate(zip(policy, critic, strict=True))
+        return {i for i, (mine, theirs) in both if mine is not None or theirs is None}
 
     def _value_loss(self, value: Tensor, rows: TensorDict) -> Tensor:
         loss = (value - rows["returns"]) ** 2

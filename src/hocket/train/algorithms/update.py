@@ -1,49 +1,43 @@
-"""What PPO and GRPO share: the passes and steps of an update, ratios over executed actions,
-corrections for stale data, clipping; and several learners that learn as one.
+"""What PPO and GRPO share: the passes and steps of an update.
 
-Losses are sums over rows divided by the rows of all ranks, so that summed gradients are exactly
-those of one process with all the data, however unevenly rows are spread.
+The losses of policy and critic are clipped apart, so that the size of one does not decide how far
+the other moves. A step that takes the policy further than `target_kl` is undone, and the policy
+then stays as it is until the update ends, while the critic goes on.
 """
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from tensordict import TensorDict
 from torch import Tensor
 
+from hocket.train.algorithms.ranks import Measures, Ranks
+from hocket.train.algorithms.ratios import (
+    Comparison,
+    Ratio,
+    clip_share,
+    clipped_loss,
+    compare,
+    kl_estimate,
+)
 from hocket.train.algorithms.rollout import Segment
-from hocket.train.config import Correction, Level, UpdateConfig
+from hocket.train.config import UpdateConfig
 from hocket.train.networks.contract import Evaluated, Trainable, trainable_parameters
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """How new and old probabilities are compared."""
-
-    level: Level
-    """One ratio for a chunk's executed actions together, or one for each action."""
-    correction: Correction
-    truncate: float
-    """What `tis` cuts importance weights at."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Ratio:
-    """Ratios of new to proximal probabilities: `[R]` at chunk level, `[R, T]` at action level."""
-
-    log: Tensor
-    """The logarithm of each ratio."""
-    weight: Tensor
-    """How much each term weighs in the loss; without gradients."""
-    counts: Tensor
-    """1.0 where a term counts, 0.0 where an action was never executed."""
+_FASTER = 1.2
+"""How much the pace grows after an update that was not stopped. Chosen by hand."""
+_SLOWER = 0.25
+"""The least share of its pace that a stopped update leaves. Chosen by hand."""
+_LEARNT_FROM = (
+    *("observation", "actions", "extras", "mask", "log_prob", "start_log_prob", "age"),
+    *("reference_log_prob", "advantage", "returns", "start_value"),
+)
+"""The columns that steps read; picking a minibatch costs time for each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -62,6 +56,19 @@ class Terms:
     """The mean entropy of the actions that count."""
 
 
+@dataclass(slots=True)
+class Pace:
+    """How far one step moves the policy, as a share of what the learning rate says. It shrinks
+    while updates are stopped before their minibatches have all run, and grows back."""
+
+    share: float = 1.0
+
+    def adapt(self, ran: int, planned: int) -> None:
+        """Learns from an update in which the policy made `ran` of the `planned` steps."""
+        rate = _FASTER if ran == planned else max(_SLOWER, ran / planned)
+        self.share = min(1.0, self.share * rate)
+
+
 @dataclass(eq=False)
 class Algorithm(ABC):
     """Improves a network from segments; `ranks` learn as one."""
@@ -71,6 +78,12 @@ class Algorithm(ABC):
     config: UpdateConfig
     comparison: Comparison
     ranks: Ranks
+    pace: Pace = field(default_factory=Pace, kw_only=True)
+
+    def __post_init__(self) -> None:
+        self._parameters = list(trainable_parameters(self.network).values())
+        self.of_policy = set(range(len(self._parameters)))
+        """The parameters that the policy depends on, by index: it stands still only with them."""
 
     @property
     def clip_high(self) -> float:
@@ -82,25 +95,51 @@ class Algorithm(ABC):
     ) -> dict[str, float]:
         """Improves the weights `version`, which the caller then calls `version + 1`, and returns
         what was measured."""
-        rows = self.prepare(segments, version)
+        rows = self.prepare(segments, version).select(*_LEARNT_FROM, strict=False)
         measures = Measures(self.ranks)
-        for _ in range(self.config.epochs):
-            order = torch.randperm(len(rows), generator=rng).to(rows.device)
-            for part in order.tensor_split(self.config.minibatches):
-                self.step(rows[part], measures, version)
-                if self.config.target_kl and measures.latest("kl") > self.config.target_kl:
-                    return measures.result()
-        return measures.result()
+        parts = list(self._parts(len(rows), rng))
+        is_moving = is_tried = self.moves_policy(version)
+        policy_steps = value_steps = 0
+        before: dict[int, Tensor] = {}
+        for part in parts:
+            some = rows[part.to(rows.device)]
+            terms = self.terms(some, measures) if is_moving else None
+            if terms is not None and self._is_far(measures):
+                self._draw_back(before, 1.0)
+                is_moving, terms = False, None
+                policy_steps = max(0, policy_steps - 1)
+            losses = self.losses(some, terms, measures)
+            if not losses:
+                break
+            before = self.descend(losses, measures)
+            policy_steps += terms is not None
+            value_steps += "value" in losses
+        if is_tried:
+            self.pace.adapt(policy_steps, len(parts))
+        return {
+            **measures.result(),
+            "minibatches": float(len(parts)),
+            "policy_minibatches": float(policy_steps),
+            "value_minibatches": float(value_steps),
+            "pace": self.pace.share,
+        }
 
     @abstractmethod
     def prepare(self, segments: Sequence[Segment], version: int) -> TensorDict:
         """Returns rows `[R]` with advantages, and what the weights `version` say of them."""
 
     @abstractmethod
-    def step(self, rows: TensorDict, measures: Measures, version: int) -> None:
-        """Makes one step of the optimizer on a minibatch."""
+    def moves_policy(self, version: int) -> bool:
+        """Whether the update of this version trains the policy."""
 
-    def terms(self, rows: TensorDict) -> Terms:
+    @abstractmethod
+    def losses(
+        self, rows: TensorDict, terms: Terms | None, measures: Measures
+    ) -> dict[str, Tensor]:
+        """Returns the losses of a minibatch that are left: `policy` where there are `terms`, and
+        `value` where there is a critic."""
+
+    def terms(self, rows: TensorDict, measures: Measures) -> Terms:
         """Compares the present weights with those at the start of the update, and with those that
         sampled."""
         seen = evaluate_rows(self.network, rows)
@@ -115,7 +154,7 @@ class Algorithm(ABC):
         )
         count = self.ranks.total(ratio.counts.sum()).clamp(min=1.0)
         losses = clipped_loss(ratio, rows["advantage"], self.config.clip, self.clip_high)
-        return Terms(
+        found = Terms(
             seen=seen,
             mask=mask,
             ratio=ratio,
@@ -123,24 +162,77 @@ class Algorithm(ABC):
             policy=losses.sum() / count,
             entropy=(seen.entropy * mask).sum() / self.ranks.total(mask.sum()).clamp(min=1),
         )
-
-    def descend(self, loss: Tensor, terms: Terms, measures: Measures, **parts: Tensor) -> None:
-        """Moves the weights down the loss, and measures its `parts` too."""
-        self.optimizer.zero_grad()
-        loss.backward()
-        parameters = list(trainable_parameters(self.network).values())
-        self.ranks.sum_gradients(parameters)
-        norm = torch.nn.utils.clip_grad_norm_(parameters, self.config.max_grad_norm)
-        self.optimizer.step()
-        ratio = terms.ratio
         measures.add(
-            policy_loss=terms.policy,
-            **parts,
-            entropy=terms.entropy,
-            kl=(kl_estimate(ratio.log) * ratio.counts).sum() / terms.count,
-            clip_share=clip_share(ratio, self.config.clip, self.clip_high) / terms.count,
+            policy_loss=found.policy,
+            entropy=found.entropy,
+            kl=(kl_estimate(ratio.log) * ratio.counts).sum() / count,
+            clip_share=clip_share(ratio, self.config.clip, self.clip_high) / count,
         )
-        measures.note(grad_norm=norm)
+        return found
+
+    def _parts(self, count: int, rng: torch.Generator) -> Iterator[Tensor]:
+        """The rows of each minibatch, pass by pass. All ranks make as many, and none is empty."""
+        wanted = self.config.minibatches
+        if wanted is None:
+            wanted = round(self.ranks.count(count) / self.config.minibatch)
+        parts = max(1, min(wanted, self.ranks.least(count)))
+        for _ in range(self.config.epochs):
+            yield from torch.randperm(count, generator=rng).tensor_split(parts)
+
+    def _is_far(self, measures: Measures) -> bool:
+        limit = self.config.target_kl
+        # A divergence that is no number is not below the limit either.
+        return bool(limit) and not measures.latest("kl") <= (limit or 0.0)
+
+    def descend(self, losses: dict[str, Tensor], measures: Measures) -> dict[int, Tensor]:
+        """Moves the weights down each loss, along its own clipped gradient, and returns what the
+        policy was before that where it moved."""
+        whole: list[Tensor | None] = [None] * len(self._parameters)
+        for name, loss in losses.items():
+            for i, one in enumerate(self._gradients(name, loss, measures)):
+                known = whole[i]
+                whole[i] = known if one is None else one if known is None else known + one
+        is_moving = "policy" in losses
+        for i, parameter in enumerate(self._parameters):
+            parameter.grad = whole[i] if is_moving or i not in self.of_policy else None
+        before: dict[int, Tensor] = {}
+        if is_moving and self.config.target_kl:
+            before = {i: self._parameters[i].detach().clone() for i in self.of_policy}
+        self.optimizer.step()
+        self._draw_back(before, 1.0 - self.pace.share)
+        return before
+
+    def _draw_back(self, before: dict[int, Tensor], share: float) -> None:
+        """Takes the policy back by this share of its last step; the critic keeps the whole."""
+        if share > 0:
+            with torch.no_grad():
+                for i, was in before.items():
+                    self._parameters[i].lerp_(was, share)
+
+    def reach(self, loss: Tensor) -> list[Tensor | None]:
+        """Returns the gradient of a number for each parameter; None where it does not depend on
+        it."""
+        if not loss.requires_grad:
+            return [None] * len(self._parameters)
+        return list(
+            torch.autograd.grad(loss, self._parameters, retain_graph=True, allow_unused=True)
+        )
+
+    def _gradients(self, name: str, loss: Tensor, measures: Measures) -> Sequence[Tensor | None]:
+        """Returns the gradients of one loss over all ranks, clipped to the longest allowed; None
+        for parameters that the loss does not reach."""
+        found = self.reach(loss)
+        if self.ranks.size > 1:
+            found = [
+                torch.zeros_like(parameter) if one is None else one.contiguous()
+                for one, parameter in zip(found, self._parameters, strict=True)
+            ]
+        known = [one for one in found if one is not None]
+        self.ranks.sum_all(known)
+        norm = torch.nn.utils.get_total_norm(known)
+        measures.note(**{f"{name}_grad_norm": norm})
+        longest = (self.config.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
+        return [None if one is None else one * longest for one in found]
 
 
 def evaluate_rows(network: Any, rows: TensorDict) -> Evaluated:
@@ -155,158 +247,3 @@ def counted(network: Trainable, rows: TensorDict) -> Tensor:
     tell actions apart."""
     mask: Tensor = rows["mask"]
     return mask if network.is_factorised else torch.ones_like(mask)
-
-
-def joined(log_prob: Tensor, mask: Tensor, level: Level) -> Tensor:
-    """Zeroes log-probabilities `[R, T]` of actions that do not count, and sums them to `[R]` at
-    chunk level."""
-    kept = torch.where(mask, log_prob, 0.0)
-    return kept.sum(-1) if level == "chunk" else kept
-
-
-def compare(
-    *,
-    new: Tensor,
-    start: Tensor,
-    behaviour: Tensor,
-    mask: Tensor,
-    age: Tensor,
-    how: Comparison,
-) -> Ratio:
-    """Compares new log-probabilities with those that they must stay near.
-
-    All are `[R, T]`: under the weights in training, under those at the start of the update, and
-    under those that sampled. `age` `[R]` is how many versions the sampling weights are behind.
-    """
-    new, start, behaviour = (joined(x, mask, how.level) for x in (new, start, behaviour))
-    counts = torch.ones_like(new) if how.level == "chunk" else mask.to(new.dtype)
-    ones = torch.ones_like(new)
-    if how.correction == "none":
-        return Ratio(log=new - behaviour, weight=ones, counts=counts)
-    if how.correction == "interpolated":
-        # The update in the making is one version ahead of `start`: alpha = age / (age + 1).
-        alpha = (age / (age + 1.0)).to(new.dtype)
-        alpha = alpha if how.level == "chunk" else alpha[:, None]
-        proximal = behaviour + alpha * (new.detach() - behaviour)
-        return Ratio(log=new - proximal, weight=(proximal - behaviour).exp(), counts=counts)
-    weight = (start - behaviour).exp()
-    if how.correction == "tis":
-        weight = weight.clamp(max=how.truncate)
-    return Ratio(log=new - start, weight=weight, counts=counts)
-
-
-def clipped_loss(ratio: Ratio, advantage: Tensor, low: float, high: float) -> Tensor:
-    """Returns the policy loss of each term, clipped to ratios from 1 - low to 1 + high where that
-    makes it worse; `advantage` is `[R]`."""
-    advantage = advantage if ratio.log.dim() == 1 else advantage[:, None]
-    plain = ratio.log.exp()
-    clipped = plain.clamp(1 - low, 1 + high)
-    return -torch.minimum(plain * advantage, clipped * advantage) * ratio.weight * ratio.counts
-
-
-def kl_estimate(log_ratio: Tensor) -> Tensor:
-    """Estimates the divergence of the new policy from the old from samples of the old: never
-    negative, exact in expectation."""
-    return log_ratio.exp() - 1 - log_ratio
-
-
-def clip_share(ratio: Ratio, low: float, high: float) -> Tensor:
-    """Returns how many terms lie outside of the clipping range."""
-    plain = ratio.log.exp()
-    outside = ((plain < 1 - low) | (plain > 1 + high)).to(ratio.counts.dtype)
-    return (outside * ratio.counts).sum()
-
-
-class Ranks:
-    """This process among those that learn together."""
-
-    def __init__(self, rank: int = 0, size: int = 1) -> None:
-        self.rank = rank
-        self.size = size
-
-    @classmethod
-    def from_torchrun(cls) -> Ranks:
-        """Joins the others where torchrun started this process."""
-        size = int(os.environ.get("WORLD_SIZE", "1"))
-        if size == 1:
-            return cls()
-        if not dist.is_initialized():
-            dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
-        return cls(dist.get_rank(), size)
-
-    @property
-    def is_first(self) -> bool:
-        """Whether this rank evaluates, logs and saves for all."""
-        return self.rank == 0
-
-    def total(self, value: Tensor) -> Tensor:
-        """Sums a tensor over ranks."""
-        if self.size == 1:
-            return value
-        summed = value.detach().clone()
-        dist.all_reduce(summed)
-        return summed
-
-    def count(self, value: float) -> float:
-        """Sums a number over ranks."""
-        return float(self.total(torch.tensor(value, dtype=torch.float64)))
-
-    def sum_gradients(self, parameters: Iterable[Tensor]) -> None:
-        """Makes each parameter's gradient the sum over ranks."""
-        if self.size == 1:
-            return
-        for parameter in parameters:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            dist.all_reduce(parameter.grad)
-
-    def same_start(self, network: Any) -> None:
-        """Gives all ranks the first one's weights."""
-        if self.size > 1:
-            for tensor in network.state_dict().values():
-                dist.broadcast(tensor, 0)
-
-    def close(self) -> None:
-        """Leaves the others."""
-        if self.size > 1 and dist.is_initialized():
-            dist.destroy_process_group()
-
-
-class Measures:
-    """Means over the minibatches of an update, by name. Parts of losses are already divided by the
-    rows of all ranks, so they are summed over ranks; what is the same on every rank is only noted.
-
-    Numbers stay on the device where they were computed until they are asked for: reading one waits
-    for the device, and the device then waits for its next work.
-    """
-
-    def __init__(self, ranks: Ranks) -> None:
-        self._ranks = ranks
-        self._rows: dict[tuple[str, ...], list[Tensor]] = {}
-        """One row of numbers for each minibatch, by the names of what was measured together."""
-
-    def add(self, **parts: Tensor) -> None:
-        """Takes this rank's parts of one minibatch's sums."""
-        self._rows.setdefault(tuple(parts), []).append(self._ranks.total(_row(parts)))
-
-    def note(self, **values: Tensor) -> None:
-        """Takes one minibatch's values that are equal on all ranks."""
-        self._rows.setdefault(tuple(values), []).append(_row(values))
-
-    def latest(self, name: str) -> float:
-        """Returns a value of the last minibatch."""
-        names = next(names for names in self._rows if name in names)
-        return float(self._rows[names][-1][names.index(name)])
-
-    def result(self) -> dict[str, float]:
-        """Returns the means over minibatches."""
-        means = {}
-        for names, rows in self._rows.items():
-            columns = zip(*torch.stack(rows).tolist(), strict=True)
-            for name, values in zip(names, columns, strict=True):
-                means[name] = sum(values) / len(values)
-        return means
-
-
-def _row(values: dict[str, Tensor]) -> Tensor:
-    return torch.stack([value.detach() for value in values.values()])

@@ -195,6 +195,8 @@ class Evaluations:
         self._description = description
         self._run = run
         self._schedule = Crossing(config.eval_every)
+        self._done_at = 0
+        """Env steps of the last evaluation that was due and is done."""
         self._number = 0
         self._env_steps = 0
         self._trials: list[Trial] = []
@@ -240,32 +242,46 @@ class Evaluations:
         # Unlike envs have no mean return to show, but their sum is what is trained for.
         returns = [e.total_reward for e in self._ended if e.outcome is not Outcome.ERROR]
         measure = stats.mean(returns).value if score.rate is None else score.rate
+        table = {"version": version, "env_steps": self._env_steps, "measure": measure}
         is_best = measure is not None and (self.best is None or measure > self.best)
         if is_best:
             self.best = measure
-            table = {"version": version, "env_steps": self._env_steps, **score.to_json()}
             checkpoint.write_folder(
                 self._run / checkpoint.BEST,
                 {checkpoint.WEIGHTS: weights},
-                {checkpoint.POLICY: self._description.to_plain(), "score.json": table},
+                {
+                    checkpoint.POLICY: self._description.to_plain(),
+                    checkpoint.SCORE: {**table, **score.to_json()},
+                },
             )
         self._policy.release(holder)
         self._trials = []
+        self._done_at = self._schedule.last
         return Result(version=version, env_steps=self._env_steps, score=score, is_best=is_best)
 
     def to_state(self) -> dict[str, Any]:
-        """Returns what a checkpoint keeps."""
+        """Returns what a checkpoint keeps. An evaluation that is under way will be due again."""
         return {
-            "evaluations": self._number,
-            "evaluated_at": self._schedule.last,
+            "evaluations": self._number - self.is_under_way,
+            "evaluated_at": self._done_at,
             "best": self.best,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a checkpoint."""
+        """Goes on from a checkpoint. The best weights may be newer than that."""
         self._number = state["evaluations"]
-        self._schedule.last = state["evaluated_at"]
-        self.best = state["best"]
+        self._schedule.last = self._done_at = state["evaluated_at"]
+        file = self._run / checkpoint.BEST / checkpoint.SCORE
+        kept = _measure(checkpoint.read_table(file)) if file.is_file() else None
+        self.best = max((x for x in (state["best"], kept) if x is not None), default=None)
+
+
+def _measure(score: Mapping[str, Any]) -> float | None:
+    """Returns what kept weights were chosen by. Older files do not name it: it is the share of
+    successes, or the return where nothing can succeed."""
+    chosen = score["mean_return"] if score["rate"] is None else score["rate"]
+    found: float | None = score.get("measure", chosen)
+    return found
 
 
 def holder_of(trial: Trial) -> Hashable | None:

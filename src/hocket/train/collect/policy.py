@@ -30,7 +30,7 @@ from hocket.train.networks.contract import (
     Shapes,
     Tensors,
     Trainable,
-    trainable_parameters,
+    published_tensors,
 )
 
 SAMPLE, LOG_PROB, VALUE, VERSION = "sample", "log_prob", "value", "version"
@@ -80,17 +80,21 @@ class CollectingPolicy:
         self._staging = Staging(self._device)
         self._held: dict[Hashable, Snapshot] = {}
         self._released: queue.SimpleQueue[Hashable] = queue.SimpleQueue()
-        self._bounds: dict[str, tuple[Array, Array]] = {}
         self._base = base
         self.spec = _spec_of(network, shapes, max_batch=max_batch, replan=replan, base=base)
 
     def bind(self, spec: EnvSpec) -> None:
-        """Clips the actions of this env's task to its bounds from now on."""
+        """Refuses an env with discrete actions, and tells the base of others."""
         if spec.action.kind != "box":
             raise SpecMismatchError(
                 f"Task {spec.task.name!r} has discrete actions; training is of continuous ones."
             )
-        self._bounds[spec.task.name] = (spec.action.low.ravel(), spec.action.high.ravel())
+        if spec.task.name not in self._shapes.tasks:
+            raise SpecMismatchError(
+                f"These weights have one network for each of {', '.join(self._shapes.tasks)}, and "
+                f"none for {spec.task.name!r}. To go on from them on another task, give them to "
+                f"`hocket train`."
+            )
         base: object = self._base
         if isinstance(base, Binds):
             base.bind(spec)
@@ -140,7 +144,7 @@ class CollectingPolicy:
         network = self._live.network
         if any(held is self._live for held in self._held.values()):
             network = copy.deepcopy(network)
-        version = self.block.read(trainable_parameters(network))
+        version = self.block.read(published_tensors(network))
         self._live = Snapshot(version, network)
 
     def _snapshot(self, row: Row) -> Snapshot:
@@ -159,7 +163,7 @@ class CollectingPolicy:
                 rows=batch.size,
                 size=batch.size,
                 action_size=self._shapes.action_size,
-                chunk_length=self._base.spec.chunk_length,
+                chunk_length=self.spec.chunk_length,
                 name="base",
             )
             arrays[BASE] = np.asarray(answer.values, np.float32)
@@ -187,9 +191,9 @@ class CollectingPolicy:
     def _clipped(self, batch: Batch, sample: Array) -> Array:
         clipped = np.array(sample)
         for i, row in enumerate(batch.rows):
-            bounds = self._bounds.get(row.trial.task)
-            if bounds is not None:
-                clipped[i] = np.clip(sample[i], *bounds)
+            if row.env is not None:
+                action = row.env.action
+                clipped[i] = np.clip(sample[i], action.low.ravel(), action.high.ravel())
         return clipped
 
 

@@ -1,6 +1,7 @@
 """Training on disk: whole or absent, and nothing in it that could be executed.
 
     <run>/checkpoints/<version>/   weights.safetensors   optimizer.safetensors
+                                   statistics.safetensors, where anything is measured
                                    policy.json           state.json
     <run>/best/                    weights.safetensors   policy.json    score.json
 
@@ -24,11 +25,16 @@ from hocket.errors import ConfigError, RunFolderError
 from hocket.records.folder import disk_error, sync_folder
 
 WEIGHTS, OPTIMIZER = "weights.safetensors", "optimizer.safetensors"
+STATISTICS = "statistics.safetensors"
 POLICY, STATE = "policy.json", "state.json"
-CHECKPOINTS, BEST = "checkpoints", "best"
+CHECKPOINTS, BEST, SCORE = "checkpoints", "best", "score.json"
 _KEPT = 3
 """Checkpoints that a run keeps, so that one that a failing disk spoiled is not the only one. Chosen
 by hand."""
+
+_HINT = """
+They must be safetensors: a file of torch.save is a pickle, which is never loaded here. Convert it:
+    safetensors.torch.save_file(torch.load(FILE, weights_only=True), "{name}.safetensors")"""
 
 
 def write_folder(
@@ -68,15 +74,17 @@ def save_checkpoint(
     *,
     weights: Mapping[str, torch.Tensor],
     optimizer: Mapping[str, torch.Tensor],
+    statistics: Mapping[str, torch.Tensor],
     policy: Mapping[str, Any],
     state: Mapping[str, Any],
 ) -> Path:
     """Writes everything that training needs to go on from here, and keeps the newest few."""
     root = run / CHECKPOINTS
     folder = root / f"{version:08d}"
-    write_folder(
-        folder, {WEIGHTS: weights, OPTIMIZER: optimizer}, {POLICY: policy, STATE: dict(state)}
-    )
+    tensors = {WEIGHTS: weights, OPTIMIZER: optimizer}
+    if statistics:
+        tensors[STATISTICS] = statistics
+    write_folder(folder, tensors, {POLICY: policy, STATE: dict(state)})
     for stale in checkpoints(run)[:-_KEPT]:
         shutil.rmtree(stale, ignore_errors=True)
     return folder
@@ -111,7 +119,8 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
     try:
         tensors: dict[str, torch.Tensor] = load_file(path)
     except Exception as exc:
-        raise ConfigError(f"Weights {str(path)!r} cannot be read: {exc}") from exc
+        hint = "" if path.suffix == ".safetensors" else _HINT.format(name=path.with_suffix("").name)
+        raise ConfigError(f"Weights {str(path)!r} cannot be read: {exc}{hint}") from exc
     return tensors
 
 

@@ -13,15 +13,18 @@ import torch
 
 from hocket.train.algorithms.grpo import GRPO
 from hocket.train.algorithms.ppo import PPO
+from hocket.train.algorithms.ranks import Ranks
+from hocket.train.algorithms.ratios import Comparison
 from hocket.train.algorithms.rollout import Parcel, Segment, in_trial_order
-from hocket.train.algorithms.update import Comparison, Ranks
+from hocket.train.algorithms.update import Pace
 from hocket.train.config import Level, TrainConfig
 from hocket.train.learner import checkpoint
+from hocket.train.learner.statistics import Statistics
 from hocket.train.learner.weights import WeightBlock
 from hocket.train.networks.building import Description, make_network
-from hocket.train.networks.contract import trainable_parameters
+from hocket.train.networks.contract import published_tensors, trainable_parameters
 
-_RNG = "rng"
+_RNG, _PACE = "rng", "pace"
 _NEVER = -1
 _REMEMBERED = 100_000
 """Attempts whose next chunk is known. Far more than can be outstanding, so that what is forgotten
@@ -65,17 +68,30 @@ class Learner:
         ranks.same_start(self.network)
         # What GRPO is held to is the policy that training began with, also after a resume.
         self._start: Any = make_network(config, description, None) if config.kl_weight else None
-        self.network.to(config.device)
+        # A chunk's probability is that of the network that sampled it, which drops nothing out.
+        self.network.to(config.device).eval()
+        self._ranks = ranks
         self._parameters = trainable_parameters(self.network)
-        self._optimizer = torch.optim.Adam(self._parameters.values(), lr=config.lr, eps=1e-5)
+        # Fused: one call for all parameters, where small networks spend most of a step in calls.
+        self._optimizer = torch.optim.Adam(
+            self._parameters.values(), lr=config.lr, eps=1e-5, fused=True
+        )
         self._rng = torch.Generator().manual_seed(config.seed * 1000 + ranks.rank)
+        self._pace = Pace()
+        self._statistics = Statistics(
+            self.network,
+            # Rewards of success are of a known size, and GRPO compares returns of one group.
+            scales_rewards=config.reward == "env" and config.algo == "ppo",
+            gamma=config.gamma,
+        )
         self.version = 0
         self.queue = SegmentQueue(batch=config.batch, max_staleness=config.staleness)
         if resume is not None:
             self._restore(resume)
         self._algorithm = self._make_algorithm(ranks)
-        self.block = WeightBlock(self._parameters, block_fd)
-        self.block.publish(self._parameters, self.version)
+        self._published = published_tensors(self.network)
+        self.block = WeightBlock(self._published, block_fd)
+        self.block.publish(self._published, self.version)
 
     def update(self, floor: int, fraction: float) -> Updated | None:
         """Learns from the next batch, if there is one that may be taken. `floor` is the oldest
@@ -87,12 +103,10 @@ class Learner:
         end = self.config.lr if self.config.lr_end is None else self.config.lr_end
         for group in self._optimizer.param_groups:
             group["lr"] = linear(self.config.lr, end, fraction)
-        measures = self._algorithm.update(
-            in_trial_order(taken.segments), version=self.version, rng=self._rng
-        )
+        measures = self._learn(in_trial_order(taken.segments))
         self.version += 1
         learnt = time.perf_counter()
-        self.block.publish(self._parameters, self.version)
+        self.block.publish(self._published, self.version)
         measures |= {
             "publish_s": time.perf_counter() - learnt,
             "staleness": taken.mean_staleness,
@@ -108,6 +122,22 @@ class Learner:
             measures=measures,
         )
 
+    def _learn(self, segments: list[Segment]) -> dict[str, float]:
+        """Updates the weights, and what is measured of the data. What the network sees changes its
+        units between two updates; only before the first, since a critic that has learnt in one
+        unit knows nothing in another, and a new policy hardly depends on them."""
+        statistics, ranks = self._statistics, self._ranks
+        statistics.add_returns(segments, ranks)
+        is_new = statistics.is_new
+        if is_new:
+            statistics.add_seen(segments, ranks)
+        if isinstance(self._algorithm, PPO):
+            self._algorithm.reward_scale = statistics.reward_scale
+        measures = self._algorithm.update(segments, version=self.version, rng=self._rng)
+        if not is_new:
+            statistics.add_seen(segments, ranks)
+        return {**measures, "reward_scale": statistics.reward_scale}
+
     def save(self, run: Path, counters: Mapping[str, Any]) -> Path:
         """Writes a checkpoint with what the collecting side has to remember, and returns its
         folder."""
@@ -116,7 +146,12 @@ class Learner:
             run,
             self.version,
             weights=self.network.state_dict(),
-            optimizer={**optimizer, _RNG: self._rng.get_state()},
+            optimizer={
+                **optimizer,
+                _RNG: self._rng.get_state(),
+                _PACE: torch.tensor(self._pace.share, dtype=torch.float64),
+            },
+            statistics=self._statistics.to_tensors(),
             policy=self.description.to_plain(),
             state={**counters, "version": self.version},
         )
@@ -124,6 +159,9 @@ class Learner:
     def _restore(self, folder: Path) -> None:
         tensors = checkpoint.read_tensors(folder / checkpoint.OPTIMIZER)
         self._rng.set_state(tensors.pop(_RNG))
+        self._pace.share = float(tensors.pop(_PACE, 1.0))
+        file = folder / checkpoint.STATISTICS
+        self._statistics.load(checkpoint.read_tensors(file) if file.is_file() else {})
         checkpoint.load_optimizer(self._optimizer, list(self._parameters), tensors)
         self.version = int(checkpoint.read_table(folder / checkpoint.STATE)["version"])
 
@@ -137,9 +175,11 @@ class Learner:
             truncate=config.truncate,
         )
         if config.algo == "ppo":
-            return PPO(self.network, self._optimizer, config, comparison, ranks)
-        start = None if self._start is None else self._start.to(config.device)
-        return GRPO(self.network, self._optimizer, config, comparison, ranks, start)
+            return PPO(self.network, self._optimizer, config, comparison, ranks, pace=self._pace)
+        start = None if self._start is None else self._start.to(config.device).eval()
+        return GRPO(
+            self.network, self._optimizer, config, comparison, ranks, start, pace=self._pace
+        )
 
 
 def linear(start: float, end: float, fraction: float) -> float:

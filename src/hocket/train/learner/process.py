@@ -24,13 +24,13 @@ from typing import Any, BinaryIO
 
 from hocket.adapters.policies.openpi import msgpack_numpy
 from hocket.errors import HocketError
+from hocket.train.algorithms.ranks import Ranks
 from hocket.train.algorithms.rollout import Parcel, Segment
-from hocket.train.algorithms.update import Ranks
 from hocket.train.config import TrainConfig
 from hocket.train.learner.learner import Learner, Updated
 from hocket.train.learner.weights import WeightBlock
 from hocket.train.networks.building import Description
-from hocket.train.networks.contract import trainable_parameters
+from hocket.train.networks.contract import published_tensors
 
 _LENGTH = struct.Struct("<Q")
 _CLOSE_S = 2.0
@@ -104,7 +104,7 @@ class Remote:
         """`wake` is called from another thread when there is news."""
         self._wake = wake
         network = description.build(config.policy)
-        self.block = WeightBlock(trainable_parameters(network))
+        self.block = WeightBlock(published_tensors(network))
         ours, theirs = socket.socketpair()
         self._socket = ours
         self._outbox: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()

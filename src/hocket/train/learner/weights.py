@@ -5,7 +5,7 @@ slot of the version that it saw, and begins again where a newer one was publishe
 never acts with half of two versions, and neither side ever waits for the other. A side whose
 network is on a GPU locks the block's pages, so that the GPU copies them itself and at full speed.
 
-    word 0: version      then slot 0, slot 1: every trainable parameter, in order, 64-byte aligned
+    word 0: version      then slot 0, slot 1: each published tensor, in order, 64-byte aligned
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ more than a few can only be a fault."""
 
 
 class WeightBlock:
-    """Memory for the parameters of one network. One side publishes, one side reads."""
+    """Memory for the weights of one network. One side publishes, one side reads."""
 
     def __init__(self, like: Mapping[str, torch.Tensor], fd: int | None = None) -> None:
         """`like` gives names, shapes and dtypes; a file descriptor is the other side's block."""

@@ -44,6 +44,8 @@ class ChunkActor(nn.Module):  # type: ignore[misc]
         )
         self.cameras = tuple(sorted(shapes.cameras)) if config.images else ()
         self.inputs = (*self.states, *self.cameras)
+        self.normalise = config.normalise and bool(self.states)
+        self._limit = config.limit
         self._features = config.features
         if not self.inputs:
             raise ConfigError("There is nothing to see: the env has only images; set images.")
@@ -85,12 +87,15 @@ class ChunkActor(nn.Module):  # type: ignore[misc]
     def value(self, observation: Tensors) -> Tensor:
         return self._values(self._see(observation), observation)
 
+    def features(self, observation: Tensors) -> Tensor:
+        return features_of(self._features, [observation[key] for key in self.states])
+
     def _see(self, observation: Tensors) -> Tensor:
         parts = []
         if self.states:
-            state = features_of(self._features, [observation[key] for key in self.states])
             task = observation[TASK]
-            parts.append((state - self.mean[task]) / self.scale[task])
+            seen = (self.features(observation) - self.mean[task]) / self.scale[task]
+            parts.append(seen if self._limit is None else seen.clamp(-self._limit, self._limit))
         if self.cameras:
             parts.append(self.encoder([observation[key] for key in self.cameras]))
         return torch.cat(parts, -1)

@@ -19,10 +19,12 @@ import torch
 
 from hocket.adapters.policies.reference import ACTION_SIZE, CHUNK_LENGTH, unpack
 from hocket.core import plugins
-from hocket.errors import ConfigError, SpecMismatchError
+from hocket.errors import ConfigError, SpecMismatchError, UsageError
 from hocket.train.config import TrainConfig
 from hocket.train.learner import checkpoint
+from hocket.train.networks.actor import ResidualConfig
 from hocket.train.networks.contract import BASE, Shapes
+from hocket.train.networks.policies import ActorConfig
 
 NETWORKS = {
     "hocket.train.actor:ChunkActor": "hocket.train.networks.actor:ChunkActor",
@@ -31,6 +33,9 @@ NETWORKS = {
 }
 """Where the classes live that a saved policy may name without the user naming them too. The keys
 are what `policy.json` says: they are part of its format and stay when classes move."""
+_NORMALISED = ("hocket.train.actor:ChunkActor", "hocket.train.residual:ResidualActor")
+_UNSAID = {"normalise": False, "limit": None}
+"""What a saved policy of these classes means by settings that it does not name."""
 _CONTRACT = ("act", "evaluate", "value")
 
 
@@ -59,7 +64,11 @@ class Description:
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Description:
         """Reads what `to_plain` returned."""
-        return cls(**{**plain, "shapes": Shapes.from_plain(plain["shapes"])})
+        config = dict(plain["config"])
+        if plain["network"] in _NORMALISED:
+            config = {**_UNSAID, **config}
+        shapes = Shapes.from_plain(plain["shapes"])
+        return cls(**{**plain, "config": config, "shapes": shapes})
 
     def build(self, named: str = "") -> Any:
         """Returns the network with first weights. `named` is the class that the user named."""
@@ -84,44 +93,80 @@ class Description:
         return network
 
 
-def describe(config: TrainConfig, shapes: Shapes) -> Description:
-    """Returns the description of the policy that a run is configured with."""
-    if config.residual:
-        base_length = shapes.observations[BASE].shape[0]
-        residual: dict[str, Any] = {
-            "chunk_length": base_length,
-            "scale": config.residual_scale,
-            "std": config.std or 0.3,
-            "seed": config.seed,
-        }
-        return Description(
-            network="hocket.train.residual:ResidualActor",
-            config=residual,
-            shapes=shapes,
-            replan=config.replan,
-            base=config.policy,
-            base_config=config.policy_config,
+def require_trainable(config: TrainConfig) -> None:
+    """Refuses a policy that is no network, unless a correction of it is trained."""
+    if config.residual or config.policy == "reference":
+        return
+    adapter = plugins.find("policies", config.policy)
+    build: Any = adapter.build
+    is_network = isinstance(build, type) and issubclass(build, torch.nn.Module)
+    is_saved = (Path(config.policy) / checkpoint.POLICY).is_file()
+    if not (is_network or is_saved or hasattr(build, "network")):
+        raise UsageError(
+            f"Policy {config.policy!r} is no network that can be trained here: it tells no "
+            f"probabilities of its actions. Add --residual to train a correction of them, or begin "
+            f"with reference, actor, flow, a folder such as runs/x/best, or a torch module of your "
+            f"own as package.module:Class."
         )
+
+
+def describe(config: TrainConfig, shapes: Shapes, start: Path | None = None) -> Description:
+    """Returns the description of the policy that a run is configured with, or of the one in the
+    checkpoint `start` that it goes on from."""
+    if start is not None:
+        found = Description.from_plain(checkpoint.read_table(start / checkpoint.POLICY))
+        return dataclasses.replace(found, shapes=shapes)
+    if config.residual:
+        return _describe_residual(config, shapes)
     if config.policy == "reference":
-        reference: dict[str, Any] = {
-            "chunk_length": CHUNK_LENGTH,
-            "hidden": [256, 256, 256],
-            "features": "metaworld",
-            "std": config.std or 0.25,
-            "seed": config.seed,
-        }
+        reference = ActorConfig(
+            chunk_length=CHUNK_LENGTH,
+            hidden=(256, 256, 256),
+            features="metaworld",
+            std=config.std or 0.25,
+            normalise=False,
+            seed=config.seed,
+        )
         kind = "hocket.train.actor:ChunkActor"
-        return Description(network=kind, config=reference, shapes=shapes, replan=config.replan)
+        settings = dataclasses.asdict(reference)
+        return Description(network=kind, config=settings, shapes=shapes, replan=config.replan)
     adapter = plugins.find("policies", config.policy)
     saved = Path(config.policy) / checkpoint.POLICY
     if saved.is_file():
         found = Description.from_plain(checkpoint.read_table(saved))
-        return dataclasses.replace(found, shapes=shapes, replan=config.replan or found.replan)
+        replan = config.replan or found.replan
+        return _with_own_units(dataclasses.replace(found, shapes=shapes, replan=replan))
     kind = getattr(adapter.build, "network", config.policy)
     plain = dataclasses.asdict(plugins.configure(adapter, config.policy_config))
     if config.std is not None and "std" in plain:
         plain["std"] = config.std
-    return Description(network=kind, config=plain, shapes=shapes, replan=config.replan)
+    made = Description(network=kind, config=plain, shapes=shapes, replan=config.replan)
+    return _with_own_units(made) if config.weights else made
+
+
+def _describe_residual(config: TrainConfig, shapes: Shapes) -> Description:
+    residual = ResidualConfig(
+        chunk_length=shapes.observations[BASE].shape[0],
+        scale=config.residual_scale,
+        std=config.std or 0.3,
+        seed=config.seed,
+    )
+    return Description(
+        network="hocket.train.residual:ResidualActor",
+        config=dataclasses.asdict(residual),
+        shapes=shapes,
+        replan=config.replan,
+        base=config.policy,
+        base_config=config.policy_config,
+    )
+
+
+def _with_own_units(found: Description) -> Description:
+    """The same for a network that begins with weights: they mean what they say only in the units
+    that they were trained in."""
+    if "normalise" not in found.config:
+        return found
+    return dataclasses.replace(found, config={**found.config, "normalise": False})
 
 
 def make_network(config: TrainConfig, description: Description, start: Path | None) -> Any:

@@ -8,15 +8,18 @@
         def value(self, observation) -> Tensor: ...
 
 Observations are dicts of tensors `[B, ...]` with the env's keys, and `task`, int64 `[B]`, the index
-of each row's task in `Shapes.tasks`. Only parameters that require gradients are trained, published
-to the collecting side, and saved with optimizer state.
+of each row's task in `Shapes.tasks`. Only parameters that require gradients are trained and saved
+with optimizer state; they and all persistent buffers are published to the collecting side.
+
+A network acts and learns in evaluation mode, so that dropout and the like are off: a chunk's
+probability must be the same when it is sampled and when it is learnt from.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -76,7 +79,7 @@ class Acted:
     log_prob: Tensor
     """The log-probability of each action, `[B, T]`."""
     value: Tensor
-    """The expected return from each observation, `[B]`."""
+    """The expected return from each observation, `[B]`, in rewards as the learner scales them."""
     extras: Tensors = field(default_factory=dict)
     """What `evaluate` needs beside the actions, such as a denoising chain: `[B, ...]`."""
 
@@ -119,6 +122,32 @@ class Trainable(Protocol):
         ...
 
 
+@runtime_checkable
+class Normalises(Protocol):
+    """A network that sees features in units of their spread, which the learner measures."""
+
+    normalise: bool
+    """Whether the learner measures them; otherwise the numbers stay as they were loaded."""
+    states: tuple[str, ...]
+    """Observation keys that `features` reads."""
+    mean: Tensor
+    """A buffer `[tasks, F]`: what is subtracted from the features of each task."""
+    scale: Tensor
+    """A buffer `[tasks, F]`: what they are divided by."""
+
+    def features(self, observation: Tensors) -> Tensor:
+        """Returns what is measured of each observation, `[B, F]`."""
+        ...
+
+
 def trainable_parameters(network: Any) -> dict[str, Tensor]:
     """Returns the parameters that require gradients, by name and in a fixed order."""
     return {name: p for name, p in network.named_parameters() if p.requires_grad}
+
+
+def published_tensors(network: Any) -> dict[str, Tensor]:
+    """Returns what the collecting side must follow, by name and in a fixed order: the parameters
+    that are trained, and the buffers that are part of the weights."""
+    saved = network.state_dict()
+    buffers = {name: b for name, b in network.named_buffers() if name in saved}
+    return {**trainable_parameters(network), **buffers}

@@ -36,12 +36,19 @@ class ActorConfig:
     features: str = "plain"
     """What is made of the state: `plain` squashes large numbers, `metaworld` adds distances between
     hand, objects and goal."""
+    normalise: bool = True
+    """Measure mean and spread of the features while training, and see them in those units. Weights
+    that training begins with keep their own."""
+    limit: float | None = 10.0
+    """Features are cut at so many spreads from their mean; None leaves them whole."""
     seed: int = 0
     """Seed of the first weights."""
 
     def __post_init__(self) -> None:
         if self.chunk_length < 1 or self.std <= 0:
             raise ConfigError("chunk_length must be at least 1, and std above 0.")
+        if self.limit is not None and self.limit <= 0:
+            raise ConfigError(f"limit is {self.limit}; it must be above 0.")
         if self.features not in FEATURES:
             raise ConfigError(f"features is one of {', '.join(FEATURES)}, not {self.features!r}.")
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from hocket.adapters.envs import rendering
+from hocket.core.contracts.env import SeedScheme
 from hocket.core.data import TaskInfo
 from hocket.core.plugins import did_you_mean
 from hocket.errors import ConfigError, UnknownNameError
@@ -112,6 +113,8 @@ class MetaWorldConfig:
     """Put zeros where the state has the goal's position."""
     max_steps: int = 500
     """Steps after which an episode is truncated."""
+    seed_scheme: SeedScheme = 2
+    """The run's: how a seed becomes a start."""
 
     def __post_init__(self) -> None:
         for camera in self.cameras:
@@ -136,6 +139,7 @@ class MetaWorld:
     Config: ClassVar = MetaWorldConfig
     preload: ClassVar[tuple[str, ...]] = ("hocket.adapters.envs.metaworld.env",)
     """Fork-safe: loads MuJoCo and MetaWorld without OpenGL, which each worker chooses later."""
+    independent_starts: ClassVar[bool] = True
 
     def __init__(self, argument: str, config: MetaWorldConfig) -> None:
         self._tasks = _task_names(argument)

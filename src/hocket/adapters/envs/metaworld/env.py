@@ -18,6 +18,7 @@ from hocket.adapters.envs.rendering import (
     OffscreenRenderer,
     no_gl_at_import,
 )
+from hocket.core.contracts.env import start_seed
 from hocket.core.data import Array
 from hocket.errors import EnvError
 
@@ -129,7 +130,8 @@ class MetaWorldEnv(CameraEnv, gymnasium.Env[dict[str, Any], Array]):
         """The layout that a seed means, by the task's own rule: some draw until a layout fits."""
         self._forget()
         self._sim._freeze_rand_vec = False
-        self._sim.np_random, _ = seeding.np_random(seed)
+        source = start_seed(self._task, seed, self._config.seed_scheme)
+        self._sim.np_random, _ = seeding.np_random(source)
         self._sim.reset_model()
         return np.array(self._sim._last_rand_vec, np.float64)
 

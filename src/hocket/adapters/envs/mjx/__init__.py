@@ -5,13 +5,13 @@ itself in all the cores' threads. Neither library is imported before the first s
 
 What the tasks are (starts, goals, what is seen, success) is arithmetic on whole batches `[N, ...]`,
 written against numpy's names so that it runs under numpy and under JAX alike. Starts are drawn from
-the trial's seed by hashing, row by row, and so depend on nothing else.
+the trial's task and seed by hashing, row by row, and so depend on nothing else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -19,6 +19,7 @@ import numpy as np
 
 from hocket.adapters.envs import rendering
 from hocket.core.contracts.batched import BatchedEnv
+from hocket.core.contracts.env import SeedScheme, start_seed
 from hocket.core.data import Array, TaskInfo
 from hocket.core.plugins import did_you_mean
 from hocket.errors import UnknownNameError
@@ -46,6 +47,13 @@ class MjxTask:
     substeps: int = 2
     eye: tuple[float, float, float] = (0.9, -0.8, 0.9)
     """Where the camera of videos stands, in metres."""
+
+    seed_scheme: SeedScheme = 2
+
+    def start(self, seeds: Sequence[int]) -> tuple[Array, Array]:
+        """Positions of all joints `[k, nq]` and goals `[k, 3]` of the trials with these seeds."""
+        drawn = [start_seed(self.info.name, seed, self.seed_scheme) for seed in seeds]
+        return self.rules.start(np.array(drawn, np.int64))
 
     def xml(self) -> str:
         assets = files("hocket.adapters.envs.mjx").joinpath("assets")
@@ -145,10 +153,13 @@ class MjxConfig:
     own threads, in 64-bit floats. Results of the two differ in the last digits."""
     threads: int = 0
     """Threads of the backend `c`; 0 takes one for each core."""
+    seed_scheme: SeedScheme = 2
+    """The run's: how a seed becomes a start."""
 
 
 class Mjx:
     Config: ClassVar = MjxConfig
+    independent_starts: ClassVar[bool] = True
 
     def __init__(self, argument: str, config: MjxConfig) -> None:
         if argument not in ("", "all", *TASKS):
@@ -167,10 +178,10 @@ class Mjx:
         if self._config.backend == "c":
             from hocket.adapters.envs.mjx.threads import ThreadedRows
 
-            return ThreadedRows(TASKS[task], rows, self._config.threads)
+            return ThreadedRows(self._task(task), rows, self._config.threads)
         from hocket.adapters.envs.mjx.jax import JaxRows
 
-        return JaxRows(TASKS[task], rows)
+        return JaxRows(self._task(task), rows)
 
     prepare_worker = staticmethod(rendering.set_worker)
 
@@ -178,4 +189,7 @@ class Mjx:
         """One row to look at, for videos of what rows did."""
         from hocket.adapters.envs.mjx.view import MjxView
 
-        return MjxView(TASKS[task])
+        return MjxView(self._task(task))
+
+    def _task(self, name: str) -> MjxTask:
+        return replace(TASKS[name], seed_scheme=self._config.seed_scheme)

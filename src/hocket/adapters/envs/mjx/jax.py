@@ -57,7 +57,7 @@ class JaxRows:
 
     def reset(self, rows: Array, tasks: Sequence[str], seeds: Sequence[int]) -> None:
         del tasks
-        qpos, goals = self._task.rules.start(np.asarray(seeds, np.int64))
+        qpos, goals = self._task.start(seeds)
         states = np.zeros((len(rows), self._state.shape[1]))
         states[:, : self._nq] = qpos
         self._put(rows, states, goals)

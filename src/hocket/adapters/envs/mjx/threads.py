@@ -42,7 +42,7 @@ class ThreadedRows:
 
     def reset(self, rows: Array, tasks: Sequence[str], seeds: Sequence[int]) -> None:
         del tasks
-        qpos, goals = self._task.rules.start(np.asarray(seeds, np.int64))
+        qpos, goals = self._task.start(seeds)
         self._states[rows] = 0.0
         self._states[rows, 1 : 1 + self._model.nq] = qpos
         self._goals[rows] = goals

@@ -52,7 +52,7 @@ class MjxView(gymnasium.Env[Any, Array]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Array], dict[str, Any]]:
         del options
-        qpos, goals = self._task.rules.start(np.array([seed or 0]))
+        qpos, goals = self._task.start([seed or 0])
         self._show(qpos[0], np.zeros(self._model.nv), goals[0])
         return self.observe(), {}
 

@@ -8,6 +8,7 @@ seeds and sessions. Several addresses with commas between are replicas of one po
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import secrets
@@ -104,7 +105,13 @@ class OpenPI:
         self._mapping: Embodiment = open_mapping(self._config.mapping)
         # Numbers of several clients, which a gateway may send over one connection, never meet.
         self._numbers = itertools.count(secrets.randbits(48))
+        self._name = secrets.token_hex(16)
+        """Names this client to servers that keep envs and sessions for it."""
+        self._envs: dict[EnvSpec, int] = {}
+        """Envs that servers were told of, and the number of each."""
         self._shared: SharedArrays | None = None
+        self._channel: str | None = None
+        """The local socket for which sharing was tried."""
         # Guards what is below, and the shared memory: threads that ask for the first time at once
         # must share one client.
         self._lock = threading.Lock()
@@ -124,8 +131,10 @@ class OpenPI:
         check_env(self._mapping, self._config.mapping, spec)
         client = self._connect()
         if self._announcement is not None and isinstance(self._mapping, Identity):
-            request, read = self._extended("bind", env=spec.to_plain())
-            work = client.servers.tell_all(bind_key(request), pack(request), read)
+            number = self._envs.setdefault(spec, len(self._envs))
+            request, read = self._extended("bind", env=spec.to_plain(), number=number)
+            key = bind_key(self._name, number)
+            work = client.servers.tell_all(key, pack(request), read)
             for reply in client.run(work):
                 check_extended(reply.answers[0], reply.source)
 
@@ -175,8 +184,7 @@ class OpenPI:
         """Close all connections; closing twice is safe."""
         with self._lock:
             client, self._client = self._client, None
-            if self._shared is not None:
-                self._shared.close()
+            self._stop_sharing()
         if client is not None:
             client.close()
 
@@ -191,9 +199,7 @@ class OpenPI:
             client = self._client
             if self._spec is None:
                 connection = client.run(client.servers.connect())
-                self._announcement = found = connection.announcement
-                if found is not None and found.machine and found.machine == this_machine():
-                    self._shared = SharedArrays()
+                self._announcement = connection.announcement
                 self._spec = self._make_spec()
         return client
 
@@ -240,8 +246,9 @@ class OpenPI:
             answer = reply.answers[0]
             found = check_extended(answer, reply.source)
         except SharedArraysError:
-            # The server may not look into this process after all: arrays travel from now on.
-            self._shared = None
+            # This server takes no memory of ours after all: arrays travel from now on.
+            with self._lock:
+                self._stop_sharing()
             return self._infer_extended(client, batch)
         values = answer.get("actions")
         if not isinstance(values, np.ndarray) or values.ndim != 3 or len(values) != len(batch.rows):
@@ -258,13 +265,16 @@ class OpenPI:
     def _extended(self, op: str, **asked: Any) -> tuple[dict[str, Any], Read[Mapping[str, Any]]]:
         """A numbered request with hocket's extensions, and what reads its reply."""
         number = next(self._numbers)
-        return {EXTENSION: {"op": op, "id": number, **asked}}, partial(read_extended, number=number)
+        head = {"op": op, "id": number, "client": self._name}
+        return {EXTENSION: {**head, **asked}}, partial(read_extended, number=number)
 
     def _ask_batch(self, client: _Client, batch: Batch, sessions: Sequence[str]) -> Reply:
-        shared, rows = self._shared, batch_rows(batch)
+        rows = batch_rows(batch, self._envs)
         # The batch's padding is never sent.
         arrays = {key: value[: len(rows)] for key, value in batch.arrays.items()}
-        if shared is None or sum(value.nbytes for value in arrays.values()) < WORTH_BYTES:
+        is_large = sum(value.nbytes for value in arrays.values()) >= WORTH_BYTES
+        shared = self._sharing(client) if is_large else None
+        if shared is None:
             request, read = self._extended("infer", rows=rows)
             frame = pack({**request, "arrays": arrays})
             return client.run(client.servers.ask([frame], sessions, read))
@@ -279,6 +289,26 @@ class OpenPI:
         with self._lock:
             shared.release(written)
         return reply
+
+    def _sharing(self, client: _Client) -> SharedArrays | None:
+        """Shared memory with the one server, where that is on this machine; tried once for each
+        start of it."""
+        found = client.servers.replicas[0].announcement
+        if found is None or not found.channel or len(self._endpoints) > 1:
+            return None
+        with self._lock:
+            if found.channel != self._channel:
+                self._stop_sharing()
+                self._channel = found.channel
+                if found.machine and found.machine == this_machine():
+                    with contextlib.suppress(SharedArraysError):
+                        self._shared = SharedArrays(found.channel, self._name)
+            return self._shared
+
+    def _stop_sharing(self) -> None:
+        if self._shared is not None:
+            self._shared.close()
+            self._shared = None
 
     def _request(self, batch: Batch, row: int) -> dict[str, Any]:
         observation = {key: value[row] for key, value in batch.arrays.items()}

@@ -3,24 +3,27 @@
 Stock: the server's first frame is its metadata, then each binary request has one binary reply, in
 order; a text frame is an error and the connection ends. hocket's server adds a map `hocket` to the
 metadata; a client that found it there may send requests with a key `hocket`: several observations
-at once, who they are (noise seed, session), and messages that tell of envs and of ends of sessions.
-Such a request carries a number that its reply repeats.
+at once, who they are (noise seed, session, env), and messages that tell of envs and of ends of
+sessions. Such a request carries a number that its reply repeats, and a name that its client drew:
+sessions and envs are that client's, over whichever connection they come.
 """
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
-from hocket.adapters.policies.openpi.msgpack_numpy import pack, unpack
+from hocket.adapters.policies.openpi.msgpack_numpy import unpack
 from hocket.adapters.policies.openpi.shared import SharedArraysError
 from hocket.core.data import (
     Array,
     ArraySpec,
     Batch,
+    EnvSpec,
     Observation,
     PolicySpec,
     Row,
@@ -36,7 +39,7 @@ from hocket.errors import (
 )
 
 EXTENSION = "hocket"
-EXTENSION_VERSION = 1
+EXTENSION_VERSION = 2
 REPLY_KEYS = ("actions", "action")
 
 CLOSE_INTERNAL_ERROR = 1011
@@ -57,7 +60,9 @@ class Announcement:
     """New with every start of the server: no session outlives it."""
     is_stateful: bool
     machine: str | None = None
-    """Where it runs, and for whom: memory is shared with clients who are there too."""
+    """Where it runs, and for whom: memory is shared with clients who are there too ..."""
+    channel: str | None = None
+    """... over this local socket, by which memory files come."""
 
 
 def announce(announcement: Announcement) -> dict[str, Any]:
@@ -69,6 +74,7 @@ def announce(announcement: Announcement) -> dict[str, Any]:
         "instance": announcement.instance,
         "stateful": announcement.is_stateful,
         "machine": announcement.machine,
+        "channel": announcement.channel,
         "spec": spec,
     }
 
@@ -93,34 +99,57 @@ def find_announcement(metadata: Any) -> Announcement | None:
             instance=str(found["instance"]),
             is_stateful=bool(found["stateful"]),
             machine=found.get("machine"),
+            channel=found.get("channel"),
         )
     except (KeyError, TypeError, ValueError, IndexError) as exc:
         raise WireError(f"The server's metadata cannot be read: {exc!r}") from exc
 
 
-def batch_rows(batch: Batch) -> list[list[Any]]:
-    """The rows of a batch as `read_row` reads them."""
+def batch_rows(batch: Batch, envs: Mapping[EnvSpec, int]) -> list[list[Any]]:
+    """The rows of a batch as `read_row` reads them; `envs` are those that the server was told of,
+    and the number of each."""
     return [
-        [[*row.trial], row.attempt, row.chunk, row.noise_seed, row.prompt, row.session]
+        [
+            [*row.trial],
+            row.attempt,
+            row.chunk,
+            row.noise_seed,
+            row.prompt,
+            row.session,
+            None if row.env is None else envs.get(row.env),
+        ]
         for row in batch.rows
     ]
 
 
-def bind_key(request: Mapping[str, Any]) -> bytes:
-    """A key that is equal for all requests about the same env."""
-    return pack(request[EXTENSION].get("env"))
+def bind_key(client: str, number: int) -> bytes:
+    """What messages about one env of one client have in common."""
+    return f"{client}/{number}".encode()
 
 
-def read_row(plain: Any) -> Row:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentRow:
+    """A row as it came: whose session and env it names, only its client's others say."""
+
+    row: Row
+    env: int | None
+    """The client's number for the env; None where the client told of none."""
+
+
+def read_row(plain: Any) -> SentRow:
     """A row as it came; WireError where it is none."""
     try:
-        (suite, task, seed, repeat), attempt, chunk, noise_seed, prompt, session = plain
+        (suite, task, seed, repeat), attempt, chunk, noise_seed, prompt, session, env = plain
     except (TypeError, ValueError) as exc:
-        raise WireError(f"{plain!r} does not describe a row.") from exc
+        raise WireError(f"{reprlib.repr(plain)} does not describe a row.") from exc
     numbers, texts = (seed, repeat, attempt, chunk, noise_seed), (suite, task, prompt, session)
-    if not all(type(n) is int for n in numbers) or not all(isinstance(t, str) for t in texts):
-        raise WireError(f"{plain!r} does not describe a row.")
-    return Row(
+    if (
+        not all(type(n) is int for n in numbers)
+        or not all(isinstance(t, str) for t in texts)
+        or not (env is None or type(env) is int)
+    ):
+        raise WireError(f"{reprlib.repr(plain)} does not describe a row.")
+    row = Row(
         trial=Trial(suite=suite, task=task, seed=seed, repeat=repeat),
         attempt=attempt,
         chunk=chunk,
@@ -128,6 +157,7 @@ def read_row(plain: Any) -> Row:
         prompt=prompt,
         session=session,
     )
+    return SentRow(row=row, env=env)
 
 
 def read_arrays(found: Any, count: int) -> list[Observation]:

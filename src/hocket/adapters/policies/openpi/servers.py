@@ -8,6 +8,7 @@ drop with what came after. Everything here runs on one event loop and needs no l
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -24,7 +25,7 @@ from hocket.adapters.policies.openpi.connection import (
     Unreachable,
 )
 from hocket.adapters.policies.openpi.protocol import Announcement
-from hocket.errors import PolicyUnavailableError, SessionLostError
+from hocket.errors import HocketError, PolicyUnavailableError, SessionLostError
 
 if TYPE_CHECKING:
     from hocket.adapters.policies.openpi.policy import OpenPIConfig
@@ -35,7 +36,7 @@ FIRST_BACKOFF_S = 0.1
 LONGEST_BACKOFF_S = 5.0
 """Waits after failures double from the first to the longest, so that a server that comes back is
 found soon and one that is down is not flooded. Chosen by hand; no benchmark row."""
-MAX_GREETINGS = 256
+MAX_GREETINGS = 4096
 """Envs that a new connection is told of: a gateway's clients may name new ones without end."""
 STEP_TRIES = 8
 """Connections over which a question is asked, one after the other, where frames come that answer
@@ -91,10 +92,26 @@ class Servers:
     async def tell_all(self, key: bytes, frame: bytes, read: Read[Any] = bytes) -> list[Reply]:
         """Send a frame to every server, and first thing over every connection that is made later;
         it supersedes an earlier frame of the same key. A server that is down is told when it is
-        back; at least one must be up."""
+        back; at least one must be up. A frame that fails is not told again."""
         for replica in self.replicas:
             replica.greet(key, frame, read)
+        try:
+            return await self._tell(frame, read)
+        except BaseException:
+            self.forget_frame(key)
+            raise
 
+    def forget_frame(self, key: bytes) -> None:
+        """Begin no connection with the frame of this key any more."""
+        for replica in self.replicas:
+            replica.ungreet(key)
+
+    async def tell_once(self, frame: bytes) -> None:
+        """Send a frame to every server that is up; one that cannot be told has nothing to know."""
+        with contextlib.suppress(HocketError):
+            await self._tell(frame, bytes)
+
+    async def _tell(self, frame: bytes, read: Read[Any]) -> list[Reply]:
         async def tell(replica: Replica) -> Reply | None:
             try:
                 return await replica.ask([frame], read, None)
@@ -127,6 +144,10 @@ class Servers:
             return await self.ask([frame], [session], read)
         finally:
             self._pins.pop(session, None)
+
+    def unpin(self, session: str) -> None:
+        """Forget where a session lives: it is over, and its server knows."""
+        self._pins.pop(session, None)
 
     @property
     def reconnects(self) -> int:
@@ -263,6 +284,9 @@ class Replica:
         while len(self._greetings) > MAX_GREETINGS:
             del self._greetings[next(iter(self._greetings))]
 
+    def ungreet(self, key: bytes) -> None:
+        self._greetings.pop(key, None)
+
     def failed(self, now: float) -> None:
         """Remember a failure: nobody tries again before the backoff is over."""
         self.outage_since = self.outage_since or now
@@ -390,7 +414,9 @@ class Replica:
         for _ in range(self._limit - self._open):
             self._wake_next()  # the server may have announced that it takes more at once
         try:
-            for greeting, read in list(self._greetings.values()):
+            # Nothing is told to a stock server: it would take the frame for a request.
+            greetings = self._greetings.values() if self.announcement is not None else ()
+            for greeting, read in list(greetings):
                 await self._ask(connection, greeting, read, may_repeat=True)
         except BaseException:
             connection.abort()

@@ -1,0 +1,178 @@
+"""Who asks a server, and what is kept for each: envs and sessions belong to a client.
+
+A connection of a stock client is a client of its own. hocket's clients have several connections,
+lose some and make others, and may stand behind a gateway: each names itself in every request, by a
+name that it drew and nobody can guess.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from hocket.core.data import EnvSpec
+from hocket.errors import SessionLostError, WireError
+
+LEFT_S = 60.0
+"""Seconds for which a client is remembered whose last connection has ended: it may come back.
+Chosen by hand; no benchmark row."""
+SESSION_IDLE_S = 3600.0
+"""Seconds without a row after which a session is ended. Chosen by hand; no benchmark row."""
+MOST_NUMBERS = 256
+"""Requests of a connection that are recognised when they come again. Chosen by hand."""
+MAX_NAME = 64
+MAX_CLIENTS = 1024
+"""Clients that one connection speaks for: a gateway's does for many."""
+MAX_ENVS = 4096
+MAX_SESSIONS = 1 << 14
+"""Envs and attempts of one client that are kept at a time."""
+
+
+class CameTwice(Exception):
+    """A request came that was answered before: nothing is to be done."""
+
+
+@dataclass(slots=True, eq=False)
+class Caller:
+    """One connection, as a backend knows it."""
+
+    name: str
+    lanes: list[int] = field(default_factory=list)
+    asked: int = 0
+    sessions: set[str] = field(default_factory=set)
+    """Sessions that end with it, as those of stock clients do."""
+    clients: dict[str, Client] = field(default_factory=dict)
+    """hocket's clients that it has spoken for."""
+    sent_at: float | None = None
+    """When its last reply had been made."""
+    numbers: deque[int] = field(default_factory=lambda: deque(maxlen=MOST_NUMBERS))
+    """Numbers of its last requests for chunks."""
+
+    def take(self, number: int) -> None:
+        """Remember a request for chunks; CameTwice where that number was taken before: to infer
+        once more would move sessions on."""
+        if number in self.numbers:
+            raise CameTwice
+        self.numbers.append(number)
+
+
+@dataclass(slots=True, eq=False)
+class Client:
+    """One of hocket's clients, over however many connections."""
+
+    name: str
+    callers: set[Caller] = field(default_factory=set)
+    envs: dict[int, tuple[bytes, EnvSpec]] = field(default_factory=dict)
+    """What it told of each env, as it came and as it is, by its own number."""
+    sessions: set[str] = field(default_factory=set)
+    """Its attempts, by the names that the policy knows them under."""
+    going: asyncio.TimerHandle | None = None
+    """Forgets it, where no connection of its is left."""
+
+    def session(self, name: str) -> str:
+        """The name of an attempt of this client's among those of all."""
+        return f"{self.name}/{name}"
+
+    def env(self, number: int) -> EnvSpec:
+        if number not in self.envs:
+            raise WireError(f"This client has told of no env {number}.")
+        return self.envs[number][1]
+
+    def knows(self, number: int, plain: bytes) -> bool:
+        """Whether the client has told the same of this env before, as each new connection does."""
+        return number in self.envs and self.envs[number][0] == plain
+
+    def tell(self, number: int, plain: bytes, spec: EnvSpec) -> None:
+        """Keep an env that the client tells of."""
+        if len(self.envs) >= MAX_ENVS and number not in self.envs:
+            raise WireError(f"This client has told of {MAX_ENVS} envs, which is the limit.")
+        if not self.knows(number, plain):
+            self.envs[number] = (plain, spec)
+
+
+class Clients:
+    """All of hocket's clients, on one event loop. `forget` is told of each that is gone, whose
+    sessions have been ended by then; `end` ends one."""
+
+    def __init__(
+        self, end: Callable[[str], None], forget: Callable[[Client], None] = lambda _: None
+    ) -> None:
+        self._end = end
+        self._forget = forget
+        self._known: dict[str, Client] = {}
+        self._used: dict[str, tuple[float, Client]] = {}
+        """Sessions, the one used longest ago first, with when that was and whose it is."""
+
+    def of(self, caller: Caller, name: object) -> Client:
+        """The client of this name, which asks over this connection."""
+        if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME:
+            raise WireError(f"An extended request names its client, in 1 to {MAX_NAME} characters.")
+        client = caller.clients.get(name)
+        if client is not None:
+            return client
+        if len(caller.clients) >= MAX_CLIENTS:
+            raise WireError(f"This connection has spoken for {MAX_CLIENTS} clients already.")
+        client = self._known.setdefault(name, Client(name))
+        if client.going is not None:
+            client.going.cancel()
+            client.going = None
+        client.callers.add(caller)
+        caller.clients[name] = client
+        return client
+
+    def use(self, client: Client, sessions: Iterable[tuple[str, bool]]) -> None:
+        """Keep these sessions, each with whether it begins; one that goes on must be known. Those
+        that nobody has used for long end: their client may be unable to."""
+        now = time.monotonic()
+        for session, begins in sessions:
+            if session not in client.sessions:
+                if not begins:
+                    raise SessionLostError(
+                        "What this server kept for the attempt is gone: it was idle for too long, "
+                        "or its client had left."
+                    )
+                if len(client.sessions) >= MAX_SESSIONS:
+                    raise WireError(f"This client has {MAX_SESSIONS} attempts, which is the limit.")
+                client.sessions.add(session)
+            self._used.pop(session, None)
+            self._used[session] = (now, client)
+        while self._used:
+            session, (used_at, owner) = next(iter(self._used.items()))
+            if now - used_at <= SESSION_IDLE_S:
+                break
+            self.end(owner, session)
+
+    def end(self, client: Client, session: str) -> None:
+        """End a session of this client's, if it has it."""
+        if session in client.sessions:
+            client.sessions.discard(session)
+            del self._used[session]
+            self._end(session)
+
+    def leave(self, caller: Caller) -> None:
+        """A connection is gone: clients that have no other are forgotten after a while."""
+        for client in caller.clients.values():
+            client.callers.discard(caller)
+            if not client.callers and client.going is None:
+                loop = asyncio.get_running_loop()
+                client.going = loop.call_later(LEFT_S, self.forget, client)
+        caller.clients = {}
+
+    def forget(self, client: Client) -> None:
+        """End all that is kept for a client."""
+        self._known.pop(client.name, None)
+        for caller in client.callers:
+            caller.clients.pop(client.name, None)
+        for session in list(client.sessions):
+            self.end(client, session)
+        if client.going is not None:
+            client.going.cancel()
+        self._forget(client)
+
+    def close(self) -> None:
+        for client in self._known.values():
+            if client.going is not None:
+                client.going.cancel()

@@ -1,0 +1,133 @@
+"""What a learner measures of its data as it goes: the spread of returns, which rewards are scaled
+by, and the mean and spread of what a network sees. Both are saved with a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hocket.train.algorithms.ranks import Ranks
+from hocket.train.algorithms.rollout import Segment
+from hocket.train.networks.contract import TASK, Normalises
+
+_CONSTANT = 1e-4
+"""A spread below this is that of a constant, which is not scaled. Chosen by hand."""
+
+
+class Moments:
+    """Running mean and variance of G groups of F numbers, over the data of all ranks."""
+
+    def __init__(self, groups: int, size: int) -> None:
+        self.count = torch.zeros(groups, dtype=torch.float64)
+        self.mean = torch.zeros(groups, size, dtype=torch.float64)
+        self.squares = torch.zeros(groups, size, dtype=torch.float64)
+        """Sums of squared distances from the mean."""
+
+    def add(self, group: int, values: Tensor, ranks: Ranks) -> None:
+        """Takes rows `[N, F]` of a group; there may be none on this rank."""
+        values = values.double().cpu()
+        count = ranks.count(len(values))
+        if not count:
+            return
+        mean = ranks.total(values.sum(0)) / count
+        squares = ranks.total(((values - mean) ** 2).sum(0))
+        known = float(self.count[group])
+        apart = mean - self.mean[group]
+        self.count[group] += count
+        self.mean[group] += apart * (count / (known + count))
+        self.squares[group] += squares + apart**2 * (known * count / (known + count))
+
+    @property
+    def spread(self) -> Tensor:
+        """The standard deviation `[G, F]`; 1 where there is hardly any, or no data."""
+        found = (self.squares / self.count.clamp(min=1.0)[:, None]).sqrt()
+        return torch.where(found > _CONSTANT, found, 1.0)
+
+    def to_tensors(self) -> dict[str, Tensor]:
+        """Returns what `load` takes."""
+        return {"count": self.count, "mean": self.mean, "squares": self.squares}
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Goes on from what was saved."""
+        self.count, self.mean, self.squares = (
+            tensors[key].clone() for key in ("count", "mean", "squares")
+        )
+
+
+class Statistics:
+    """Both measures of one learner. What is None is not measured."""
+
+    def __init__(self, network: object, *, scales_rewards: bool, gamma: float) -> None:
+        self._network = network if isinstance(network, Normalises) and network.normalise else None
+        self._gamma = gamma
+        self._returns = Moments(1, 1) if scales_rewards else None
+        self._seen: Moments | None = None
+        if self._network is not None:
+            self._seen = Moments(*self._network.mean.shape)
+
+    @property
+    def reward_scale(self) -> float:
+        """What rewards are multiplied by."""
+        return 1.0 if self._returns is None else 1.0 / float(self._returns.spread)
+
+    @property
+    def is_new(self) -> bool:
+        """Whether what the network sees has never been measured."""
+        return self._seen is not None and not self._seen.count.any()
+
+    def add_returns(self, segments: Sequence[Segment], ranks: Ranks) -> None:
+        """Measures the discounted sums of rewards so far, at every step."""
+        if self._returns is not None:
+            sums = np.concatenate([_sums(segment, self._gamma) for segment in segments])
+            self._returns.add(0, torch.from_numpy(sums)[:, None], ranks)
+
+    def add_seen(self, segments: Sequence[Segment], ranks: Ranks) -> None:
+        """Measures what the network saw, and tells the network. Whoever calls this gives the
+        weights a new version: probabilities of what was sampled hold for the old numbers."""
+        if self._seen is None or self._network is None:
+            return
+        observation = {
+            key: torch.from_numpy(np.concatenate([s.observation[key] for s in segments])).to(
+                self._network.mean.device
+            )
+            for key in (TASK, *self._network.states)
+        }
+        with torch.no_grad():
+            features = self._network.features(observation)
+        for task in range(len(self._seen.count)):
+            self._seen.add(task, features[observation[TASK] == task], ranks)
+        self._network.mean.copy_(self._seen.mean)
+        self._network.scale.copy_(self._seen.spread)
+
+    def to_tensors(self) -> dict[str, Tensor]:
+        """Returns what a checkpoint keeps."""
+        return {
+            f"{name}|{key}": tensor
+            for name, moments in (("returns", self._returns), ("seen", self._seen))
+            if moments is not None
+            for key, tensor in moments.to_tensors().items()
+        }
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Goes on from a checkpoint. What it does not hold was not measured, and is not from now
+        on: numbers that appear in the middle would change what the weights mean."""
+        for name in ("returns", "seen"):
+            found = {k.partition("|")[2]: t for k, t in tensors.items() if k.startswith(f"{name}|")}
+            moments: Moments | None = getattr(self, f"_{name}")
+            if not found:
+                setattr(self, f"_{name}", None)
+            elif moments is not None:
+                moments.load(found)
+
+
+def _sums(segment: Segment, gamma: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Sums of rewards up to each executed step, older ones discounted."""
+    length = segment.rewards.shape[1]
+    rewards = segment.rewards[np.arange(length) < segment.executed[:, None]]
+    sums, total = np.empty(len(rewards)), 0.0
+    for i, reward in enumerate(rewards):
+        sums[i] = total = gamma * total + reward
+    return sums

@@ -1,0 +1,1 @@
+"""Workers in containers of this machine, by the command of Docker or Podman."""

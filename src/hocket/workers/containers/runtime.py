@@ -1,0 +1,336 @@
+"""Workers in containers: a zygote in each, whose socket is on a mount, and memory shared with it.
+
+Nothing of hocket's is in the image. The package and msgpack are mounted, and loaded by path; there
+is no network; the engine passes stream, control page and log through the wall as it passes them to
+a zygote beside it, so that a lane in a container is as fast as any other. When the engine's process
+ends, however it ends, the socket does too, and the container with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from typing import ClassVar
+
+import msgpack
+
+import hocket
+from hocket.core.contracts.runtime import Usability, WorkerSpec
+from hocket.errors import HocketError, UsageError, WorkerFailed
+from hocket.workers.containers.command import Command, container_name
+from hocket.workers.containers.images import build_once
+from hocket.workers.guard import Guard
+from hocket.workers.link import Link
+from hocket.workers.local import ONE_THREAD, start_worker
+from hocket.workers.shm import create_file, read_tail
+from hocket.workers.zygote import FORK, REQUEST
+
+_CODE = "/opt/hocket"
+_LINK = "/run/hocket"
+_END_S = 5.0
+"""Seconds for a container to end by itself once its socket has. Chosen by hand."""
+_LOOK_S = 0.1
+_TAIL = 3000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerConfig:
+    """What a container is given. It has no network, and sees no files but those of the image and
+    of mounts."""
+
+    dockerfile: str = ""
+    """Build the image from this Dockerfile (or the folder that holds it), instead of naming one. It
+    is built once for the same context."""
+    python: str = "python3"
+    """The interpreter in the image, 3.10 or later, with numpy, gymnasium and the simulator."""
+    gpus: str = ""
+    """all, or the numbers of GPUs: 0,1."""
+    memory: str = ""
+    """Most memory of each container: 4g."""
+    cpus: float | None = None
+    """Most cores of each container."""
+    mounts: tuple[str, ...] = ()
+    """Folders of this machine to see in the container: /data:/data:ro."""
+    env: tuple[str, ...] = ()
+    """Environment variables: NAME=VALUE."""
+    isolate: bool = False
+    """A fresh container for every episode, instead of one for each lane."""
+
+
+class ContainerRuntime:
+    """Starts a container for each worker; serves one fleet at a time."""
+
+    Config = ContainerConfig
+    commands: ClassVar[tuple[str, ...]]
+
+    def __init__(self, argument: str = "", config: ContainerConfig | None = None) -> None:
+        self._image = argument
+        self._config = config or ContainerConfig()
+        if bool(argument) == bool(self._config.dockerfile):
+            raise UsageError(
+                f"Name an image, as in --runtime {self.commands[0]}:IMAGE, or give "
+                f"--runtime.dockerfile PATH, and not both."
+            )
+        self._setup = Setup(self.commands, argument, self._config)
+        self._containers: list[Container] = []
+        self._next = 0
+
+    @classmethod
+    def examine(cls) -> Usability:
+        """Whether the command is here, and answers."""
+        try:
+            command = Command.find(cls.commands)
+        except WorkerFailed as exc:
+            advice = f"apt-get install {cls.commands[-1]}, or start the service of what is there"
+            return Usability(is_usable=False, detail=str(exc), advice=advice)
+        return Usability(is_usable=True, detail=command.path)
+
+    @property
+    def isolates(self) -> bool:
+        return self._config.isolate
+
+    def start(self, spec: WorkerSpec) -> Link:
+        """Ask for a container with a worker; a thread starts it and waits for it to call."""
+        if spec.python is not None:
+            raise UsageError("--env-python is of this machine; in a container: --runtime.python.")
+        guard = Guard(spec)
+        self._containers = [one for one in self._containers if not one.reap()]
+        number, self._next = self._next, self._next + 1
+        container = Container(self._setup, spec, number)
+        self._containers.append(container)
+        return start_worker(container, spec, 0, number, container.end, guard)
+
+    def close(self) -> None:
+        """End every container. The runtime can be used again."""
+        for container in self._containers:
+            container.end()
+        deadline = time.monotonic() + _END_S
+        for container in self._containers:
+            container.close(deadline)
+        self._containers.clear()
+
+
+class DockerRuntime(ContainerRuntime):
+    """By Docker, or by Podman where Docker is not there."""
+
+    commands = ("docker", "podman")
+
+
+class PodmanRuntime(ContainerRuntime):
+    """By Podman."""
+
+    commands = ("podman",)
+
+
+class Setup:
+    """What is found out once for all containers: the command, the image, strays of other runs."""
+
+    def __init__(self, commands: tuple[str, ...], image: str, config: ContainerConfig) -> None:
+        self._commands = commands
+        self._image = image
+        self.config = config
+        # Guards that one thread asks, and the others wait for the answer.
+        self._lock = threading.Lock()
+        self._ready: tuple[Command, str] | None = None
+
+    def ready(self) -> tuple[Command, str]:
+        """The command, and the name of the image. Raises WorkerFailed where there is none."""
+        with self._lock:
+            if self._ready is None:
+                command, image = Command.find(self._commands), self._image
+                command.sweep()
+                if self.config.dockerfile:
+                    image = build_once(command, self.config.dockerfile)
+                elif not command.has_image(image):
+                    tool = os.path.basename(command.path)
+                    raise WorkerFailed(
+                        f"There is no image {image!r} here. Get it with `{tool} pull {image}`, or "
+                        "build one: --runtime.dockerfile PATH (`hocket image` writes one)."
+                    )
+                self._ready = (command, image)
+            return self._ready
+
+    def arguments(self, name: str, link: str, spec: WorkerSpec) -> list[str]:
+        """The command line of a container whose link is in the folder `link`."""
+        command, image = self.ready()
+        config, package = self.config, os.path.dirname(os.path.abspath(hocket.__file__))
+        mounts = [
+            f"{package}:{_CODE}/hocket:ro",
+            f"{os.path.dirname(os.path.abspath(msgpack.__file__))}:{_CODE}/msgpack:ro",
+            f"{link}:{_LINK}",
+            *map(_absolute, config.mounts),
+        ]
+        variables = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", **ONE_THREAD}
+        words = [command.path, "run", "--rm", "--name", name, "--label", "hocket=worker"]
+        words += ["--network", "none", "--log-driver", "none", "--pull", "never"]
+        words += ["--security-opt", "no-new-privileges"]
+        for mount in mounts:
+            words += ["--volume", mount]
+        for entry in [f"{key}={value}" for key, value in variables.items()] + list(config.env):
+            words += ["--env", entry]
+        if config.memory:
+            words += ["--memory", config.memory]
+        if config.cpus is not None:
+            words += ["--cpus", f"{config.cpus:g}"]
+        words += _gpu_words(config.gpus, is_podman=command.is_podman)
+        setup = {
+            "path": None,
+            "package": f"{_CODE}/hocket",
+            "msgpack": f"{_CODE}/msgpack",
+            "suites": [ref.name for ref in spec.suites.values()],
+        }
+        bootstrap = f"{_CODE}/hocket/workers/bootstrap.py"
+        words += ["--entrypoint", config.python, image]
+        return [*words, bootstrap, f"{_LINK}/socket", json.dumps(setup)]
+
+
+def _absolute(mount: str) -> str:
+    """A mount whose folder of this machine is named from the root on."""
+    source, colon, rest = mount.partition(":")
+    return f"{os.path.abspath(source)}{colon}{rest}" if source.startswith(".") else mount
+
+
+def _gpu_words(gpus: str, *, is_podman: bool) -> list[str]:
+    if not gpus:
+        return []
+    words = ["--env", "NVIDIA_DRIVER_CAPABILITIES=graphics,compute,utility"]
+    if not is_podman:
+        return [*words, "--gpus", "all" if gpus == "all" else f'"device={gpus}"']
+    for number in gpus.split(","):
+        words += ["--device", f"nvidia.com/gpu={number}"]
+    return words
+
+
+class Container:
+    """A container with the zygote of one worker."""
+
+    def __init__(self, setup: Setup, spec: WorkerSpec, number: int) -> None:
+        self._setup = setup
+        self._spec = spec
+        self._name = container_name(number)
+        self._log = create_file("hocket-container-log", 0)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._trouble = ""
+        self._thread: threading.Thread | None = None
+        # Guards that the socket is used and closed once, by the thread that starts the container
+        # and by the engine's.
+        self._lock = threading.Lock()
+        self._requests: socket.socket | None = None
+        self._is_ended = False
+        self._is_closed = False
+
+    def fork(self, ident: int, index: int, fds: tuple[int, int, int]) -> None:
+        """Bring the container up, in a thread, and fork its worker."""
+        held = [os.dup(fd) for fd in fds]
+        self._thread = threading.Thread(target=self._run, args=(ident, index, held), daemon=True)
+        self._thread.start()
+
+    def request(self, kind: bytes, ident: int) -> None:
+        with self._lock, contextlib.suppress(OSError):
+            if self._requests is not None:
+                self._requests.send(REQUEST.pack(kind, ident, 0))
+
+    def end(self) -> None:
+        """Let the container end: it does when its socket does."""
+        with self._lock:
+            self._is_ended = True
+            if self._requests is not None:
+                self._requests.close()
+                self._requests = None
+
+    def explain(self) -> str:
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(1.0)
+        if self._trouble:
+            return self._trouble
+        code = None if self._process is None else self._process.returncode
+        meaning = {
+            126: " The interpreter of the image cannot be run (--runtime.python).",
+            127: " The image has no such interpreter (--runtime.python).",
+            137: " It was killed, perhaps for its memory (--runtime.memory).",
+        }.get(code or 0, "")
+        said = read_tail(self._log, _TAIL).decode("utf-8", "replace").strip()
+        return f"The container {self._name} ended with code {code}.{meaning}\n{said}".strip()
+
+    def reap(self) -> bool:
+        """Whether it is over, with all that belonged to it."""
+        is_over = self._is_ended and self._process is not None and self._process.poll() is not None
+        if is_over:
+            self.close(time.monotonic())
+        return is_over
+
+    def close(self, deadline: float) -> None:
+        """Wait until the container is gone, from `deadline` on by force."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._thread is not None:
+            self._thread.join(max(0.0, deadline - time.monotonic()) + 1.0)
+            if self._thread.is_alive():
+                return  # It builds an image, or waits for a daemon: nothing runs yet.
+        if self._process is not None:
+            try:
+                self._process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                self._setup.ready()[0].remove(self._name)
+                self._process.kill()
+                self._process.wait()
+        os.close(self._log)
+
+    def _run(self, ident: int, index: int, fds: list[int]) -> None:
+        folder = tempfile.mkdtemp(prefix="hocket-link-")
+        try:
+            # The folder that is seen in the container may be entered by whoever the image makes
+            # its user; the one around it by nobody else.
+            link = os.path.join(folder, "link")
+            os.mkdir(link)
+            os.chmod(link, 0o755)
+            requests = self._accept(link)
+            with self._lock:
+                if self._is_ended:
+                    requests.close()
+                else:
+                    self._requests = requests
+                    socket.send_fds(requests, [REQUEST.pack(FORK, ident, index)], fds)
+        except (HocketError, OSError) as exc:
+            self._trouble = str(exc)
+        finally:
+            for fd in fds:
+                os.close(fd)
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _accept(self, link: str) -> socket.socket:
+        """Start the container, and take the one connection that it makes."""
+        path = os.path.join(link, "socket")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(path)
+            os.chmod(path, 0o666)
+            listener.listen(1)
+            arguments = self._setup.arguments(self._name, link, self._spec)
+            if self._is_ended:
+                raise WorkerFailed("It is not wanted any more.")
+            self._process = subprocess.Popen(
+                arguments,
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                # Podman notes a lack of memory in a file of the folder that it was started in.
+                cwd=os.path.dirname(link),
+                start_new_session=True,
+            )
+            while not select.select([listener], [], [], _LOOK_S)[0]:
+                if self._process.poll() is not None:
+                    raise WorkerFailed(self.explain())
+                if self._is_ended:
+                    raise WorkerFailed("It is not wanted any more.")
+            return listener.accept()[0]

@@ -1,0 +1,172 @@
+"""How the files of sinks come from a worker that does not share the parent's disk."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import IO
+
+from hocket.core import plugins
+from hocket.core.data import Ref
+from hocket.core.wire import MAX_PIECE, Piece, Sealed
+from hocket.errors import UsageError, WireError
+
+QUOTA = 4 << 30
+"""Most bytes of one attempt's files. Chosen by hand: an hour of lossless pictures is less."""
+_NAME = 200
+"""Most characters of a file's name."""
+
+
+class Outgoing:
+    """The files of a worker's ended attempts, on their way to the parent a piece at a time, so that
+    observations can go in between."""
+
+    def __init__(self, folder: str, post: Callable[[Piece | Sealed], None]) -> None:
+        """`folder` is where the worker's sinks write; what was sent is deleted there."""
+        self._folder = folder
+        self._post = post
+        self._waiting: deque[tuple[int, Iterator[Piece | Sealed]]] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def add(self, sealed: Sealed) -> None:
+        """Send the files that a message names, and then the message."""
+        self._waiting.append((sealed.lane, self._messages(sealed)))
+
+    def send_one(self) -> None:
+        """Send the next piece, if there is one."""
+        while self._waiting:
+            message = next(self._waiting[0][1], None)
+            if message is not None:
+                self._post(message)
+                return
+            self._waiting.popleft()
+
+    def finish(self, lanes: Sequence[int] | None = None) -> None:
+        """Send all that is left of these lanes, or of all: whatever else is said of them comes
+        after it."""
+        while any(lanes is None or lane in lanes for lane, _ in self._waiting):
+            self.send_one()
+
+    def _messages(self, sealed: Sealed) -> Iterator[Piece | Sealed]:
+        for name in sealed.files:
+            path = os.path.join(self._folder, name)
+            yield from _pieces(sealed.lane, sealed.attempt, path)
+            os.unlink(path)
+        yield sealed
+
+
+def _pieces(lane: int, attempt: int, path: str) -> Iterator[Piece]:
+    """A file in pieces; the last one, which may be empty, has the digest."""
+    digest, begin, name = hashlib.sha256(), 0, os.path.basename(path)
+    with open(path, "rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        while True:
+            data = file.read(MAX_PIECE) or b""
+            digest.update(data)
+            is_last = begin + len(data) >= size or not data
+            sum_ = digest.digest() if is_last else b""
+            yield Piece(lane, attempt, name, begin, data, sum_)
+            begin += len(data)
+            if is_last:
+                return
+
+
+def declared_names(sinks: Sequence[Ref]) -> tuple[str, ...]:
+    """Patterns of the names of all files that these sinks may leave."""
+    patterns: list[str] = []
+    for ref in sinks:
+        found = getattr(plugins.find("recorders", ref.name).build, "files", None)
+        if found is None:
+            raise UsageError(
+                f"The recorder {ref.name!r} does not declare the names of its files (a tuple "
+                "`files` of patterns), so that it cannot record in workers elsewhere."
+            )
+        patterns += found
+    return tuple(patterns)
+
+
+class Delivery:
+    """The files of one attempt, as they arrive. The parent has chosen the folder, and takes only
+    names that the sinks declare, and no more bytes than the quota."""
+
+    def __init__(
+        self, root: str | None, slug: str, attempt: int, patterns: Sequence[str], quota: int
+    ) -> None:
+        """`root` is the run folder, `slug` the trial's name in it."""
+        self._root = Path(root or ".").absolute()
+        self._folder = self._root / "episodes" / slug / str(attempt)
+        self._patterns = patterns
+        self._left = quota
+        self._file: IO[bytes] | None = None
+        self._name = ""
+        self._digest = hashlib.sha256()
+        self._at = 0
+        self._names: list[str] = []
+        """Files that are whole."""
+
+    def take(self, piece: Piece) -> None:
+        if self._file is None:
+            self._open(piece.name)
+        self._left -= len(piece.data)
+        if piece.name != self._name or piece.begin != self._at or len(piece.data) > MAX_PIECE:
+            raise WireError(f"The pieces of {self._name!r} do not follow each other.")
+        if self._left < 0:
+            raise WireError("The files of an attempt are larger than they may be.")
+        assert self._file is not None
+        self._file.write(piece.data)
+        self._digest.update(piece.data)
+        self._at += len(piece.data)
+        if piece.digest:
+            self._publish(piece.digest)
+
+    def finish(self, sealed: Sealed) -> Sealed:
+        """The message with the files that came, as they are named in the run folder here."""
+        claimed = sorted(str(name).rpartition("/")[2] for name in sealed.files)
+        if claimed != sorted(self._names) or self._file is not None:
+            self.discard()
+            raise WireError(f"Not all of the files {claimed!r:.200} have come.")
+        files = [os.path.relpath(self._folder / name, self._root) for name in self._names]
+        return sealed._replace(files=files)
+
+    def discard(self) -> None:
+        """Leave nothing of the attempt behind."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+            self._names.append(self._draft)
+        while self._names:
+            with contextlib.suppress(OSError):
+                (self._folder / self._names.pop()).unlink()
+        with contextlib.suppress(OSError):  # Others may have files there.
+            self._folder.rmdir()
+
+    @property
+    def _draft(self) -> str:
+        return f".{self._name}.tmp"
+
+    def _open(self, name: str) -> None:
+        is_plain = isinstance(name, str) and name == os.path.basename(name) and len(name) <= _NAME
+        if not is_plain or name.startswith(".") or not name.isprintable():
+            raise WireError(f"{name!r:.80} is no name for a file.")
+        if name in self._names or not any(fnmatchcase(name, p) for p in self._patterns):
+            raise WireError(f"No recorder has declared a file {name!r}.")
+        self._name, self._digest, self._at = name, hashlib.sha256(), 0
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._file = open(self._folder / self._draft, "wb", buffering=0)  # noqa: SIM115
+
+    def _publish(self, digest: bytes) -> None:
+        assert self._file is not None
+        if digest != self._digest.digest():
+            raise WireError(f"The file {self._name!r} did not arrive as it was sent.")
+        os.fsync(self._file.fileno())
+        self._file.close()
+        self._file = None
+        os.replace(self._folder / self._draft, self._folder / self._name)
+        self._names.append(self._name)

@@ -1,0 +1,207 @@
+"""What a worker may say that is not trusted: answers to what it was asked, and nothing else."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from hocket.core.contracts.runtime import WorkerSpec
+from hocket.core.data import EnvSpec, TaskInfo, Trial
+from hocket.core.wire import (
+    Begin,
+    Describe,
+    Described,
+    Ended,
+    Execute,
+    Executed,
+    Failed,
+    Hello,
+    Message,
+    Open,
+    Piece,
+    Progress,
+    Pulse,
+    Ready,
+    Render,
+    Said,
+    Sealed,
+)
+from hocket.errors import WireError
+from hocket.workers.files import QUOTA, Delivery, declared_names
+
+_LIFE = (Progress, Pulse, Said, Ended)
+"""What a worker elsewhere says of itself, at any time."""
+
+
+class Question(NamedTuple):
+    """What a lane was asked, and so what it has to answer next."""
+
+    answer: type[Any]
+    attempt: int
+    delivery: Delivery
+    """Takes the files of the attempt."""
+    chunk: int = -1
+    actions: int = 0
+    """Most steps of the chunk."""
+
+
+class Guard:
+    """Follows what a link asks and lets answers through, with the files of sinks taken out of them.
+    It raises WireError for anything else, and whatever a wrong type leads to."""
+
+    def __init__(self, spec: WorkerSpec, quota: int = QUOTA) -> None:
+        self._asked: list[deque[Question]] = [deque() for _ in range(spec.lanes)]
+        self._begun: dict[int, Delivery] = {}
+        """By lane: what takes the files of the attempt that was begun last."""
+        self._describing = 0
+        self._is_new = True
+        self._patterns = declared_names(spec.sinks)
+        self._folder = spec.folder
+        self._quota = quota
+        self.has_files = False
+        """Whether files are coming now."""
+
+    def ask(self, message: Message) -> Message:
+        """Note what a message asks for; gives it as the worker may see it: without paths of this
+        machine."""
+        if isinstance(message, Begin):
+            rows = zip(message.lanes, message.attempts, message.trials, message.record, strict=True)
+            for lane, attempt, trial, record in rows:
+                self._begun[lane] = self._delivery(trial, attempt, record)
+                self._asked[lane].append(Question(Ready, attempt, self._begun[lane]))
+            return message._replace(record=[_without_folder(record) for record in message.record])
+        if isinstance(message, Execute):
+            for lane, attempt, chunk, count in zip(
+                message.lanes, message.attempts, message.chunks, message.counts, strict=True
+            ):
+                question = Question(Executed, attempt, self._begun[lane], chunk, count)
+                self._asked[lane].append(question)
+        elif isinstance(message, Render):
+            delivery = self._delivery(message.trial, message.attempt, message.record)
+            self._asked[message.lane].append(Question(Sealed, message.attempt, delivery))
+            return message._replace(record=_without_folder(message.record))
+        elif isinstance(message, Describe):
+            self._describing += 1
+        elif isinstance(message, Open):
+            return Open({**message.spec, "folder": None, "sends_files": True})
+        return message
+
+    def admit(self, messages: list[Message]) -> list[Message]:
+        """The messages that are answers; pieces of files are put where they belong."""
+        let_in = []
+        for message in messages:
+            admitted = self._admit(message)
+            if admitted is not None:
+                let_in.append(admitted)
+        return let_in
+
+    def close(self) -> None:
+        """Leave nothing behind of attempts whose files are not whole."""
+        for questions in self._asked:
+            for question in questions:
+                question.delivery.discard()
+
+    def _delivery(self, trial: Sequence[Any], attempt: int, record: Mapping[str, Any]) -> Delivery:
+        root = record.get("folder") or self._folder
+        return Delivery(root, Trial(*trial).slug, attempt, self._patterns, self._quota)
+
+    def _admit(self, message: Message) -> Message | None:
+        if isinstance(message, Executed):
+            self._executed(message)
+        elif isinstance(message, Ready):
+            self._ready(message)
+        elif isinstance(message, Piece):
+            self._expected(message.lane, Sealed, message.attempt)[0].delivery.take(message)
+            self.has_files = True
+            return None
+        elif isinstance(message, Sealed):
+            question = self._answered(message.lane, Sealed, message.attempt)
+            self.has_files = False
+            return question.delivery.finish(message)
+        elif isinstance(message, Failed):
+            self._failed(message)
+        elif isinstance(message, Described):
+            self._describing -= 1
+            for task in message.tasks:
+                TaskInfo(**task)
+            _require(self._describing >= 0, message)
+        elif isinstance(message, Hello):
+            _require(self._is_new, message)
+            self._is_new = False
+        elif isinstance(message, Progress):
+            _require(len(message.steps) == len(self._asked), message)
+            _require(all(type(count) is int for count in message.steps), message)
+        else:
+            _require(isinstance(message, _LIFE), message)
+        return message
+
+    def _answered(self, lane: int, kind: type[Any], attempt: int, chunk: int = -1) -> Question:
+        """Take the lane's next question, which these must answer."""
+        return self._expected(lane, kind, attempt, chunk).popleft()
+
+    def _expected(
+        self, lane: int, kind: type[Any], attempt: int, chunk: int = -1
+    ) -> deque[Question]:
+        asked = self._asked[lane] if type(lane) is int and lane >= 0 else None
+        if not asked or (asked[0].answer, asked[0].attempt, asked[0].chunk) != (
+            kind,
+            attempt,
+            chunk,
+        ):
+            raise WireError(f"{kind.__name__} of lane {lane!r:.20} answers nothing that was asked.")
+        return asked
+
+    def _ready(self, message: Ready) -> None:
+        for lane, attempt, prompt in zip(
+            message.lanes, message.attempts, message.prompts, strict=True
+        ):
+            self._answered(lane, Ready, attempt)
+            _require(type(prompt) is str, message)
+        _require(bool(message.lanes) and type(message.block) is int, message)
+        _require(message.arrays is None or type(message.arrays) is bytes, message)
+        if message.spec is not None:
+            EnvSpec.from_plain(message.spec)
+
+    def _executed(self, message: Executed) -> None:
+        rows = zip(
+            message.lanes,
+            message.attempts,
+            message.chunks,
+            message.steps,
+            message.ends,
+            message.busy_s,
+            message.observe_s,
+            strict=True,
+        )
+        for lane, attempt, chunk, steps, end, busy_s, observe_s in rows:
+            question = self._answered(lane, Executed, attempt, chunk)
+            _require(type(steps) is int and 0 <= steps <= question.actions, message)
+            _require(type(end) is int and isinstance(busy_s, float), message)
+            _require(isinstance(observe_s, float), message)
+            if end:
+                self._asked[lane].appendleft(Question(Sealed, attempt, question.delivery))
+        _require(type(message.rewards) is bytes, message)
+        _require(len(message.rewards) == 8 * sum(message.steps), message)
+        _require(message.arrays is None or type(message.arrays) is bytes, message)
+
+    def _failed(self, message: Failed) -> None:
+        texts = (message.kind, message.message, message.traceback)
+        _require(all(type(text) is str for text in texts), message)
+        if message.lane == -1:
+            self._describing = 0
+            return
+        asked = self._asked[message.lane] if type(message.lane) is int else None
+        _require(bool(asked) and message.lane >= 0, message)
+        assert asked
+        _require(asked[0].attempt == message.attempt, message)
+        asked.popleft().delivery.discard()
+
+
+def _without_folder(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in record.items() if key != "folder"}
+
+
+def _require(claim: bool, message: Message) -> None:  # noqa: FBT001
+    if not claim:
+        raise WireError(f"A {type(message).__name__} message is not what it should be.")

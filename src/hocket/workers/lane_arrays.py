@@ -1,0 +1,97 @@
+"""Where the arrays of a worker's lanes lie, seen from the parent."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hocket.core.data import Observation
+from hocket.core.wire import Ready
+from hocket.errors import WireError
+from hocket.workers.shm import Layout, map_sealed
+
+
+class LaneArrays:
+    """Views of each lane's last observation: in memory that the worker shares, or in memory here,
+    which what comes over the stream is copied into."""
+
+    def __init__(self, lanes: int) -> None:
+        self._lanes = lanes
+        self.fds: deque[int] = deque()
+        """Descriptors that came with messages, and that no Ready has asked for yet."""
+        self._blocks: dict[int, Any] = {}
+        """The worker's shared memory, by its number."""
+        self._inline: dict[int, memoryview] = {}
+        """What a lane's arrays are copied into, where they come over the stream."""
+        self._views: list[Observation] = [{} for _ in range(lanes)]
+
+    @property
+    def are_inline(self) -> bool:
+        """Whether some lane's arrays come over the stream."""
+        return bool(self._inline)
+
+    def views(self, lane: int) -> Observation:
+        return self._views[lane]
+
+    def adopt(self, ready: Ready) -> None:
+        """Learn where lanes' arrays lie, from their first Ready and from each that moves them.
+        Raises WireError where they do not lie in what the worker gave."""
+        if ready.layout is not None and ready.arrays is not None:
+            layout = Layout.from_plain(ready.layout, len(ready.arrays) // len(ready.lanes))
+            _require_inside(layout)
+            for lane in ready.lanes:
+                memory = bytearray(layout.stride)
+                self._inline[lane] = memoryview(memory)
+                self._views[lane] = layout.views(memory, 0)
+        elif ready.layout is not None:
+            block = self._block(ready.block)
+            layout = Layout.from_plain(ready.layout, len(block) // self._lanes)
+            _require_inside(layout)
+            for lane in ready.lanes:
+                self._inline.pop(lane, None)
+                self._views[lane] = layout.views(block, lane)
+        if ready.arrays is not None:
+            self.fill(ready.lanes, ready.arrays)
+
+    def fill(self, lanes: Sequence[int], arrays: bytes) -> None:
+        """Take observations that came over the stream."""
+        begin = 0
+        for lane in lanes:
+            held = self._inline.get(lane)
+            part = arrays[begin : begin + len(held)] if held is not None else b""
+            if held is None or len(part) != len(held):
+                raise WireError("The arrays of a message are not those of its lanes.")
+            held[:] = part
+            begin += len(held)
+
+    def close(self) -> None:
+        while self.fds:
+            os.close(self.fds.popleft())
+
+    def _block(self, number: int) -> Any:
+        if number not in self._blocks:
+            if self._lanes == 1:
+                self._blocks.clear()  # No lane is left that reads the old one.
+            if not self.fds:
+                raise WireError("The memory of a worker's arrays did not come with its message.")
+            fd = self.fds.popleft()
+            try:
+                self._blocks[number] = map_sealed(fd)
+            finally:
+                os.close(fd)
+        return self._blocks[number]
+
+
+def _require_inside(layout: Layout) -> None:
+    """Refuse arrays of objects, and arrays that lie outside of their lane's memory: numpy takes a
+    negative offset and reads what lies before."""
+    for key, shape, dtype, offset in layout.entries:
+        kind = np.dtype(dtype)
+        size = kind.itemsize * math.prod(shape)
+        if kind.hasobject or min((*shape, offset)) < 0 or offset + size > layout.stride:
+            raise WireError(f"The array {key!r} does not lie in the memory of its lane.")

@@ -1,0 +1,77 @@
+"""Links that are given out at once, while a thread brings their worker up."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from hocket.core.contracts.runtime import WorkerSpec
+from hocket.errors import HocketError
+from hocket.workers.remote.link import RemoteLink
+
+
+class Attachment(Protocol):
+    """What carries a stream to its far end, and what was started for it there."""
+
+    def end(self) -> None:
+        """End it. Called once, from the engine's thread, which does not wait."""
+
+    def explain(self) -> str:
+        """Say why the stream has ended, where the worker could not say so itself."""
+
+
+def dial(spec: WorkerSpec, attach: Callable[[socket.socket], Attachment]) -> RemoteLink:
+    """A link to a worker that `attach` brings up, in a thread of its own. It is given the far end
+    of the link's socket, which is its to keep and close; what it raises ends the link."""
+    ours, theirs = socket.socketpair()
+    dialing = _Dialing(attach, theirs)
+    try:
+        link = RemoteLink(ours, spec, dialing.end, dialing.explain)
+    except HocketError:
+        ours.close()
+        theirs.close()
+        raise
+    threading.Thread(target=dialing.run, daemon=True).start()
+    return link
+
+
+class _Dialing:
+    def __init__(
+        self, attach: Callable[[socket.socket], Attachment], stream: socket.socket
+    ) -> None:
+        self._attach = attach
+        self._stream = stream
+        # Guards that what was attached is ended once, whoever comes last.
+        self._lock = threading.Lock()
+        self._attachment: Attachment | None = None
+        self._is_ended = False
+        self._trouble = ""
+
+    def run(self) -> None:
+        try:
+            attachment = self._attach(self._stream)
+        except (HocketError, OSError) as exc:
+            self._trouble = str(exc) or type(exc).__name__
+            with contextlib.suppress(OSError):
+                self._stream.shutdown(socket.SHUT_RDWR)
+            self._stream.close()
+            return
+        with self._lock:
+            self._attachment = attachment
+            if not self._is_ended:
+                return
+        attachment.end()
+
+    def end(self) -> None:
+        with self._lock:
+            attachment, self._is_ended = self._attachment, True
+        if attachment is not None:
+            attachment.end()
+
+    def explain(self) -> str:
+        if self._attachment is not None:
+            return self._attachment.explain()
+        return self._trouble or "The stream to the worker ended before it came up."

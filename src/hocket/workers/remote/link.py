@@ -1,0 +1,127 @@
+"""The parent's end of the stream to a worker elsewhere."""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections.abc import Callable
+
+from hocket.core.contracts.runtime import WorkerSpec
+from hocket.core.wire import Ended, Message, Open, Progress, Pulse, Said, SetWord, Speak
+from hocket.errors import WorkerFailed
+from hocket.workers.guard import Guard
+from hocket.workers.stream_link import StreamLink
+
+GREETING = b"\0hocket worker 1\n"
+"""What the far end says first. Before it, a login may have printed whatever it likes."""
+_NOISE = 1 << 16
+"""Most bytes before the greeting."""
+_SPEAK_S = 2.0
+"""Seconds for the far end to say where its worker is."""
+
+
+class RemoteLink(StreamLink):
+    """A Link that follows its worker by messages: steps, memory, the log's end and the exit status
+    are told, and control words are sent.
+
+    `end` is called once, by `kill`, and ends whatever carries the stream. `explain` says why the
+    stream ended, where the worker could not. The link may be given out before anyone is at the
+    other end.
+    """
+
+    def __init__(
+        self,
+        stream: socket.socket,
+        spec: WorkerSpec,
+        end: Callable[[], None],
+        explain: Callable[[], str],
+    ) -> None:
+        super().__init__(stream, spec.lanes, Guard(spec))
+        self._end = end
+        self._explain = explain
+        self._noise: bytes | None = b""
+        """What came before the greeting; None once that has come."""
+        self._steps = [0] * spec.lanes
+        self._memory: int | None = None
+        self._account = ""
+        self._said: str | None = None
+        self._unread: list[Message] = []
+        self._heard_at = time.monotonic()
+        self._is_closed = False
+        self.send(Open({**spec.to_plain(), "transport": "inline"}))
+
+    def receive(self) -> list[Message]:
+        if self._out:
+            # A control word may wait here, for which nobody waits to write.
+            self.flush()
+        messages, self._unread = [*self._unread, *super().receive()], []
+        return [message for message in messages if not self._notes(message)]
+
+    def steps(self, lane: int) -> int:
+        return self._steps[lane]
+
+    def control(self, lane: int, word: int) -> None:
+        self.send(SetWord(lane, word))
+
+    def memory(self) -> int | None:
+        return self._memory
+
+    def silent_s(self, now: float) -> float:
+        return now - self._heard_at
+
+    def last_words(self) -> str:
+        """The end of the worker's log, once the far end has told it; blocks for moments."""
+        self._said = None
+        self.send(Speak())
+        deadline = time.monotonic() + _SPEAK_S
+        while self._said is None and (left := deadline - time.monotonic()) > 0:
+            if select.select([self._stream], [], [], left)[0]:
+                try:
+                    self._unread = self.receive()
+                except WorkerFailed as exc:
+                    return str(exc)
+        return self._said or ""
+
+    def kill(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self._end()
+            self._let_go()
+
+    def _notes(self, message: Message) -> bool:
+        """Take what the worker says of its life; false for whatever else it says."""
+        if isinstance(message, Progress):
+            self._steps = list(message.steps)
+        elif isinstance(message, Pulse):
+            self._memory = message.memory if isinstance(message.memory, int) else None
+            self.send(Pulse(None))
+        elif isinstance(message, Said):
+            self._said = str(message.text)
+        elif isinstance(message, Ended):
+            self._account = str(message.account)
+        else:
+            return False
+        return True
+
+    def _read(self) -> bytes | None:
+        data = super()._read()
+        if not data:
+            return data
+        self._heard_at = time.monotonic()
+        if self._noise is None:
+            return data
+        self._noise += data
+        before, greeting, rest = self._noise.partition(GREETING)
+        if greeting:
+            self._noise = None
+            return rest or None
+        if len(before) > _NOISE:
+            raise WorkerFailed(f"What answers there is no worker of hocket's: {before[:200]!r}")
+        return None
+
+    def _epitaph(self) -> str:
+        if self._account:
+            return self._account
+        noise = (self._noise or b"")[-1000:].decode("utf-8", "replace").strip()
+        return f"{self._explain()}\n{noise}".strip()

@@ -1,0 +1,128 @@
+"""Workers beside this process that are reached as those of a cloud are: by a WebSocket with a key.
+
+It shows what that costs, and lets the whole way be tested where there is no cloud.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+
+from hocket.core.contracts.runtime import WorkerSpec
+from hocket.core.plugins import NoSettings
+from hocket.errors import WorkerFailed
+from hocket.workers.link import Link
+from hocket.workers.remote.archive import code_archive
+from hocket.workers.remote.carriers import Join
+from hocket.workers.remote.dialing import dial
+from hocket.workers.shm import create_file, read_tail
+
+_TAIL = 4096
+_END_S = 4.0
+"""Seconds for far ends to go by themselves once nobody talks to them."""
+
+
+class LoopbackRuntime:
+    """Starts far ends as children of this process."""
+
+    Config = NoSettings
+
+    def __init__(self, argument: str = "", config: NoSettings | None = None) -> None:
+        del argument, config
+        # Guards that whoever is started is ended by `close`.
+        self._lock = threading.Lock()
+        self._far: list[FarProcess] = []
+        self._folder: str | None = None
+
+    def start(self, spec: WorkerSpec) -> Link:
+        """Ask for a worker; a thread starts and calls it."""
+        python = spec.python or sys.executable
+
+        def attach(stream: socket.socket) -> FarProcess:
+            far = FarProcess(python, self._code())
+            with self._lock:
+                gone = [other for other in self._far if other.is_gone]
+                self._far = [other for other in self._far if other not in gone] + [far]
+            for other in gone:
+                other.close()
+            far.join(stream)
+            return far
+
+        return dial(spec, attach)
+
+    def _code(self) -> str:
+        with self._lock:
+            if self._folder is None:
+                self._folder = tempfile.mkdtemp(prefix="hocket-loopback-")
+                with open(os.path.join(self._folder, "code.zip"), "wb") as file:
+                    file.write(code_archive())
+            return os.path.join(self._folder, "code.zip")
+
+    def close(self) -> None:
+        with self._lock:
+            gone, self._far = self._far, []
+        for far in gone:
+            far.close()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+
+class FarProcess:
+    """A far end on this machine."""
+
+    def __init__(self, python: str, code: str) -> None:
+        from hocket.workers.remote.websocket import KEY_VARIABLE, new_key
+
+        self._key = new_key()
+        self._log = create_file("hocket-far-log", 0)
+        try:
+            self._process = subprocess.Popen(
+                [python, code, "ws", "0"],
+                env={**os.environ, KEY_VARIABLE: self._key},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=self._log,
+                start_new_session=True,
+            )
+        except OSError as exc:
+            raise WorkerFailed(f"{python!r} cannot be run: {exc}") from exc
+
+    @property
+    def is_gone(self) -> bool:
+        return self._process.poll() is not None
+
+    def join(self, stream: socket.socket) -> None:
+        """Call it, and join it to a stream."""
+        from hocket.workers.remote import websocket
+
+        assert self._process.stdout is not None
+        with self._process.stdout as output:
+            port = output.readline().strip()
+        if not port.isdigit():
+            raise WorkerFailed(self.explain())
+        Join(websocket.dial(f"ws://127.0.0.1:{int(port)}", self._key), stream)
+
+    def end(self) -> None:
+        """Do nothing: it ends with its stream."""
+
+    def explain(self) -> str:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(1.0)
+        text = f"The far end ended with code {self._process.returncode}."
+        return f"{text}\n{read_tail(self._log, _TAIL).decode('utf-8', 'replace')}".strip()
+
+    def close(self) -> None:
+        """Wait for it to go, by force in the end."""
+        try:
+            self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        os.close(self._log)

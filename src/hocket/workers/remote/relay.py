@@ -1,0 +1,156 @@
+"""The far end: has one worker beside it, and joins it to the stream that leads to the engine.
+
+The worker is an ordinary process of that machine, with shared memory and a zygote. The relay tells
+the engine what it would see for itself if it were there: steps, memory, the end of the log, and how
+the worker ended, also when its env has crashed or hangs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import shutil
+import socket
+import tempfile
+import time
+from dataclasses import replace
+
+from hocket.core.contracts.runtime import Runtime, WorkerSpec
+from hocket.core.wire import (
+    Ended,
+    Frames,
+    Message,
+    Open,
+    Progress,
+    Pulse,
+    Said,
+    SetWord,
+    Speak,
+    pack,
+)
+from hocket.errors import HocketError, WorkerFailed
+from hocket.workers.link import LastWords, Link
+from hocket.workers.local import LocalRuntime
+from hocket.workers.remote.link import GREETING
+
+# Chosen by hand: what a look costs, against how soon the engine must know.
+_PULSE_S = 2.0
+"""Seconds between two signs of life."""
+_PROGRESS_S = 0.1
+"""Seconds between two looks at the step counters while a chunk runs."""
+_SILENCE_S = 300.0
+"""Seconds without an answer after which the engine is taken to be gone: no cable tells that it was
+cut. An engine that has ended closes the stream, which is noticed at once."""
+_READ = 1 << 18
+
+
+class Relay:
+    """Passes messages on between a stream and a link to a worker beside it."""
+
+    def __init__(self, stream: socket.socket, link: Link, lanes: int) -> None:
+        self._stream = stream
+        self._link = link
+        self._lanes = lanes
+        self._told = [0] * lanes
+        """The steps that were told last."""
+        self._heard_at = self._pulsed_at = time.monotonic()
+
+    def run(self, frames: Frames) -> None:
+        """Pass messages on until the worker or the engine is gone."""
+        fd = self._link.fileno()
+        assert fd is not None  # it is another process
+        poller = select.poll()
+        poller.register(self._stream, select.POLLIN)
+        poller.register(fd, select.POLLIN)
+        while True:
+            is_sent = self._link.flush()
+            poller.modify(fd, select.POLLIN if is_sent else select.POLLIN | select.POLLOUT)
+            for found, _ in poller.poll(_PROGRESS_S * 1000):
+                if found == fd:
+                    try:
+                        self._tell(self._link.receive())
+                    except WorkerFailed as exc:
+                        self._send(Ended(str(exc)))
+                        return
+                elif not self._hear(frames):
+                    return
+            now = time.monotonic()
+            if now - self._heard_at > _SILENCE_S:
+                return
+            if now - self._pulsed_at > _PULSE_S:
+                self._pulsed_at = now
+                self._send(Pulse(self._link.memory()))
+            self._tell([])
+
+    def _hear(self, frames: Frames) -> bool:
+        """Do what the engine says; false where it is gone."""
+        data = self._stream.recv(_READ)
+        self._heard_at = time.monotonic()
+        for message in frames.feed(data):
+            self._do(message)
+        return bool(data)
+
+    def _do(self, message: Message) -> None:
+        if isinstance(message, SetWord):
+            self._link.control(message.lane, message.word)
+        elif isinstance(message, Speak):
+            is_able = isinstance(self._link, LastWords)
+            self._send(Said(self._link.last_words() if is_able else ""))  # type: ignore[attr-defined]
+        elif not isinstance(message, Pulse):
+            self._link.send(message)
+
+    def _tell(self, messages: list[Message]) -> None:
+        """Pass on what the worker says, after the steps that it had made by then."""
+        steps = [self._link.steps(lane) for lane in range(self._lanes)]
+        out = b""
+        if steps != self._told:
+            self._told = steps
+            out = pack(Progress(steps))
+        out += b"".join(map(pack, messages))
+        if out:
+            self._stream.sendall(out)
+
+    def _send(self, message: Message) -> None:
+        self._stream.sendall(pack(message))
+
+
+def serve(stream: socket.socket, runtime: Runtime | None = None) -> None:
+    """Be the far end of a stream for as long as its one worker lives."""
+    stream.settimeout(_SILENCE_S)
+    runtime = runtime or LocalRuntime()
+    folder = tempfile.mkdtemp(prefix="hocket-relay-")
+    try:
+        stream.sendall(GREETING)
+        frames = Frames()
+        messages: list[Message] = []
+        while not messages:
+            data = stream.recv(_READ)
+            if not data:
+                return
+            messages = frames.feed(data)
+        _relay(stream, frames, messages, runtime, folder)
+    except (OSError, TimeoutError):
+        return  # The engine is gone, and whoever would care with it.
+    finally:
+        runtime.close()
+        stream.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _relay(
+    stream: socket.socket, frames: Frames, messages: list[Message], runtime: Runtime, folder: str
+) -> None:
+    first, *others = messages
+    try:
+        if not isinstance(first, Open):
+            raise WorkerFailed(f"The first message is Open, not {type(first).__name__}.")
+        spec = replace(WorkerSpec.from_plain(first.spec), folder=folder)
+        link = runtime.start(spec)
+    except HocketError as exc:
+        stream.sendall(pack(Ended(f"{type(exc).__name__}: {exc}")))
+        return
+    with contextlib.ExitStack() as stack:
+        stack.callback(link.kill)
+        for message in others:
+            link.send(message)
+        Relay(stream, link, spec.lanes).run(frames)

@@ -1,0 +1,132 @@
+"""What every link does whose worker is at the other end of a stream."""
+
+from __future__ import annotations
+
+import abc
+import socket
+
+from hocket.core.data import Observation
+from hocket.core.wire import MAX_FRAME, Begin, Execute, Executed, Frames, Message, Ready, pack
+from hocket.errors import WireError, WorkerFailed
+from hocket.workers.guard import Guard
+from hocket.workers.lane_arrays import LaneArrays
+
+# Chosen by hand, with no benchmark row.
+_READ = 1 << 12
+"""Bytes for one read: an answer without arrays is far shorter."""
+_READ_LONG = 1 << 20
+"""Bytes for one read where observations or files come over the stream too."""
+_GUARDED_FRAME = 1 << 28
+"""Most bytes of a message from a worker that is not trusted: a thousand rows' observations."""
+_FDS = 8
+"""Descriptors that a worker may have sent ahead of the messages that they belong to."""
+
+
+class StreamLink(abc.ABC):
+    """Sends and receives messages without blocking, and keeps the lanes' arrays. A subclass says
+    how the worker's life is followed, and raises WorkerFailed with its end.
+
+    With a guard, nothing but answers to what was asked is let through: the worker lives in a
+    container or on another machine, and is not trusted.
+    """
+
+    def __init__(self, stream: socket.socket, lanes: int, guard: Guard | None) -> None:
+        stream.settimeout(0)
+        self._stream = stream
+        self._lanes = lanes
+        self._guard = guard
+        self._frames = Frames(MAX_FRAME if guard is None else _GUARDED_FRAME)
+        self._out = bytearray()
+        self._arrays = LaneArrays(lanes)
+        self._expects_fd = False
+
+    def send(self, message: Message) -> bool:
+        kind = type(message)
+        if kind is Begin:
+            self._expects_fd = True
+        elif kind is Execute:
+            # Sent only once every earlier Begin of the lane was answered.
+            self._expects_fd = self._lanes > 1
+        if self._guard is not None:
+            message = self._guard.ask(message)
+        data = pack(message)
+        if self._out:
+            self._out += data
+            return self.flush()
+        try:
+            sent = self._stream.send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            return True  # `receive` will say why.
+        if sent == len(data):
+            return True
+        self._out += data[sent:]
+        return False
+
+    def flush(self) -> bool:
+        try:
+            while self._out:
+                del self._out[: self._stream.send(self._out)]
+        except BlockingIOError:
+            return False
+        except OSError:
+            self._out.clear()
+        return True
+
+    def receive(self) -> list[Message]:
+        data = self._read()
+        if data is None:
+            return []
+        if not data:
+            raise WorkerFailed(self._epitaph())
+        if self._guard is None:
+            return self._take(self._frames.feed(data))
+        try:
+            return self._take(self._guard.admit(self._frames.feed(data)))
+        except (WireError, ValueError, TypeError, LookupError, OverflowError, MemoryError) as exc:
+            raise WorkerFailed(f"The worker said what no worker says: {exc}") from exc
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def arrays(self, lane: int) -> Observation:
+        return self._arrays.views(lane)
+
+    def _take(self, messages: list[Message]) -> list[Message]:
+        """Take the arrays of messages."""
+        for message in messages:
+            kind = type(message)
+            if kind is Executed:
+                if message.arrays is not None:  # type: ignore[union-attr]
+                    self._arrays.fill(message.lanes, message.arrays)  # type: ignore[union-attr]
+            elif kind is Ready:
+                self._arrays.adopt(message)  # type: ignore[arg-type]
+        return messages
+
+    def _read(self) -> bytes | None:
+        """The bytes that have come: None for none yet, empty at the end of the stream."""
+        is_long = self._arrays.are_inline or (self._guard is not None and self._guard.has_files)
+        size = _READ_LONG if is_long else _READ
+        try:
+            if not self._expects_fd:
+                return self._stream.recv(size)
+            data, fds, _, _ = socket.recv_fds(self._stream, size, 4)
+        except BlockingIOError:
+            return None
+        except OSError:
+            return b""
+        self._arrays.fds.extend(fds)
+        if len(self._arrays.fds) > _FDS:
+            raise WorkerFailed("The worker sent more descriptors than it has memory to share.")
+        return data
+
+    @abc.abstractmethod
+    def _epitaph(self) -> str:
+        """How the worker ended."""
+
+    def _let_go(self) -> None:
+        self._stream.close()
+        self._arrays.close()
+        if self._guard is not None:
+            self._guard.close()

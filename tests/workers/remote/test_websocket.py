@@ -1,0 +1,133 @@
+"""A far end behind a WebSocket: one connection in its life, from whoever has the key."""
+
+from __future__ import annotations
+
+import queue
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
+
+from hocket.errors import WorkerFailed
+from hocket.testing import check_runtime
+from hocket.workers.remote.loopback import LoopbackRuntime
+from hocket.workers.remote.websocket import KEY_HEADER, MAX_MESSAGE, WebSocket, dial, listen
+from support.processes import DEADLINE_S
+
+KEY = "the right key"
+
+
+class FarEnd:
+    """Listens in a thread, and says back what it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[bytes] = []
+        self.uses = 0
+        ports: queue.Queue[int] = queue.Queue()
+        self.thread = threading.Thread(
+            target=listen, args=(KEY, "127.0.0.1", 0, self.use, ports.put, DEADLINE_S)
+        )
+        self.thread.start()
+        self.url = f"ws://127.0.0.1:{ports.get(timeout=DEADLINE_S)}"
+
+    def use(self, carrier: WebSocket) -> None:
+        self.uses += 1
+        while data := carrier.read():
+            self.heard.append(data)
+            carrier.write(data)
+
+
+@pytest.fixture
+def far() -> Iterator[FarEnd]:
+    made = FarEnd()
+    yield made
+    if not made.uses:
+        dial(made.url, KEY).close()
+    made.thread.join(DEADLINE_S)
+    assert not made.thread.is_alive()
+
+
+def test_bytes_go_both_ways_and_the_end_is_seen(far: FarEnd) -> None:
+    carrier = dial(far.url, KEY)
+    carrier.write(b"there")
+    assert carrier.read() == b"there"
+    carrier.close()
+    far.thread.join(DEADLINE_S)
+    assert not far.thread.is_alive()  # It does not wait for another.
+    with pytest.raises(OSError):  # noqa: PT011 - nobody listens, in whatever words
+        dial(far.url, KEY)
+
+
+@pytest.mark.parametrize("headers", [{}, {KEY_HEADER: "wrong"}, {KEY_HEADER: ""}])
+def test_whoever_has_no_key_or_a_wrong_one_is_refused_and_takes_nothing(
+    far: FarEnd, headers: dict[str, str]
+) -> None:
+    for _ in range(3):
+        with (
+            pytest.raises(Exception, match="401"),
+            connect(far.url, additional_headers=headers) as ours,
+        ):
+            ours.send(b"let me in")
+    assert far.uses == 0
+    with pytest.raises(WorkerFailed, match=r"refused the connection \(401\)"):
+        dial(far.url, "wrong")
+    carrier = dial(far.url, KEY)
+    carrier.write(b"mine")
+    assert carrier.read() == b"mine"
+    carrier.close()
+    assert far.heard == [b"mine"]
+
+
+def test_a_second_connection_with_the_right_key_is_refused_and_never_mixed(far: FarEnd) -> None:
+    first = dial(far.url, KEY)
+    with pytest.raises(WorkerFailed, match=r"refused the connection \(409\)"):
+        dial(far.url, KEY)
+    first.write(b"still mine")
+    assert first.read() == b"still mine"
+    first.close()
+    assert far.uses == 1
+
+
+@pytest.mark.parametrize("message", [bytes(MAX_MESSAGE + 1), "text"], ids=["too long", "text"])
+def test_what_is_no_stream_of_bytes_ends_the_connection(far: FarEnd, message: bytes | str) -> None:
+    with connect(far.url, additional_headers={KEY_HEADER: KEY}, compression=None) as ours:
+        ours.send(message)
+        with pytest.raises(ConnectionClosed):
+            ours.recv(timeout=DEADLINE_S)
+    assert far.heard == []
+
+
+def test_a_far_end_that_sends_too_much_at_once_is_lost() -> None:
+    from websockets.sync.server import serve
+
+    with serve(lambda c: c.send(bytes(MAX_MESSAGE + 1)), "127.0.0.1", 0, compression=None) as bad:
+        thread = threading.Thread(target=bad.serve_forever)
+        thread.start()
+        carrier = dial(f"ws://127.0.0.1:{bad.socket.getsockname()[1]}", KEY)
+        assert carrier.read() == b""
+        carrier.close()
+        bad.shutdown()
+        thread.join(DEADLINE_S)
+
+
+def test_what_is_no_websocket_is_no_worker() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            stream, _ = server.accept()
+            with stream:
+                stream.sendall(b"SSH-2.0-OpenSSH\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises((WorkerFailed, OSError)):
+            dial(f"ws://127.0.0.1:{server.getsockname()[1]}", KEY)
+        thread.join(DEADLINE_S)
+
+
+@pytest.mark.slow
+def test_workers_behind_a_websocket_keep_every_rule_of_a_runtime() -> None:
+    check_runtime(LoopbackRuntime)
