@@ -31,9 +31,10 @@ BRIEF_S = 150e-6
 """Seconds that it costs, about, to wake a thread and be woken by it, measured by hand. Batches as
 brief as this are answered by the thread that asks. Without it `overhead.py` at 8 lanes pays for a
 thread that wakes for every batch."""
-TIMING_S = 1.0
-"""Seconds after which a warm-up times no more sizes than it must. Chosen by hand: a policy that
-compiles anew for each size, or takes long, would hold up the run, and tells its times anyway."""
+TIMING_S, TIMING = 1.0, 2.0
+"""A warm-up times sizes beyond what it must for so many seconds, or for so many times what all
+sizes take that it has timed. Chosen by hand: a policy that compiles anew for each size would hold
+up the run, and tells its times anyway."""
 _STRIKES = 3
 """Calls in a row that were ten times as long, after which a policy is not called brief again. One
 alone may be the machine's. Chosen by hand, with no benchmark row."""
@@ -203,7 +204,7 @@ class Inference:
 
     def warm_up(self, job: Job, sizes: Sequence[int], more: Sequence[int] = ()) -> None:
         """Try the job's first row in batches of these sizes on every replica, and time them; then
-        of `more` sizes, as long as `TIMING_S` allows.
+        of `more` sizes, for a while.
 
         To be called only while no job is under way. WarmedUp comes among the answers.
         """
@@ -283,15 +284,17 @@ class Inference:
         try:
             for replica in replicas:
                 own = PolicyThread(replica.policy, replica.name)
-                began = time.perf_counter()
+                extra_s = 0.0
                 for size in (*warming.sizes, *warming.more):
-                    if size in warming.more and time.perf_counter() - began > TIMING_S:
+                    is_extra = size in warming.more
+                    if is_extra and extra_s > max(TIMING_S, TIMING * sum(latencies.values())):
                         break
                     seat.replica, seat.allowed_s = replica, self._deadline.first_s
                     seat.began = time.perf_counter()
                     timed = own.time(job, size)
                     replica.answered(job.queue, max(job.pad_to, size), timed.first_s)
                     latencies[size] = max(latencies.get(size, 0.0), timed.seconds)
+                    extra_s += is_extra * (time.perf_counter() - seat.began)
                     if first is None:
                         first = timed.answers[0]
                     else:
