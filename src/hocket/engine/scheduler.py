@@ -28,13 +28,17 @@ from hocket.core.estimates import Latency, RunningMedian
 from hocket.engine.lockstep import Lockstep
 from hocket.engine.value import LATE, Value, arrivals
 
+# Chosen by hand; what other values lose was read as for those of `hocket.engine.value`.
 PATIENCE = 1.5
 """The oldest ready lane waits at most this many times the median duration of a chunk, counted from
-when a slot was free: a lane that never comes back must not be waited for."""
+when a slot was free: a lane that never comes back must not be waited for. With 0.5 a flat policy
+loses 15 %; with 5 two signatures lose 5 %."""
 RECHECK, RECHECK_S = 32, 0.1
-"""Batches and seconds after which values are computed again; at first after 1, 2, 4 ... batches."""
+"""Batches and seconds after which values are computed again; at first after 1, 2, 4 ... batches.
+With 200 batches two signatures lose 1 %; the seconds bound what brief policies pay."""
 MOVED = 0.1
-"""Share of the lanes that must come or go for values to be computed again at once."""
+"""Share of the lanes that must come or go for values to be computed again at once. With 1 two tasks
+lose 2 %."""
 BRIEF_S = 4e-3
 """Seconds of an inference of all lanes under which a decision, of about 0.3 ms, is not worth its
 own time."""
@@ -45,9 +49,14 @@ OVERFULL = 1.15
 """Lanes are gathered until a row costs at most this many times what it costs in the largest batch,
 and up to this many times as many leave together."""
 KIND_WINDOW, QUEUE_WINDOW = 31, 127
-"""Chunks whose durations are kept of a kind, and of a queue."""
+"""Chunks whose durations are kept of a kind, and of a queue. With 7 of a kind heavy tails lose
+3 %."""
 FAR = 10.0
-"""A chunk counts into the mean duration as at most this many medians."""
+"""A chunk counts into the mean duration as at most this many medians. With 2 two tasks lose 1 %."""
+SMOOTH = 0.1
+"""Weight of the newest batch in the mean size of a queue's batches."""
+SHORTEST_S = 1e-5
+"""The shortest wait: a clock has passed it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +195,7 @@ class Scheduler:
         if chosen is None:
             return None
         lanes = chosen.take(size)
-        chosen.size += 0.1 * (size - chosen.size)
+        chosen.size += SMOOTH * (size - chosen.size)
         self._in_flight += 1
         self._batches += 1
         back_at = now + self._latency.about(size)
@@ -287,7 +296,7 @@ class Scheduler:
             wait_s, rows = queue.value.decide(ready, times, came, max(0.0, left_s))
             if wait_s <= 0.0:
                 return min(rows, all_rows)
-            queue.plan = Plan(now + max(wait_s, 1e-5), max(rows, ready + 1))
+            queue.plan = Plan(now + max(wait_s, SHORTEST_S), max(rows, ready + 1))
         if queue.plan is not None and now < queue.plan.until and ready < queue.plan.rows:
             return 0
         return all_rows
