@@ -81,8 +81,9 @@ def dial(
         status, body = exc.response.status_code, (exc.response.body or b"")[:300]
         text = body.decode("utf-8", "replace").strip()
         raise WorkerFailed(f"{url} refused the connection ({status}): {text}") from exc
-    except (WebSocketException, TimeoutError) as exc:
-        raise WorkerFailed(f"{url} is no worker of hocket's: {exc}") from exc
+    except (WebSocketException, TimeoutError, AssertionError) as exc:
+        # The library asserts that nobody answers before being asked, and some do.
+        raise WorkerFailed(f"{url} is no worker of hocket's: {exc!r}") from exc
     return WebSocket(connection, stack.close)
 
 
