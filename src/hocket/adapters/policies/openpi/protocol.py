@@ -88,11 +88,13 @@ def find_announcement(metadata: Any) -> Announcement | None:
         plain = dict(found["spec"])
         inputs = plain.pop("inputs")
         cameras = plain.pop("cameras")
+        sizes = plain.pop("batch_sizes")
         spec = PolicySpec(
             **plain,
             inputs=inputs
             and {k: ArraySpec(shape=tuple(v[0]), dtype=v[1]) for k, v in inputs.items()},
             cameras=None if cameras is None else tuple(cameras),
+            batch_sizes=tuple(sizes),
         )
         return Announcement(
             spec=spec,
