@@ -54,7 +54,7 @@ class Counting:
         self.batches.append(tuple(row.trial.id for row in batch.rows))
         for row in batch.rows:
             self.asked[row.session] += 1
-        time.sleep(0.002)  # others come meanwhile, so that batches hold several rows
+        time.sleep(0.02)  # others come meanwhile, so that batches hold several rows
         is_bad = any(row.trial.id == self.bad and row.chunk >= 2 for row in batch.rows)
         if is_bad and (self.raised or len(batch.rows) > 1) and self.raises > 0:
             self.raises -= 1
