@@ -79,12 +79,15 @@ def test_conformance_tests_pass_as_they_are_shown(folder: Path) -> None:
 
 @pytest.fixture
 def inside(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """This process stands in the folder, and forgets its modules afterwards."""
+    """This process stands in the folder, and knows its modules neither before nor afterwards."""
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", sys.path.copy())
+    modules = [Path(name).stem for name in shown_files()]
+    for name in modules:
+        sys.modules.pop(name, None)
     yield
-    for name in shown_files():
-        sys.modules.pop(Path(name).stem, None)
+    for name in modules:
+        sys.modules.pop(name, None)
 
 
 def assert_understood(words: list[str]) -> None:
