@@ -68,7 +68,9 @@ def test_one_task_suite_knows_no_other_task() -> None:
 
 
 def test_factory_may_give_a_whole_suite() -> None:
-    assert [task.name for task in open_suite(Ref(name="toys_of_a_suite:suite")).tasks()] == ["image"]
+    assert [task.name for task in open_suite(Ref(name="toys_of_a_suite:suite")).tasks()] == [
+        "image"
+    ]
 
 
 def test_factory_of_something_else_is_refused() -> None:
