@@ -76,8 +76,12 @@ test: setup ## What every change has to pass
 not-slow: setup
 	$(PYTEST) -m 'not slow'
 
-test-all: lint chromium elsewhere ## The slow tests too, and more random examples of all
+test-all: lint slow-extras chromium elsewhere ## The slow tests too, and more random examples of all
 	$(PYTEST) --hypothesis-profile=thorough
+
+.PHONY: slow-extras
+slow-extras: setup
+	$(IN_TURN) $(BIN)/python -m pip install --quiet --prefer-binary -c constraints.txt -e '.[slow]'
 
 # Pages are tested in a real browser where there is one.
 .PHONY: chromium
