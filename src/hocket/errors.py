@@ -3,6 +3,7 @@
 HocketError
 ├── UsageError              what the user asked for cannot be done (the command line exits with 2)
 │   ├── UnknownNameError    no such env, policy, task, runtime or recorder; suggests the nearest
+│   │   └── UnimportableError   a module or file that was named cannot be imported
 │   ├── MissingExtraError   an optional dependency is not installed; says the pip command
 │   └── ConfigError         a key or value of a configuration is wrong
 ├── SpecMismatchError       env and policy do not fit each other; names the key
@@ -35,6 +36,10 @@ class UsageError(HocketError):
 
 class UnknownNameError(UsageError):
     """No such env, policy, task, runtime or recorder."""
+
+
+class UnimportableError(UnknownNameError):
+    """A module or a file that was named is there, and cannot be imported."""
 
 
 class MissingExtraError(UsageError):

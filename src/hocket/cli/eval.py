@@ -18,6 +18,7 @@ from hocket.cli.parse import FileFlags, knobs_of, parse, parse_run, refuse_bad_r
 from hocket.cli.values import format_bytes
 from hocket.core import machine
 from hocket.core.plugins import share_settings
+from hocket.core.waits import awaiting
 from hocket.runs.config import EvalConfig
 
 if TYPE_CHECKING:
@@ -91,18 +92,23 @@ def run(arguments: Sequence[str]) -> int:
     knobs = knobs_of(EvalConfig)
     parsed = parse_run(Eval, knobs, arguments, verb="eval")
     from hocket.records.run_file import new_folder
-    from hocket.results.progress import Progress
-    from hocket.results.terminal import Console
-    from hocket.runs.run import Run
 
     config, flags = EvalConfig.from_plain(parsed.config), parsed.flags
-    out = new_folder(flags.out, config.env, config.policy)
     if flags.dry_run:
-        Console().print(_describe(config, out))
+        from hocket.results.terminal import Console
+
+        Console().print(_describe(config, new_folder(flags.out, config.env, config.policy)))
         return OK
-    quiet = flags.json and not sys.stderr.isatty()
-    with Run.new(config, out) as planned, Progress(quiet=quiet) as progress:
-        report = planned.finish(readers=[progress])
+    from hocket.results.progress import Progress
+
+    with Progress(age_s=machine.process_age_s()) as progress:
+        with awaiting("imports"):  # a second and more on a busy machine
+            from hocket.runs.run import Run, clear_unbegun
+        if flags.out is not None:
+            clear_unbegun(flags.out)
+        out = new_folder(flags.out, config.env, config.policy)
+        with Run.new(config, out) as planned:
+            report = planned.finish(readers=[progress])
     return _conclude(report, out, as_json=flags.json)
 
 
@@ -146,11 +152,10 @@ def _run_jobs(arguments: Sequence[str]) -> int:
     from hocket.runs.jobs import load_jobs, run_jobs
 
     jobs = load_jobs(flags.jobs)
-    quiet = flags.json and not sys.stderr.isatty()
 
     def follow(job: object) -> Progress:
         sys.stderr.write(f"-- {getattr(job, 'name', job)}\n")
-        progress = Progress(quiet=quiet)
+        progress = Progress()
         progress.__enter__()
         return progress
 
@@ -198,7 +203,7 @@ def resume(arguments: Sequence[str]) -> int:
                 f"Nothing is left to run: all {len(unfinished.trials)} planned trials have ended.\n"
             )
             return _conclude(unfinished.finish(), flags.folder, as_json=flags.json)
-        with Progress(quiet=flags.json and not sys.stderr.isatty()) as progress:
+        with Progress(age_s=machine.process_age_s()) as progress:
             report = unfinished.finish(readers=[progress])
     return _conclude(report, flags.folder, as_json=flags.json)
 
@@ -223,7 +228,9 @@ def report(arguments: Sequence[str]) -> int:
 def _conclude(report: Report, folder: Path, *, as_json: bool) -> int:
     """Print a run's report; 1 where trials ended as errors, 130 where some are left."""
     lines = [f"Run folder: {folder}"]
-    if not report.complete:
+    if not folder.exists():
+        lines = ["No episode had ended: no run folder is left."]
+    elif not report.complete:
         left = report.planned - len(report.episodes)
         lines.append(
             f"{left} of {report.planned} trials are left. Finish them with: hocket resume {folder}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
@@ -28,6 +29,16 @@ def cores(root: Path = _ROOT) -> int:
 def memory_bytes(root: Path = _ROOT) -> int:
     """Bytes that this process and its workers may use together; 0 where nothing tells."""
     return min(_memory_limits(root), default=0)
+
+
+def process_age_s() -> float:
+    """Seconds since this process was started, its imports included; 0 where nothing tells."""
+    try:
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        began = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - began)
+    except (OSError, ValueError, IndexError, AttributeError):
+        return 0.0
 
 
 def _cpu_quotas(root: Path) -> Iterator[float]:

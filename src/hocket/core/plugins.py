@@ -1,9 +1,10 @@
-"""Finds adapters by name: `metaworld:mt10`, `openpi://host:8000`, `package.module:attr`.
+"""Finds adapters by name: `metaworld:mt10`, `openpi://host:8000`, `package.module:attr`,
+`folder/file.py:attr`.
 
 A name is that of an adapter, with an argument for it after the colon. Built-in adapters stand in
 the table `BUILTIN`; others come from entry points of the groups `hocket.envs`, `hocket.policies`,
-`hocket.runtimes` and `hocket.recorders`; any other `module:attr` is imported. Nothing is imported
-that was not asked for, and an import error of an adapter reaches the user as it is.
+`hocket.runtimes` and `hocket.recorders`; any other `module:attr` or `file.py:attr` is imported
+(`core/modules.py`). Nothing is imported that was not asked for.
 
 An adapter is a callable `(argument, config)` with an attribute `Config`, a dataclass whose fields
 become flags. A plain callable works too: its keyword parameters become the configuration.
@@ -12,18 +13,18 @@ become flags. A plain callable works too: its keyword parameters become the conf
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import importlib
 import importlib.util
 import inspect
 import os
-import re
 import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from hocket.core import modules
+from hocket.core.text import did_you_mean as did_you_mean
 from hocket.errors import ConfigError, MissingExtraError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -125,9 +126,16 @@ def find(kind: Kind, name: str) -> Adapter:
     for point in _entry_points(kind):
         if point.name == head:
             return _adapter(name, argument, point.load())
-    if re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", name) and _module_exists(head):
-        return _adapter(name, "", _import(name), plain=True)
+    target = modules.target_of(name)
+    if target is not None:
+        return _adapter(name, "", modules.attribute(target), plain=True)
     raise _unknown(kind, name, head)
+
+
+def is_plain(kind: Kind, name: str) -> bool:
+    """Whether a name means what stands in a module or file of the user's. Nothing is imported."""
+    head, _ = _split(name)
+    return head not in BUILTIN[kind] and head not in _entry_points(kind).names
 
 
 def _entry_points(kind: Kind) -> EntryPoints:
@@ -222,12 +230,6 @@ def require_extra(
     )
 
 
-def did_you_mean(name: str, choices: typing.Iterable[str]) -> str:
-    """The sentence ` Did you mean 'x'?` with the nearest choice; empty where none is near."""
-    near = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.5)
-    return f" Did you mean {near[0]!r}?" if near else ""
-
-
 def _split(name: str) -> tuple[str, str]:
     if os.path.isfile(os.path.join(name, "policy.json")):  # a folder that `hocket train` wrote
         return "trained", name
@@ -238,29 +240,9 @@ def _split(name: str) -> tuple[str, str]:
 
 
 def _import(target: str) -> Any:
-    module_name, _, attribute = target.partition(":")
-    _reach_folder()
-    found: Any = importlib.import_module(module_name)
-    for part in attribute.split("."):
-        try:
-            found = getattr(found, part)
-        except AttributeError:
-            raise UnknownNameError(
-                f"Module {module_name!r} has no attribute {attribute!r}."
-                f"{did_you_mean(part, dir(found))}"
-            ) from None
-    return found
-
-
-def _module_exists(module_name: str) -> bool:
-    _reach_folder()
-    return importlib.util.find_spec(module_name.split(".")[0]) is not None
-
-
-def _reach_folder() -> None:
-    """Let modules of the current folder be imported."""
-    if os.getcwd() not in sys.path and "" not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    """An attribute of a module of hocket's own."""
+    module, _, attribute = target.partition(":")
+    return getattr(importlib.import_module(module), attribute)
 
 
 def _unknown(kind: Kind, name: str, head: str) -> UnknownNameError:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Iterable
 
 _UNFIT = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters, but for tabs and the ends of lines
@@ -16,3 +18,9 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return _UNFIT.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def did_you_mean(name: str, choices: Iterable[str]) -> str:
+    """The sentence ` Did you mean 'x'?` with the nearest choice; empty where none is near."""
+    near = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.5)
+    return f" Did you mean {near[0]!r}?" if near else ""

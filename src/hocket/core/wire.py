@@ -232,6 +232,12 @@ class Piece(NamedTuple):
     """The SHA-256 of the whole file, with its last piece; empty before that."""
 
 
+class Remark(NamedTuple):
+    """Something that the user should be told of an env, in a sentence; asked for by nobody."""
+
+    text: str
+
+
 END_TERMINATED = 1
 END_TRUNCATED = 2
 END_SUCCESS = 4
@@ -261,6 +267,7 @@ Message = Union[
     Said,
     Ended,
     Piece,
+    Remark,
 ]
 """Every message. A message's index here is its number on the wire, so new ones go to the end."""
 MESSAGES: tuple[type[Any], ...] = get_args(Message)

@@ -31,6 +31,7 @@ from hocket.core.events import (
     EpisodesSealed,
     Event,
     LanesReady,
+    Noted,
     RowsChecked,
     RunEnded,
     RunStarted,
@@ -193,6 +194,8 @@ class Engine:
             self._sealed(notice)
         elif isinstance(notice, notices.LaneFailed):
             self._failed(notice, now)
+        elif isinstance(notice, notices.Remarked):
+            self._emit(Noted(text=notice.text))
         elif isinstance(notice, notices.LanesUp):
             self._free.extend(lane for lane in notice.lanes if lane not in self._lanes)
             self._emit(WorkerChanged(time=now, lanes=notice.lanes, state="up"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -31,6 +32,7 @@ from hocket.core.events import (
     WorkerChanged,
 )
 from hocket.core.text import printable
+from hocket.core.waits import awaited
 from hocket.results import stats
 from hocket.results.report import Throughput
 
@@ -45,6 +47,8 @@ REDRAWS_PER_S = 4
 PLAIN_EVERY_S = 10.0
 """Seconds between two lines where there is no terminal to redraw."""
 ERRORS_SHOWN = 3
+_LOOK_S = 0.2
+"""Seconds between two looks at what is awaited before a run begins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,32 +246,49 @@ def start_live(stream: TextIO, render: Callable[[], RenderableType]) -> Live:
 class Progress:
     """Follows a run on a terminal or in a log. A context manager; closing twice is safe."""
 
-    def __init__(self, *, stream: TextIO | None = None, quiet: bool = False) -> None:
+    def __init__(
+        self, *, stream: TextIO | None = None, quiet: bool = False, age_s: float = 0.0
+    ) -> None:
+        """`age_s` is for how many seconds the user has been waiting already."""
         self.tally = Tally()
         self._stream = sys.stderr if stream is None else stream
         self._quiet = quiet
-        self._start = self._run_ended = time.perf_counter()
+        self._run_ended = time.perf_counter()
+        self._start = self._run_ended - age_s
         self._live: Live | None = None
         self._console: Console | None = None
         self._last_line = (self._start, "")
         self._errors: Counter[str] = Counter()
         self._notes: set[str] = set()
+        self._prepared = threading.Event()
+        """Set once the run's own events tell what goes on."""
 
     def __enter__(self) -> Progress:
         if not self._quiet and self._stream.isatty():
             self._live = start_live(self._stream, self._render)
             self._console = self._live.console
+        elif not self._quiet:
+            self._plain_line()
+            threading.Thread(target=self._tell_waits, name="hocket-waits", daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def on(self, event: Event) -> None:
+        if not isinstance(event, Noted):
+            self._prepared.set()
         self.tally.on(event)
         if isinstance(event, RunEnded):
             self._run_ended = time.perf_counter()
         if self._quiet:
             return
+        self._tell(event)
+        if self._live is None:
+            self._plain_line()
+
+    def _tell(self, event: Event) -> None:
+        """Say what stays in sight: errors and notes."""
         if isinstance(event, AttemptFailed):
             self._show_error(event)
         elif isinstance(event, SpecLearned):
@@ -275,11 +296,10 @@ class Progress:
                 self._note(note)
         elif isinstance(event, Noted):
             self._note(event.text)
-        if self._live is None:
-            self._plain_line()
 
     def close(self) -> None:
         """Take the display away; what it said in full stays."""
+        self._prepared.set()
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -312,14 +332,25 @@ class Progress:
             self._stream.write(printable(text) + "\n")
             self._stream.flush()
 
+    def _tell_waits(self) -> None:
+        """Say what is awaited until the run has begun, in lines."""
+        while not self._prepared.wait(_LOOK_S):
+            self._plain_line()
+
     def _plain_line(self) -> None:
         at, phase = self._last_line
         now = time.perf_counter()
-        if self.tally.phase != phase or now - at >= PLAIN_EVERY_S:
-            self._last_line = (now, self.tally.phase)
-            left = self._left_s
-            told = lines(self.tally) + ([] if left is None else [f"{clock(left)} left"])
-            self._say(f"[{now - self._start:7.1f} s] {', '.join(told)}")
+        is_preparing = self.tally.phase == "preparing"
+        current = lines(self.tally)[0] if is_preparing else self.tally.phase
+        if current != phase or now - at >= PLAIN_EVERY_S:
+            self._last_line = (now, current)
+            self._say(self.line())
+
+    def line(self) -> str:
+        """The state of the run now, in a line with its clock."""
+        left = self._left_s
+        told = lines(self.tally) + ([] if left is None else [f"{clock(left)} left"])
+        return f"[{time.perf_counter() - self._start:7.1f} s] {', '.join(told)}"
 
     @property
     def _left_s(self) -> float | None:
@@ -352,8 +383,9 @@ class Progress:
 
 def lines(tally: Tally) -> list[str]:
     """The state of a run in a few phrases, the most important first."""
+    waits = f"waiting for {' and '.join(awaited())}" if awaited() else ""
     if tally.phase == "preparing":
-        return ["preparing: checking that env and policy fit"]
+        return [waits or "preparing"]
     first = f"{tally.done}/{tally.planned} episodes"
     rate = tally.rate
     if rate.value is not None and rate.interval is not None:
@@ -381,7 +413,7 @@ def lines(tally: Tally) -> list[str]:
             f"cores {100 * speed.cores_busy:.0f} % busy, "
             f"policy {100 * speed.policy_busy:.0f} % busy"
         )
-    return found
+    return [*found, waits] if waits else found
 
 
 def counted(number: int, noun: str) -> str:

@@ -24,14 +24,16 @@ from hocket.core.contracts.env import Suite
 from hocket.core.contracts.policy import Policy, Replicas, Sessions
 from hocket.core.contracts.runtime import Runtime, WorkerSpec
 from hocket.core.data import EnvSpec, PolicySpec, Ref, TaskInfo, Trial
+from hocket.core.waits import awaiting
 from hocket.engine.batches import BatchConfig, Batches
 from hocket.engine.deadline import InferDeadline
 from hocket.engine.inference import Inference
 from hocket.engine.scheduler import Scheduler, SchedulerConfig
-from hocket.errors import PolicyError, UsageError
-from hocket.runs.probe import probe, retried
+from hocket.errors import PolicyError, UnknownNameError, UsageError
+from hocket.runs.probe import Probe, probe, retried
 from hocket.runs.subject import Subject
 from hocket.workers.fleet import Fleet, FleetConfig
+from hocket.workers.local import Lent, LocalRuntime
 from hocket.workers.suites import has_rows
 
 ROWS = 256
@@ -47,6 +49,8 @@ class Assembly:
         """`lanes` is what the user asked for: one lane runs in this process."""
         self.subject = subject
         self._lanes = lanes
+        self._warm: LocalRuntime | None = None
+        """A runtime that was started in advance, until somebody takes it."""
         shares = plugins.share_settings("envs", subject.env, subject.env_config)
         for name, share in shares.items():
             if plugins.has_setting("envs", name, "seed_scheme"):
@@ -77,17 +81,32 @@ class Assembly:
         if python is not None:
             examine_python(python)
         adapter = plugins.find("envs", suite)
+        if _is_env(adapter.build):
+            return (TaskInfo(name=suite.rpartition(":")[2]),)
         if adapter.takes_argument and not getattr(adapter.build, "tasks_need_simulator", False):
             settings = plugins.configure(adapter, self.suites[suite].config)
             found: Suite = adapter.build(adapter.argument, settings)
-            return found.tasks()
+            try:
+                return found.tasks()
+            except UnknownNameError:
+                if not self._is_elsewhere:
+                    raise  # Packages of another interpreter may know more names.
         spec = WorkerSpec(suites=self.suites, python=python)
 
         def ask() -> Sequence[TaskInfo]:
-            with Fleet(self.runtime(), spec, FleetConfig(lanes=1)) as fleet:
+            with (
+                awaiting(f"a worker that lists the tasks of {suite}"),
+                Fleet(self.runtime(), spec, FleetConfig(lanes=1)) as fleet,
+            ):
                 return fleet.describe(suite, timeout_s=self.subject.start_timeout_s)
 
         return retried(ask)
+
+    @property
+    def _is_elsewhere(self) -> bool:
+        """Whether simulators have other packages than this interpreter."""
+        here = self.subject.runtime in ("auto", "inline", "local")
+        return self.subject.env_python is not None or not here
 
     def has_independent_starts(self) -> bool:
         """Whether trials of one seed start independently of each other: every suite says so of its
@@ -123,12 +142,36 @@ class Assembly:
         """The runtime that the subject names. `auto` runs one lane that was asked for here, where
         `breakpoint()` works, and so all rows of a batched simulator, which may share a device with
         the policy; all others run in processes, and so does whatever shall stay `apart`."""
-        name = self.subject.runtime
-        if name == "auto":
-            is_here = not apart and (self.is_batched or self._lanes == 1)
-            name = "inline" if is_here and self.subject.env_python is None else "local"
+        name = self._runtime_name(apart=apart)
+        if name == "local" and self._warm is not None:
+            # Whoever takes it owns it, and closes it.
+            warm, self._warm = self._warm, None
+            return warm
         built: Runtime = plugins.build("runtimes", name, self.subject.runtime_config)
         return built
+
+    def _runtime_name(self, *, apart: bool) -> str:
+        if self.subject.runtime != "auto":
+            return self.subject.runtime
+        is_here = not apart and (self.is_batched or self._lanes == 1)
+        return "inline" if is_here and self.subject.env_python is None else "local"
+
+    def warm_up(self) -> None:
+        """Begin to start what workers are forked from, and wait for nothing: it imports simulators
+        while the policy loads. `close` ends it where nobody took it."""
+        if self._warm is None and self._runtime_name(apart=False) == "local":
+            self._warm = LocalRuntime()
+            self._warm.prepare(self.worker())
+
+    def close(self) -> None:
+        """End what was started in advance. Twice is safe."""
+        if self._warm is not None:
+            self._warm.close()
+            self._warm = None
+
+    def _lent_runtime(self) -> Runtime:
+        """A runtime for a short look: the one that was started in advance, which stays."""
+        return self.runtime() if self._warm is None else Lent(self._warm)
 
     def worker(self, spec: PolicySpec | None = None, lanes: int = 1) -> WorkerSpec:
         """What workers must know for a policy of this spec; without one they observe everything. A
@@ -159,13 +202,24 @@ class Assembly:
             return self._lanes
         if self.is_batched:
             return min(ROWS, episodes)
+        if episodes <= machine.cores():
+            return episodes  # Each gets a core: no measurement could advise otherwise.
         worker = self.worker(policy.spec)
         timeout_s = self.subject.start_timeout_s
-        seen = retried(
-            lambda: probe(
-                self.runtime(), worker, policy, trial, replan=replan, fits=fits, timeout_s=timeout_s
-            )
-        )
+
+        def look() -> Probe:
+            with awaiting(f"one chunk of {trial.task}, to see how many lanes pay"):
+                return probe(
+                    self._lent_runtime(),
+                    worker,
+                    policy,
+                    trial,
+                    replan=replan,
+                    fits=fits,
+                    timeout_s=timeout_s,
+                )
+
+        seen = retried(look)
         return seen.lanes(
             cores=machine.cores(),
             memory=machine.memory_bytes(),
@@ -187,7 +241,10 @@ class Assembly:
         if subject.policy_python is not None:
             name = f"sidecar:{name}"
             settings = {"python": subject.policy_python, "config": dict(settings)}
-        return require_policy(plugins.build("policies", name, settings), subject.policy)
+        with awaiting(f"the policy {subject.policy} to load"):
+            built = require_policy(plugins.build("policies", name, settings), subject.policy)
+            _ = built.spec  # a policy over the wire connects here
+        return built
 
     def inference(
         self, policy: Policy, *, alone: bool = False, deadline: InferDeadline | None = None
@@ -231,6 +288,12 @@ class Assembly:
             batch_sizes=policy.spec.batch_sizes,
         )
         return Batches(policy, inference, Scheduler(settings), config)
+
+
+def _is_env(build: Any) -> bool:
+    """Whether a class is that of an env, and so of one task: a suite of tasks has other methods."""
+    is_suite = hasattr(build, "tasks") and (hasattr(build, "make") or hasattr(build, "make_rows"))
+    return isinstance(build, type) and hasattr(build, "step") and not is_suite
 
 
 def require_policy(policy: Any, name: str) -> Policy:

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from hocket.adapters.envs import rendering
 from hocket.core import machine, plugins
 from hocket.core.contracts.runtime import Examined, Usability
+from hocket.workers import gl
 from hocket.workers.shm import create_block
 
 State = Literal["ok", "missing", "slow"]
@@ -105,11 +105,11 @@ def runtime_findings() -> list[Finding]:
 def rendering_findings() -> list[Finding]:
     """Each rendering backend with its devices, and how long a small frame (224 px) takes there."""
     found: list[Finding] = []
-    for backend in rendering.BACKENDS:
-        result = rendering.probe(backend)
+    for backend in gl.BACKENDS:
+        result = gl.probe(backend)
         if not result.devices:
             lines = result.reason.strip().splitlines() or ["it does not work"]
-            found.append(_rendering(backend, "missing", lines[-1], rendering.APT_COMMAND))
+            found.append(_rendering(backend, "missing", lines[-1], gl.APT_COMMAND))
         for device in result.devices:
             detail = f"device {device.index}: {device.renderer}, {_frame_ms(device)}"
             advice = "renders on the CPU; a GPU with its driver's EGL library is far faster"
@@ -169,7 +169,7 @@ def registry() -> dict[str, Sequence[str]]:
     return {kind: plugins.names(kind) for kind in plugins.BUILTIN}
 
 
-def _frame_ms(device: rendering.Device) -> str:
+def _frame_ms(device: gl.Device) -> str:
     """How long a frame takes, measured in a process of its own: one can use one GL backend only."""
     if importlib.util.find_spec("mujoco") is None:
         return "not timed without mujoco"

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
+import contextlib
+import os
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from hocket.core.contracts.policy import Policy
 from hocket.core.contracts.recorder import Reader
+from hocket.core.modules import file_being_imported
 from hocket.errors import UsageError
+from hocket.results.notebook import open_progress
 from hocket.results.report import Report
 from hocket.runs.assembly import require_policy
 from hocket.runs.config import EvalConfig
@@ -22,38 +26,61 @@ def evaluate(
     policy: str | Policy,
     out: str | Path | None = None,
     readers: Sequence[Reader] = (),
+    progress: bool | None = None,
     **settings: Any,
 ) -> Report:
     """Evaluate a policy and return the Report.
 
-    `policy` is a name or a live object; `env` a name, several names, or an importable factory of
-    yours. Further settings are those of EvalConfig: episodes, seed, lanes, replan ... A run folder
-    is written where `out` says, and nowhere without it.
+    `policy` is a name or a live object; `env` a name, several names, or a class or function of
+    yours that makes one. Further settings are those of EvalConfig: episodes, seed, lanes, replan
+    ... A run folder is written where `out` says, and nowhere without it. Progress is shown in a
+    terminal and in a notebook, unless `progress` says otherwise.
     """
+    if (script := file_being_imported()) is not None:
+        raise UsageError(
+            f"{script} calls hocket.evaluate while a worker imports it, to find an env in it. Put "
+            f"the call below `if __name__ == '__main__':`."
+        )
     names = (env,) if isinstance(env, str) or callable(env) else tuple(env)
+    is_here = settings.get("lanes") == 1 and settings.get("env_python") is None
     config = EvalConfig.from_plain(
         {
-            "env": tuple(name if isinstance(name, str) else name_of(name) for name in names),
+            "env": tuple(
+                name if isinstance(name, str) else name_of(name, is_here=is_here) for name in names
+            ),
             "policy": policy if isinstance(policy, str) else _class_name(type(policy)),
             **settings,
         }
     )
     live = None if isinstance(policy, str) else require_policy(policy, config.policy)
-    with Run.new(config, Path(out) if out is not None else None) as run:
+    with contextlib.ExitStack() as stack:
+        shown = open_progress(wanted=progress)
+        if shown is not None:
+            readers = (*readers, stack.enter_context(shown))
+        run = stack.enter_context(Run.new(config, Path(out) if out is not None else None))
         return run.finish(policy=live, readers=readers)
 
 
-def name_of(factory: Callable[..., Any]) -> str:
-    """`module:attr` of an env factory that workers can import; an error says why they cannot."""
+def name_of(factory: Callable[..., Any], *, is_here: bool = False) -> str:
+    """A name under which workers find an env factory: `module:attr`, or `file.py:attr` for one of
+    the running script. One of a notebook is found in this process alone, where `is_here` says that
+    the env runs; an error says what else to do."""
     module, path = getattr(factory, "__module__", None), getattr(factory, "__qualname__", "<")
-    main_file = inspect.getsourcefile(factory) if inspect.isroutine(factory) else None
-    if module == "__main__" or module is None or "<" in path:
-        raise UsageError(
-            f"Workers cannot import {path!r}"
-            f"{f' of {main_file}' if main_file else ''}: it lives in the running script or inside "
-            "a function. Put it into a module and pass 'module:name'."
-        )
-    return f"{module}:{path}"
+    if module is not None and module != "__main__" and "<" not in path:
+        return f"{module}:{path}"
+    main = sys.modules["__main__"]
+    if module == "__main__" and "<" not in path:
+        script = getattr(main, "__file__", None)
+        if is_here:
+            return f"__main__:{path}"
+        if script is not None and script.endswith(".py"):
+            near, here = os.path.relpath(script), os.path.abspath(script)
+            return f"{here if near.startswith('..') else near}:{path}"
+    raise UsageError(
+        f"Workers cannot import {path!r}: it lives in a notebook or inside a function. Put it into "
+        f"a file and pass env='my_envs.py:NAME', or give lanes=1: then a class or function of the "
+        f"notebook itself runs in this process."
+    )
 
 
 def resume(

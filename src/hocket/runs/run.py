@@ -30,6 +30,7 @@ from hocket.errors import (
     UsageError,
 )
 from hocket.records.chunks import ChunkRows
+from hocket.records.folder import RunFolder
 from hocket.records.ledger.ledger import Ledger
 from hocket.records.ledger.view import LedgerView
 from hocket.records.run_file import about_this_run, load_about, load_run, save_run
@@ -90,6 +91,7 @@ class Run:
             "config": config.to_plain(),
             "independent_starts": assembly.has_independent_starts(),
         }
+        clear_unbegun(folder)
         ledger = Ledger.create(folder, trials, meta)
         run = cls(config, trials, ledger)
         run._is_new = True
@@ -109,9 +111,9 @@ class Run:
     def __enter__(self) -> Run:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
-        if kind is not None and self._hung is None and self._is_new and self.folder is not None:
+        if self._hung is None and self._is_new and self.folder is not None:
             _remove_if_empty(self.folder)
 
     def close(self) -> None:
@@ -154,6 +156,9 @@ class Run:
             require_encoders(self.config)
             self._recorded = _without_impossible_video(self.config, readers)
         with contextlib.ExitStack() as stack:
+            if fleets is None:
+                self.assembly.warm_up()
+                stack.callback(self.assembly.close)
             if policy is None:
                 policy = self.assembly.policy()
                 stack.callback(self._close, policy)
@@ -301,9 +306,18 @@ class Run:
         return plan
 
 
+def clear_unbegun(folder: Path) -> None:
+    """Take away a run that was killed before any of its episodes had ended: it holds nothing that
+    could be lost, and must not stop the same command. One that still goes on raises."""
+    found = RunFolder.at(folder)
+    if found.ledger.exists():
+        with found.lock():
+            _remove_if_empty(folder)
+
+
 def _remove_if_empty(folder: Path) -> None:
-    """Take away what a new run left that ended with an error before any episode did: whoever mends
-    the command shall not be told that its folder holds a run."""
+    """Take away what a new run left that ended before any of its episodes did: whoever gives the
+    command again shall not be told that its folder holds a run."""
     with LedgerView.open(folder) as ledger:
         if ledger.episodes():
             return

@@ -21,7 +21,8 @@ from hocket.core.contracts.recorder import (
 from hocket.core.data import Array, Observation, Outcome, Ref, TaskInfo, Trial, noise_seed
 from hocket.core.wire import END_JUDGED, END_SUCCESS, END_TERMINATED, END_TRUNCATED
 
-_SUCCESS_KEYS = ("success", "is_success")
+SUCCESS_KEYS = ("success", "is_success")
+"""Where an env says in `info` whether it has succeeded."""
 
 
 class Attempt:
@@ -45,7 +46,7 @@ class Attempt:
     def judge(self, info: Mapping[str, Any], *, terminated: bool, truncated: bool) -> int:
         """Count one step; flags `END_*` where the episode ends at it, else 0."""
         self.steps += 1
-        told = [info[key] for key in _SUCCESS_KEYS if key in info]
+        told = [info[key] for key in SUCCESS_KEYS if key in info]
         self.success = bool(np.any(told[0])) if told else None
         rule = self.task.success_rule
         if self.success is not None:
@@ -66,6 +67,11 @@ class Attempt:
             | END_SUCCESS * self._won
         )
         return self.ends
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether the env has said at any step if it succeeded."""
+        return self._judged
 
     @property
     def outcome(self) -> Outcome:

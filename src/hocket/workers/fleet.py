@@ -20,10 +20,11 @@ from hocket.core.wire import (
     Executed,
     Message,
     Ready,
+    Remark,
     Sealed,
 )
 from hocket.errors import WorkerFailed
-from hocket.workers.inbox import LanesUp, Notice, Phase, WorkerSlot
+from hocket.workers.inbox import LanesUp, Notice, Phase, Remarked, WorkerSlot
 from hocket.workers.link import Gathers
 from hocket.workers.shm import STOP, word
 from hocket.workers.supervisor import WATCH_S, FleetConfig, Supervisor
@@ -309,6 +310,8 @@ class Fleet:
                 self._inbox.ready(worker, message)
             elif isinstance(message, Sealed):
                 self._inbox.sealed(worker.lanes, worker.slots, message)
+            elif isinstance(message, Remark):
+                self._inbox.add(Remarked(message.text))
             elif not self._supervisor.hear(worker, message, now):
                 return
         if has_ended and self._recycles:

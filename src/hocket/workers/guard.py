@@ -23,6 +23,7 @@ from hocket.core.wire import (
     Progress,
     Pulse,
     Ready,
+    Remark,
     Render,
     Said,
     Sealed,
@@ -32,6 +33,8 @@ from hocket.workers.files import QUOTA, Delivery, declared_names
 
 _LIFE = (Progress, Pulse, Said, Ended)
 """What a worker elsewhere says of itself, at any time."""
+_MOST_REMARKS, _LONGEST_REMARK = 100, 2000
+"""How much a worker may tell the user. Chosen by hand: an env has a few sentences to say."""
 
 
 class Question(NamedTuple):
@@ -55,6 +58,7 @@ class Guard:
         self._begun: dict[int, Delivery] = {}
         """By lane: what takes the files of the attempt that was begun last."""
         self._describing = 0
+        self._remarks = 0
         self._is_new = True
         self._patterns = declared_names(spec.sinks)
         self._folder = spec.folder
@@ -132,6 +136,10 @@ class Guard:
         elif isinstance(message, Progress):
             _require(len(message.steps) == len(self._asked), message)
             _require(all(type(count) is int for count in message.steps), message)
+        elif isinstance(message, Remark):
+            self._remarks += 1
+            _require(type(message.text) is str and len(message.text) < _LONGEST_REMARK, message)
+            _require(self._remarks <= _MOST_REMARKS, message)
         else:
             _require(isinstance(message, _LIFE), message)
         return message

@@ -104,7 +104,13 @@ class LanesRecycled(NamedTuple):
     reason: str
 
 
-Notice = Union[LanesUp, LanesReady, LanesExecuted, LaneSealed, LaneFailed, LanesRecycled]
+class Remarked(NamedTuple):
+    """A worker has something to tell of its env, in a sentence."""
+
+    text: str
+
+
+Notice = Union[LanesUp, LanesReady, LanesExecuted, LaneSealed, LaneFailed, LanesRecycled, Remarked]
 
 
 class Phase(enum.Enum):

@@ -70,6 +70,10 @@ class LocalRuntime:
         ident, self._next_id = self._next_id, self._next_id + 1
         return start_worker(zygote, spec, ident, index, lambda: heapq.heappush(self._free, index))
 
+    def prepare(self, spec: WorkerSpec) -> None:
+        """Begin to start what forks such workers; waits for nothing."""
+        self._zygote(spec)
+
     def close(self) -> None:
         """End every worker and zygote. The runtime can be used again."""
         while self._zygotes:
@@ -86,6 +90,24 @@ class LocalRuntime:
             found = ZygoteProcess(spec.python, [ref.name for ref in spec.suites.values()])
             self._zygotes[spec.python] = found
         return found
+
+
+class Lent:
+    """A local runtime for one more fleet before the one that keeps it: closing it ends the workers
+    that were started through it, and leaves what forked them."""
+
+    def __init__(self, runtime: LocalRuntime) -> None:
+        self._runtime = runtime
+        self._links: list[Link] = []
+
+    def start(self, spec: WorkerSpec) -> Link:
+        link = self._runtime.start(spec)
+        self._links.append(link)
+        return link
+
+    def close(self) -> None:
+        while self._links:
+            self._links.pop().kill()
 
 
 class Forks(Protocol):

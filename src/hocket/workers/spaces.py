@@ -115,17 +115,25 @@ def _array(key: str, value: Any) -> Array:
 
 
 class Drive:
-    """Turns rows of numbers into actions of an env's action space."""
+    """Turns rows of numbers into actions of an env's action space: a Box, Discrete, MultiDiscrete
+    or MultiBinary, or a Dict of nothing but one of these."""
 
     def __init__(self, space: Any) -> None:
-        kind = _kind(space, ("Box", "Discrete", "MultiDiscrete", "MultiBinary"))
+        self._keys, inner = _only_space(space)
+        kind = _kind(inner, ("Box", "Discrete", "MultiDiscrete", "MultiBinary"))
         if kind is None:
             raise ActionSpaceError(
                 f"The action space {space!r} is a {type(space).__name__}, which a chunk of numbers "
-                f"cannot drive. Box, Discrete, MultiDiscrete and MultiBinary can be driven: wrap "
-                f"the env so that it takes one of these."
+                f"cannot drive. Box, Discrete, MultiDiscrete, MultiBinary and a Dict of one of "
+                f"these can be driven: wrap the env so that it takes one of them."
             )
-        self.spec = _action_spec(space, kind)
+        self.spec = _action_spec(inner, kind)
+
+    def dress(self, action: Any) -> Any:
+        """An action as the env takes it: inside of the dicts that its space is made of."""
+        for key in self._keys:
+            action = {key: action}
+        return action
 
     def decode(self, data: bytes | Array, count: int) -> Array:
         """A chunk off the wire as `[count]` actions, each in the env's own shape and dtype."""
@@ -157,6 +165,17 @@ class Drive:
                 f"({self.spec.low.ravel().tolist()} to {self.spec.high.ravel().tolist()})."
             )
         return whole
+
+
+def _only_space(space: Any) -> tuple[tuple[str, ...], Any]:
+    """The one space inside of Dict spaces with a single key each, and these keys, innermost
+    first."""
+    inner = getattr(space, "spaces", None)
+    if isinstance(inner, Mapping) and len(inner) == 1:
+        key, value = next(iter(inner.items()))
+        keys, found = _only_space(value)
+        return (*keys, key), found
+    return (), space
 
 
 def _action_spec(space: Any, kind: str) -> ActionSpec:

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from numbers import Real
-from typing import Any
+from numbers import Integral, Real
+from typing import Any, get_args
 
 from hocket.core import plugins
 from hocket.core.contracts.batched import BatchedSuite
 from hocket.core.contracts.env import Suite
 from hocket.core.contracts.runtime import WorkerSpec
-from hocket.core.data import Ref, TaskInfo
+from hocket.core.data import Ref, SuccessRule, TaskInfo
 from hocket.core.wire import Described, Failed
 from hocket.errors import EnvError, UnknownNameError, UsageError
+from hocket.workers import gl
 
 _RATES = ("control_rate", "control_freq", "control_hz")
 """Attributes in which envs say how many control steps a second they take."""
 _DURATIONS = ("step_dt", "dt")
 """Attributes in which envs say how many seconds a control step takes."""
+_PROMPTS = ("prompt", "task_description", "language_instruction", "instruction", "task")
+"""Attributes in which envs say in words what is to be done."""
+_LIMITS = ("max_steps", "_max_episode_steps", "max_episode_steps")
+"""Attributes in which envs say after how many steps an episode ends at the latest."""
 
 
 class OneTask:
@@ -28,13 +33,13 @@ class OneTask:
     def __init__(self, name: str, first: Any, factory: Callable[[], Any]) -> None:
         self._first: Any = first
         self._factory = factory
-        self._task = TaskInfo(
-            name=name,
-            prompt=str(getattr(first, "prompt", "") or ""),
-            max_steps=getattr(first, "max_steps", None),
-            control_rate=control_rate_of(first),
-            success_rule=getattr(first, "success_rule", "first"),
-        )
+        rule: Any = getattr(first, "success_rule", "first")
+        if rule not in get_args(SuccessRule):
+            raise EnvError(
+                f"success_rule of {name!r} is {rule!r}; it is one of "
+                f"{', '.join(get_args(SuccessRule))}."
+            )
+        self._task = with_details(TaskInfo(name=name, success_rule=rule), first)
 
     def tasks(self) -> Sequence[TaskInfo]:
         return (self._task,)
@@ -81,9 +86,40 @@ def find_task(suite: str, tasks: Sequence[TaskInfo], name: str) -> TaskInfo:
     return infos[name]
 
 
+def with_details(task: TaskInfo, env: Any) -> TaskInfo:
+    """The task, with the prompt, the step limit and the control rate that its env says where the
+    suite says none."""
+    task = with_rate(task, env)
+    return replace(
+        task, prompt=task.prompt or prompt_of(env), max_steps=task.max_steps or limit_of(env)
+    )
+
+
 def with_rate(task: TaskInfo, env: Any) -> TaskInfo:
     """The task, with the control rate that its env says where the suite says none."""
     return replace(task, control_rate=control_rate_of(env)) if not task.control_rate else task
+
+
+def prompt_of(env: Any) -> str:
+    """What an env says in words that is to be done; empty where it says nothing."""
+    said = (getattr(one, name, None) for name in _PROMPTS for one in _layers(env))
+    return next((text for text in said if isinstance(text, str) and text), "")
+
+
+def limit_of(env: Any) -> int | None:
+    """Steps after which an env ends an episode, as far as it or a wrapper says so."""
+    said = [getattr(one, name, None) for name in _LIMITS for one in _layers(env)]
+    said.append(getattr(getattr(env, "spec", None), "max_episode_steps", None))
+    limits = (int(one) for one in said if isinstance(one, Integral))
+    return min((one for one in limits if one > 0), default=None)
+
+
+def _layers(env: Any) -> Iterator[Any]:
+    """An env and those that it wraps, the outermost first. Wrappers of gymnasium forward no
+    attributes."""
+    while env is not None:
+        yield env
+        env = vars(env).get("env") if hasattr(env, "__dict__") else None
 
 
 def control_rate_of(env: Any) -> float | None:
@@ -112,8 +148,12 @@ def open_suite(ref: Ref, worker: int | None = None) -> Suite | BatchedSuite:
     """The suite that a reference means: an adapter's, or one made of a plain env factory.
 
     The adapter's `prepare_worker` hook, where there is one, is called first with the number of
-    the worker, before anything of the adapter's is built.
+    the worker, before anything of the adapter's is built. Of a plain factory nothing is known: if
+    it uses MuJoCo, that shall render.
     """
+    if worker is not None and plugins.is_plain("envs", ref.name):
+        gl.set_worker(worker)
+        gl.choose_at_import()
     adapter = plugins.find("envs", ref.name)
     prepare = getattr(adapter.build, "prepare_worker", None)
     if prepare is not None and worker is not None:
@@ -126,7 +166,7 @@ def open_suite(ref: Ref, worker: int | None = None) -> Suite | BatchedSuite:
     if isinstance(found, (Suite, BatchedSuite)):
         return found
     if callable(getattr(found, "reset", None)) and callable(getattr(found, "step", None)):
-        return OneTask(ref.name.partition(":")[2], found, build)
+        return OneTask(ref.name.rpartition(":")[2], found, build)
     raise EnvError(
         f"{ref.name!r} gave a {type(found).__name__}, which is neither an env (reset, step) nor a "
         f"suite (tasks, make)."

@@ -353,13 +353,13 @@ def test_a_full_image_is_the_one_that_metaworld_renders():
 import sys
 from importlib.util import find_spec
 import numpy as np
-from hocket.adapters.envs import rendering
+from hocket.workers import gl
 from hocket.adapters.envs.metaworld import MetaWorld
 
 env = MetaWorld("push", MetaWorld.Config(size=96)).make("push-v3")
 env.reset(seed=0)
 ours = env.step(np.full(4, 0.5, np.float32))[0]["observation/image"]
-device = rendering.choose_device()
+device = gl.choose_device()
 sim = env._sim
 env._renderer.close()
 env._renderer = None

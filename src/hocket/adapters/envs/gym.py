@@ -1,8 +1,10 @@
-"""The suite `gym:<id>`: any env that gymnasium can make, `gym:CartPole-v1` or
-`gym:package.module:Id-v0` for one that a package registers when it is imported."""
+"""The suite `gym:<id>`: any env that gymnasium can make, such as `gym:CartPole-v1`,
+`gym:gym_pusht/PushT-v0`, or `gym:package.module:Id-v0` where importing that registers the id."""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import json
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -11,11 +13,15 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from hocket.core.data import Array, TaskInfo
-from hocket.errors import ConfigError, EnvError, UnknownNameError
+from hocket.core.data import Array, SuccessRule, TaskInfo
+from hocket.errors import ConfigError, EnvError, MissingExtraError, UnknownNameError
+from hocket.workers import gl
 
 STATE_KEY = "observation/state"
 IMAGE_KEY = "observation/image"
+_PACKAGES = ("gymnasium_robotics", "shimmy", "ale_py", "minigrid", "highway_env")
+"""Packages whose ids have no namespace that would name them; they are only looked for, to say how
+an id of theirs is written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,9 +29,14 @@ class GymConfig:
     kwargs: str = "{}"
     """Arguments for gymnasium.make, as a JSON object: '{"g": 9.8}'."""
     render: bool = False
-    """Add what the env renders (rgb_array) as `observation/image`."""
+    """Add what the env renders (rgb_array) as `observation/image`. It is asked for a picture only
+    where somebody looks."""
     prompt: str = ""
-    """What to do, in words, for policies that read it."""
+    """What to do, in words, for policies that read it; without it the env's own, where it has one
+    (an attribute prompt, task_description, language_instruction, instruction or task)."""
+    success: SuccessRule = "first"
+    """Which info["success"] (or "is_success") counts: the first, which ends the episode; one at any
+    step; or only that of the final step."""
     max_steps: int | None = None
     """Steps after which an episode is truncated; the env's own limit holds besides."""
 
@@ -45,6 +56,7 @@ class Gym:
 
     Config: ClassVar = GymConfig
     preload: ClassVar[tuple[str, ...]] = ("gymnasium",)
+    prepare_worker = staticmethod(gl.set_worker)
 
     def __init__(self, argument: str, config: GymConfig) -> None:
         if not argument:
@@ -53,48 +65,100 @@ class Gym:
         self._config = config
 
     def tasks(self) -> tuple[TaskInfo, ...]:
+        limits = [self._config.max_steps]
         # An id with a module is registered by importing that, which is the worker's to do.
         if ":" not in self._id:
-            try:
-                gymnasium.spec(self._id)
-            except gymnasium.error.Error as exc:
-                raise UnknownNameError(f"gymnasium has no env {self._id!r}: {exc}") from exc
+            limits.append(find_spec(self._id).max_episode_steps)
+        known = [limit for limit in limits if limit is not None]
         return (
-            TaskInfo(name=self._id, prompt=self._config.prompt, max_steps=self._config.max_steps),
+            TaskInfo(
+                name=self._id,
+                prompt=self._config.prompt,
+                max_steps=min(known, default=None),
+                success_rule=self._config.success,
+            ),
         )
 
     def make(self, task: str) -> gymnasium.Env[Any, Any]:
         if task != self._id:
             raise UnknownNameError(f"This suite has the task {self._id!r}, not {task!r}.")
         arguments = json.loads(self._config.kwargs)
-        if not self._config.render:
-            return gymnasium.make(self._id, **arguments)
-        return RenderedEnv(gymnasium.make(self._id, render_mode="rgb_array", **arguments))
+        if self._config.render:
+            arguments.setdefault("render_mode", "rgb_array")
+        if arguments.get("render_mode") or "obs_type" in arguments:
+            gl.choose_at_import()
+        if ":" not in self._id:
+            find_spec(self._id)  # imports the package that registers it
+        try:
+            made = gymnasium.make(self._id, **arguments)
+            return RenderedEnv(made) if self._config.render else made
+        except gymnasium.error.DependencyNotInstalled as exc:
+            raise MissingExtraError(f"{self._id} needs what is not installed: {exc}") from exc
+        except (gymnasium.error.Error, TypeError, ImportError) as exc:
+            raise ConfigError(f"gymnasium cannot make {self._id}: {exc}") from exc
+
+
+def find_spec(name: str) -> Any:
+    """What gymnasium's registry says of an id. A package that is called like the id's namespace is
+    imported, since that is what registers its envs."""
+    try:
+        return gymnasium.spec(name)
+    except gymnasium.error.NamespaceNotFound:
+        package = name.partition("/")[0].replace("-", "_")
+        if not package.isidentifier() or importlib.util.find_spec(package) is None:
+            raise UnknownNameError(
+                f"gymnasium has no env {name!r}, and no package {package!r} is installed that "
+                f"would register it. If another package does: gym:PACKAGE:{name}"
+            ) from None
+        importlib.import_module(package)
+        return _spec_or_unknown(name)
+    except gymnasium.error.Error:
+        return _spec_or_unknown(name)
+
+
+def _spec_or_unknown(name: str) -> Any:
+    try:
+        return gymnasium.spec(name)
+    except gymnasium.error.Error as exc:
+        installed = [one for one in _PACKAGES if importlib.util.find_spec(one) is not None]
+        advice = f" If it is one of {' or '.join(installed)}: gym:{installed[0]}:{name}."
+        raise UnknownNameError(
+            f"gymnasium has no env {name!r}: {exc}{advice if installed else ''} An env that a "
+            f"package registers when it is imported is gym:PACKAGE:{name}"
+        ) from exc
 
 
 class RenderedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """An env that observes what it renders, too, and renders only when it is observed."""
+
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
         inner = env.observation_space
         known = dict(inner.spaces) if isinstance(inner, spaces.Dict) else {STATE_KEY: inner}
         if IMAGE_KEY in known or "image" in known:
             raise ConfigError("The env observes an image already; leave --env.render out.")
-        env.reset(seed=0)
+        self._seen, _ = env.reset(seed=0)
         image = spaces.Box(0, 255, self._image().shape, np.uint8)
         self.observation_space = spaces.Dict({**known, IMAGE_KEY: image})
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        observation, info = self.env.reset(seed=seed, options=options)
-        return self._with_image(observation), info
+        self._seen, info = self.env.reset(seed=seed, options=options)
+        return self.observe(), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        observation, reward, terminated, truncated, info = self.env.step(action)
-        return self._with_image(observation), reward, terminated, truncated, info
+        reward, terminated, truncated, info = self.advance(action)
+        return self.observe(), reward, terminated, truncated, info
 
-    def _with_image(self, observation: Any) -> dict[str, Any]:
-        known = observation if isinstance(observation, dict) else {STATE_KEY: observation}
+    def advance(self, action: Any) -> tuple[float, bool, bool, dict[str, Any]]:
+        """A step without a picture."""
+        self._seen, reward, terminated, truncated, info = self.env.step(action)
+        return float(reward), terminated, truncated, info
+
+    def observe(self) -> dict[str, Any]:
+        """What the last step or reset gave, and a picture of now."""
+        known = self._seen if isinstance(self._seen, dict) else {STATE_KEY: self._seen}
         return {**known, IMAGE_KEY: self._image()}
 
     def _image(self) -> Array:

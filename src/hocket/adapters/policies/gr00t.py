@@ -28,6 +28,7 @@ from hocket.adapters.policies.mapping import (
     spec_fields,
 )
 from hocket.core.data import Actions, Array, Batch, EnvSpec, Observation, PolicySpec
+from hocket.core.waits import awaiting
 from hocket.errors import (
     ChunkShapeError,
     ConfigError,
@@ -153,6 +154,11 @@ class Gr00t:
 
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + self._config.ready_timeout_s
+        what = f"a GR00T server at {self._address}, up to {self._config.ready_timeout_s:.0f} s"
+        with awaiting(what):
+            self._ping_until(deadline)
+
+    def _ping_until(self, deadline: float) -> None:
         while not self._is_ready:
             left_s = deadline - time.monotonic()
             try:

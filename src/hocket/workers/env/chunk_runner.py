@@ -13,6 +13,7 @@ from hocket.core.data import Array, Observation
 from hocket.core.wire import END_OBSERVED
 from hocket.errors import ObservationError
 from hocket.workers.attempt import Attempt, Recording
+from hocket.workers.env import remarks
 from hocket.workers.env.live_env import LiveEnv, Turn
 from hocket.workers.shm import STOP, Control, Layout
 from hocket.workers.spaces import choose, flatten
@@ -128,6 +129,9 @@ class ChunkRunner:
         self._looks_always = attempt.final_observation and history > 1
         self._decided = 0
         """The step whose observation the running chunk answers."""
+        self._decisions = 0
+        self._last: Turn | None = None
+        """What the episode's last step gave, once it has ended."""
 
     def reset(self) -> Any:
         """Begin the episode; gives its first observation, raw."""
@@ -158,6 +162,7 @@ class ChunkRunner:
         began = time.perf_counter()
         result = ChunkResult()
         self._decided = self.attempt.steps
+        self._decisions += 1
         total, done = len(actions), 0
         while done < total:
             turn = self._env.step(actions[done])
@@ -170,6 +175,7 @@ class ChunkRunner:
             is_seen = total - done < self._history or done in observe_at or self._looks_always
             self._look(turn, actions[done - 1], chunk, result, is_seen=is_seen)
             if result.ends:
+                self._last = turn
                 break
             if control.command(0, chunk) == STOP:
                 # The policy is owed a whole history: with one, a few more steps complete it.
@@ -177,6 +183,21 @@ class ChunkRunner:
                 total = min(total, done + self._buffer.whole_in(self.attempt.steps))
         result.busy_s = time.perf_counter() - began
         return result
+
+    def remarks(self) -> list[str]:
+        """What the user should be told, once the episode has ended."""
+        if self._last is None:
+            return []
+        found = remarks.of_end(self.attempt, self._last.info)
+        if "deferred" not in self._env.abilities and not self._sinks_look:
+            arrays, _ = flatten(self._last.observation)
+            found += remarks.of_frames(
+                self.attempt.task,
+                arrays,
+                frames=self.attempt.steps + 1,
+                decisions=self._decisions,
+            )
+        return found
 
     def _look(
         self, turn: Turn, action: Array, chunk: int, result: ChunkResult, *, is_seen: bool

@@ -22,11 +22,13 @@ from hocket.core.wire import (
     Failed,
     Message,
     Ready,
+    Remark,
     Render,
     Sealed,
 )
 from hocket.errors import EnvError, UsageError, WireError
 from hocket.workers.attempt import Attempt, Recording
+from hocket.workers.env import remarks
 from hocket.workers.env.chunk_runner import ChunkRunner, ObservationBuffer
 from hocket.workers.env.live_env import LiveEnv
 from hocket.workers.shm import Control
@@ -65,6 +67,7 @@ class Host:
         self._runner: ChunkRunner | None = None
         self._told: set[tuple[str, str]] = set()
         """Suite and task of the envs whose spec was sent."""
+        self._remarked: set[str] = set()
         self._tasks: dict[type[Any], Callable[[Any], None]] = {
             Describe: lambda message: port.post(self._env.suites.describe(message.suite)),
             Begin: self._begin,
@@ -125,7 +128,10 @@ class Host:
         spec = None
         if (suite, task) not in self._told:
             self._told.add((suite, task))
-            spec = self._env.spec(seen).to_plain()
+            found = remarks.of_reset(
+                self._env.task, limit=message.max_steps[0], prompt=prompt, reads=self._spec.reads
+            )
+            spec = self._env.spec(seen, found).to_plain()
         layout = self._buffer.layout
         return Ready(
             lanes=[0],
@@ -166,7 +172,15 @@ class Host:
         )
         self._port.post(answer)
         if result.ends:
+            for text in runner.remarks():
+                self._remark(text)
             self._seal(runner)
+
+    def _remark(self, text: str) -> None:
+        """Tell the user something, once."""
+        if text not in self._remarked:
+            self._remarked.add(text)
+            self._port.post(Remark(text))
 
     def _seal(self, runner: ChunkRunner) -> None:
         """Seal recordings, after the answer: the lane is free already, and waits for no disk."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ from hocket.core.data import Array, EnvSpec, Observation, Ref, TaskInfo, Trial
 from hocket.errors import EnvError
 from hocket.workers.attempt import seed_globals
 from hocket.workers.spaces import Drive, array_specs, check_observation_space, is_image
-from hocket.workers.suites import Suites, find_task, with_rate
+from hocket.workers.suites import Suites, find_task, with_details
 
 
 class Turn(NamedTuple):
@@ -46,7 +46,7 @@ class LiveEnv:
         self.close()
         info = find_task(suite, self.suites[suite].tasks(), task)
         self._env = self.suites[suite].make(task)
-        self.task = with_rate(info, self._env)
+        self.task = with_details(info, self._env)
         self.abilities = abilities_of(self._env)
         self.drive = Drive(self._env.action_space)
         check_observation_space(getattr(self._env, "observation_space", None))
@@ -62,6 +62,8 @@ class LiveEnv:
 
     def step(self, action: Any) -> Turn:
         """One step; an env that can defer its observation is not observed."""
+        assert self.drive is not None
+        action = self.drive.dress(action)
         if "deferred" in self.abilities:
             reward, terminated, truncated, info = self._env.advance(action)
             return Turn(float(reward), bool(terminated), bool(truncated), info, None)
@@ -96,14 +98,15 @@ class LiveEnv:
             self._env.use_cameras(keys)
             self._shown = keys
 
-    def spec(self, arrays: Observation) -> EnvSpec:
+    def spec(self, arrays: Observation, remarks: Sequence[str] = ()) -> EnvSpec:
+        """What the env is, with what the user is to be told of it."""
         if self.drive is None or self._name is None:
             raise EnvError("The env is closed.")
         images = tuple(key for key in sorted(arrays) if is_image(arrays[key]))
         if "cameras" in self.abilities:
             images = self.cameras
         suite = self.suites[self._name[0]]
-        notes = (*getattr(suite, "notes", ()), *getattr(self._env, "notes", ()))
+        notes = (*getattr(suite, "notes", ()), *getattr(self._env, "notes", ()), *remarks)
         return EnvSpec(
             task=self.task,
             action=self.drive.spec,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from hocket.adapters.envs import rendering
 from hocket.adapters.envs.libero.data import find_data
 from hocket.core.data import TaskInfo
 from hocket.core.plugins import did_you_mean
 from hocket.errors import ConfigError, UnknownNameError
+from hocket.workers import gl
 
 if TYPE_CHECKING:
     from hocket.adapters.envs.libero.env import LiberoEnv
@@ -219,7 +219,7 @@ class Libero:
         self._suite, self._tasks = _find(argument)
         self._config = config
 
-    prepare_worker = staticmethod(rendering.set_worker)
+    prepare_worker = staticmethod(gl.set_worker)
 
     @staticmethod
     def require_data(argument: str) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from hocket.adapters.envs import rendering
 from hocket.core.contracts.env import SeedScheme
 from hocket.core.data import TaskInfo
 from hocket.core.plugins import did_you_mean
 from hocket.errors import ConfigError, UnknownNameError
+from hocket.workers import gl
 
 if TYPE_CHECKING:
     from hocket.adapters.envs.metaworld.env import MetaWorldEnv
@@ -145,7 +145,7 @@ class MetaWorld:
         self._tasks = _task_names(argument)
         self._config = config
 
-    prepare_worker = staticmethod(rendering.set_worker)
+    prepare_worker = staticmethod(gl.set_worker)
 
     def tasks(self) -> tuple[TaskInfo, ...]:
         return tuple(

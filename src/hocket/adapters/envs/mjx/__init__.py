@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from hocket.adapters.envs import rendering
 from hocket.core.contracts.batched import BatchedEnv
 from hocket.core.contracts.env import SeedScheme, start_seed
 from hocket.core.data import Array, TaskInfo
 from hocket.core.plugins import did_you_mean
 from hocket.errors import UnknownNameError
+from hocket.workers import gl
 
 if TYPE_CHECKING:
     from hocket.adapters.envs.mjx.view import MjxView
@@ -183,7 +183,7 @@ class Mjx:
 
         return JaxRows(self._task(task), rows)
 
-    prepare_worker = staticmethod(rendering.set_worker)
+    prepare_worker = staticmethod(gl.set_worker)
 
     def make(self, task: str) -> MjxView:
         """One row to look at, for videos of what rows did."""

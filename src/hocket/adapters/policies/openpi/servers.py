@@ -25,6 +25,7 @@ from hocket.adapters.policies.openpi.connection import (
     Unreachable,
 )
 from hocket.adapters.policies.openpi.protocol import Announcement
+from hocket.core.waits import awaiting
 from hocket.errors import HocketError, PolicyUnavailableError, SessionLostError
 
 if TYPE_CHECKING:
@@ -171,9 +172,20 @@ class Servers:
         repeats: int | None = None,
     ) -> Answer:
         """Ask the least loaded server, or `only` that one, again after drops and outages."""
-        clock = asyncio.get_running_loop().time
         repeats = self._config.retries if repeats is None else repeats
-        drops = 0
+        with contextlib.ExitStack() as outage:
+            return await self._keep_asking(ask, only, repeats, outage)
+
+    async def _keep_asking(
+        self,
+        ask: Callable[[Replica], Awaitable[Answer]],
+        only: Replica | None,
+        repeats: int,
+        outage: contextlib.ExitStack,
+    ) -> Answer:
+        """Ask until there is an answer; `outage` is entered while no server is reached."""
+        clock = asyncio.get_running_loop().time
+        drops, is_told = 0, False
         while True:
             now = clock()
             replica = only or min(self.replicas, key=lambda one: (one.retry_at > now, one.load))
@@ -185,6 +197,11 @@ class Servers:
                 replica.failed(clock())
                 outages = [one.outage_since for one in ([only] if only else self.replicas)]
                 limit_s = self._config.ready_timeout_s
+                if not is_told:
+                    is_told = True
+                    outage.enter_context(
+                        awaiting(f"a policy server, up to {limit_s:.0f} s ({exc})")
+                    )
                 if all(since is not None and clock() - since >= limit_s for since in outages):
                     raise PolicyUnavailableError(
                         f"No server answered for {limit_s:.0f} s (the last: {exc}). Is it running? "

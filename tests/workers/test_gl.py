@@ -7,10 +7,10 @@ import sys
 import numpy as np
 import pytest
 
-from hocket.adapters.envs import rendering
 from hocket.adapters.envs.metaworld import MetaWorld
-from hocket.adapters.envs.rendering import Device, Probe
 from hocket.errors import ConfigError, MissingExtraError
+from hocket.workers import gl
+from hocket.workers.gl import Device, Probe
 
 GPUS = tuple(Device(backend="egl", index=i, renderer="NVIDIA H200/PCIe") for i in range(2))
 CPU = Device(backend="egl", index=2, renderer="llvmpipe (LLVM 15.0.6, 256 bits)")
@@ -21,13 +21,13 @@ def unset(monkeypatch):
     for name in ("MUJOCO_GL", "MUJOCO_EGL_DEVICE_ID"):
         monkeypatch.delenv(name, raising=False)
     yield
-    rendering.set_worker(0)
+    gl.set_worker(0)
 
 
 def offer(monkeypatch, **devices):
     """Pretend that a machine has these devices: ours has one kind only."""
     monkeypatch.setattr(
-        rendering,
+        gl,
         "probe",
         lambda backend: Probe(
             backend=backend, devices=devices.get(backend, ()), reason=f"{backend}: no library"
@@ -39,35 +39,35 @@ def test_workers_take_turns_over_gpus_and_leave_the_software_device(monkeypatch)
     offer(monkeypatch, egl=(*GPUS, CPU))
     chosen = []
     for worker in range(4):
-        rendering.set_worker(worker)
-        chosen.append(rendering.choose_device().index)
+        gl.set_worker(worker)
+        chosen.append(gl.choose_device().index)
     assert chosen == [0, 1, 0, 1]
 
 
 def test_osmesa_is_taken_where_egl_has_no_device(monkeypatch):
     mesa = Device(backend="osmesa", index=0, renderer="llvmpipe")
     offer(monkeypatch, osmesa=(mesa,))
-    assert rendering.choose_device() == mesa
+    assert gl.choose_device() == mesa
 
 
 def test_a_machine_where_nothing_renders_is_told_the_command(monkeypatch):
     offer(monkeypatch)
     with pytest.raises(MissingExtraError, match="apt-get install -y libegl1 libosmesa6"):
-        rendering.choose_device()
+        gl.choose_device()
 
 
 def test_what_the_user_set_is_respected(monkeypatch):
     offer(monkeypatch, egl=(*GPUS, CPU), osmesa=(Device(backend="osmesa", index=0, renderer="x"),))
     monkeypatch.setenv("MUJOCO_EGL_DEVICE_ID", "2")
-    assert rendering.choose_device() == CPU
+    assert gl.choose_device() == CPU
     monkeypatch.setenv("MUJOCO_EGL_DEVICE_ID", "7")
     with pytest.raises(ConfigError, match="these do: 0, 1, 2"):
-        rendering.choose_device()
+        gl.choose_device()
     monkeypatch.setenv("MUJOCO_GL", "osmesa")
-    assert rendering.choose_device().backend == "osmesa"
+    assert gl.choose_device().backend == "osmesa"
     monkeypatch.setenv("MUJOCO_GL", "disable")
     with pytest.raises(ConfigError, match="forbids rendering"):
-        rendering.choose_device()
+        gl.choose_device()
 
 
 def test_rendering_on_the_cpu_is_said():
@@ -76,7 +76,7 @@ def test_rendering_on_the_cpu_is_said():
 
 
 def test_a_library_that_is_missing_is_a_reason_not_a_crash(tmp_path):
-    script = os.path.join(os.path.dirname(rendering.__file__), "gl_probe.py")
+    script = os.path.join(os.path.dirname(gl.__file__), "gl_probe.py")
     broken = (
         "import ctypes, runpy, sys\n"
         "def missing(name): raise OSError(f'{name}: cannot open')\n"
@@ -92,9 +92,7 @@ def test_a_library_that_is_missing_is_a_reason_not_a_crash(tmp_path):
 
 
 def test_at_least_one_backend_works_where_the_tests_run():
-    found = [
-        device for backend in rendering.BACKENDS for device in rendering.probe(backend).devices
-    ]
+    found = [device for backend in gl.BACKENDS for device in gl.probe(backend).devices]
     assert found, "install libegl1 or libosmesa6"
     assert all(device.renderer for device in found)
 
