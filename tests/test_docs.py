@@ -45,6 +45,8 @@ def folder(tmp_path: Path) -> Path:
         (tmp_path / name).write_text(text)
     (tmp_path / "runs" / "mine").mkdir(parents=True)
     (tmp_path / "runs" / "mine" / "run.yaml").write_text("env: [my_envs:Dot]\npolicy: random\n")
+    job = "{env: my_envs.py:Dot, policy: random, episodes: 1, lanes: 1}"
+    (tmp_path / "jobs.yaml").write_text(f"runs:\n  one: {job}\n")
     return tmp_path
 
 
@@ -102,7 +104,7 @@ def assert_understood(words: list[str]) -> None:
 @pytest.mark.parametrize("command", commands())
 def test_every_command_is_understood(command: str) -> None:
     words = shlex.split(command)[1:]
-    if words[0] == "eval":
+    if words[0] == "eval" and "--jobs" not in words:
         words.append("--dry-run")
     elif words[0] != "plan":
         words.append("--help")
@@ -137,6 +139,12 @@ def test_links_lead_somewhere(page: Path) -> None:
     links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
     for link in links:
         assert (page.parent / link).exists(), f"{page.name} links to {link}"
+
+
+def test_the_readme_leads_to_every_page() -> None:
+    text = (ROOT / "README.md").read_text()
+    for page in (ROOT / "docs").glob("*.md"):
+        assert f"(docs/{page.name}" in text, page.name
 
 
 def test_paths_in_the_architecture_page_exist() -> None:

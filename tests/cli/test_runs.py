@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from hocket.core.data import Episode
+from hocket.errors import RunFolderError
+from hocket.records.ledger.view import LedgerView
 from support.commands import command, run_here, run_process
+from support.processes import DEADLINE_S, wait_until
 
 MODULE = '''
 import time
@@ -84,9 +88,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_json_goes_to_standard_output_and_nothing_else_anywhere(folder: Path) -> None:
+def test_json_goes_to_standard_output_and_progress_to_a_pipe(folder: Path) -> None:
     done = run_process(folder, "eval", *SUBJECT, "--episodes", "4", "--lanes", "2", "--json")
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0
+    first, *_, last = [line for line in done.stderr.splitlines() if line.startswith("[")]
+    assert "preparing" in first or "waiting for" in first
+    assert "4/4 episodes" in last
     report = json.loads(done.stdout)
     assert report["overall"]["n"] == 4
     assert report["overall"]["successes"] == 2
@@ -175,10 +182,7 @@ def test_an_interrupted_run_reports_what_is_done_and_exits_with_130(folder: Path
         text=True,
     ) as process:
         try:
-            assert process.stderr is not None
-            for line in process.stderr:
-                if "warming up" in line:
-                    break
+            wait_until(lambda: any(ended_in(folder / "a")))
             process.send_signal(signal.SIGINT)
             out, _ = process.communicate(timeout=100)
         finally:
@@ -186,6 +190,33 @@ def test_an_interrupted_run_reports_what_is_done_and_exits_with_130(folder: Path
     assert process.returncode == 130
     assert "INCOMPLETE" in out
     assert json.loads((folder / "a" / "report.json").read_text())["complete"] is False
+
+
+def ended_in(folder: Path) -> list[Episode]:
+    try:
+        with LedgerView.open(folder) as ledger:
+            return list(ledger.episodes())
+    except RunFolderError:
+        return []
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
+def test_a_run_that_is_stopped_before_an_episode_ended_does_not_block_the_same_command(
+    folder: Path, end: signal.Signals
+) -> None:
+    arguments = ("--episodes", "2", "--lanes", "2", "--env.pause", "9", "--out", "a")
+    with subprocess.Popen(
+        command("eval", *SUBJECT, *arguments), cwd=folder, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stderr is not None
+            next(line for line in process.stderr if "warming up" in line)
+            process.send_signal(end)
+            process.communicate(timeout=DEADLINE_S)
+        finally:
+            process.kill()
+    again = run_here(folder, "eval", *SUBJECT, "--episodes", "1", "--lanes", "1", "--out", "a")
+    assert again.returncode == 0, again.stderr
 
 
 def test_a_dry_run_writes_nothing(folder: Path) -> None:

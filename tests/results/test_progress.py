@@ -29,7 +29,9 @@ from hocket.core.events import (
     SpecLearned,
     WorkerChanged,
 )
+from hocket.core.waits import awaited, awaiting
 from hocket.results.progress import Progress, Tally, clock, lines
+from support.processes import wait_until
 
 TRIALS = [Trial(suite="s", task="t", seed=seed) for seed in range(20)]
 CHUNK = Chunk(actions=np.zeros((4, 2)), version=0, source="p")
@@ -172,7 +174,7 @@ def test_a_log_gets_lines_when_the_phase_changes_and_no_control_codes() -> None:
         progress.on(ended(50.0, Outcome.SUCCESS))
         progress.on(RunEnded(time=50.0, complete=True, notes={}))
     text = stream.getvalue()
-    assert text.count("\n") == 3
+    assert text.count("\n") == 4, "preparing comes first"
     assert "1/20 episodes, 100.0 % succeed [21, 100]" in text
     assert "\x1b" not in text
 
@@ -243,6 +245,21 @@ def test_a_terminal_is_left_clean_with_only_errors_standing() -> None:
     text = terminal.getvalue()
     assert "Boom" in text
     assert text.endswith(("\x1b[2K", "\x1b[?25h")), "the block is erased, the cursor shown"
+
+
+def test_what_is_awaited_before_a_run_begins_is_told_while_it_is() -> None:
+    stream = io.StringIO()
+    with Progress(stream=stream, age_s=30.0), awaiting("a server at nowhere:9"):
+        wait_until(lambda: "waiting for a server at nowhere:9" in stream.getvalue())
+    text = stream.getvalue()
+    assert text.startswith("[   30."), "the clock began with the command"
+    assert not awaited()
+
+
+def test_what_is_awaited_in_the_middle_of_a_run_is_told() -> None:
+    tally = tally_of(started(), batch(1.0))
+    with awaiting("a server"):
+        assert lines(tally)[-1] == "waiting for a server"
 
 
 def test_quiet_says_nothing() -> None:

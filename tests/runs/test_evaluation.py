@@ -226,7 +226,7 @@ def test_a_policy_that_raises_is_shown_with_its_own_traceback(lanes: int | str) 
 def test_a_factory_inside_a_function_is_refused_with_advice() -> None:
     def make() -> None: ...
 
-    with pytest.raises(UsageError, match="Put it into a module"):
+    with pytest.raises(UsageError, match="Put it into a file"):
         name_of(make)
 
 

@@ -222,7 +222,8 @@ def test_what_the_policy_reads_is_checked_cut_and_cast(serve_policy: ServePolicy
             assert "has shape" in ask(client, {"observation/state": wrong})
     with open_client(server) as client:
         client.recv(timeout=WAIT_S)
-        assert "lacks 'observation/state'" in ask(client, {"other": np.zeros(1)})
+        told = ask(client, {"other": np.zeros(1)})
+        assert "lacks 'observation/state'; it has: other. The policy reads: observation/" in told
 
 
 def test_first_request_warms_up_where_the_policy_does_not_say_what_it_reads(

@@ -114,7 +114,18 @@ def test_decoded_actions_belong_to_the_action_space(
 
 def test_drive_refuses_spaces_it_cannot_drive_by_name() -> None:
     with pytest.raises(ActionSpaceError, match="Dict"):
-        Drive(spaces.Dict({"arm": spaces.Discrete(2)}))
+        Drive(spaces.Dict({"arm": spaces.Discrete(2), "hand": spaces.Discrete(2)}))
+    with pytest.raises(ActionSpaceError, match="Dict"):
+        Drive(spaces.Dict({"arm": spaces.Text(2)}))
+
+
+def test_a_dict_of_one_space_is_driven_as_that_space() -> None:
+    inner = spaces.Box(-1, 1, (2,), np.float32)
+    space = spaces.Dict({"arm": spaces.Dict({"joints": inner})})
+    drive = Drive(space)
+    assert drive.spec.size == 2
+    (action,) = drive.decode(np.array([0.5, -0.5], "<f8").tobytes(), 1)
+    assert space.contains(drive.dress(action))
 
 
 def test_subclass_of_a_known_space_can_be_driven() -> None:

@@ -14,13 +14,14 @@ from tyro.conf import arg
 
 from hocket.cli.parse import parse_with_policy
 from hocket.cli.values import Bytes, Name
-from hocket.core import plugins
 from hocket.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
     from hocket.serve.backend import Backend
     from hocket.serve.metrics import Metrics
     from hocket.serve.server import PolicyServer
+
+_LAST_PORT = 65535
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +90,8 @@ def run(arguments: Sequence[str]) -> int:
     )
 
     logging.basicConfig(format="hocket: %(message)s", level=logging.INFO)
+    if not 0 <= flags.port <= _LAST_PORT:
+        raise ConfigError(f"port is {flags.port}; it must be between 0 and {_LAST_PORT}.")
     keys = load_keys(flags.key_file)
     if flags.socket is None:
         check_exposure(flags.host, keys, insecure=flags.insecure)
@@ -121,15 +124,17 @@ def run(arguments: Sequence[str]) -> int:
 
 def _backend(flags: Serve, config: dict[str, Any], metrics: Metrics) -> Backend:
     from hocket.adapters.policies.openpi.policy import OpenPI
+    from hocket.runs.assembly import build_policy, require_policy
     from hocket.serve.backend import PolicyBackend, PolicyOptions
     from hocket.serve.gateway import Gateway
 
     name = flags.policy
     if flags.policy_python is not None:
         name, config = f"sidecar:{name}", {"python": flags.policy_python, "config": config}
-    policy = plugins.build("policies", name, config)
+    policy = build_policy(name, config)
     if isinstance(policy, OpenPI):
         return Gateway(policy.servers(), metrics, max_queue=flags.max_queue)
+    policy = require_policy(policy, flags.policy)
     options = PolicyOptions(
         name=flags.policy,
         metadata=_metadata(flags.metadata),

@@ -54,7 +54,7 @@ def attribute(target: Target) -> Any:
         raise
     except (Exception, SystemExit) as exc:
         raise UnimportableError(
-            f"{target.module!r} cannot be imported: {type(exc).__name__}: {exc}{_where(exc)}"
+            f"{target.module!r} cannot be imported: {type(exc).__name__}: {exc}{places_of(exc)}"
         ) from exc
     for part in target.attribute.split("."):
         try:
@@ -125,9 +125,11 @@ def _reach(folder: str) -> None:
         sys.path.insert(0, folder)
 
 
-def _where(exc: BaseException) -> str:
-    """The places in files that are no part of Python's or hocket's own machinery, one a line."""
-    own = (os.path.realpath(__file__), importlib.__file__ or "", "<frozen")
+def places_of(exc: BaseException) -> str:
+    """The last places where an error came through, one a line, each after the end of a line. Those
+    of Python's importing and of hocket are left out: the user wrote neither."""
+    package = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+    own = (package, importlib.__file__ or "", "<frozen")
     frames = [
         f"\n  {frame.filename}:{frame.lineno}: {frame.line}"
         for frame in traceback.extract_tb(exc.__traceback__)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from typing import Any
 
 from hocket.core.events import Event
@@ -60,7 +61,7 @@ class NotebookProgress(Progress):
             self._handle.update(_Text(self._text()))
 
     def _text(self) -> str:
-        return "\n".join([*self._told, self.line()])
+        return "\n".join([*self._told, self.line(time.perf_counter())])
 
 
 class _Text:

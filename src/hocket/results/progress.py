@@ -344,13 +344,13 @@ class Progress:
         current = lines(self.tally)[0] if is_preparing else self.tally.phase
         if current != phase or now - at >= PLAIN_EVERY_S:
             self._last_line = (now, current)
-            self._say(self.line())
+            self._say(self.line(now))
 
-    def line(self) -> str:
+    def line(self, now: float) -> str:
         """The state of the run now, in a line with its clock."""
         left = self._left_s
         told = lines(self.tally) + ([] if left is None else [f"{clock(left)} left"])
-        return f"[{time.perf_counter() - self._start:7.1f} s] {', '.join(told)}"
+        return f"[{now - self._start:7.1f} s] {', '.join(told)}"
 
     @property
     def _left_s(self) -> float | None:

@@ -16,7 +16,7 @@ import functools
 import json
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from hocket.core import machine, plugins
@@ -24,12 +24,13 @@ from hocket.core.contracts.env import Suite
 from hocket.core.contracts.policy import Policy, Replicas, Sessions
 from hocket.core.contracts.runtime import Runtime, WorkerSpec
 from hocket.core.data import EnvSpec, PolicySpec, Ref, TaskInfo, Trial
+from hocket.core.modules import places_of
 from hocket.core.waits import awaiting
 from hocket.engine.batches import BatchConfig, Batches
 from hocket.engine.deadline import InferDeadline
 from hocket.engine.inference import Inference
 from hocket.engine.scheduler import Scheduler, SchedulerConfig
-from hocket.errors import PolicyError, UnknownNameError, UsageError
+from hocket.errors import HocketError, PolicyError, UnknownNameError, UsageError
 from hocket.runs.probe import Probe, probe, retried
 from hocket.runs.subject import Subject
 from hocket.workers.fleet import Fleet, FleetConfig
@@ -202,8 +203,6 @@ class Assembly:
             return self._lanes
         if self.is_batched:
             return min(ROWS, episodes)
-        if episodes <= machine.cores():
-            return episodes  # Each gets a core: no measurement could advise otherwise.
         worker = self.worker(policy.spec)
         timeout_s = self.subject.start_timeout_s
 
@@ -242,7 +241,7 @@ class Assembly:
             name = f"sidecar:{name}"
             settings = {"python": subject.policy_python, "config": dict(settings)}
         with awaiting(f"the policy {subject.policy} to load"):
-            built = require_policy(plugins.build("policies", name, settings), subject.policy)
+            built = require_policy(build_policy(name, settings), subject.policy)
             _ = built.spec  # a policy over the wire connects here
         return built
 
@@ -288,6 +287,18 @@ class Assembly:
             batch_sizes=policy.spec.batch_sizes,
         )
         return Batches(policy, inference, Scheduler(settings), config)
+
+
+def build_policy(name: str, settings: Mapping[str, Any]) -> Any:
+    """The policy of a name; what its maker raises comes as PolicyError, with the maker's lines."""
+    try:
+        return plugins.build("policies", name, settings)
+    except HocketError:
+        raise
+    except Exception as exc:
+        raise PolicyError(
+            f"Policy {name!r} cannot be made: {type(exc).__name__}: {exc}{places_of(exc)}"
+        ) from exc
 
 
 def _is_env(build: Any) -> bool:

@@ -8,6 +8,9 @@ from typing import Literal
 from hocket.errors import ConfigError
 from hocket.runs.subject import Subject
 
+_LAST_SEED = 1 << 63
+"""Seeds are kept in 63 bits."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalConfig(Subject):
@@ -79,6 +82,8 @@ class EvalConfig(Subject):
             value = getattr(self, name)
             if value is not None and value < low:
                 raise ConfigError(f"{name} is {value}; it must be at least {low}.")
+        if not 0 <= self.seed < _LAST_SEED - self.episodes:
+            raise ConfigError(f"seed is {self.seed}; it must be at least 0, and below 2^63.")
         if self.lanes != "auto" and self.lanes < 1:
             raise ConfigError(f"lanes is {self.lanes}; it must be at least 1, or 'auto'.")
         for name in ("step_timeout_s", "infer_timeout_s"):

@@ -93,7 +93,12 @@ class Run:
         }
         clear_unbegun(folder)
         ledger = Ledger.create(folder, trials, meta)
-        run = cls(config, trials, ledger)
+        try:
+            run = cls(config, trials, ledger)
+        except BaseException:
+            ledger.close()
+            _remove_if_empty(folder)
+            raise
         run._is_new = True
         return run
 

@@ -30,11 +30,15 @@ class Subject:
     """What messages call whoever has such a configuration."""
 
     env: tuple[str, ...]
-    """What to run in: metaworld:mt10 (a suite), metaworld:reach-v3 (one task), gym:ANY-ID, or your
-    own as package.module:factory. Several, separated by commas, make one run."""
+    """What to run in: metaworld:mt10 (a suite), metaworld:reach-v3 (one task), libero:spatial,
+    gym:ANY-ID, mjx:push (batched), or your own as my_envs.py:Env or package.module:factory.
+    isaaclab:TASK and maniskill:TASK are there too, but were never run on the real simulators.
+    Several, separated by commas, make one run."""
     policy: str
-    """What decides: reference (bundled), metaworld-expert, random, zero, or your own class or
-    factory as package.module:attr."""
+    """What decides: reference (bundled), metaworld-expert, random, zero, lerobot:FOLDER (a
+    checkpoint), openpi://HOST:PORT or gr00t://HOST:PORT (a server), torch:FILE, a folder that
+    hocket train wrote, or your own class or factory as my_policies.py:Policy or
+    package.module:attr."""
     env_python: str | None = None
     """Interpreter for the simulators, where they need another one (3.10 or later) than this:
     path/to/venv/bin/python. hocket need not be installed there."""

@@ -25,7 +25,7 @@ from hocket.adapters.policies.openpi.protocol import (
     read_row,
 )
 from hocket.adapters.policies.openpi.shared import SharedReader
-from hocket.core.data import ArraySpec, EnvSpec, Observation, PolicySpec
+from hocket.core.data import Array, ArraySpec, EnvSpec, Observation, PolicySpec
 from hocket.errors import HocketError, ObservationError, WireError
 
 READERS = 2
@@ -143,7 +143,7 @@ class Requests:
     def parse(self, request: Mapping[str, Any]) -> StockRequest | ExtendedRequest:
         if EXTENSION not in request:
             found, prompt = read_observation(request, self._inputs)
-            return StockRequest(view=self._fit(found), prompt=prompt)
+            return StockRequest(view=self._fit(found, request), prompt=prompt)
         asked = request[EXTENSION]
         if not isinstance(asked, Mapping) or type(asked.get("id")) is not int:
             raise WireError("An extended request needs a number.")
@@ -170,13 +170,22 @@ class Requests:
         views = tuple(self._fit(view) for view in read_arrays(arrays, len(rows)))
         return ExtendedRequest(**head, rows=rows, views=views)
 
-    def _fit(self, found: Observation) -> Observation:
-        """The keys that the policy reads, in its dtypes; all keys where it does not say."""
+    def _fit(self, found: Observation, sent: Mapping[str, Any] | None = None) -> Observation:
+        """The keys that the policy reads, in its dtypes; all keys where it does not say. `sent` is
+        what came, where more came than was read."""
         if self._inputs is None:
             if not found:
                 raise ObservationError("The observation is empty.")
             return found
-        return {key: _fitting(key, found, wanted) for key, wanted in self._inputs.items()}
+        lacks = [key for key in self._inputs if key not in found]
+        if lacks:
+            came = sorted(map(str, found if sent is None else sent))
+            wanted = (f"{key} {list(spec.shape)}" for key, spec in self._inputs.items())
+            raise ObservationError(
+                f"The observation lacks {lacks[0]!r}; it has: {', '.join(came) or 'nothing'}. The "
+                f"policy reads: {', '.join(wanted)}."
+            )
+        return {key: _fitting(key, found[key], wanted) for key, wanted in self._inputs.items()}
 
 
 def parse_env(head: dict[str, Any], asked: Mapping[str, Any]) -> ExtendedRequest:
@@ -191,12 +200,7 @@ def parse_env(head: dict[str, Any], asked: Mapping[str, Any]) -> ExtendedRequest
     return ExtendedRequest(**head, env=number, plain=plain, spec=spec)
 
 
-def _fitting(key: str, found: Observation, wanted: ArraySpec) -> np.ndarray[Any, Any]:
-    value = found.get(key)
-    if value is None:
-        raise ObservationError(
-            f"The observation lacks {key!r}; it has: {', '.join(sorted(found)) or 'nothing'}."
-        )
+def _fitting(key: str, value: Array, wanted: ArraySpec) -> Array:
     sizes = zip(value.shape, wanted.shape, strict=False)
     if value.ndim != len(wanted.shape) or any(w not in (-1, n) for n, w in sizes):
         raise ObservationError(f"{key!r} has shape {value.shape}; the policy takes {wanted.shape}.")

@@ -85,7 +85,10 @@ class LaneFailed(NamedTuple):
 
     @property
     def account(self) -> str:
-        """What happened, with the traceback where there is one."""
+        """What happened, with the traceback where there is one. An error of hocket's own says all
+        in a sentence."""
+        if from_name(self.kind, self.message) is not None:
+            return f"{self.kind}: {self.message}"
         return f"{self.kind}: {self.message}\n{self.traceback}".rstrip()
 
     def verdict(self, *, any_built: bool) -> HocketError | None:

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import sys
+
 import gymnasium
 import numpy as np
 import pytest
 
 from hocket.adapters.envs.gym import Gym
 from hocket.core import plugins
+from hocket.core.contracts.env import abilities_of
 from hocket.errors import ConfigError, UnknownNameError
 
 
@@ -22,6 +25,52 @@ def test_kwargs_reach_the_env():
     env = Gym("Pendulum-v1", Gym.Config(kwargs='{"g": 1.5}')).make("Pendulum-v1")
     assert env.unwrapped.g == 1.5
     env.close()
+
+
+def test_the_limit_of_a_registered_env_is_told_and_the_nearer_one_holds():
+    limits = [
+        Gym("CartPole-v1", Gym.Config(max_steps=limit)).tasks()[0].max_steps
+        for limit in (None, 9, 9000)
+    ]
+    assert limits == [500, 9, 500]
+
+
+def test_the_success_rule_of_an_env_is_a_setting():
+    suite = plugins.build("envs", "gym:CartPole-v1", {"success_rule": "final"})
+    assert suite.tasks()[0].success_rule == "final"
+
+
+REGISTERS = """
+import gymnasium
+from gymnasium.envs.classic_control import PendulumEnv
+
+gymnasium.register("shelf_of_envs/Swing-v0", entry_point=PendulumEnv, max_episode_steps=7)
+"""
+
+
+def test_the_namespace_of_an_id_names_the_package_that_registers_it(tmp_path, monkeypatch):
+    (tmp_path / "shelf_of_envs.py").write_text(REGISTERS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    name = "shelf_of_envs/Swing-v0"
+    try:
+        assert Gym(name, Gym.Config()).tasks()[0].max_steps == 7
+        Gym(name, Gym.Config()).make(name).close()
+        with pytest.raises(UnknownNameError, match="Swing"):
+            Gym("shelf_of_envs/Swnig-v0", Gym.Config()).tasks()
+    finally:
+        gymnasium.registry.pop(name, None)
+        sys.modules.pop("shelf_of_envs", None)
+
+
+def test_an_id_of_a_package_that_is_not_installed_is_told_with_the_package():
+    with pytest.raises(UnknownNameError, match=r"no package 'gym_absent'.*gym:PACKAGE:"):
+        Gym("gym_absent/Thing-v0", Gym.Config()).tasks()
+
+
+def test_arguments_that_an_env_does_not_take_are_told(painted):
+    suite = Gym(painted, Gym.Config(kwargs='{"colour": 3}'))
+    with pytest.raises(ConfigError, match="cannot make Painted-v0"):
+        suite.make(painted)
 
 
 def test_a_module_before_the_id_is_imported_by_the_worker_only():
@@ -91,4 +140,19 @@ def test_what_the_env_renders_becomes_an_image(painted, nested, key):
     assert observation["observation/image"].shape == (4, 6, 3)
     assert (observation["observation/image"] == 1).all()
     assert observation[key] == 1
+    env.close()
+
+
+def test_a_picture_is_drawn_only_where_somebody_looks(painted, monkeypatch):
+    drawn = []
+    draw = Painted.render
+    monkeypatch.setattr(Painted, "render", lambda env: drawn.append(env.steps) or draw(env))
+    env = Gym(painted, Gym.Config(render=True)).make(painted)
+    assert abilities_of(env) == ("deferred",)
+    env.reset(seed=0)
+    drawn.clear()
+    env.advance(1)
+    assert drawn == []
+    assert (env.observe()["observation/image"] == 1).all()
+    assert drawn == [1]
     env.close()

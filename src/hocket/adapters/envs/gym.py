@@ -34,7 +34,7 @@ class GymConfig:
     prompt: str = ""
     """What to do, in words, for policies that read it; without it the env's own, where it has one
     (an attribute prompt, task_description, language_instruction, instruction or task)."""
-    success: SuccessRule = "first"
+    success_rule: SuccessRule = "first"
     """Which info["success"] (or "is_success") counts: the first, which ends the episode; one at any
     step; or only that of the final step."""
     max_steps: int | None = None
@@ -75,7 +75,7 @@ class Gym:
                 name=self._id,
                 prompt=self._config.prompt,
                 max_steps=min(known, default=None),
-                success_rule=self._config.success,
+                success_rule=self._config.success_rule,
             ),
         )
 
@@ -121,10 +121,10 @@ def _spec_or_unknown(name: str) -> Any:
         return gymnasium.spec(name)
     except gymnasium.error.Error as exc:
         installed = [one for one in _PACKAGES if importlib.util.find_spec(one) is not None]
-        advice = f" If it is one of {' or '.join(installed)}: gym:{installed[0]}:{name}."
+        package = " or ".join(installed) or "PACKAGE"
         raise UnknownNameError(
-            f"gymnasium has no env {name!r}: {exc}{advice if installed else ''} An env that a "
-            f"package registers when it is imported is gym:PACKAGE:{name}"
+            f"gymnasium has no env {name!r}: {exc} Where importing a package registers it, say so: "
+            f"gym:{package}:{name}"
         ) from exc
 
 

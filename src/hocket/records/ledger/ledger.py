@@ -111,6 +111,10 @@ class Ledger(LedgerView):
         folder = RunFolder.at(path)
         if not folder.root.is_dir():
             raise RunFolderError(f"There is no run folder {str(folder.root)!r}.")
+        if not folder.ledger.exists():  # nothing is left in a folder that is somebody else's
+            raise RunFolderError(
+                f"There is no run in {str(folder.root)!r}: it has no {folder.ledger.name}."
+            )
         with contextlib.ExitStack() as stack:
             ledger = cls(folder, stack.enter_context(folder.lock()), config or LedgerConfig())
             stack.pop_all()
