@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from hocket.cli import EXAMPLES, main
+from support.commands import run_here
 
 ROOT = Path(__file__).parents[1]
 PAGES = ["README.md", "docs/bring-an-env.md", "docs/bring-a-policy.md"]
@@ -109,6 +110,25 @@ def test_every_command_is_understood(command: str) -> None:
     elif words[0] != "plan":
         words.append("--help")
     assert_understood(words)
+
+
+@pytest.fixture
+def solved(folder: Path) -> Path:
+    """A folder with the two runs that the page of problems speaks of."""
+    names = ("--env", "my_envs.py:Dot", "--lanes", "1", "--episodes", "4")
+    for run, policy in (("a", "my_policies.py:Homing"), ("b", "random")):
+        done = run_here(folder, "eval", *names, "--policy", policy, "--out", f"runs/{run}")
+        assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_every_command_of_the_problems_page_answers(solved: Path) -> None:
+    lines = [line for block in blocks("docs/problems.md", "sh") for line in block.splitlines()]
+    assert len(lines) > 12
+    for line in lines:
+        words = shlex.split(line)[1:]
+        done = run_here(solved, *words, *(["--help"] if words == ["doctor"] else []))
+        assert done.returncode == 0, f"{line}\n{done.stderr}{done.stdout}"
 
 
 def test_an_env_of_the_documents_is_evaluated_with_its_own_flags(folder: Path) -> None:

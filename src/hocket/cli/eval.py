@@ -24,8 +24,9 @@ from hocket.runs.config import EvalConfig
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from hocket.results.progress import Progress
     from hocket.results.report import Report
-    from hocket.runs.jobs import JobResult
+    from hocket.runs.jobs import Job, JobResult
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +94,12 @@ def run(arguments: Sequence[str]) -> int:
     parsed = parse_run(Eval, knobs, arguments, verb="eval")
     from hocket.records.run_file import new_folder
 
+    arms = scan(arguments, "--perturb")
+    if arms is not None:  # one that only stands in the file is of that run alone
+        parsed.config["perturb"] = ""
     config, flags = EvalConfig.from_plain(parsed.config), parsed.flags
+    if arms is not None and not flags.dry_run:
+        return _run_arms(config, arms, flags)
     if flags.dry_run:
         from hocket.results.terminal import Console
 
@@ -148,24 +154,50 @@ def _describe(config: EvalConfig, out: Path) -> RenderableType:
 def _run_jobs(arguments: Sequence[str]) -> int:
     """Make every run of a file of jobs."""
     flags = parse(Jobs, arguments, verb="eval")
-    from hocket.results.progress import Progress
     from hocket.runs.jobs import load_jobs, run_jobs
 
-    jobs = load_jobs(flags.jobs)
-
-    def follow(job: object) -> Progress:
-        sys.stderr.write(f"-- {getattr(job, 'name', job)}\n")
-        progress = Progress()
-        progress.__enter__()
-        return progress
-
-    results = run_jobs(jobs, flags.out, reader=follow)
+    results = run_jobs(load_jobs(flags.jobs), flags.out, reader=_follow)
     if flags.json:
         document = {r.job.name: r.report.to_json() if r.report else None for r in results}
         sys.stdout.write(json.dumps(document, indent=2) + "\n")
     else:
         _show_jobs(results, flags.out)
     return _exit_code(results)
+
+
+def _run_arms(config: EvalConfig, arms: str, flags: Eval) -> int:
+    """Run a clean arm and one for each disturbance, on the same trials, and compare them."""
+    from hocket.records.run_file import new_folder
+    from hocket.results.factors import FactorReport
+    from hocket.results.terminal import Console
+    from hocket.runs.jobs import arms_of, run_jobs
+
+    jobs = arms_of(config, arms)
+    out = flags.out or new_folder(None, config.env, f"{config.policy}-arms")
+    results = run_jobs(list(jobs.values()), out, reader=_follow)
+    code = _exit_code(results)
+    if any(result.report is None or not result.report.complete for result in results):
+        _show_jobs(results, out)
+        return code or FAILED
+    report = FactorReport.open(out, [(arm, job.name) for arm, job in jobs.items() if arm])
+    page = report.save(out)
+    if flags.json:
+        sys.stdout.write(json.dumps(report.to_json(), indent=2) + "\n")
+    else:
+        console = Console()
+        console.print(report.table().rich())
+        console.print(f"Runs: {out}. Page: {page}", highlight=False, soft_wrap=True)
+    return code
+
+
+def _follow(job: Job) -> Progress:
+    """Show the progress of a job, under its name."""
+    from hocket.results.progress import Progress
+
+    sys.stderr.write(f"-- {job.name}\n")
+    progress = Progress()
+    progress.__enter__()
+    return progress
 
 
 def _show_jobs(results: Sequence[JobResult], folder: Path) -> None:

@@ -133,6 +133,7 @@ FIELDS: Mapping[str, Any] = {
     # How.
     "lanes": arg(metavar="N|auto"),
     "replan": arg(metavar="K"),
+    "perturb": arg(metavar="FACTOR[,FACTOR...]"),
     "ensemble": arg(metavar="M"),
     "max_steps": arg(metavar="N"),
     "step_timeout_s": arg(name="step-timeout", metavar="SECONDS"),

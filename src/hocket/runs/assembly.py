@@ -25,12 +25,14 @@ from hocket.core.contracts.policy import Policy, Replicas, Sessions
 from hocket.core.contracts.runtime import Runtime, WorkerSpec
 from hocket.core.data import EnvSpec, PolicySpec, Ref, TaskInfo, Trial
 from hocket.core.modules import places_of
+from hocket.core.perturb import Factor, parse_factors
 from hocket.core.waits import awaiting
 from hocket.engine.batches import BatchConfig, Batches
 from hocket.engine.deadline import InferDeadline
 from hocket.engine.inference import Inference
 from hocket.engine.scheduler import Scheduler, SchedulerConfig
 from hocket.errors import HocketError, PolicyError, UnknownNameError, UsageError
+from hocket.runs.config import EvalConfig
 from hocket.runs.probe import Probe, probe, retried
 from hocket.runs.subject import Subject
 from hocket.workers.fleet import Fleet, FleetConfig
@@ -184,7 +186,19 @@ class Assembly:
             cameras=None if spec is None else spec.cameras,
             history=1 if spec is None else spec.history,
             python=self.subject.env_python,
+            perturb=self._factors(),
         )
+
+    def _factors(self) -> tuple[Factor, ...]:
+        """What is disturbed in this run."""
+        text = self.subject.perturb if isinstance(self.subject, EvalConfig) else ""
+        factors = parse_factors(text)
+        if factors and self.is_batched:
+            raise UsageError(
+                f"{', '.join(self.subject.env)} is a batched simulator, whose rows cannot be "
+                f"disturbed one by one: leave out --perturb, or use a suite of single envs."
+            )
+        return factors
 
     def count_lanes(
         self,

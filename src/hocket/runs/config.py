@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from hocket.core.perturb import parse_factors
 from hocket.errors import ConfigError
 from hocket.runs.subject import Subject
 
@@ -38,6 +39,12 @@ class EvalConfig(Subject):
     it a few rows are inferred again in other batches, and the report says how many agreed."""
     max_steps: int | None = None
     """End episodes after N control steps (truncated), instead of each task's own limit."""
+    perturb: str = ""
+    """Disturb what the policy sees or does, by trial and step: image:blur=2, image:noise=0.1,
+    image:occlude=0.2, image:blank, prompt:empty, prompt:file=F, state:noise=0.02,
+    action:noise=0.02, camera:shift=0.05, light:dim=0.5 (the last two with MuJoCo). Each of them,
+    separated by commas, is an arm of its own (A+B disturbs both at once); all are compared with a
+    clean arm of the same trials."""
     retries: int = 2
     """Further attempts at a trial whose env crashed, hung or raised. Only when they are used up
     does the trial count as an error; an error is never a failure of the policy."""
@@ -101,4 +108,5 @@ class EvalConfig(Subject):
         from hocket.records.video.sink import VideoSelection
 
         VideoSelection.parse(self.video)
+        parse_factors(self.perturb)
         make_rule(self.replan, self.ensemble)

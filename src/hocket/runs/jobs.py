@@ -22,9 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from hocket.core.contracts.recorder import Reader
+from hocket.core.perturb import split_arms
 from hocket.errors import ConfigError, HocketError
 from hocket.records import run_file as run_config
 from hocket.records.folder import RunFolder
+from hocket.results.factors import CLEAN
 from hocket.results.page.report_page import write_jobs_page
 from hocket.results.report import Report
 from hocket.results.scores import named_table
@@ -71,6 +73,15 @@ def load_jobs(path: Path) -> list[Job]:
         except HocketError as error:
             raise ConfigError(f"Run {name!r} of {path}: {error}") from error
         jobs.append(Job(name=str(name), config=config))
+    return jobs
+
+
+def arms_of(config: EvalConfig, text: str) -> dict[str, Job]:
+    """A job for each arm that a text names, by what it disturbs; the clean one is first."""
+    jobs = {"": Job(name=CLEAN, config=dataclasses.replace(config, perturb=""))}
+    for arm in split_arms(text):
+        name = re.sub(r"[^\w.-]+", "-", arm).strip("-")
+        jobs[arm] = Job(name=name, config=dataclasses.replace(config, perturb=arm))
     return jobs
 
 

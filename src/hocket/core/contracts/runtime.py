@@ -14,7 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from hocket.core import perturb
 from hocket.core.data import Ref
+from hocket.core.perturb import Factor
 
 if TYPE_CHECKING:
     from hocket.workers.link import Link
@@ -42,6 +44,8 @@ class WorkerSpec:
     """It renders ended attempts from their states, in a single env even of a batched suite."""
     transport: str = "auto"
     """`shm`, `inline` or `auto` (shared memory where it can be had)."""
+    perturb: tuple[Factor, ...] = ()
+    """What is disturbed of every observation and action."""
     sends_files: bool = False
     """It does not share the parent's disk: what sinks seal goes over the stream, in pieces."""
 
@@ -49,6 +53,7 @@ class WorkerSpec:
         """The spec as plain lists and dicts, as it travels in the Open message."""
         plain = {field.name: getattr(self, field.name) for field in fields(self)}
         plain["suites"] = {name: ref.to_plain() for name, ref in self.suites.items()}
+        plain["perturb"] = [factor.to_plain() for factor in self.perturb]
         plain["sinks"] = [ref.to_plain() for ref in self.sinks]
         return plain
 
@@ -56,6 +61,7 @@ class WorkerSpec:
     def from_plain(cls, plain: Mapping[str, Any]) -> WorkerSpec:
         values = dict(plain)
         values["suites"] = {name: Ref(**ref) for name, ref in values["suites"].items()}
+        values["perturb"] = perturb.from_plain(values["perturb"])
         values["sinks"] = tuple(Ref(**ref) for ref in values["sinks"])
         for name in ("reads", "cameras"):
             values[name] = None if values[name] is None else tuple(values[name])

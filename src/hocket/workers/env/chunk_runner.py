@@ -15,6 +15,7 @@ from hocket.errors import ObservationError
 from hocket.workers.attempt import Attempt, Recording
 from hocket.workers.env import remarks
 from hocket.workers.env.live_env import LiveEnv, Turn
+from hocket.workers.env.perturbation import Perturbation
 from hocket.workers.shm import STOP, Control, Layout
 from hocket.workers.spaces import choose, flatten
 
@@ -113,8 +114,10 @@ class ChunkRunner:
         *,
         cameras: tuple[str, ...] | None,
         history: int,
+        perturbation: Perturbation | None = None,
     ) -> None:
         self.attempt = attempt
+        self._perturbation = perturbation
         self._env = env
         self._buffer = buffer
         self._recording = recording
@@ -133,10 +136,16 @@ class ChunkRunner:
         self._last: Turn | None = None
         """What the episode's last step gave, once it has ended."""
 
-    def reset(self) -> Any:
-        """Begin the episode; gives its first observation, raw."""
+    def reset(self) -> tuple[Observation, str]:
+        """Begin the episode; gives its first observation and its prompt, as they are to be seen."""
         self._env.use_cameras(self._all_cameras)
-        return self._env.reset(self.attempt.trial)
+        arrays, said = flatten(self._env.reset(self.attempt.trial, self._perturbation))
+        prompt = said if said is not None else self._env.task.prompt
+        if self._perturbation is None:
+            return arrays, prompt
+        self._perturbation.require(self.for_policy(arrays), prompt)
+        prompt = self._perturbation.prompt(prompt, self._env.task)
+        return self._perturbation.observation(arrays, 0), prompt
 
     def for_policy(self, arrays: Observation) -> Observation:
         """An observation without the cameras that are rendered for sinks alone: whether an attempt
@@ -165,7 +174,7 @@ class ChunkRunner:
         self._decisions += 1
         total, done = len(actions), 0
         while done < total:
-            turn = self._env.step(actions[done])
+            turn = self._env.step(self._executed(actions[done]))
             done += 1
             control.count_step(0)
             result.rewards.append(turn.reward)
@@ -183,6 +192,13 @@ class ChunkRunner:
                 total = min(total, done + self._buffer.whole_in(self.attempt.steps))
         result.busy_s = time.perf_counter() - began
         return result
+
+    def _executed(self, action: Array) -> Array:
+        """The action that the env is given: records hold the one that was asked for."""
+        if self._perturbation is None:
+            return action
+        assert self._env.drive is not None
+        return self._perturbation.action(action, self.attempt.steps, self._env.drive.spec)
 
     def remarks(self) -> list[str]:
         """What the user should be told, once the episode has ended."""
@@ -233,6 +249,8 @@ class ChunkRunner:
             self._env.use_cameras(cameras)
             raw = self._env.observe()
         arrays, _ = flatten(raw)
+        if self._perturbation is not None:
+            arrays = self._perturbation.observation(arrays, self.attempt.steps)
         result.observe_s += time.perf_counter() - began
         return arrays
 

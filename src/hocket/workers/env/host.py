@@ -31,6 +31,7 @@ from hocket.workers.attempt import Attempt, Recording
 from hocket.workers.env import remarks
 from hocket.workers.env.chunk_runner import ChunkRunner, ObservationBuffer
 from hocket.workers.env.live_env import LiveEnv
+from hocket.workers.env.perturbation import Perturbation
 from hocket.workers.shm import Control
 from hocket.workers.spaces import flatten
 
@@ -118,11 +119,11 @@ class Host:
             ),
             cameras=self._spec.cameras,
             history=self._spec.history,
+            perturbation=self._perturbation(trial),
         )
-        arrays, prompt = flatten(runner.reset())
+        arrays, prompt = runner.reset()
         seen = runner.for_policy(arrays)
         is_new = self._buffer.restart(seen, self._port.allocate)
-        prompt = prompt if prompt is not None else self._env.task.prompt
         runner.open(arrays, prompt, message.record[0])
         self._runner = runner
         spec = None
@@ -203,12 +204,23 @@ class Host:
             self._env.build(trial.suite, trial.task)
             attempt = Attempt(trial, message.attempt, self._env.task, max_steps=0, final=False)
             states = np.frombuffer(message.states, "<f8").reshape(message.length, -1)
-            replay_states(self._env, recording, attempt, states, message.record, self._control)
+            replay_states(
+                self._env,
+                recording,
+                attempt,
+                states,
+                message.record,
+                self._control,
+                self._perturbation(trial),
+            )
             files = recording.seal(Outcome(message.outcome))
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent, whatever it is
             self._fail(message.attempt, exc)
         else:
             self._port.post(Sealed(0, message.attempt, files))
+
+    def _perturbation(self, trial: Trial) -> Perturbation | None:
+        return Perturbation(self._spec.perturb, trial) if self._spec.perturb else None
 
     def _open_recording(self) -> Recording:
         if self._recording is None:
@@ -247,6 +259,7 @@ def replay_states(
     states: Array,
     record: Mapping[str, Any],
     control: Control,
+    perturbation: Perturbation | None = None,
 ) -> None:
     """Restore states `[n, S]` of an ended attempt in turn, and record what is observed at each."""
     if "deferred" not in env.abilities:
@@ -255,12 +268,14 @@ def replay_states(
     needs = recording.needs
     # The reset lays out the scene; its own picture is of no use.
     env.use_cameras(())
-    env.reset(attempt.trial)
+    env.reset(attempt.trial, perturbation)
     env.use_cameras(None if needs.all_cameras else needs.cameras)
     recording.open(attempt, env.task.prompt, record)
     for step, state in enumerate(states):
         env.restore(state)
         arrays, _ = flatten(env.observe())
+        if perturbation is not None:
+            arrays = perturbation.observation(arrays, step)
         attempt.steps = step
         recording.step(attempt, None, 0.0, chunk=-1, age=0, observation=arrays, state=None)
         control.count_step(0)

@@ -9,8 +9,9 @@ import numpy as np
 
 from hocket.core.contracts.env import abilities_of
 from hocket.core.data import Array, EnvSpec, Observation, Ref, TaskInfo, Trial
-from hocket.errors import EnvError
+from hocket.errors import EnvError, UsageError
 from hocket.workers.attempt import seed_globals
+from hocket.workers.env.perturbation import Perturbation, Scene, find_model
 from hocket.workers.spaces import Drive, array_specs, check_observation_space, is_image
 from hocket.workers.suites import Suites, find_task, with_details
 
@@ -38,6 +39,7 @@ class LiveEnv:
         self.abilities: tuple[str, ...] = ()
         """Found once, when the env is built: to look for a Protocol's methods takes time."""
         self.drive: Drive | None = None
+        self._scene = Scene()
 
     def build(self, suite: str, task: str) -> None:
         """Make this task's env, unless it is the one that is alive."""
@@ -52,9 +54,30 @@ class LiveEnv:
         check_observation_space(getattr(self._env, "observation_space", None))
         self._name = (suite, task)
 
-    def reset(self, trial: Trial) -> Any:
-        """The first observation of a trial, raw."""
+    def reset(self, trial: Trial, perturbation: Perturbation | None = None) -> Any:
+        """The first observation of a trial, raw; in the scene that a perturbation makes."""
         seed_globals(trial)
+        if perturbation is not None and perturbation.needs_model:
+            return self._reset_in_scene(trial, perturbation)
+        return self._reset(trial)
+
+    def _reset_in_scene(self, trial: Trial, perturbation: Perturbation) -> Any:
+        model = find_model(self._env)
+        if model is not None:
+            perturbation.scene(model, self._scene)
+        first = self._reset(trial)
+        made = find_model(self._env)
+        if made is None:
+            raise UsageError(
+                f"The env of {self.task.name!r} shows no MuJoCo model, whose cameras or lights "
+                f"could be disturbed."
+            )
+        if made is not model:  # the reset built another one, as it was made
+            perturbation.scene(made, self._scene)
+            first = self.observe() if "deferred" in self.abilities else self._reset(trial)
+        return first
+
+    def _reset(self, trial: Trial) -> Any:
         answer = self._env.reset(seed=trial.seed)
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise EnvError("reset() must return (observation, info), as gymnasium's envs do.")
