@@ -83,8 +83,8 @@ class SessionLostError(PolicyError):
 
 
 class StateMovedError(SessionLostError):
-    """A batch raised, nobody knows for which of its rows, and what the policy keeps for each of them
-    may have moved on: their attempts run again from reset, and no retry is spent."""
+    """A batch raised, nobody knows for which of its rows, and what the policy keeps for them may
+    have moved on: their attempts run again from reset, and no retry is spent."""
 
 
 class PolicyUnavailableError(PolicyError):
