@@ -140,9 +140,14 @@ def row(task: str, seed: int, chunk: int) -> Row:
 
 
 def run_lockstep(policy: Large, rounds: int, tasks: Sequence[str]) -> Side:
-    """A vector env with a lane for each of `tasks`; each runs one episode a round."""
+    """A vector env with a lane for each of `tasks`; each runs one episode a round. One lane is an
+    env in this process."""
     makers = [partial(make_env, task, lane) for lane, task in enumerate(tasks)]
-    envs = gymnasium.vector.AsyncVectorEnv(makers, context="spawn")
+    envs: gymnasium.vector.VectorEnv[Any, Any, Any]
+    if len(tasks) == 1:
+        envs = gymnasium.vector.SyncVectorEnv(makers)
+    else:
+        envs = gymnasium.vector.AsyncVectorEnv(makers, context="spawn")
     side = Side(0, 0, 0, rounds * len(tasks), 0.0)
     try:
         envs.reset(seed=0)
@@ -167,6 +172,12 @@ def run_lockstep(policy: Large, rounds: int, tasks: Sequence[str]) -> Side:
     finally:
         envs.close()
     return side
+
+
+def run_single(policy: Large, tasks: Sequence[str]) -> Side:
+    """One env after the other, an episode of each task."""
+    sides = [run_lockstep(policy, 1, [task]) for task in tasks]
+    return Side(*(sum(values) for values in zip(*map(dataclasses.astuple, sides), strict=True)))
 
 
 def capacity(policy: Large, tasks: Sequence[str]) -> dict[str, float]:
@@ -213,7 +224,7 @@ def main() -> int:
         flush=True,
     )
     sides: dict[str, Callable[[], Side]] = {
-        "one env at a time": lambda: run_lockstep(policy, 1, tasks[:1]),
+        "one env at a time": lambda: run_single(policy, tasks),
         "lockstep, 16 envs": lambda: run_lockstep(policy, 1, (tasks * 2)[:16]),
     }
     for lanes in flags.lanes:
