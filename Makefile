@@ -53,7 +53,7 @@ gl-libraries:
 		echo "Cameras need GL libraries. Run: sudo apt-get install -y $(GL_PACKAGES)"; \
 	fi
 
-venvs: ## Build the interpreters that LIBERO and LeRobot need of their own, in venvs/
+venvs: ## Build the interpreters that LIBERO, LeRobot and gym envs need of their own, in venvs/
 	PYTHON=$(PYTHON) tools/make_venvs.sh
 
 demo: setup ## Evaluate the bundled policy on ten MetaWorld tasks

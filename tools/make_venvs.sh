@@ -1,8 +1,8 @@
 #!/bin/sh
-# Builds the interpreters that LIBERO and LeRobot need apart from hocket's own: their pins conflict
-# with each other's and with MetaWorld's.
+# Builds the interpreters that LIBERO, LeRobot and envs of gymnasium's need apart from hocket's own:
+# their pins conflict with each other's and with MetaWorld's.
 #
-#     tools/make_venvs.sh [libero] [lerobot] [lerobot-0.6]      all where none is named
+#     tools/make_venvs.sh [libero] [lerobot] [lerobot-0.6] [gym]      all where none is named
 #
 # They go to venvs/, and are used as
 #
@@ -86,8 +86,16 @@ lerobot06() {
     touch venvs/lerobot-0.6/.ready
 }
 
+# Envs that `gym:` alone runs; docs/envs.md says what was seen of each.
+gym() {
+    begin gym "$PYTHON" 3.11 || return 0
+    install gym gymnasium==1.4.0 gym-pusht==0.1.8 gym-aloha==0.1.5 gymnasium-robotics==1.4.2 \
+        'shimmy[dm-control]==2.0.1' dm_control==1.0.41 mujoco==3.8.1 msgpack 'av>=14,<19'
+    touch venvs/gym/.ready
+}
+
 if [ $# = 0 ]; then
-    set -- libero lerobot
+    set -- libero lerobot gym
     if is "$PYTHON312" 3.12; then
         set -- "$@" lerobot-0.6
     else
@@ -99,8 +107,9 @@ for name in "$@"; do
     libero) libero ;;
     lerobot) lerobot ;;
     lerobot-0.6) lerobot06 ;;
+    gym) gym ;;
     *)
-        say "no venv is called $name; known: libero, lerobot, lerobot-0.6"
+        say "no venv is called $name; known: libero, lerobot, lerobot-0.6, gym"
         exit 2
         ;;
     esac

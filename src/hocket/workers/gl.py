@@ -22,6 +22,8 @@ APT_COMMAND = "apt-get install -y libegl1 libosmesa6"
 BACKENDS = ("egl", "osmesa")
 _OFF = ("disable", "disabled", "off", "false", "0")
 _ON_CPU = ("llvmpipe", "softpipe", "swrast", "swiftshader", "software")
+_RENDERERS = ("mujoco", "dm_control", "robosuite")
+"""Modules that look at MUJOCO_GL when they are imported; dm_control does so before mujoco is."""
 _PROBE_TIMEOUT_S = 60.0
 
 
@@ -128,17 +130,17 @@ def _turn(devices: tuple[Device, ...], index: int) -> Device:
 
 
 def choose_at_import() -> None:
-    """Have the device chosen when this process imports mujoco, or now where it has. An env of
+    """Have the device chosen when this process imports MuJoCo, or now where it has. An env of
     somebody else's that renders then does so without a screen; one that never imports mujoco costs
     nothing."""
-    if "mujoco" in sys.modules:
+    if any(name in sys.modules for name in _RENDERERS):
         _set_device()
     elif not any(isinstance(finder, _AtImport) for finder in sys.meta_path):
         sys.meta_path.insert(0, _AtImport())
 
 
 class _AtImport:
-    """Finds no module: it only notices that mujoco is asked for."""
+    """Finds no module: it only notices that one which renders is asked for."""
 
     def find_spec(
         self,
@@ -146,7 +148,7 @@ class _AtImport:
         path: Sequence[str] | None = None,
         target: ModuleType | None = None,
     ) -> ModuleSpec | None:
-        if name == "mujoco":
+        if name in _RENDERERS:
             sys.meta_path.remove(self)
             _set_device()
         return None
