@@ -35,10 +35,10 @@ class Subject:
     isaaclab:TASK and maniskill:TASK are there too, but were never run on the real simulators.
     Several, separated by commas, make one run."""
     policy: str
-    """What decides: reference (bundled), metaworld-expert, random, zero, lerobot:FOLDER (a
-    checkpoint), openpi://HOST:PORT or gr00t://HOST:PORT (a server), torch:FILE, a folder that
-    hocket train wrote, or your own class or factory as my_policies.py:Policy or
-    package.module:attr."""
+    """What decides: reference (bundled), metaworld-expert, random, zero, lerobot:FOLDER or
+    lerobot:USER/REPO[@REVISION] (a checkpoint), openpi://HOST:PORT or gr00t://HOST:PORT (a
+    server), torch:FILE, a folder that hocket train wrote, or your own class or factory as
+    my_policies.py:Policy or package.module:attr."""
     env_python: str | None = None
     """Interpreter for the simulators, where they need another one (3.10 or later) than this:
     path/to/venv/bin/python. hocket need not be installed there."""

@@ -1,4 +1,4 @@
-"""Envs of packages that only `gym:` knows, in an interpreter of their own: run, seen and exported."""
+"""Envs that only `gym:` knows, in an interpreter of their own: run, filmed and exported."""
 
 import json
 from pathlib import Path

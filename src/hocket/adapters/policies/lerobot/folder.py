@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hocket.adapters.policies.lerobot import hub
 from hocket.errors import ConfigError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Loaded:
 
 
 def find_folder(argument: str) -> Path:
-    """The folder that a path or a hub's id means; an id must be in the local cache already."""
+    """The folder that a path means, or an id of Hugging Face's hub."""
     if not argument:
         raise ConfigError("Say which policy: lerobot:path/to/checkpoint.")
     folder = Path(argument).expanduser()
@@ -50,24 +51,9 @@ def find_folder(argument: str) -> Path:
         return inner if not (folder / "config.json").exists() and inner.is_dir() else folder
     if folder.exists():
         raise ConfigError(f"{argument!r} is a file; name the folder that LeRobot saved.")
-    if argument.count("/") == 1 and not argument.startswith((".", "/", "~")):
-        return _in_cache(argument)
+    if not argument.startswith((".", "/", "~")) and hub.is_id(argument):
+        return hub.fetch(argument)
     raise ConfigError(f"There is no policy folder {argument!r}.")
-
-
-def _in_cache(name: str) -> Path:
-    try:
-        from huggingface_hub import snapshot_download
-        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-    except ImportError:
-        raise ConfigError(f"There is no policy folder {name!r}.") from None
-    try:
-        return Path(snapshot_download(name, local_files_only=True))
-    except (LocalEntryNotFoundError, HfHubHTTPError, ValueError, OSError):
-        raise ConfigError(
-            f"There is no folder {name!r}, and no such model in the local cache of Hugging Face's "
-            f"hub. hocket downloads nothing; run: huggingface-cli download {name}"
-        ) from None
 
 
 def check_folder(folder: Path) -> dict[str, Any]:

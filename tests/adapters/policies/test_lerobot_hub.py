@@ -1,0 +1,91 @@
+"""Checkpoints by their id, from a stand-in of the hub, through the hub's own library."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hocket.adapters.policies.lerobot import hub
+from hocket.errors import MissingExtraError
+from support.hub_stand_in import COMMIT, serve_model
+from support.processes import DEADLINE_S
+
+ROOT = Path(__file__).parents[3]
+PYTHON = ROOT / "venvs" / "lerobot" / "bin" / "python"
+NEEDS_LIBRARY = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not PYTHON.exists(), reason="the hub's library is missing: tools/make_venvs.sh lerobot"
+    ),
+]
+FETCH = """
+import sys
+from hocket.adapters.policies.lerobot.folder import find_folder
+from hocket.errors import HocketError
+try:
+    print(find_folder(sys.argv[1]))
+except HocketError as exc:
+    print("refused:", exc)
+"""
+FILES = {"config.json": json.dumps({"type": "act"}).encode(), "evil.pkl": b"no", "a.bin": b"no"}
+
+
+def fetch(home: Path, name: str, endpoint: str, **variables: str) -> str:
+    done = subprocess.run(
+        [str(PYTHON), "-c", FETCH, name],
+        env={
+            **os.environ,
+            "PYTHONPATH": f"{ROOT / 'src'}",
+            "HF_HOME": str(home),
+            "HF_ENDPOINT": endpoint,
+            "HF_HUB_OFFLINE": "0",
+            **variables,
+        },
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "name", ["user/model", "user/model@main", "a.b/c-d_e@v1.0", "u/m@refs/pr/1"]
+)
+def test_ids_are_told_from_paths(name: str) -> None:
+    assert hub.is_id(name)
+    assert not hub.is_id(f"/{name}")
+    assert not hub.is_id(f"some/{name}")
+
+
+def test_without_the_library_its_installation_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(MissingExtraError, match="pip install huggingface_hub"):
+        hub.fetch("user/model")
+
+
+class TestWithTheLibrary:
+    pytestmark = NEEDS_LIBRARY
+
+    def test_a_checkpoint_is_fetched_once_without_its_pickles(self, tmp_path: Path) -> None:
+        with serve_model("user/model", FILES) as (endpoint, asked):
+            folder = Path(fetch(tmp_path, "user/model@main", endpoint))
+            assert folder.name == COMMIT
+            assert [path.name for path in folder.iterdir()] == ["config.json"]
+            assert not any("evil" in path or "a.bin" in path for path in asked)
+        again = fetch(tmp_path, "user/model@main", endpoint, HF_HUB_OFFLINE="1")
+        assert Path(again) == folder, "from the cache, with nobody there to ask"
+
+    def test_what_cannot_be_fetched_is_told(self, tmp_path: Path) -> None:
+        with serve_model("user/model", FILES) as (endpoint, _):
+            assert "has no 'user/other' that you may read" in fetch(
+                tmp_path, "user/other", endpoint
+            )
+        gone = fetch(tmp_path, "user/model", endpoint)
+        assert f"cannot be fetched from {endpoint}" in gone
+        offline = fetch(tmp_path, "user/model", endpoint, HF_HUB_OFFLINE="1")
+        assert "HF_HUB_OFFLINE forbids" in offline
