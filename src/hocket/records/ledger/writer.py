@@ -121,6 +121,8 @@ class GroupWriter:
         # Guards the fields below, which the engine's thread and this one both change.
         self._changed = threading.Condition()
         self._group = Group()
+        self.committed = 0
+        """How many of the episodes that were put are durable."""
         self._is_committing = False
         self._is_flushing = False
         self._is_closing = False
@@ -250,6 +252,7 @@ class GroupWriter:
                 [_columns(pending) for pending in group.episodes],
             )
             self._segments.insert(segments)
+        self.committed += len(group.episodes)
         for pending in group.episodes:
             for file in pending.consumed:
                 self._delete_consumed(self._folder.root / file)
