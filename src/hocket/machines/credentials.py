@@ -7,7 +7,9 @@ file, and by nobody else.
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
+import json
 import os
 import secrets
 import ssl
@@ -44,11 +46,7 @@ class Credentials:
 
     def save(self, path: Path) -> None:
         """Write the file, readable by its owner alone."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{path.name}.tmp")
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            file.write(self.text())
-        draft.replace(path)
+        _write_secret(path, self.text())
 
     def client_context(self) -> ssl.SSLContext:
         """TLS that trusts the driver's certificate alone, whatever name it is reached by."""
@@ -59,13 +57,66 @@ class Credentials:
         return context
 
 
-def new_key() -> str:
-    return secrets.token_urlsafe(32)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverSecrets:
+    """What makes a driver the one that its sites know: kept beside the run until it is over, so
+    that a driver that goes on with it is known to sites that are still there."""
+
+    key: str
+    certificate: str = ""
+    private: str = ""
+    """The certificate's private key, PEM."""
+    port: int = 0
+
+    @classmethod
+    def new(cls, *, encrypted: bool, port: int = 0) -> DriverSecrets:
+        key = secrets.token_urlsafe(32)
+        if not encrypted:
+            return cls(key=key, port=port)
+        certificate, private = _new_certificate()
+        return cls(key=key, certificate=certificate, private=private, port=port)
+
+    @classmethod
+    def load(cls, path: Path) -> DriverSecrets | None:
+        """Those of an earlier driver of the same run; None where there are none."""
+        try:
+            return cls(**json.loads(path.read_text()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def save(self, path: Path) -> None:
+        _write_secret(path, json.dumps(dataclasses.asdict(self)))
+
+    @property
+    def credentials(self) -> Credentials:
+        """What sites are given."""
+        return Credentials(key=self.key, certificate=self.certificate)
+
+    def server_context(self) -> ssl.SSLContext | None:
+        """TLS with the certificate; None where there is none."""
+        if not self.certificate:
+            return None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        # The ssl module takes certificates from files alone.
+        with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
+            file.write(self.private + self.certificate)
+            file.flush()
+            context.load_cert_chain(file.name)
+        return context
 
 
-def new_certificate() -> tuple[str, ssl.SSLContext]:
-    """A new certificate (PEM) and the TLS of a server that has it. Its private key is never left
-    on a disk."""
+def _write_secret(path: Path, text: str) -> None:
+    """Write a file that its owner alone can read."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.tmp")
+    draft.unlink(missing_ok=True)
+    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+    draft.replace(path)
+
+
+def _new_certificate() -> tuple[str, str]:
+    """A new certificate and its private key, both PEM."""
     try:
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization
@@ -97,10 +148,4 @@ def new_certificate() -> tuple[str, ssl.SSLContext]:
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     ).decode()
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    # The ssl module takes certificates from files alone.
-    with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
-        file.write(secret + pem)
-        file.flush()
-        context.load_cert_chain(file.name)
-    return pem, context
+    return pem, secret

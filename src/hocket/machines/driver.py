@@ -268,7 +268,7 @@ class Driver:
         for one in self._book.held(name) - held:
             # It was posted on a connection that broke.
             self._book.give_back(one, spends=False)
-            self._settle_attempt(one, "The lease never reached its site.", 0.0)
+            self._settle_attempt(one, "", 0.0)
         if forgotten:
             self._post(name, protocol.Settled(forgotten))
         for one in held:
@@ -398,6 +398,7 @@ class Driver:
     def _give_back(self, name: str, message: protocol.Returned, now: float) -> None:
         one = LeaseId(message.trial, message.attempt)
         self._hungry.add(name)
+        self._post(name, protocol.Settled([one]))
         if self._book.lease(one) is None:
             return
         given = self._book.give_back(one, spends=message.spends)

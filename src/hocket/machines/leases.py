@@ -187,7 +187,7 @@ class LeaseBook:
         self._lanes -= gone.lanes if gone is not None else 0
         held = sorted(gone.held) if gone is not None else []
         lost = [name for name in held if not self._leases[name].is_sealed]
-        for name in lost:
+        for name in reversed(lost):
             self._drop(name)
         return lost
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import socket
-import ssl
 import sys
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from hocket.core.plugins import did_you_mean
 from hocket.core.text import printable
 from hocket.errors import UsageError
 from hocket.machines.config import MachinesConfig
-from hocket.machines.credentials import Credentials, new_certificate, new_key
+from hocket.machines.credentials import DriverSecrets
 from hocket.machines.driver import DriverConfig
 from hocket.machines.local import LocalLauncher
 from hocket.machines.server import Launcher, Server
@@ -41,22 +41,18 @@ class Listening:
 class Machines:
     """An `Elsewhere` for one run after the other. A context manager; closing twice is safe."""
 
-    def __init__(self, config: MachinesConfig, *, more: bool = False) -> None:
-        """`more`: sites stay when a run is over, for the next one."""
+    def __init__(
+        self, config: MachinesConfig, *, more: bool = False, launcher: Launcher | None = None
+    ) -> None:
+        """`more`: sites stay when a run is over, for the next one. `launcher` starts sites in
+        another way than the configuration's."""
         self._config = config
         self._more = more
-        self._context: ssl.SSLContext | None = None
-        host, port = _address(config)
-        certificate = ""
-        if host != "127.0.0.1":
-            certificate, self._context = new_certificate()
-        self._credentials = Credentials(key=new_key(), certificate=certificate)
-        self.launcher = _launcher(config)
-        try:
-            self._listener = socket.create_server((host, port), backlog=1024)
-        except OSError as exc:
-            raise UsageError(f"Nobody can listen on {host}:{port}: {exc}.") from exc
-        self.port: int = self._listener.getsockname()[1]
+        self._address = _address(config)
+        self._is_encrypted = config.kind in ("listen", "ray")
+        self._secrets: DriverSecrets | None = None
+        self._listener: socket.socket | None = None
+        self.launcher = launcher or _launcher(config)
 
     def __enter__(self) -> Machines:
         return self
@@ -66,15 +62,19 @@ class Machines:
 
     def close(self) -> None:
         self.launcher.close()
-        self._listener.close()
+        if self._listener is not None:
+            self._listener.close()
 
     def roll(self, work: Work) -> None:
         """Run what remains of a run."""
+        folder = work.ledger.folder.root
+        found, listener = self._open(folder)
+        found.save(folder / SECRETS)
         if self._config.kind == "listen":
-            self._invite(work.ledger.folder.root)
-        self.launcher.start(self.port, self._credentials.text())
+            self._invite(folder, found)
+        self.launcher.start(found.port, found.credentials.text())
         site = self._config.site
-        server = Server(self._listener, self._credentials.key, self._context, self.launcher)
+        server = Server(listener, found.key, found.server_context(), self.launcher)
         config = DriverConfig(
             lease_s=site.lease_s,
             mixed=site.mixed,
@@ -84,24 +84,37 @@ class Machines:
         work.ledger.keep(OUTLIVES, self.launcher.outlives)
         with contextlib.suppress(KeyboardInterrupt):
             asyncio.run(server.run(work, config, goes_on=self._more))
+        # After a crash sites may still be there, and the next driver is to be known to them.
+        (folder / SECRETS).unlink(missing_ok=True)
 
-    def _invite(self, folder: Path) -> None:
+    def _open(self, folder: Path) -> tuple[DriverSecrets, socket.socket]:
+        """Listen, as an earlier driver of the run did where there was one."""
+        if self._secrets is not None and self._listener is not None:
+            return self._secrets, self._listener
+        host, port = self._address
+        earlier = DriverSecrets.load(folder / SECRETS) if self._config.kind == "listen" else None
+        found = earlier or DriverSecrets.new(encrypted=self._is_encrypted)
+        try:
+            listener = socket.create_server((host, port or found.port), backlog=1024)
+        except OSError as exc:
+            raise UsageError(f"Nobody can listen on {host}:{port or found.port}: {exc}.") from exc
+        self._listener = listener
+        self._secrets = dataclasses.replace(found, port=listener.getsockname()[1])
+        return self._secrets, listener
+
+    def _invite(self, folder: Path, found: DriverSecrets) -> None:
         """Write the key file, and say how sites join."""
         file = Path(self._config.site.key_file or folder.parent / "site.key")
-        self._credentials.save(file)
-        host = self._listener.getsockname()[0]
+        found.credentials.save(file)
+        host = self._address[0]
         host = socket.gethostname() if host in ("0.0.0.0", "::") else host
-        scheme = "ws" if self._context is None else "wss"
-        sys.stderr.write(
-            printable(
-                f"Sites join with: hocket work --connect {scheme}://{host}:{self.port} "
-                f"--key-file {file}"
-            )
-            + "\n"
-        )
+        told = f"hocket work --connect wss://{host}:{found.port} --key-file {file}"
+        sys.stderr.write(printable(f"Sites join with: {told}") + "\n")
         sys.stderr.flush()
 
 
+SECRETS = ".driver"
+"""The file in the run folder by which a driver that goes on is known to the sites."""
 OUTLIVES = "sites_outlive"
 """The key in the ledger's `meta` that says whether sites may have outlived the driver."""
 

@@ -15,6 +15,7 @@ import secrets
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import hocket
 from hocket.core import machine
@@ -149,6 +150,19 @@ class Site:
             work.hear(message)
 
 
+class Ended(NamedTuple):
+    """What became of a lease, and where its files lie."""
+
+    message: protocol.SealedEpisode | protocol.Returned
+    folder: Path | None
+
+    @property
+    def files(self) -> list[Path]:
+        if self.folder is None or isinstance(self.message, protocol.Returned):
+            return []
+        return [self.folder / name for name in self.message.files]
+
+
 class SiteWork:
     """A site's part in one run."""
 
@@ -172,8 +186,8 @@ class SiteWork:
         self._chunks = ChunkRows()
         self._checks = UNCHECKED
         self._specs: list[protocol.Learned] = []
-        self._sealed: dict[LeaseId, tuple[protocol.SealedEpisode, Path]] = {}
-        """Ended episodes that the driver has not committed, with the folders of their files."""
+        self._ended: dict[LeaseId, Ended] = {}
+        """What became of leases, as long as the driver has not said that it knows."""
         self._start = self._beaten = time.perf_counter()
         self._doing = "loading its policy"
         self._is_over = False
@@ -252,8 +266,7 @@ class SiteWork:
                 folder = self._attempt_folder(episode.trial, episode.attempt)
                 files = [os.path.basename(file) for file in episode.files]
                 fields = (*name, episode.outcome.value, *episode[3:8], episode.seconds)
-                self._sealed[name] = (protocol.SealedEpisode(*fields, files, rows), folder)
-                self._deliver(name)
+                self._end(name, protocol.SealedEpisode(*fields, files, rows), folder)
             if time.perf_counter() - self._beaten > _FRESH_S:
                 self._link.post(self.beat())
         elif isinstance(event, AttemptsBegan):
@@ -262,7 +275,7 @@ class SiteWork:
         elif isinstance(event, AttemptFailed):
             name = self._trials.end(event.trial, event.attempt)
             self._chunks.forget(event.trial, event.attempt)
-            self._link.post(protocol.Returned(*name, event.error, not event.again))
+            self._end(name, protocol.Returned(*name, event.error, not event.again))
         elif isinstance(event, SpecLearned):
             self._specs.append(protocol.Learned(event.suite, event.spec.to_plain()))
             self._link.post(self._specs[-1])
@@ -273,7 +286,16 @@ class SiteWork:
             self._link.post(self.beat())
 
     def _returned(self, name: LeaseId) -> None:
-        self._link.post(protocol.Returned(*name, "", False))  # noqa: FBT003
+        self._end(name, protocol.Returned(*name, "", False))  # noqa: FBT003
+
+    def _end(
+        self,
+        name: LeaseId,
+        message: protocol.SealedEpisode | protocol.Returned,
+        folder: Path | None = None,
+    ) -> None:
+        self._ended[name] = Ended(message, folder)
+        self._deliver(name)
 
     def _attempt_folder(self, trial: Trial, attempt: int) -> Path:
         assert self._folder is not None
@@ -295,28 +317,26 @@ class SiteWork:
         """Say, on a new connection, what this site is, holds and has to deliver."""
         if self._joined is None or self._engine is None:
             return
-        sealed = list(self._sealed)
-        holds = [*self._trials.held(), *sealed]
+        ended = list(self._ended)
+        holds = [*self._trials.held(), *ended]
         self._link.post(self._joined._replace(holds=holds))
         self._link.post(self.beat())
         for spec in self._specs:
             self._link.post(spec)
-        for name in sealed:
+        for name in ended:
             self._deliver(name)
 
     def _deliver(self, name: LeaseId) -> None:
         self._link.post_all(lambda: self._messages(name))
 
     def _messages(self, name: LeaseId) -> Iterator[protocol.Message]:
-        found = self._sealed.get(name)
+        found = self._ended.get(name)
         if found is None:
             return
-        message, folder = found
-        if not self._is_shared:
-            for file in message.files:
-                for piece in pieces(0, name.attempt, str(folder / file)):
-                    yield protocol.FilePiece(name.trial, *piece[1:])
-        yield message
+        for file in () if self._is_shared else found.files:
+            for piece in pieces(0, name.attempt, str(file)):
+                yield protocol.FilePiece(name.trial, *piece[1:])
+        yield found.message
 
     def hear(self, message: protocol.Message) -> None:
         if isinstance(message, protocol.Leased):
@@ -332,16 +352,16 @@ class SiteWork:
 
     def _settle(self, leases: list[LeaseId]) -> None:
         for name in leases:
-            found = self._sealed.pop(name, None)
-            if found is not None:
-                for file in found[0].files:
-                    (found[1] / file).unlink(missing_ok=True)
-                with contextlib.suppress(OSError):
-                    found[1].rmdir()
-                    found[1].parent.rmdir()
-            else:
+            found = self._ended.pop(name, None)
+            if found is None:
                 # It was running or waiting here, and nobody wants it any more.
                 self._trials.ask_back([name])
+            elif found.folder is not None:
+                for file in found.files:
+                    file.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    found.folder.rmdir()
+                    found.folder.parent.rmdir()
 
     def refuse(self, why: str) -> None:
         self.refusal = why
