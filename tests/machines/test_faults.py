@@ -1,5 +1,5 @@
-"""Sites and drivers that are killed, stopped and cut off: nothing is lost, nothing counts twice, and
-nobody stays behind."""
+"""Sites and drivers that are killed, stopped and cut off: nothing is lost, and nothing counts
+twice."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_site_without_the_key_is_refused(tmp_path: Path) -> None:
             self.add(port, "guess")
 
     launcher = OneStranger(1)
-    run_on(toys(env_config=SLOW_TOYS), tmp_path / "run", launcher)
+    run_on(toys(env_config={"step_s": 0.003}), tmp_path / "run", launcher)
     wait_until(lambda: bool(launcher.errors))
     assert "key is missing or wrong" in str(launcher.errors[0])
 
@@ -182,7 +182,7 @@ def test_sites_outlive_their_driver_and_deliver_to_the_next_one(tmp_path: Path) 
 
 def test_a_site_that_is_told_to_leave_gives_back_what_it_has(tmp_path: Path) -> None:
     launcher = ThreadSites(2)
-    config = toys(episodes=12, env_config=SLOW_TOYS, retries=0)
+    config = toys(episodes=12, env_config={"step_s": 0.003}, retries=0)
     with machines(launcher) as elsewhere:
         from hocket.core.events import EpisodesSealed, Event
         from hocket.runs.run import Run

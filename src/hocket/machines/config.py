@@ -35,6 +35,10 @@ class SiteConfig:
     memory: int = 0
     """With ray: bytes of memory that each site asks for."""
 
+    runtime_env: str = ""
+    """With ray: a YAML file with Ray's runtime_env (working_dir, pip, image_uri ...), by which the
+    code comes to the sites."""
+
     def __post_init__(self) -> None:
         if not self.lease_s > 0:
             raise ConfigError(f"site.lease_s is {self.lease_s}; it must be above 0.")

@@ -6,6 +6,7 @@ number is committed before the lease is posted; an episode is acknowledged once 
 
 from __future__ import annotations
 
+import re
 import secrets
 import shutil
 from collections import deque
@@ -175,6 +176,8 @@ class Driver:
 
     def open(self, hello: protocol.Hello) -> None:
         """A site has connected, for the first time or again."""
+        if not re.fullmatch(r"[0-9a-z]{1,64}", hello.site):
+            raise WireError("A site has a name that no site has.")
         if (hello.protocol, hello.version) != (protocol.PROTOCOL, hocket.__version__):
             why = (
                 f"The driver runs hocket {hocket.__version__}, this site {hello.version}. Install "
@@ -184,7 +187,8 @@ class Driver:
             return
         site = self._sites.get(hello.site)
         if site is None:
-            inbox = self._work.ledger.folder.root / INBOXES / f"{len(self._sites)}-{hello.site}"
+            # Named alike by every driver of the run: the site may have files there.
+            inbox = self._work.ledger.folder.root / INBOXES / hello.site
             proof = secrets.token_hex(16)
             inbox.mkdir(parents=True, exist_ok=True)
             (inbox / PROOF).write_text(proof)

@@ -12,12 +12,13 @@ from pathlib import Path
 from hocket.core.plugins import did_you_mean
 from hocket.core.text import printable
 from hocket.errors import UsageError
+from hocket.machines.commands import CommandLauncher, places_behind_ssh, places_here
 from hocket.machines.config import MachinesConfig
 from hocket.machines.credentials import DriverSecrets
 from hocket.machines.driver import DriverConfig
-from hocket.machines.local import LocalLauncher
 from hocket.machines.server import Launcher, Server
 from hocket.runs.elsewhere import Work
+from hocket.workers.remote.ssh import SshConfig
 
 KINDS = ("local", "listen", "ssh", "ray")
 
@@ -136,9 +137,17 @@ def _launcher(config: MachinesConfig) -> Launcher:
     if kind == "local":
         if not config.argument.isdigit():
             raise UsageError("Say how many sites, as in --machines local:3.")
-        return LocalLauncher(int(config.argument))
+        return CommandLauncher(places_here(int(config.argument)))
     if kind == "listen":
         return Listening()
+    site = config.site
+    if kind == "ssh":
+        there = SshConfig(python=site.python, folder=site.folder, options=site.options)
+        return CommandLauncher(places_behind_ssh(config.argument, there))
+    if kind == "ray":
+        from hocket.machines.ray import RayLauncher
+
+        return RayLauncher(config)
     raise UsageError(
         f"There are no machines {config.where!r}.{did_you_mean(kind, KINDS)} Give local:N, "
         f"listen[:HOST:PORT], ssh:HOST,... or ray[://HOST:PORT]."

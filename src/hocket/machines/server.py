@@ -200,7 +200,7 @@ class Server:
                 driver.turn(self._now())
         except (WireError, TypeError, ValueError) as error:
             connection.post(protocol.Refused(f"The driver did not understand: {error}"))
-            driver.bury_site(name, self._now(), "broke the protocol")
+            driver.bury_site(name, self._now(), f"broke the protocol: {error}")
         except HocketError as error:
             self._fail(error)
         except ConnectionClosed:

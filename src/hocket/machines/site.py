@@ -130,7 +130,7 @@ class Site:
         work = self._work
         if isinstance(message, protocol.Welcome):
             if work is not None and work.welcome.run == message.run:
-                work.rejoin()
+                work.meet(message)
             elif work is not None:
                 # Another run than the one under way: that one is over.
                 work.end(goes_on=True)
@@ -175,11 +175,12 @@ class SiteWork:
         self._config = EvalConfig.recorded(welcome.config)
         self._trials = LeasedTrials(self._returned)
         self._scratch: ScratchFolder | None = None
-        self._folder = self._shared_folder()
-        self._is_shared = self._folder is not None
-        if self._folder is None:
+        inbox = self._shared_folder()
+        self._is_shared = inbox is not None
+        if inbox is None:
             self._scratch = ScratchFolder("site")
-            self._folder = self._scratch.path
+            inbox = self._scratch.path
+        self._folder = inbox
         self._joined: protocol.Joined | None = None
         self._engine: Engine | None = None
         self._tally = Tally()
@@ -250,7 +251,7 @@ class SiteWork:
                 gives_back=True,
             )
             self._doing = ""
-            self.rejoin()
+            self._rejoin()
             if not self._is_over:
                 cores = rollout.assembly.cores(rollout.lanes)
                 self._engine.run(self._trials, planned=(), cores=cores)
@@ -298,7 +299,6 @@ class SiteWork:
         self._deliver(name)
 
     def _attempt_folder(self, trial: Trial, attempt: int) -> Path:
-        assert self._folder is not None
         return self._folder / "episodes" / trial.slug / str(attempt)
 
     # -- the link's thread ---------------------------------------------------------------------
@@ -313,13 +313,20 @@ class SiteWork:
             self._doing or self._tally.phase,
         )
 
-    def rejoin(self) -> None:
-        """Say, on a new connection, what this site is, holds and has to deliver."""
+    def meet(self, welcome: protocol.Welcome) -> None:
+        """Go on with the run on a new connection, perhaps with another driver."""
+        self.welcome, self.beat_s = welcome, welcome.beat_s
+        # What lies in a folder that the driver does not see is sent in pieces.
+        self._is_shared = self._shared_folder() == self._folder
+        self._rejoin()
+
+    def _rejoin(self) -> None:
+        """Say what this site is, holds and has to deliver."""
         if self._joined is None or self._engine is None:
             return
         ended = list(self._ended)
         holds = [*self._trials.held(), *ended]
-        self._link.post(self._joined._replace(holds=holds))
+        self._link.post(self._joined._replace(holds=holds, is_shared=self._is_shared))
         self._link.post(self.beat())
         for spec in self._specs:
             self._link.post(spec)
