@@ -19,6 +19,9 @@ class Expectations:
         count, total = self._sums.get(task, (0, 0.0))
         self._sums[task] = (count + 1, total + seconds)
 
+    def is_known(self, task: Task) -> bool:
+        return task in self._sums
+
     def seconds(self, task: Task) -> float:
         count, total = self._sums.get(task, (0, 0.0))
         return total / count if count else math.inf
