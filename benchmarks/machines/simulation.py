@@ -12,8 +12,8 @@ the lease of a dead one ends 30 s later. Messages take 5 ms each way.
 `speed-up` is the work of the episodes that counted, in lane seconds, over what all lanes could have
 done from their joining to the end of the run (or to their death). `tail` is the time from the last
 beginning of an episode to the end of the run, over the longest episode. `driver` is the CPU time in
-the driver's code, for each episode; with `--ledger` the ledger's commits on their own thread and the
-receipt of a file of 20 kB are in it, without it both are left out.
+the driver's code, for each episode; with `--ledger` the ledger's commits on their own thread and
+the receipt of a file of 20 kB are in it, without it both are left out.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from hocket.core.data import Ref, Trial
 from hocket.machines import protocol
 from hocket.machines.driver import Driver, DriverConfig
 from hocket.machines.leases import LeaseId
+from hocket.machines.server import TURN_S
 from hocket.records.ledger.ledger import Ledger
 from hocket.runs.config import EvalConfig
 from hocket.runs.elsewhere import Work
@@ -79,6 +80,7 @@ class NoLedger:
     def choose(self, *_: Any) -> None: ...
     def forget(self, *_: Any) -> None: ...
     def flush(self) -> None: ...
+    def sync_files(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -100,6 +102,7 @@ class Simulation:
         self.heap: list[tuple[float, int, Any, tuple[Any, ...]]] = []
         self.order = itertools.count()
         self.cpu = 0.0
+        self.has_turn = False
         means = [draw.lognormvariate(0.0, 0.8) for _ in range(TASKS)]
         scale = 20.0 / (sum(means) / TASKS)
         count = sites * arguments.lanes * arguments.episodes
@@ -170,6 +173,13 @@ class Simulation:
         with self.timed():
             for message in protocol.unpack(data):
                 self.driver.hear(name, message, self.now)
+        if not self.has_turn:
+            self.has_turn = True
+            self.at(TURN_S, self.turn)
+
+    def turn(self) -> None:
+        self.has_turn = False
+        with self.timed():
             self.driver.turn(self.now)
 
     # -- the sites' side -----------------------------------------------------------------------

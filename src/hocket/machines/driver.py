@@ -101,6 +101,7 @@ class Driver:
         self._ledger = work.ledger
         self._rows = SiteRows(leg=work.ledger.leg)
         work.ledger.attach(self._rows)
+        work.ledger.sync_files()
         self._receipts = Receipts(work.ledger.folder, declared_names(work.sinks))
         self._book = LeaseBook(
             LeaseConfig(
@@ -377,7 +378,6 @@ class Driver:
         for site, leases in asked.items():
             self._post(site, protocol.AskedBack(leases))
         if not self._ledger.behind():
-            self._grant(self._book.grant(now), now)
             self._grant(self._book.copy(now), now)
         self.turn(now)
         if now - self._told >= _TELL_S:

@@ -59,6 +59,8 @@ class _Site:
     held: set[LeaseId] = field(default_factory=set)
     tasks: Counter[Task] = field(default_factory=Counter)
     """How many of its leases are of each task."""
+    begun: int = 0
+    """How many of its leases have begun."""
 
     @property
     def room(self) -> int:
@@ -113,6 +115,9 @@ class LeaseBook:
         self._lanes = 0
         """Lanes of all sites together."""
         self._expected = Expectations()
+        self._is_near = True
+        """Whether the end of the run was near when `_looked_at` trials waited."""
+        self._looked_at = 0
 
     # -- the plan ------------------------------------------------------------------------------
 
@@ -148,7 +153,7 @@ class LeaseBook:
 
     def running(self, site: str) -> int:
         """Attempts that a site has begun and not ended."""
-        return sum(self._leases[name].has_begun for name in self._sites[site].held)
+        return self._sites[site].begun
 
     # -- sites ---------------------------------------------------------------------------------
 
@@ -211,6 +216,8 @@ class LeaseBook:
         names = [name for name in (sites if only is None else only) if name in sites]
         names.sort(key=lambda name: -sites[name].room)
         granted: list[Lease] = []
+        if abs(self._waits - self._looked_at) > self._lanes / 16:
+            self._looked_at, self._is_near = self._waits, self._is_near_end()
         # First every lane gets its episode, the emptiest site first; what waits is spread after.
         for is_ahead in (False, True):
             for name in names:
@@ -244,7 +251,7 @@ class LeaseBook:
         """The next trial for a site. While there is much to do it keeps to the tasks it has, since
         building an env costs far more than resetting one; later the longest go first."""
         open_ = [task for task, queue in self._waiting.items() if queue]
-        if self._is_near_end(open_):
+        if self._is_near:
             task = max(open_, key=self._expected.seconds)
         else:
             open_ = [task for task in open_ if site.tasks[task]] or open_
@@ -252,12 +259,12 @@ class LeaseBook:
         self._waits -= 1
         return self._waiting[task].popleft()
 
-    def _is_near_end(self, open_: Sequence[Task]) -> bool:
+    def _is_near_end(self) -> bool:
         """Whether what waits keeps the lanes busy for no more than a few of the longest episodes:
         from then on, the order decides how long the last lane is waited for."""
         if self._waits <= 2 * self._lanes:
             return True
-        known = [task for task in open_ if self._expected.is_known(task)]
+        known = [task for task in self._waiting if self._expected.is_known(task)]
         if not known:
             return False
         longest = max(map(self._expected.seconds, known))
@@ -307,8 +314,10 @@ class LeaseBook:
 
     def began(self, name: LeaseId) -> None:
         lease = self._leases.get(name)
-        if lease is not None:
+        if lease is not None and not lease.has_begun:
             lease.has_begun = True
+            if lease.site in self._sites:
+                self._sites[lease.site].begun += 1
 
     def give_back(self, name: LeaseId, *, spends: bool) -> GivenBack | None:
         """A site gives a lease back: the attempt failed (which spends a retry), or it was not to
@@ -377,12 +386,14 @@ class LeaseBook:
         site = self._sites[lease.site]
         site.held.add(lease.id)
         site.tasks[self._trials[lease.id.trial].task] += 1
+        site.begun += lease.has_begun
 
     def _unhold(self, lease: Lease) -> None:
         site = self._sites.get(lease.site)
         if site is not None and lease.id in site.held:
             site.held.remove(lease.id)
             site.tasks[self._trials[lease.id.trial].task] -= 1
+            site.begun -= lease.has_begun
 
     def _drop(self, name: LeaseId) -> None:
         """End a lease without an episode; its trial waits again, unless another lease stands."""

@@ -18,7 +18,7 @@ from hocket.core.wire import Piece, Sealed
 from hocket.errors import WireError
 from hocket.machines.leases import LeaseId
 from hocket.machines.protocol import FilePiece
-from hocket.records.folder import ROWS, RunFolder
+from hocket.records.folder import RunFolder
 from hocket.workers.files import QUOTA, Delivery
 
 INBOXES = ".sites"
@@ -43,10 +43,8 @@ class Receipts:
             delivery = self._open[name] = Delivery(
                 str(self._folder.root), trial.slug, name.attempt, self._patterns, self._quota
             )
-        # Steps count only once they are in a durable segment: to sync their file would be for
-        # nothing.
-        is_durable = not piece.name.endswith(ROWS)
-        delivery.take(Piece(0, *piece[1:]), is_durable=is_durable)
+        # The ledger makes the files of many episodes durable at once.
+        delivery.take(Piece(0, *piece[1:]), is_durable=False)
 
     def finish(self, name: LeaseId, files: Sequence[str]) -> tuple[str, ...]:
         """The files of an attempt that came in pieces, as they are named in the run folder."""

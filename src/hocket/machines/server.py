@@ -28,6 +28,9 @@ from hocket.runs.elsewhere import Work
 from hocket.workers.remote.websocket import KEY_HEADER
 
 _TICK_S = 0.1
+TURN_S = 0.01
+"""Seconds in which what sites say is gathered before leases are granted: the numbers of all are
+committed at once. Lanes do not wait for it while trials wait at their site."""
 _MOST = 4096
 """Messages that may wait for a site to read them. Chosen by hand: a site is never owed so many
 while it reads."""
@@ -114,6 +117,7 @@ class Server:
         self._begun = 0.0
         self._connections: dict[str, Connection] = {}
         self._trouble: asyncio.Future[None] | None = None
+        self._turn: asyncio.TimerHandle | None = None
 
     async def run(self, work: Work, config: DriverConfig, *, goes_on: bool) -> None:
         """Run what remains. After a cancellation what has come so far is kept."""
@@ -140,6 +144,8 @@ class Server:
                 # Ctrl-C: what has ended is kept, the rest is left.
                 goes_on = False
             finally:
+                if self._turn is not None:
+                    self._turn.cancel()
                 driver.finish(self._now())
                 await self._dismiss(protocol.Over(goes_on=goes_on))
 
@@ -197,7 +203,9 @@ class Server:
                         driver.open(message)
                     else:
                         driver.hear(name, message, self._now())
-                driver.turn(self._now())
+                if self._turn is None:
+                    loop = asyncio.get_running_loop()
+                    self._turn = loop.call_later(TURN_S, self._take_turn, driver)
         except (WireError, TypeError, ValueError) as error:
             connection.post(protocol.Refused(f"The driver did not understand: {error}"))
             driver.bury_site(name, self._now(), f"broke the protocol: {error}")
@@ -212,6 +220,13 @@ class Server:
             connection.drain()
             with contextlib.suppress(asyncio.TimeoutError, ConnectionClosed):
                 await asyncio.wait_for(sending, 2.0)
+
+    def _take_turn(self, driver: Driver) -> None:
+        self._turn = None
+        try:
+            driver.turn(self._now())
+        except HocketError as error:
+            self._fail(error)
 
     def _meet(self, hello: protocol.Hello, connection: Connection) -> str:
         before = self._connections.get(hello.site)

@@ -160,7 +160,7 @@ class Delivery:
         if name in self._names or not any(fnmatchcase(name, p) for p in self._patterns):
             raise WireError(f"No recorder has declared a file {name!r}.")
         self._name, self._digest, self._at = name, hashlib.sha256(), 0
-        self._folder.mkdir(parents=True, exist_ok=True)
+        os.makedirs(self._folder, exist_ok=True)
         self._file = open(self._folder / self._draft, "wb", buffering=0)  # noqa: SIM115
 
     def _publish(self, digest: bytes, *, is_durable: bool) -> None:

@@ -188,6 +188,11 @@ class Ledger(LedgerView):
         self._writer.raise_failure()
         return self._writer.behind()
 
+    def sync_files(self) -> None:
+        """From now on make the files of episodes durable together with them: whoever wrote the
+        files has not."""
+        self._writer.syncs_files = True
+
     @property
     def committed(self) -> int:
         """How many of the episodes that this process accepted are durable, in the order in which
