@@ -6,17 +6,13 @@ number is committed before the lease is posted; an episode is acknowledged once 
 
 from __future__ import annotations
 
-import re
 import secrets
 import shutil
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
-import hocket
-from hocket.core.data import EnvSpec, Episode, Exactness, Outcome, PolicySpec, RowChecks, Trial
+from hocket.core.data import EnvSpec, Episode, Outcome, PolicySpec, RowChecks, Trial
 from hocket.core.events import (
     AttemptFailed,
     AttemptsBegan,
@@ -28,15 +24,13 @@ from hocket.core.events import (
     RunEnded,
     RunStarted,
     SitesChanged,
-    SiteState,
     SpecLearned,
-    WorkDone,
 )
 from hocket.errors import EnvError, HocketError, SpecMismatchError, UsageError, WireError, from_name
 from hocket.machines import protocol
-from hocket.machines.identity import Identity, differences
 from hocket.machines.leases import Lease, LeaseBook, LeaseConfig, LeaseId
-from hocket.machines.receipts import INBOXES, PROOF, Receipts
+from hocket.machines.receipts import INBOXES, Receipts
+from hocket.machines.roster import Entry, Roster
 from hocket.machines.rows import SiteRows, checked_episode
 from hocket.records.ledger.ledger import Ledger
 from hocket.runs.elsewhere import Work
@@ -71,25 +65,6 @@ class DriverConfig:
     silent for too long."""
 
 
-@dataclass(slots=True)
-class _Site:
-    name: str
-    number: int
-    inbox: Path
-    proof: str
-    lanes: int = 0
-    cores: int = 0
-    first_lane: int = 0
-    is_shared: bool = False
-    identity: Identity = field(default_factory=dict)
-    shift: float | None = None
-    """What its clock lags behind ours, in seconds."""
-    episodes: int = 0
-    done: WorkDone = field(default_factory=WorkDone)
-    doing: str = "loading its policy and counting its lanes"
-    is_connected: bool = True
-
-
 class Driver:
     """Drives one run. One thread calls it."""
 
@@ -113,10 +88,7 @@ class Driver:
         done = {episode.trial.id: episode.attempt for episode in work.done}
         self._book.add(self._trials, work.ledger.next_attempts(), done)
         self._run = _run_name(work.ledger)
-        self._sites: dict[str, _Site] = {}
-        self._first: _Site | None = None
-        """The first site that joined: others are compared with it."""
-        self._lanes = 0
+        self._sites = Roster(work.ledger.folder.root / INBOXES)
         self._sealed: dict[LeaseId, Episode] = {}
         """Episodes that are here and wait for an elder lease to end."""
         self._accepted: deque[tuple[str, LeaseId]] = deque()
@@ -177,33 +149,17 @@ class Driver:
 
     def open(self, hello: protocol.Hello) -> None:
         """A site has connected, for the first time or again."""
-        if not re.fullmatch(r"[0-9a-z]{1,64}", hello.site):
-            raise WireError("A site has a name that no site has.")
-        if (hello.protocol, hello.version) != (protocol.PROTOCOL, hocket.__version__):
-            why = (
-                f"The driver runs hocket {hocket.__version__}, this site {hello.version}. Install "
-                f"the same version at every site."
-            )
-            self._post(hello.site, protocol.Refused(why))
+        site = self._sites.greet(hello)
+        if isinstance(site, protocol.Refused):
+            self._post(hello.site, site)
             return
-        site = self._sites.get(hello.site)
-        if site is None:
-            # Named alike by every driver of the run: the site may have files there.
-            inbox = self._work.ledger.folder.root / INBOXES / hello.site
-            proof = secrets.token_hex(16)
-            inbox.mkdir(parents=True, exist_ok=True)
-            (inbox / PROOF).write_text(proof)
-            site = _Site(hello.name, len(self._sites), inbox, proof)
-            self._sites[hello.site] = site
-        site.is_connected = True
-        remaining = self._work.remaining[0]
         self._post(
             hello.site,
             protocol.Welcome(
                 run=self._run,
                 config=self._work.config.to_plain(),
                 sinks=[sink.to_plain() for sink in self._work.sinks],
-                trial=remaining,
+                trial=self._work.remaining[0],
                 episodes=len(self._work.remaining),
                 inbox=str(site.inbox),
                 proof=site.proof,
@@ -225,7 +181,8 @@ class Driver:
             for lease in message.leases:
                 self._book.began(LeaseId(*lease))
         elif isinstance(message, protocol.Beat):
-            self._beat(site, message, now)
+            site.hear(message, now)
+            self._check(message, now)
         elif isinstance(message, protocol.Returned):
             self._give_back(name, message, now)
         elif isinstance(message, protocol.Joined):
@@ -237,25 +194,14 @@ class Driver:
         else:
             raise WireError(f"A site sent {type(message).__name__}, which only drivers send.")
 
-    def _join(self, name: str, site: _Site, message: protocol.Joined, now: float) -> None:
-        if self._first is not None:
-            found = differences(self._first.identity, message.identity, "code")
-            if found and not self._config.mixed:
-                why = (
-                    f"This site does not run what {self._first.name} runs: {'; '.join(found)}. "
-                    f"Make them the same, or let them differ with --site.mixed."
-                )
-                self._post(name, protocol.Refused(why))
-                self._emit(Noted(text=f"{site.name} was refused. {why}"))
-                self._remove(name, now, "was refused")
-                return
-        site.lanes, site.cores, site.identity = message.lanes, message.cores, message.identity
-        site.is_shared = message.is_shared and self._is_proven(site)
-        site.doing = ""
-        if self._first is None:
-            self._first = site
-        site.first_lane, self._lanes = self._lanes, self._lanes + site.lanes
-        self._describe(message.level)
+    def _join(self, name: str, site: Entry, message: protocol.Joined, now: float) -> None:
+        refused = self._sites.admit(site, message, mixed=self._config.mixed)
+        if refused is not None:
+            self._post(name, refused)
+            self._emit(Noted(text=f"{site.name} was refused. {refused.why}"))
+            self._remove(name, now, "was refused")
+            return
+        self._work.learn(*self._sites.account())
         self._book.join(name, site.lanes, now)
         self._honour(name, message.holds)
         self._hungry.add(name)
@@ -279,59 +225,26 @@ class Driver:
         for one in held:
             self._receipts.restart(one)
 
-    def _is_proven(self, site: _Site) -> bool:
-        """Whether what the site wrote into its inbox can be read here."""
-        answer = site.inbox / f"{PROOF}-seen"
-        try:
-            return answer.read_text() == site.proof
-        except OSError:
-            return False
-
-    def _describe(self, level: str) -> None:
-        """Keep what the sites are with the run."""
-        assert self._first is not None
-        joined = [site for site in self._sites.values() if site.identity]
-        lowered: Exactness = "inputs" if level not in ("bitwise", "environment") else level  # type: ignore[assignment]
-        uneven: set[str] = set()
-        for part in ("code", "hardware"):
-            for site in joined:
-                uneven.update(differences(self._first.identity, site.identity, part))
-        if uneven and lowered == "bitwise":
-            lowered = "inputs"
-        about: dict[str, Any] = {
-            "sites": [
-                {"name": s.name, "lanes": s.lanes, "first_lane": s.first_lane, "cores": s.cores}
-                for s in joined
-            ],
-            "site": {part: dict(found) for part, found in self._first.identity.items()},
-        }
-        if uneven:
-            about["differences"] = sorted(uneven)
-        about["lanes"] = self._lanes
-        self._work.learn(lowered, about)
-
     def disconnect(self, name: str) -> None:
         """A site's connection is gone; it may come back, and its leases stand meanwhile."""
         site = self._sites.get(name)
         if site is None:
             return
-        site.is_connected = False
         site.doing = "not connected"
         for one in self._book.held(name):
             self._receipts.restart(one)
 
     def bury(self, called: str, now: float, why: str) -> None:
         """The site that is called so is gone for good."""
-        for name, site in self._sites.items():
-            if site.name == called:
-                self._remove(name, now, why)
+        for name in self._sites.called(called):
+            self._remove(name, now, why)
 
     def bury_site(self, name: str, now: float, why: str) -> None:
         """The site with this identifier takes no further part."""
-        if name in self._sites:
+        if self._sites.get(name) is not None:
             self._remove(name, now, why)
 
-    def _leave(self, name: str, site: _Site, message: protocol.Left, now: float) -> None:
+    def _leave(self, name: str, site: Entry, message: protocol.Left, now: float) -> None:
         if message.kind:
             error = from_name(message.kind, message.message) or HocketError(message.message)
             self.trouble = type(error)(f"{site.name}: {error}")
@@ -344,7 +257,7 @@ class Driver:
         self._lose(name, self._book.leave(name), now, why)
         site = self._sites.get(name)
         if site is not None:
-            site.lanes, site.doing, site.is_connected = 0, why, False
+            site.go(why)
 
     def _lose(self, name: str, lost: Sequence[LeaseId], now: float, why: str) -> None:
         site = self._sites.get(name)
@@ -369,14 +282,13 @@ class Driver:
         """Do what is due by time; to be called a few times a second."""
         for name, lost in self._book.expire(now).items():
             self._lose(name, lost, now, f"was silent for {self._config.lease_s:g} s")
-            if name in self._sites:
-                self._sites[name].lanes = 0
-                self._sites[name].doing = "silent"
+            if (site := self._sites.get(name)) is not None:
+                site.go("silent")
         asked: dict[str, list[tuple[int, int]]] = {}
         for lease in self._book.ask_back():
             asked.setdefault(lease.site, []).append(lease.id)
-        for site, leases in asked.items():
-            self._post(site, protocol.AskedBack(leases))
+        for slow, leases in asked.items():
+            self._post(slow, protocol.AskedBack(leases))
         if not self._ledger.behind():
             self._grant(self._book.copy(now), now)
         self.turn(now)
@@ -455,7 +367,7 @@ class Driver:
         if lease is not None and lease.site == name and not lease.is_sealed:
             self._receipts.take(one, self._trials[one.trial], piece)
 
-    def _seal(self, name: str, site: _Site, message: protocol.SealedEpisode, now: float) -> None:
+    def _seal(self, name: str, site: Entry, message: protocol.SealedEpisode, now: float) -> None:
         one = LeaseId(message.trial, message.attempt)
         if not 0 <= one.trial < len(self._trials):
             raise WireError(f"There is no trial {one.trial}.")
@@ -516,34 +428,16 @@ class Driver:
             self._specs.add(task)
             self._emit(SpecLearned(time=now, suite=message.suite, spec=spec))
 
-    def _beat(self, site: _Site, message: protocol.Beat, now: float) -> None:
-        late = now - message.at
-        # The least delay is the nearest to the truth.
-        site.shift = late if site.shift is None else min(site.shift, late)
-        site.done = WorkDone(*message.done)  # type: ignore[arg-type]
-        site.doing = message.doing
+    def _check(self, message: protocol.Beat, now: float) -> None:
         made, differed = message.checks
         if made:
             self._emit(RowsChecked(time=now, checks=RowChecks(made=made, differed=differed)))
 
     def _tell_sites(self, now: float) -> None:
         self._told = now
-        sums = [
-            sum(column)
-            for column in zip(*(site.done for site in self._sites.values()), strict=True)
-        ]
-        sites = [
-            SiteState(
-                name=site.name,
-                lanes=site.lanes,
-                cores=site.cores,
-                running=self._book.running(name) if site.lanes else 0,
-                episodes=site.episodes,
-                doing=site.doing,
-            )
-            for name, site in self._sites.items()
-        ]
-        self._emit(SitesChanged(time=now, sites=sites, done=WorkDone(*sums)))
+        running = {name: self._book.running(name) for name in self._sites}
+        states = self._sites.states(running)
+        self._emit(SitesChanged(time=now, sites=states, done=self._sites.done()))
 
     def _emit(self, event: Event) -> None:
         for reader in self._work.readers:

@@ -153,7 +153,8 @@ class LeaseBook:
 
     def running(self, site: str) -> int:
         """Attempts that a site has begun and not ended."""
-        return self._sites[site].begun
+        known = self._sites.get(site)
+        return 0 if known is None else known.begun
 
     # -- sites ---------------------------------------------------------------------------------
 
