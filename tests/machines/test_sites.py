@@ -17,6 +17,7 @@ from hocket.records.ledger.view import LedgerView
 from hocket.records.run_file import load_about
 from hocket.results.progress import Progress
 from hocket.results.timing import load_timing
+from hocket.runs.collect import CollectConfig, collect
 from hocket.runs.jobs import Job, run_jobs
 from hocket.runs.run import Run
 from support.sites import ThreadSites, assert_same, attempts, machines, run_here, run_on, toys
@@ -50,6 +51,7 @@ def test_chunks_of_all_sites_lie_in_one_table(tmp_path: Path) -> None:
     timing = load_timing(tmp_path / "run")
     assert timing is not None
     assert timing.lanes == 3
+    assert "thread-0: 1 lanes" in (tmp_path / "run" / "report.html").read_text()
 
 
 def test_an_attempt_that_fails_is_retried_by_the_driver(tmp_path: Path) -> None:
@@ -89,6 +91,19 @@ def test_jobs_keep_their_sites(tmp_path: Path) -> None:
     assert len(launcher.sites) == 2
     run_here(jobs[1].config, tmp_path / "here")
     assert_same(tmp_path / "here", tmp_path / "b")
+
+
+def test_a_collection_plans_more_trials_and_keeps_its_sites(tmp_path: Path) -> None:
+    config = CollectConfig(run=toys(episodes=3), to="run")
+    where = MachinesConfig(where="local:1", site=SiteConfig())
+    launcher = ThreadSites(2)
+    with Machines(where, more=True, launcher=launcher) as elsewhere:
+        done = collect(config, tmp_path / "run", elsewhere=elsewhere)
+    assert done.is_complete
+    assert done.episodes == 3
+    assert len(launcher.sites) == 2
+    collect(config, tmp_path / "here")
+    assert_same(tmp_path / "here", tmp_path / "run")
 
 
 def test_a_run_without_a_folder_is_refused() -> None:

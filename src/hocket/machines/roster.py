@@ -31,6 +31,9 @@ class Entry:
     """Where it writes, if it sees the driver's disk."""
     proof: str
     lanes: int = 0
+    """Its lanes; 0 while it takes no part."""
+    size: int = 0
+    """Its lanes when it joined."""
     cores: int = 0
     first_lane: int = 0
     """The number of its first lane among those of all sites."""
@@ -107,7 +110,8 @@ class Roster:
                 )
         if joined.level not in _LEVELS:
             raise WireError(f"There is no exactness {joined.level!r:.40}.")
-        entry.lanes, entry.cores, entry.doing = joined.lanes, joined.cores, ""
+        entry.lanes = entry.size = joined.lanes
+        entry.cores, entry.doing = joined.cores, ""
         entry.is_shared = joined.is_shared and _is_proven(entry)
         if not entry.identity:
             entry.first_lane, self._lanes = self._lanes, self._lanes + joined.lanes
@@ -130,7 +134,7 @@ class Roster:
             "sites": [
                 {
                     "name": entry.name,
-                    "lanes": entry.lanes,
+                    "lanes": entry.size,
                     "first_lane": entry.first_lane,
                     "cores": entry.cores,
                 }
