@@ -9,15 +9,21 @@ import struct
 import zipfile
 from pathlib import Path
 
-_MAIN = """\
-import importlib.util, os, sys, zipfile
+CHECKS = """\
+import importlib.util, sys
 
 if sys.version_info < (3, 10):
     sys.exit("hocket's workers need Python 3.10 or newer; this is " + sys.version)
 if importlib.util.find_spec("numpy") is None:
     sys.exit("hocket's workers need numpy, which " + sys.executable + " lacks.")
+"""
+"""Lines of Python that exit, with words, where no worker can run."""
+_MAIN = f"""\
+{CHECKS}
+import os, zipfile
+
 file = zipfile.ZipFile(globals().get("HOCKET_CODE", sys.argv[0]))
-scratch = {"__name__": "scratch"}  # The module that makes folders, before it can be imported.
+scratch = {{"__name__": "scratch"}}  # The module that makes folders, before it can be imported.
 exec(file.read("first/hocket/core/scratch.py"), scratch)
 with scratch["ScratchFolder"]("code") as unpacked:
     folder = str(unpacked.path)
