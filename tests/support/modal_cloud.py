@@ -100,8 +100,7 @@ class ModalCloud:
 
     def _SecretGetOrCreate(self, request: Any) -> Any:
         ident = f"st-{len(self._secrets)}"
-        entries = {entry.key: entry.value for entry in request.env_dict} or dict(request.env_dict)
-        self._secrets[ident] = entries
+        self._secrets[ident] = dict(request.env_dict)
         return api_pb2.SecretGetOrCreateResponse(secret_id=ident)
 
     def _SandboxCreate(self, request: Any) -> Any:
@@ -152,7 +151,7 @@ class ModalCloud:
         wanted = {tag.tag_name: tag.tag_value for tag in request.tags}.items()
         found = [
             api_pb2.SandboxInfo(id=machine.ident, created_at=machine.made_at)
-            for machine in self.sandboxes.machines.values()
+            for machine in reversed(self.sandboxes.machines.values())  # The newest come first.
             if wanted <= machine.tags.items()
             and request.app_id == machine.notes.get("app", request.app_id)
             and (not request.before_timestamp or machine.made_at < request.before_timestamp)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hocket.workers.remote.receiver import LISTEN_VARIABLE
+from hocket.workers.remote.tls import carry
 
 _READ = 1 << 16
 
@@ -102,7 +103,10 @@ class Sandboxes:
                 threading.Thread(target=self._serve, args=(plain,), daemon=True).start()
 
     def _serve(self, plain: socket.socket) -> None:
-        with contextlib.suppress(OSError), self._tls.wrap_socket(plain, server_side=True) as outer:
+        with (
+            contextlib.suppress(OSError),
+            carry(self._tls.wrap_socket(plain, server_side=True)) as outer,
+        ):
             head = b""
             while b"\r\n\r\n" not in head:
                 if not (data := outer.recv(_READ)):

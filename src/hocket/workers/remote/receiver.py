@@ -27,19 +27,27 @@ import hmac, http.server, io, os, sys, time, zipfile
 
 class Receiver(http.server.BaseHTTPRequestHandler):
     timeout = 30
-    def do_POST(self):
+    def is_refused(self):
         key = os.environ[KEY_VARIABLE]
         if not hmac.compare_digest(self.headers.get(KEY_HEADER, "").encode(), key.encode()):
-            return self.say(401, "The key is missing or wrong.")
-        length = int(self.headers.get("Content-Length") or 0)
-        if not 0 < length < 1 << 26:
-            return self.say(413, "The code is missing or too long.")
-        code = self.rfile.read(length)
+            self.say(401, "The key is missing or wrong.")
+            return True
         try:
             exec(CHECKS)
         except SystemExit as exc:
-            return self.say(422, str(exc))
-        self.server.code = code
+            self.say(422, str(exc))
+            return True
+        return False
+    def do_GET(self):
+        if not self.is_refused():
+            self.say(200, "")
+    def do_POST(self):
+        if self.is_refused():
+            return
+        length = int(self.headers.get("Content-Length") or 0)
+        if not 0 < length < 1 << 26:
+            return self.say(413, "The code is missing or too long.")
+        self.server.code = self.rfile.read(length)
         self.say(200, "")
     def say(self, status, text):
         body = text.encode()
@@ -76,25 +84,26 @@ RECEIVER = "".join(f"{name} = {value!r}\n" for name, value in _NAMES.items()) + 
 def send_code(url: str, key: str, headers: Mapping[str, str]) -> None:
     """Give the code to a receiver behind an https URL. Raises WorkerFailed where it refuses the
     code, OSError where nobody answers yet."""
+    wanted = {**headers, KEY_HEADER: key}
+    _ask(url, "GET", None, wanted)  # Who refuses says so to this, before the code has come.
+    _ask(url, "POST", code_archive(), wanted)
+
+
+def _ask(url: str, method: str, body: bytes | None, headers: Mapping[str, str]) -> None:
     parts = urllib.parse.urlsplit(url)
     connection = http.client.HTTPSConnection(
-        parts.hostname or "",
-        parts.port,
-        timeout=_SEND_S,
-        context=ssl.create_default_context(),
+        parts.hostname or "", parts.port, timeout=_SEND_S, context=ssl.create_default_context()
     )
     path = f"{parts.path or '/'}?{parts.query}".rstrip("?")
     try:
-        connection.request("POST", path, code_archive(), {**headers, KEY_HEADER: key})
+        connection.request(method, path, body, dict(headers))
         answer = connection.getresponse()
         text = answer.read(3000).decode("utf-8", "replace").strip()
     except http.client.HTTPException as exc:
         raise ConnectionError(f"{url} broke off: {exc!r}") from exc
     finally:
         connection.close()
-    if answer.status == 200 and answer.headers.get(_OURS):
-        return
-    said = f"{url} answered {answer.status}: {text[:300]}"
-    if answer.headers.get(_OURS):
+    if not answer.headers.get(_OURS):
+        raise ConnectionError(f"{url} answered {answer.status}: {text[:300]}")
+    if answer.status != 200:
         raise WorkerFailed(text)
-    raise ConnectionError(said)
