@@ -22,6 +22,17 @@ from hocket.workers.remote.tls import carry
 _READ = 1 << 16
 
 
+def certified(folder: Path) -> ssl.SSLContext:
+    """What a server on localhost needs; clients know it by `cert.pem` in the folder."""
+    words = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
+    words += " -subj /CN=localhost -addext subjectAltName=DNS:localhost,IP:127.0.0.1"
+    files = ["-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem")]
+    subprocess.run([*words.split(), *files], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
+    return context
+
+
 @dataclass
 class Machine:
     """One sandbox: its process, and what its maker noted of it."""
@@ -68,12 +79,7 @@ class Sandboxes:
         self.deleted: list[str] = []
         self.is_open = True
         self._header, self._prefix = header.lower(), prefix
-        words = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
-        words += " -subj /CN=localhost -addext subjectAltName=DNS:localhost,IP:127.0.0.1"
-        files = ["-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem")]
-        subprocess.run([*words.split(), *files], check=True, capture_output=True)
-        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._tls.load_cert_chain(folder / "cert.pem", folder / "key.pem")
+        self._tls = certified(folder)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"https://localhost:{self._listener.getsockname()[1]}"
         self.strangers = 0
