@@ -32,6 +32,7 @@ from hocket.train.learner.process import InProcess, LearnerLink, Remote
 from hocket.train.log import Display, Log, find_tracker
 from hocket.train.networks.building import (
     Description,
+    cameras_of,
     describe,
     make_network,
     require_trainable,
@@ -151,6 +152,7 @@ def _policy(
         replan=config.replan,
         device=config.collect_device,
         base=base,
+        precision=config.precision,
     )
 
 
@@ -187,9 +189,7 @@ def _look(
     """The tasks, and what the first one's env is: all must be alike."""
     assembly.require_envs()
     tasks = [(suite, info.name) for suite, infos in assembly.tasks().items() for info in infos]
-    cameras: tuple[str, ...] | None = None if config.policy_config.get("images") else ()
-    if base is not None:
-        cameras = base.spec.cameras
+    cameras = cameras_of(config) if base is None else base.spec.cameras
     looker: Policy = ZeroPolicy("", ZeroPolicy.Config())
     if base is not None and not base.spec.chunk_length:
         # A stock server says how long its chunks are only by answering.
