@@ -16,6 +16,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
+from hocket.train.algorithms.cloning import Beside
 from hocket.train.algorithms.ranks import Measures, Ranks
 from hocket.train.algorithms.ratios import (
     Comparison,
@@ -79,6 +80,8 @@ class Algorithm(ABC):
     comparison: Comparison
     ranks: Ranks
     pace: Pace = field(default_factory=Pace, kw_only=True)
+    beside: Beside | None = field(default=None, kw_only=True)
+    """Demonstrations that the policy is held to; None without."""
 
     def __post_init__(self) -> None:
         self._parameters = list(trainable_parameters(self.network).values())
@@ -111,6 +114,8 @@ class Algorithm(ABC):
             losses = self.losses(some, terms, measures)
             if not losses:
                 break
+            if terms is not None and self.beside is not None:
+                losses["cloning"] = self.beside.loss(self.network, len(part), rng, measures)
             before = self.descend(losses, measures)
             policy_steps += terms is not None
             value_steps += "value" in losses

@@ -55,7 +55,7 @@ class InProcess:
         ranks: Ranks,
         resume: Path | None,
     ) -> None:
-        self.learner = Learner(config, description, ranks, resume=resume)
+        self.learner = Learner(config, description, ranks, run=run, resume=resume)
         self.block = self.learner.block
         self._run = run
         self._ranks = ranks
@@ -245,6 +245,7 @@ def _serve(stream: socket.socket, inbox: Inbox, block_fd: int) -> None:
         TrainConfig.from_plain(start["config"]),
         Description.from_plain(start["description"]),
         Ranks(),
+        run=run,
         block_fd=block_fd,
         resume=None if resume is None else Path(resume),
     )

@@ -222,15 +222,18 @@ class FlowActor(nn.Module):  # type: ignore[misc]
     def value(self, observation: Tensors) -> Tensor:
         return self._value(self._see(observation), observation[TASK])
 
-    def matching_loss(self, observation: Tensors, actions: Tensor, noise: Tensor) -> Tensor:
+    def matching_loss(
+        self, observation: Tensors, actions: Tensor, noise: Tensor, mask: Tensor
+    ) -> Tensor:
         """Returns the loss of flow matching on demonstrations: the velocity should lead from noise
-        straight to the action. `noise` is `[B, T * A + 1]`; its last column, squashed, is the
-        time."""
+        straight to the actions that `mask` `[B, T]` counts. `noise` is `[B, T * A + 1]`; its last
+        column, squashed, is the time."""
         seen, task = self._see(observation), observation[TASK]
         start = noise[:, :-1].view(actions.shape)
         time = torch.sigmoid(noise[:, -1])
         mixed = start + time[:, None, None] * (actions - start)
-        return ((self._velocity(seen, task, mixed, time) - (actions - start)) ** 2).mean()
+        off = (self._velocity(seen, task, mixed, time) - (actions - start)) ** 2
+        return (off * mask[..., None]).sum() / (mask.sum() * self.action_size)
 
     def _see(self, observation: Tensors) -> Tensor:
         state = features_of(self._features, [observation[key] for key in self.inputs])

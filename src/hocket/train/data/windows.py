@@ -1,0 +1,70 @@
+"""Chunks drawn from recorded steps: what was seen at a step, and the actions that followed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hocket.core.data import Array
+from hocket.train.data.store import Data
+from hocket.train.networks.contract import TASK, Tensors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Window:
+    """A minibatch of B recorded chunks."""
+
+    observation: Tensors
+    """As a network gets it, `[B, ...]`."""
+    actions: Tensor
+    """The T actions that followed, `[B, T, A]`; the last one repeated where the episode ended."""
+    mask: Tensor
+    """Which of them are recorded and not repeated, `[B, T]` bool."""
+
+
+class Windows:
+    """Draws chunks of a length from recorded steps, every step as likely as any other."""
+
+    def __init__(self, data: Data, chunk_length: int, device: torch.device | str = "cpu") -> None:
+        self._data = data
+        self._steps = np.arange(chunk_length)
+        self._device = device
+
+    def __len__(self) -> int:
+        """How many chunks there are: one for each recorded step."""
+        return len(self._data)
+
+    def draw(self, count: int, rng: torch.Generator) -> Window:
+        """Draws chunks with replacement, so that the next draw depends on `rng` alone."""
+        return self.at(torch.randint(len(self._data), (count,), generator=rng).numpy())
+
+    def at(self, rows: Array) -> Window:
+        """Returns the chunks that began at these rows."""
+        data = self._data
+        steps = rows[:, None] + self._steps
+        last = data.last[rows][:, None]
+        return Window(
+            observation=self.seen(rows),
+            actions=self._tensor(data.actions[np.minimum(steps, last)]),
+            mask=self._tensor(steps <= last),
+        )
+
+    def seen(self, rows: Array, keys: Collection[str] | None = None) -> dict[str, Tensor]:
+        """Returns what a network would have got at these rows: all of it, or these keys."""
+        data = self._data
+        arrays = {
+            key: array[rows]
+            for key, array in data.observations.items()
+            if keys is None or key in keys
+        }
+        return {
+            key: self._tensor(array) for key, array in {**arrays, TASK: data.task[rows]}.items()
+        }
+
+    def _tensor(self, array: Any) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
