@@ -144,7 +144,7 @@ def test_a_run_and_the_dataset_made_of_it_are_the_same_data(
     assert one.observations[IMAGE].shape == (len(one), 24, 24, 3)
     grey = [data.observations[IMAGE] @ [0.299, 0.587, 0.114] for data in (one, other)]
     assert np.abs(grey[0] - grey[1]).mean() < 6, "a video loses colour, and hardly brightness"
-    assert one.prompts == other.prompts
+    assert one.texts == other.texts == ("play image",)
 
 
 def test_a_chunk_ends_with_its_episode(tmp_path: Path, pictured: tuple[str, str]) -> None:
@@ -154,6 +154,15 @@ def test_a_chunk_ends_with_its_episode(tmp_path: Path, pictured: tuple[str, str]
     assert window.mask.tolist() == [[True, True, False, False], [True] * 4]
     torch.testing.assert_close(window.actions[0, 1], window.actions[0, 3])
     np.testing.assert_array_equal(window.actions[1], data.actions[:4])
+    assert window.observation.prompts == ["play image"] * 2
+
+
+def test_a_history_begins_with_its_episode(tmp_path: Path, pictured: tuple[str, str]) -> None:
+    data = _read(tmp_path / "data", pictured[0], images=False)
+    second = int(data.last[0]) + 2
+    seen = Windows(data, 4, history=3).seen(np.array([second, second + 2]))[STATE]
+    rows = [[second - 1, second - 1, second], [second, second + 1, second + 2]]
+    np.testing.assert_array_equal(seen, data.observations[STATE][np.array(rows)])
 
 
 def test_what_does_not_fit_is_refused_in_words(tmp_path: Path, pictured: tuple[str, str]) -> None:

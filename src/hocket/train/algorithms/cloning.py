@@ -4,15 +4,16 @@ algorithm. The spread of its actions stays as it is: a demonstration does not sa
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from hocket.core.contracts.module import Encodes, HasVelocity
 from hocket.train.algorithms.ranks import Measures, Ranks
 from hocket.train.config import UpdateConfig
 from hocket.train.data.windows import Window, Windows
-from hocket.train.networks.contract import Tensors, trainable_parameters
+from hocket.train.networks.contract import trainable_parameters
 
 STEPS = 100
 """Optimizer steps of an update that clones alone: weights are published, and clocks looked at,
@@ -22,25 +23,12 @@ _NEAR = 0.1
 odd demonstrations do not outweigh the rest. The recipe of the bundled clone has the same."""
 
 
-@runtime_checkable
-class Matches(Protocol):
-    """A network that is fitted to chunks by a loss of its own, such as flow matching."""
-
-    def matching_loss(
-        self, observation: Tensors, actions: Tensor, noise: Tensor, mask: Tensor
-    ) -> Tensor:
-        """Returns the mean loss over the actions that `mask` `[B, T]` counts. `noise` is
-        `[B, T * A + 1]`, standard normal."""
-        ...
-
-
 def cloning_loss(network: Any, window: Window, rng: torch.Generator) -> Tensor:
-    """Returns how far a network is from recorded chunks: by its own loss where it has one, else
-    between the chunks that it finds most likely and those recorded."""
+    """Returns how far a network is from recorded chunks: flow matching where it tells its flow,
+    else between the chunks that it finds most likely and those recorded."""
     actions, mask = window.actions, window.mask
-    if isinstance(network, Matches):
-        noise = torch.randn(len(actions), actions[0].numel() + 1, generator=rng)
-        return network.matching_loss(window.observation, actions, noise.to(actions.device), mask)
+    if isinstance(network, HasVelocity):
+        return _matching_loss(network, window, rng)
     nothing = torch.zeros(len(actions), network.noise_size, device=actions.device)
     acted = network.act(window.observation, nothing, deterministic=True).actions
     if not acted.requires_grad:
@@ -49,6 +37,19 @@ def cloning_loss(network: Any, window: Window, rng: torch.Generator) -> Tensor:
         return -(found * mask).sum() / mask.sum()
     off = torch.nn.functional.smooth_l1_loss(acted, actions, beta=_NEAR, reduction="none")
     return (off * mask[..., None]).sum() / (mask.sum() * actions.shape[-1])
+
+
+def _matching_loss(network: Any, window: Window, rng: torch.Generator) -> Tensor:
+    """The velocity should lead from noise straight to the recorded chunk, at any time between."""
+    actions = window.actions
+    noise = torch.randn(len(actions), actions[0].numel() + 1, generator=rng).to(actions.device)
+    start, time = noise[:, :-1].view(actions.shape), torch.sigmoid(noise[:, -1])
+    mixed = start + time[:, None, None] * (actions - start)
+    seen = window.observation
+    features = network.encode(seen) if isinstance(network, Encodes) else seen
+    found = network.velocity(features, mixed, time)
+    off = (found - (actions - start)) ** 2
+    return (off * window.mask[..., None]).sum() / (window.mask.sum() * actions.shape[-1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

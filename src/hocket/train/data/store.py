@@ -161,10 +161,10 @@ class Data:
     """The last row of the episode of each row, `[R]` int64."""
     task: Array
     """`[R]` int64."""
-    prompts: tuple[str, ...]
-    """What was to be done, in words, by episode."""
-    episode: Array
-    """The index of the episode of each row, `[R]` int64."""
+    prompt: Array
+    """What was to be done in each row, an index into `texts`, `[R]` int64."""
+    texts: tuple[str, ...]
+    """The prompts, each once."""
 
     def __len__(self) -> int:
         return len(self.actions)
@@ -182,15 +182,16 @@ def open_data(folder: Path) -> Data:
         }
     except (OSError, ValueError, KeyError) as exc:
         raise RunFolderError(f"The recorded data in {str(folder)!r} cannot be read: {exc}") from exc
-    ends = np.cumsum(lengths)
+    ends, prompts = np.cumsum(lengths), table["prompts"]
+    texts = tuple(dict.fromkeys(prompts))
     return Data(
         actions=arrays.pop(_ACTIONS),
         observations=arrays,
         first=np.repeat(ends - lengths, lengths),
         last=np.repeat(ends - 1, lengths),
         task=np.repeat(np.array(table["tasks"], np.int64), lengths),
-        prompts=tuple(table["prompts"]),
-        episode=np.repeat(np.arange(len(lengths)), lengths),
+        prompt=np.repeat(np.array([texts.index(one) for one in prompts], np.int64), lengths),
+        texts=texts,
     )
 
 

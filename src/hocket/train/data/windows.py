@@ -12,15 +12,15 @@ from torch import Tensor
 
 from hocket.core.data import Array
 from hocket.train.data.store import Data
-from hocket.train.networks.contract import TASK, Tensors
+from hocket.train.networks.contract import PROMPT, TASK, Observations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Window:
     """A minibatch of B recorded chunks."""
 
-    observation: Tensors
-    """As a network gets it, `[B, ...]`."""
+    observation: Observations
+    """As a network gets it."""
     actions: Tensor
     """The T actions that followed, `[B, T, A]`; the last one repeated where the episode ended."""
     mask: Tensor
@@ -30,9 +30,18 @@ class Window:
 class Windows:
     """Draws chunks of a length from recorded steps, every step as likely as any other."""
 
-    def __init__(self, data: Data, chunk_length: int, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        data: Data,
+        chunk_length: int,
+        *,
+        history: int = 1,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        """With a `history` above 1 each chunk has what was seen at so many consecutive steps."""
         self._data = data
         self._steps = np.arange(chunk_length)
+        self._before = np.arange(1 - history, 1)
         self._device = device
 
     def __len__(self) -> int:
@@ -54,17 +63,20 @@ class Windows:
             mask=self._tensor(steps <= last),
         )
 
-    def seen(self, rows: Array, keys: Collection[str] | None = None) -> dict[str, Tensor]:
+    def seen(self, rows: Array, keys: Collection[str] | None = None) -> Observations:
         """Returns what a network would have got at these rows: all of it, or these keys."""
-        data = self._data
+        data, looked = self._data, rows
+        if len(self._before) > 1:
+            # Before the first step the first one is repeated, as workers do.
+            looked = np.maximum(rows[:, None] + self._before, data.first[rows][:, None])
         arrays = {
-            key: array[rows]
+            key: array[looked]
             for key, array in data.observations.items()
             if keys is None or key in keys
         }
-        return {
-            key: self._tensor(array) for key, array in {**arrays, TASK: data.task[rows]}.items()
-        }
+        arrays |= {TASK: data.task[rows], PROMPT: data.prompt[rows]}
+        tensors = {key: self._tensor(array) for key, array in arrays.items()}
+        return Observations(tensors, data.texts)
 
     def _tensor(self, array: Any) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)

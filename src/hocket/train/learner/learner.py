@@ -26,7 +26,11 @@ from hocket.train.learner import checkpoint
 from hocket.train.learner.statistics import Statistics
 from hocket.train.learner.weights import WeightBlock
 from hocket.train.networks.building import Description, make_network
-from hocket.train.networks.contract import published_tensors, trainable_parameters
+from hocket.train.networks.contract import (
+    history_of,
+    published_tensors,
+    trainable_parameters,
+)
 
 _RNG, _PACE = "rng", "pace"
 _ROWS_AT_A_TIME = 4096
@@ -96,7 +100,12 @@ class Learner:
         if config.data:
             assert run is not None
             data = open_data(run / DATA)
-            self._windows = Windows(data, self.network.chunk_length, config.device)
+            self._windows = Windows(
+                data,
+                self.network.chunk_length,
+                history=history_of(self.network),
+                device=config.device,
+            )
         self.version = 0
         self.queue = SegmentQueue(batch=config.batch, max_staleness=config.staleness)
         if resume is not None:

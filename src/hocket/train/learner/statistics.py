@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hocket.train.algorithms.ranks import Ranks
 from hocket.train.algorithms.rollout import Segment
-from hocket.train.networks.contract import TASK, Normalises, Tensors
+from hocket.train.networks.contract import TASK, Normalises, Observations, Tensors
 
 _CONSTANT = 1e-4
 """A spread below this is that of a constant, which is not scaled. Chosen by hand."""
@@ -103,7 +103,7 @@ class Statistics:
         device = self._network.mean.device
         there = {key: observation[key].to(device) for key in (TASK, *self._network.states)}
         with torch.no_grad():
-            features = self._network.features(there)
+            features = self._network.features(Observations(there))
         for task in range(len(self._seen.count)):
             self._seen.add(task, features[there[TASK] == task], ranks)
         self._network.mean.copy_(self._seen.mean)
