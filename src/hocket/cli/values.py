@@ -143,6 +143,8 @@ FIELDS: Mapping[str, Any] = {
     "alpha": arg(metavar="P"),
     "video": arg(metavar="none|first:N|failures|all"),
     # Training.
+    "data": _names("FOLDER[,FOLDER...]"),
+    "data_episodes": arg(metavar="N"),
     "minutes": arg(metavar="M"),
     "stop_at": arg(metavar="SCORE"),
     "lr_end": arg(metavar="LR"),

@@ -129,14 +129,15 @@ class TrainConfig(GRPOConfig, PPOConfig, Subject):
 
     noun: ClassVar[str] = "Training"
 
-    algo: Literal["ppo", "grpo"] = "ppo"
+    algo: Literal["ppo", "grpo", "bc"] = "ppo"
     """ppo learns from every episode, with a critic; grpo from groups of episodes that began in the
-    same state and ended differently."""
+    same state and ended differently; bc from recorded episodes (--data), without collecting any."""
     mode: Literal["sync", "async"] = "sync"
     """sync collects, then learns, and is reproducible from its seed; async does both at once, in
     two processes."""
     steps: int = 200_000
-    """Env steps of training; evaluations are not counted."""
+    """Env steps of training; evaluations are not counted. For bc: recorded steps that are learnt
+    from, each as often as it is drawn."""
     minutes: float | None = None
     """Stop after this long, even with steps left."""
     stop_at: float | None = None
@@ -155,6 +156,15 @@ class TrainConfig(GRPOConfig, PPOConfig, Subject):
     """success gives 1 at the step that ends an episode with success; env takes the env's own."""
     max_steps: int | None = None
     """End episodes after N control steps (truncated), instead of each task's own limit."""
+
+    data: tuple[str, ...] = ()
+    """Recorded episodes to learn from: run folders (hocket collect, hocket eval), or LeRobot
+    datasets (v3.0). bc needs them; ppo and grpo learn from them beside their own episodes. Those
+    that did not succeed are left out."""
+    data_episodes: int | None = None
+    """Take only the first N recorded episodes of each task."""
+    bc_weight: float = 0.1
+    """Weight of recorded episodes beside ppo or grpo."""
 
     std: float | None = None
     """Spread of actions at the start; the default is the policy's own."""
@@ -187,6 +197,9 @@ class TrainConfig(GRPOConfig, PPOConfig, Subject):
     """Where learning happens."""
     collect_device: str = "cpu"
     """Where the policy acts."""
+    checkpoint_activations: bool = False
+    """Compute what is inside of a network's blocks again where gradients need it, instead of
+    keeping it: less memory, more time."""
     threads: int = 1
     """CPU threads of each process that uses torch. With one, sync mode is reproducible bit by
     bit."""
@@ -209,7 +222,9 @@ class TrainConfig(GRPOConfig, PPOConfig, Subject):
             checkpoint_every=0,
             retries=0,
             threads=1,
+            data_episodes=1,
         )
+        self._check_data()
         if self.lanes != "auto" and self.lanes < 1:
             raise ConfigError(f"lanes is {self.lanes}; it must be at least 1, or 'auto'.")
         if self.policy_python is not None and not self.residual:
@@ -233,6 +248,19 @@ class TrainConfig(GRPOConfig, PPOConfig, Subject):
             )
         if self.algo == "grpo" and self.segment_chunks:
             raise ConfigError("GRPO learns from whole episodes; leave out --segment-chunks.")
+
+    def _check_data(self) -> None:
+        if self.algo == "bc" and not self.data:
+            raise ConfigError("bc learns from recorded episodes: name them with --data.")
+        if self.algo == "bc" and (self.residual or self.mode == "async"):
+            raise ConfigError("bc collects nothing: leave out --residual and --mode async.")
+        if self.data and self.residual:
+            raise ConfigError(
+                "A correction cannot be learnt from recorded episodes, which lack what the policy "
+                "would have done: leave out --data or --residual."
+            )
+        if self.bc_weight < 0:
+            raise ConfigError(f"bc_weight is {self.bc_weight}; it must be at least 0.")
 
     @property
     def lane_count(self) -> int:

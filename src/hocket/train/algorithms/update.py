@@ -20,6 +20,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
+from hocket.train.algorithms.cloning import Beside, autocast, cloning_losses
 from hocket.train.algorithms.ranks import Measures, Ranks
 from hocket.train.algorithms.ratios import (
     Comparison,
@@ -30,7 +31,7 @@ from hocket.train.algorithms.ratios import (
     kl_estimate,
 )
 from hocket.train.algorithms.rollout import Rollout, Segment, make_rollout
-from hocket.train.config import Precision, UpdateConfig
+from hocket.train.config import UpdateConfig
 from hocket.train.networks.contract import (
     Evaluated,
     Observations,
@@ -105,6 +106,8 @@ class Algorithm(ABC):
     comparison: Comparison
     ranks: Ranks
     pace: Pace = field(default_factory=Pace, kw_only=True)
+    beside: Beside | None = field(default=None, kw_only=True)
+    """Demonstrations that the policy is held to; None without."""
 
     def __post_init__(self) -> None:
         self._parameters = list(trainable_parameters(self.network).values())
@@ -145,6 +148,8 @@ class Algorithm(ABC):
                 found = self.gradients(some, measures, moves_policy=False)
             if not found:
                 break
+            if is_moving and self.beside is not None:
+                found["cloning"] = self._cloned(self.beside, len(part), rng, measures)
             before = self.descend(found, measures)
             policy_steps += is_moving
             value_steps += "value" in found
@@ -193,6 +198,19 @@ class Algorithm(ABC):
                 found[name] = _added(known, self.reach(loss))
         if sums:
             measures.add(**sums)
+        return found
+
+    def _cloned(
+        self, beside: Beside, count: int, rng: torch.Generator, measures: Measures
+    ) -> list[Tensor | None]:
+        """Returns the gradients of the loss of `count` recorded chunks on this rank."""
+        found: list[Tensor | None] = [None] * len(self._parameters)
+        sums: Sums = {}
+        for loss in cloning_losses(self.network, beside.windows, count, rng, self.config):
+            share = loss / self.ranks.size
+            add_to(sums, cloning_loss=share)
+            found = _added(found, self.reach(beside.weight * share))
+        measures.add(**sums)
         return found
 
     def totals(self, rows: TensorDict) -> Totals:
@@ -368,12 +386,6 @@ class _Lazily(Sequence[TensorDict]):
 
     def __getitem__(self, index: Any) -> Any:
         return self._parts[index].to(self._device)
-
-
-def autocast(device: torch.device, precision: Precision) -> Any:
-    """Returns a context in which a network computes with this precision; weights stay as they
-    are."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
 
 
 def add_to(sums: Sums, **parts: Tensor) -> None:

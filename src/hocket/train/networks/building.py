@@ -24,6 +24,7 @@ from hocket.train.config import TrainConfig
 from hocket.train.learner import checkpoint
 from hocket.train.networks.actor import ResidualConfig
 from hocket.train.networks.contract import BASE, Shapes
+from hocket.train.networks.memory import twin
 from hocket.train.networks.policies import ActorConfig
 
 NETWORKS = {
@@ -37,6 +38,8 @@ _NORMALISED = ("hocket.train.actor:ChunkActor", "hocket.train.residual:ResidualA
 _UNSAID = {"normalise": False, "limit": None}
 """What a saved policy of these classes means by settings that it does not name."""
 _CONTRACT = ("act", "evaluate", "value")
+_CRITIC = "critic"
+"""How names of parameters begin that weights may lack."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,30 +184,68 @@ def _with_own_units(found: Description) -> Description:
     return dataclasses.replace(found, config={**found.config, "normalise": False})
 
 
-def make_network(config: TrainConfig, description: Description, start: Path | None) -> Any:
-    """Returns the network with the weights that training begins with, or those of the checkpoint
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Made:
+    """The networks of a process."""
+
+    network: Any
+    """The one to train, or to act with. There is no other with frozen parts of its own."""
+    reference: Any = None
+    """The policy that training began with, also after a resume, where GRPO is held to it."""
+
+
+def make_network(
+    config: TrainConfig, description: Description, start: Path | None, *, refers: bool = False
+) -> Made:
+    """Builds the network with the weights that training begins with, or those of the checkpoint
     `start`. The learner and the collecting side both begin with this: later only the parameters
-    that are trained are published."""
+    that are trained are published. `refers`: the reference of GRPO is made too, if it has one."""
     network = description.build(config.policy)
+    refers = refers and config.algo == "grpo" and config.kl_weight > 0
+    if start is None or refers:
+        _load_first(network, config, description.shapes)
+    reference = twin(network, config.device) if refers else None
     if start is not None:
         load_weights(network, start / checkpoint.WEIGHTS)
-    if start is not None or config.residual:
-        return network
+    return Made(network=network, reference=reference)
+
+
+def _load_first(network: Any, config: TrainConfig, shapes: Shapes) -> None:
+    """Loads the weights that training begins with; a critic may be new."""
+    if config.residual:
+        return
+    saved = Path(config.policy) / checkpoint.WEIGHTS
     if config.policy == "reference":
-        _load_reference(network, config, description.shapes)
-    elif (Path(config.policy) / checkpoint.WEIGHTS).is_file():
-        load_weights(network, Path(config.policy) / checkpoint.WEIGHTS)
+        _load_reference(network, config, shapes)
+    elif saved.is_file():
+        load_weights(network, saved, may_be_fresh=True)
     if config.weights:
-        load_weights(network, Path(config.weights))
-    return network
+        load_weights(network, Path(config.weights), may_be_fresh=True)
 
 
-def load_weights(network: Any, path: Path) -> None:
-    """Loads all of a network's weights from a safetensors file."""
+def load_weights(network: Any, path: Path, *, may_be_fresh: bool = False) -> None:
+    """Loads all of a network's weights from a safetensors file, but for its critic and what else it
+    calls `fresh` where these may be new."""
+    given = checkpoint.read_weights(path)
     try:
-        network.load_state_dict(checkpoint.read_tensors(path))
+        result = network.load_state_dict(given, strict=False)
     except RuntimeError as exc:
         raise ConfigError(f"The weights {str(path)!r} are not this network's: {exc}") from exc
+    # What shares memory is saved once, under one of its names.
+    state = network.state_dict()
+    filled = {state[key].data_ptr() for key in given if key in state}
+    fresh = (_CRITIC, *getattr(network, "fresh", ())) if may_be_fresh else ()
+    missing = [
+        key
+        for key in result.missing_keys
+        if state[key].data_ptr() not in filled and not key.startswith(fresh)
+    ]
+    wrong = [*(f"lack {k}" for k in missing), *(f"have {k}" for k in result.unexpected_keys)]
+    if wrong:
+        raise ConfigError(
+            f"The weights {str(path)!r} are not this network's: they {', '.join(wrong[:4])}"
+            f"{f' and {len(wrong) - 4} more' if len(wrong) > 4 else ''}."
+        )
 
 
 def _load_reference(network: Any, config: TrainConfig, shapes: Shapes) -> None:
