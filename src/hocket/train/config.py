@@ -173,6 +173,9 @@ class TrainConfig(GRPOConfig, PPOConfig, Subject):
     probabilities, such as servers."""
     residual_scale: float = 0.2
     """How far the correction may move an action, roughly."""
+    critic_features: str = ""
+    """The submodule of a torch: or lerobot: policy whose output the critic sees; the default is
+    what the module names, else the env's states."""
     weights: str = ""
     """Begin with these weights (.safetensors) of a class of your own."""
 

@@ -26,6 +26,7 @@ from hocket.train.networks.actor import ResidualConfig
 from hocket.train.networks.contract import BASE, Shapes
 from hocket.train.networks.memory import twin
 from hocket.train.networks.policies import ActorConfig
+from hocket.train.networks.wrapped import WrappedConfig, wrap
 
 NETWORKS = {
     "hocket.train.actor:ChunkActor": "hocket.train.networks.actor:ChunkActor",
@@ -38,6 +39,8 @@ _NORMALISED = ("hocket.train.actor:ChunkActor", "hocket.train.residual:ResidualA
 _UNSAID = {"normalise": False, "limit": None}
 """What a saved policy of these classes means by settings that it does not name."""
 _CONTRACT = ("act", "evaluate", "value")
+_SETTINGS = "settings"
+"""Key of the policy's own settings, where a torch module behind a policy is trained."""
 _CRITIC = "critic"
 """How names of parameters begin that weights may lack."""
 
@@ -80,12 +83,15 @@ class Description:
                 f"These weights belong to the class {self.network!r}, which is not imported "
                 f"unasked. Name it: --policy.network {self.network}"
             )
-        module, _, attribute = NETWORKS.get(self.network, self.network).partition(":")
-        kind = getattr(importlib.import_module(module), attribute)
-        values = {
+        values: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value
             for key, value in self.config.items()
         }
+        if _SETTINGS in values:
+            inner = _module(self.network, values.pop(_SETTINGS))
+            return wrap(inner, self.shapes, WrappedConfig(**values))
+        module, _, attribute = NETWORKS.get(self.network, self.network).partition(":")
+        kind = getattr(importlib.import_module(module), attribute)
         network = kind(self.shapes, kind.Config(**values))
         missing = [name for name in _CONTRACT if not callable(getattr(network, name, None))]
         if missing or not isinstance(network, torch.nn.Module):
@@ -96,6 +102,13 @@ class Description:
         return network
 
 
+def _module(name: str, settings: Mapping[str, Any]) -> Any:
+    """Returns the torch module behind the policy of this name, such as torch:... or lerobot:..."""
+    adapter = plugins.find("policies", name)
+    build: Any = adapter.build
+    return build.module(adapter.argument, plugins.configure(adapter, settings))
+
+
 def require_trainable(config: TrainConfig) -> None:
     """Refuses a policy that is no network, unless a correction of it is trained."""
     if config.residual or config.policy == "reference":
@@ -104,12 +117,12 @@ def require_trainable(config: TrainConfig) -> None:
     build: Any = adapter.build
     is_network = isinstance(build, type) and issubclass(build, torch.nn.Module)
     is_saved = (Path(config.policy) / checkpoint.POLICY).is_file()
-    if not (is_network or is_saved or hasattr(build, "network")):
+    if not (is_network or is_saved or hasattr(build, "network") or hasattr(build, "module")):
         raise UsageError(
             f"Policy {config.policy!r} is no network that can be trained here: it tells no "
             f"probabilities of its actions. Add --residual to train a correction of them, or begin "
-            f"with reference, actor, flow, a folder such as runs/x/best, or a torch module of your "
-            f"own as package.module:Class."
+            f"with reference, actor, flow, a folder such as runs/x/best, lerobot:FOLDER, or a "
+            f"torch module of your own as package.module:Class or torch:package.module:Class."
         )
 
 
@@ -151,12 +164,27 @@ def describe(config: TrainConfig, shapes: Shapes, start: Path | None = None) -> 
         found = Description.from_plain(checkpoint.read_table(saved))
         replan = config.replan or found.replan
         return _with_own_units(dataclasses.replace(found, shapes=shapes, replan=replan))
+    if hasattr(adapter.build, "module"):
+        return _describe_module(config, adapter, shapes)
     kind = getattr(adapter.build, "network", config.policy)
     plain = dataclasses.asdict(plugins.configure(adapter, config.policy_config))
     if config.std is not None and "std" in plain:
         plain["std"] = config.std
     made = Description(network=kind, config=plain, shapes=shapes, replan=config.replan)
     return _with_own_units(made) if config.weights else made
+
+
+def _describe_module(config: TrainConfig, adapter: Any, shapes: Shapes) -> Description:
+    added = WrappedConfig(critic_features=config.critic_features, seed=config.seed)
+    if config.std is not None:
+        added = dataclasses.replace(added, std=config.std)
+    settings = dataclasses.asdict(plugins.configure(adapter, config.policy_config))
+    return Description(
+        network=config.policy,
+        config={**dataclasses.asdict(added), _SETTINGS: settings},
+        shapes=shapes,
+        replan=config.replan,
+    )
 
 
 def _describe_residual(config: TrainConfig, shapes: Shapes) -> Description:
