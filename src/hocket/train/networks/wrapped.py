@@ -72,6 +72,7 @@ class WrappedChunk(nn.Module):  # type: ignore[misc]
         self.action_size = shapes.action_size
         self.history = int(getattr(module, "history", 1))
         self.inputs = _inputs(module, shapes)
+        self.replan: int | None = getattr(module, "replan", None)
         self._states = tuple(key for key in self.inputs if key not in shapes.cameras)
         self._features_from = config.critic_features or getattr(module, "critic_features", "")
         self._captured: Tensor | None = None

@@ -1,0 +1,103 @@
+"""A LeRobot policy as a torch module of chunks, so that it can be trained: with gradients, from the
+env's observations to the env's actions, through the policy's own processors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from hocket.adapters.policies.lerobot.folder import load
+from hocket.errors import ConfigError
+
+if TYPE_CHECKING:
+    from hocket.adapters.policies.lerobot import LeRobotConfig
+    from hocket.core.data import PolicySpec
+
+
+class LeRobotModule(nn.Module):  # type: ignore[misc]
+    """What all kinds share: reading observations and giving actions."""
+
+    def __init__(self, folder: Path, settings: LeRobotConfig) -> None:
+        from hocket.adapters.policies.lerobot import keys_of, spec_of
+
+        super().__init__()
+        loaded = load(folder, settings, "cpu")
+        self._keys: dict[str, str] = keys_of(loaded.config, settings.keys)
+        spec: PolicySpec = spec_of(loaded.config, self._keys, settings)
+        self.policy: Any = loaded.policy
+        self._before, self._after = loaded.preprocess, loaded.postprocess
+        self.chunk_length = spec.chunk_length
+        self.inputs = tuple(self._keys)
+        self.cameras = spec.cameras or ()
+        self.history = spec.history
+        self.replan = spec.replan
+
+    @property
+    def device(self) -> torch.device:
+        """Where the policy is."""
+        found: torch.device = next(iter(self.policy.parameters())).device
+        return found
+
+    def read(self, observation: Mapping[str, Tensor]) -> dict[str, Any]:
+        """What the policy's model is given, normalised and with its tokens."""
+        found: dict[str, Any] = {}
+        for ours, theirs in self._keys.items():
+            tensor = observation[ours]
+            if theirs.startswith("observation.image"):
+                tensor = tensor.permute(0, 3, 1, 2).to(torch.float32) / 255
+            found[theirs] = tensor.to(torch.float32)
+        found["task"] = list(getattr(observation, "prompts", [""] * len(tensor)))
+        for step in self._before.steps:
+            if hasattr(step, "tensor_device"):
+                step.tensor_device = self.device
+        inputs: dict[str, Any] = self._before(found)
+        inputs.pop("action", None)  # empty: only LeRobot's own training has actions here
+        return inputs
+
+    def actions(self, chunk: Tensor) -> Tensor:
+        """Actions as the env takes them, of a normalised chunk."""
+        whole: Tensor = self._after(chunk)
+        return whole.to(chunk.device)
+
+
+class ACTModule(LeRobotModule):
+    """ACT: a chunk straight from the observation. The critic sees the mean of what its encoder
+    makes of the observation."""
+
+    critic_features = "encoded"
+
+    def __init__(self, folder: Path, settings: LeRobotConfig) -> None:
+        super().__init__(folder, settings)
+        self.encoded = nn.Identity()
+        model = self.policy.model
+        model.encoder.register_forward_hook(self._pass_on)
+        # It guesses the style of a demonstration, and has no part in acting.
+        for name, parameter in model.named_parameters():
+            if name.startswith("vae_encoder"):
+                parameter.requires_grad_(requires_grad=False)
+
+    def forward(self, observation: Mapping[str, Tensor]) -> Tensor:
+        inputs = self.read(observation)
+        if self.policy.config.image_features:
+            inputs["observation.images"] = [inputs[k] for k in self.policy.config.image_features]
+        return self.actions(self.policy.model(inputs)[0])
+
+    def _pass_on(self, _module: nn.Module, _given: Any, tokens: Tensor) -> None:
+        self.encoded(tokens.mean(0))
+
+
+_KINDS = {"act": ACTModule}
+
+
+def make_module(kind: str, folder: Path, settings: LeRobotConfig) -> LeRobotModule:
+    """The policy of a folder whose config.json says that it is of this kind."""
+    if kind not in _KINDS:
+        raise ConfigError(
+            f"LeRobot's policies of the kind {kind!r} cannot be trained here; {', '.join(_KINDS)} "
+            f"can. Add --residual to train a correction of its actions."
+        )
+    return _KINDS[kind](folder, settings)
