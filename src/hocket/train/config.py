@@ -12,6 +12,7 @@ from hocket.runs.subject import Subject
 
 Level = Literal["chunk", "action"]
 Correction = Literal["none", "decoupled", "interpolated", "tis"]
+Precision = Literal["fp32", "bf16"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +30,13 @@ class UpdateConfig:
     short ones."""
     minibatches: int | None = None
     """Parts of a batch in each pass, however long its episodes are, instead of minibatch."""
+    micro_batch: int | None = None
+    """Chunks that are computed at once, for large networks: a step sums the gradients of as many
+    as its minibatch has, and what a device must hold does not grow with the batch. The default is
+    the whole minibatch."""
+    precision: Precision = "fp32"
+    """bf16 computes with half of the bits, where the network acts and learns; weights and steps
+    keep all of them."""
     clip: float = 0.2
     """How far a probability may move in an update, as a share of itself."""
     clip_high: float | None = None
@@ -51,7 +59,7 @@ class UpdateConfig:
     """What tis cuts importance weights at."""
 
     def __post_init__(self) -> None:
-        check_at_least(self, epochs=1, minibatch=1, minibatches=1)
+        check_at_least(self, epochs=1, minibatch=1, minibatches=1, micro_batch=1)
         check_shares(self, ("clip", "clip_high"))
         if self.truncate <= 0:
             raise ConfigError(f"truncate is {self.truncate}; it must be above 0.")

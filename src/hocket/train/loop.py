@@ -37,6 +37,7 @@ from hocket.train.learner.process import InProcess, LearnerLink, Remote
 from hocket.train.log import Display, Log, Reading, find_tracker
 from hocket.train.networks.building import (
     Description,
+    cameras_of,
     describe,
     make_network,
     require_trainable,
@@ -177,6 +178,7 @@ def _policy(
         replan=config.replan,
         device=config.collect_device,
         base=base,
+        precision=config.precision,
     )
 
 
@@ -229,9 +231,7 @@ def _look(
     """The tasks with their suites, and what the first one's env is: all must be alike."""
     assembly.require_envs()
     tasks = [(suite, info) for suite, infos in assembly.tasks().items() for info in infos]
-    cameras: tuple[str, ...] | None = None if config.policy_config.get("images") else ()
-    if base is not None:
-        cameras = base.spec.cameras
+    cameras = cameras_of(config) if base is None else base.spec.cameras
     looker: Policy = ZeroPolicy("", ZeroPolicy.Config())
     if base is not None and not base.spec.chunk_length:
         # A stock server says how long its chunks are only by answering.

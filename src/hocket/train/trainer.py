@@ -86,6 +86,7 @@ class Trainer:
             [task for _, task in tasks],
             newest=lambda: parts.link.block.version,
             reward=config.reward,
+            texts=parts.policy.texts,
             segment_chunks=config.segment_chunks,
             # GRPO compares whole episodes: the learner waits for slow ones instead.
             max_staleness=0 if config.algo == "grpo" else config.staleness,

@@ -22,15 +22,19 @@ from hocket.core.contracts.policy import Binds, Policy
 from hocket.core.data import Actions, Array, ArraySpec, Batch, EnvSpec, PolicySpec, Row, Trial
 from hocket.engine.chunk_rules import check_answer
 from hocket.errors import SpecMismatchError
+from hocket.train.algorithms.gradients import autocast
+from hocket.train.config import Precision
 from hocket.train.learner.weights import WeightBlock, packed_starts
 from hocket.train.networks.contract import (
     BASE,
+    PROMPT,
     TASK,
     Acted,
     Observations,
     Shapes,
     Tensors,
     Trainable,
+    history_of,
     published_tensors,
 )
 
@@ -71,17 +75,22 @@ class CollectingPolicy:
         replan: int | None = None,
         device: str = "cpu",
         base: Policy | None = None,
+        precision: Precision = "fp32",
     ) -> None:
         self._shapes = shapes
         self.block = block
         """Where new weights appear; while it is None the network stays as it was given."""
         self._holding = holding
         self._device = torch.device(device)
+        self._precision: Precision = precision
         self._live = Snapshot(-1, copy.deepcopy(network).to(self._device).eval())
         self._staging = Staging(self._device)
         self._held: dict[Hashable, Snapshot] = {}
         self._released: queue.SimpleQueue[Hashable] = queue.SimpleQueue()
         self._base = base
+        self.texts: list[str] = []
+        """Every prompt that a row had, in the order of their coming. It only grows."""
+        self._text_index: dict[str, int] = {}
         self.spec = _spec_of(network, shapes, max_batch=max_batch, replan=replan, base=base)
 
     def bind(self, spec: EnvSpec) -> None:
@@ -118,8 +127,9 @@ class CollectingPolicy:
                 if key not in merged:
                     merged[key] = values
                 merged[key][rows] = values[rows]
-        if BASE in arrays:
-            merged[BASE] = arrays[BASE]
+        for key in (PROMPT, BASE):
+            if key in arrays:
+                merged[key] = arrays[key]
         return Actions(
             self._clipped(batch, merged[SAMPLE]), merged, version=max(0, self._live.version)
         )
@@ -158,6 +168,8 @@ class CollectingPolicy:
         arrays = dict(batch.arrays)
         tasks = [self._shapes.tasks.index(row.trial.task) for row in batch.rows]
         arrays[TASK] = np.array(tasks + tasks[-1:] * batch.pad, np.int64)
+        prompts = [self._index(row.prompt) for row in batch.rows]
+        arrays[PROMPT] = np.array(prompts + prompts[-1:] * batch.pad, np.int64)
         if self._base is not None:
             answer = check_answer(
                 self._base.infer(batch),
@@ -169,6 +181,12 @@ class CollectingPolicy:
             )
             arrays[BASE] = np.asarray(answer.values, np.float32)
         return arrays
+
+    def _index(self, prompt: str) -> int:
+        index = self._text_index.setdefault(prompt, len(self.texts))
+        if index == len(self.texts):
+            self.texts.append(prompt)
+        return index
 
     def _act(
         self, snapshot: Snapshot, arrays: dict[str, Array], batch: Batch, *, deterministic: bool
@@ -182,10 +200,12 @@ class CollectingPolicy:
         with torch.no_grad():
             observation = self._staging.upload({**arrays, _NOISE: noise})
             drawn = observation.pop(_NOISE)
-            acted: Acted = network.act(
-                Observations(observation), drawn, deterministic=deterministic
-            )
+            seen = Observations(observation, self.texts)
+            with autocast(self._device, self._precision):
+                acted: Acted = network.act(seen, drawn, deterministic=deterministic)
             answer = {SAMPLE: acted.actions, LOG_PROB: acted.log_prob, VALUE: acted.value}
+            if self._precision == "bf16":
+                answer = {key: tensor.float() for key, tensor in answer.items()}
             found = self._staging.download({**answer, **acted.extras})
         found[VERSION] = np.full(batch.size, snapshot.version, np.int64)
         return found
@@ -208,6 +228,11 @@ def _spec_of(
     }
     cameras: tuple[str, ...] | None = tuple(k for k in network.inputs if k in shapes.cameras)
     if base is not None:
+        if base.spec.history > 1:
+            raise SpecMismatchError(
+                "The policy reads a history of observations; corrections of such policies cannot "
+                "be trained."
+            )
         inputs = None
         known = base.spec.cameras
         cameras = None if known is None else tuple(dict.fromkeys((*known, *(cameras or ()))))
@@ -217,6 +242,7 @@ def _spec_of(
         action_size=shapes.action_size,
         inputs=inputs,
         cameras=cameras,
+        history=history_of(network),
         max_batch=max_batch,
         replan=replan,
     )

@@ -22,9 +22,9 @@ from hocket.errors import ConfigError
 from hocket.train.algorithms.rollout import Segment
 from hocket.train.collect.plan import is_training
 from hocket.train.collect.policy import LOG_PROB, SAMPLE, VALUE, VERSION
-from hocket.train.networks.contract import BASE, TASK
+from hocket.train.networks.contract import BASE, PROMPT, TASK
 
-_OWN = (SAMPLE, LOG_PROB, VALUE, VERSION, BASE)
+_OWN = (SAMPLE, LOG_PROB, VALUE, VERSION, BASE, PROMPT)
 """Extras of an answer that have columns of their own; the others are the network's."""
 
 
@@ -47,6 +47,7 @@ class _Open:
     lane: int
     floor: int
     """No chunk of its open stretch has an older version."""
+    prompt: str = ""
     rows: list[_Row] = field(default_factory=list)
     final: Mapping[str, Array] | None = None
 
@@ -67,16 +68,19 @@ class Trajectories:
         newest: Callable[[], int],
         *,
         reward: Literal["success", "env"],
+        texts: Sequence[str] = ("",),
         segment_chunks: int = 0,
         max_staleness: int = 0,
     ) -> None:
-        """A row's `task` is an index into `tasks`. `newest` returns the version that any later
+        """A row's `task` is an index into `tasks`, and what an answer calls its prompt is one into
+        `texts`, which may grow. `newest` returns the version that any later
         inference will have at least. Stretches have `segment_chunks`; 0 leaves episodes whole. An
         episode may span `max_staleness` versions before it is cut, rather than lost; 0 never cuts.
         """
         self._tasks = tasks
         self._newest = newest
         self._reward = reward
+        self._texts = texts
         self._segment_chunks = segment_chunks
         self._max_staleness = max_staleness
         self._open: dict[Key, _Open] = {}
@@ -125,6 +129,7 @@ class Trajectories:
                 continue
             row = self._row(event.observations, i, event.trials[i], chunk, event.chunks[i])
             version = int(chunk.extras[VERSION])
+            one.prompt = self._texts[int(chunk.extras.get(PROMPT, 0))]
             if one.rows and self._is_long(one, version):
                 # What a critic needs of the observation after a stretch.
                 final = {key: seen for key, seen in row.observation.items() if key != BASE}
@@ -221,6 +226,7 @@ class Trajectories:
             terminated=terminated,
             truncated=truncated,
             final=final,
+            prompt=one.prompt,
             extras={key: _column(rows, key) for key in extras},
         )
 

@@ -48,9 +48,15 @@ class Windows:
         """How many chunks there are: one for each recorded step."""
         return len(self._data)
 
-    def draw(self, count: int, rng: torch.Generator) -> Window:
-        """Draws chunks with replacement, so that the next draw depends on `rng` alone."""
-        return self.at(torch.randint(len(self._data), (count,), generator=rng).numpy())
+    def draw(self, count: int, rng: torch.Generator) -> Array:
+        """Draws rows with replacement, so that the next draw depends on `rng` alone."""
+        rows: Array = torch.randint(len(self._data), (count,), generator=rng).numpy()
+        return rows
+
+    def actions_at(self, rows: Array) -> int:
+        """How many recorded actions the chunks that began at these rows have."""
+        left = self._data.last[rows] - rows + 1
+        return int(np.minimum(left, len(self._steps)).sum())
 
     def at(self, rows: Array) -> Window:
         """Returns the chunks that began at these rows."""

@@ -110,6 +110,18 @@ def require_trainable(config: TrainConfig) -> None:
         )
 
 
+def cameras_of(config: TrainConfig) -> tuple[str, ...] | None:
+    """Returns the cameras that a network may want to see, which is not built yet; None for all that
+    the env has. Only those that it turns out to read are rendered while it is trained."""
+    saved = Path(config.policy) / checkpoint.POLICY
+    if saved.is_file():
+        return Shapes.from_plain(checkpoint.read_table(saved)["shapes"]).cameras
+    adapter = plugins.find("policies", config.policy)
+    is_own = config.policy != "reference" and not hasattr(adapter.build, "network")
+    settings = plugins.configure(adapter, config.policy_config)
+    return None if getattr(settings, "images", is_own) else ()
+
+
 def describe(config: TrainConfig, shapes: Shapes, start: Path | None = None) -> Description:
     """Returns the description of the policy that a run is configured with, or of the one in the
     checkpoint `start` that it goes on from."""
