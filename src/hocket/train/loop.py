@@ -12,9 +12,10 @@ from typing import TextIO
 import torch
 
 from hocket.adapters.policies.simple import ZeroPolicy
+from hocket.core import plugins
 from hocket.core.contracts.policy import Policy
 from hocket.core.contracts.recorder import Reader
-from hocket.core.data import ArraySpec, EnvSpec, TaskInfo, Trial
+from hocket.core.data import ArraySpec, EnvSpec, Ref, TaskInfo, Trial
 from hocket.engine.batches import BatchConfig
 from hocket.engine.chunk_rules import make_rule
 from hocket.engine.loop import Engine, EngineConfig
@@ -28,6 +29,7 @@ from hocket.train.algorithms.ranks import Ranks, local_device
 from hocket.train.algorithms.rollout import group_of
 from hocket.train.cloner import Cloner
 from hocket.train.collect import plan
+from hocket.train.collect.curriculum import find_curriculum
 from hocket.train.collect.policy import CollectingPolicy, Holding
 from hocket.train.config import TrainConfig
 from hocket.train.data.reading import Wanted, read_data
@@ -43,6 +45,7 @@ from hocket.train.networks.building import (
     require_trainable,
 )
 from hocket.train.networks.contract import BASE, Shapes
+from hocket.train.rewards import Rewards
 from hocket.train.trainer import Parts, Trainer
 from hocket.workers.fleet import Fleet, FleetConfig
 
@@ -74,6 +77,8 @@ def train(
     """
     torch.set_num_threads(config.threads)
     require_trainable(config)
+    rewards = Rewards(config.reward)
+    find_curriculum(config.curriculum)
     find_tracker(config.tracker)
     asked = config
     config = replace(
@@ -121,7 +126,10 @@ def train(
         ranks.count(0)  # what the first rank wrote is there for all
         log = Log(run if ranks.is_first else None, config, state)
         stack.callback(log.close)
-        worker = assembly.worker(policy.spec, config.lane_count)
+        worker = replace(
+            assembly.worker(policy.spec, config.lane_count),
+            suites={**assembly.suites, **_evaluated(config, assembly)},
+        )
         settings = FleetConfig(
             lanes=config.lane_count,
             step_timeout_s=config.step_timeout_s,
@@ -143,6 +151,7 @@ def train(
             log=log,
             display=display,
             ranks=ranks,
+            rewards=rewards,
         )
         trainer: Trainer | Cloner
         rolling = _Rolling(config, assembly, fleet, policy)
@@ -257,6 +266,17 @@ def _look(
     return tasks, shapes
 
 
+def _evaluated(config: TrainConfig, assembly: Assembly) -> dict[str, Ref]:
+    """The suites of evaluations, where these have settings of their own."""
+    if not config.eval_env_config:
+        return {}
+    shares = plugins.share_settings("envs", config.env, config.eval_env_config)
+    return {
+        plan.EVALUATED + name: replace(ref, config={**ref.config, **shares[name]})
+        for name, ref in assembly.suites.items()
+    }
+
+
 def _auto_lanes(
     config: TrainConfig, assembly: Assembly, task: plan.Task, policy: CollectingPolicy
 ) -> int:
@@ -275,7 +295,7 @@ def _base(config: TrainConfig, assembly: Assembly) -> Policy | None:
 def _held_by(config: TrainConfig) -> Callable[[Trial], Hashable | None]:
     if not (config.algo == "grpo" and config.pin_version):
         return plan.holder_of
-    return lambda trial: plan.holder_of(trial) or group_of(trial)
+    return lambda trial: plan.holder_of(trial) or group_of(trial, config.group)
 
 
 def _max_batch(config: TrainConfig) -> int:

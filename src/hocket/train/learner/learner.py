@@ -19,7 +19,7 @@ from hocket.train.algorithms.ranks import Ranks
 from hocket.train.algorithms.ratios import Comparison
 from hocket.train.algorithms.rollout import Parcel, Segment, in_trial_order
 from hocket.train.algorithms.update import Pace
-from hocket.train.config import Level, TrainConfig
+from hocket.train.config import SUCCESS, Level, TrainConfig
 from hocket.train.data.store import DATA, open_data
 from hocket.train.data.windows import Windows
 from hocket.train.learner import checkpoint
@@ -93,7 +93,7 @@ class Learner:
         self._statistics = Statistics(
             self.network,
             # Rewards of success are of a known size, and GRPO compares returns of one group.
-            scales_rewards=config.reward == "env" and config.algo == "ppo",
+            scales_rewards=config.reward != SUCCESS and config.algo == "ppo",
             gamma=config.gamma,
         )
         self._windows: Windows | None = None
