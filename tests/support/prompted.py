@@ -108,7 +108,7 @@ class PromptActor(nn.Module):  # type: ignore[misc]
 
     def _see(self, observation: Observations) -> Tensor:
         texts = [text if self._reads else "?" for text in observation.prompts]
-        letters = [torch.tensor(list(text.encode())) for text in texts]
+        letters = [torch.tensor(list(text.encode()), dtype=torch.int64) for text in texts]
         starts = torch.tensor([0, *(len(one) for one in letters[:-1])]).cumsum(0)
         parts = [self.letters(torch.cat(letters), starts)]
         for key in self.inputs:

@@ -216,6 +216,9 @@ class TrainConfig(GRPOConfig, PPOConfig, Subject):
     probabilities, such as servers."""
     residual_scale: float = 0.2
     """How far the correction may move an action, roughly."""
+    critic_features: str = ""
+    """The submodule of a torch: or lerobot: policy whose output the critic sees; the default is
+    what the module names, else the env's states."""
     weights: str = ""
     """Begin with these weights (.safetensors) of a class of your own."""
 
@@ -248,6 +251,9 @@ class TrainConfig(GRPOConfig, PPOConfig, Subject):
     """Where learning happens."""
     collect_device: str = "cpu"
     """Where the policy acts."""
+    checkpoint_activations: bool = False
+    """Compute what is inside of a network's blocks again where gradients need it, instead of
+    keeping it: less memory, more time."""
     threads: int = 1
     """CPU threads of each process that uses torch. With one, sync mode is reproducible bit by
     bit."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO
@@ -15,7 +15,7 @@ from hocket.adapters.policies.simple import ZeroPolicy
 from hocket.core import plugins
 from hocket.core.contracts.policy import Policy
 from hocket.core.contracts.recorder import Reader
-from hocket.core.data import ArraySpec, EnvSpec, Ref, TaskInfo, Trial
+from hocket.core.data import ArraySpec, EnvSpec, PolicySpec, Ref, TaskInfo, Trial
 from hocket.engine.batches import BatchConfig
 from hocket.engine.chunk_rules import make_rule
 from hocket.engine.loop import Engine, EngineConfig
@@ -39,12 +39,14 @@ from hocket.train.learner.process import InProcess, LearnerLink, Remote
 from hocket.train.log import Display, Log, Reading, find_tracker
 from hocket.train.networks.building import (
     Description,
+    Made,
     cameras_of,
     describe,
     make_network,
     require_trainable,
 )
-from hocket.train.networks.contract import BASE, Shapes
+from hocket.train.networks.contract import BASE, Shapes, frozen_parameters
+from hocket.train.networks.memory import twin
 from hocket.train.rewards import Rewards
 from hocket.train.trainer import Parts, Trainer
 from hocket.workers.fleet import Fleet, FleetConfig
@@ -103,25 +105,19 @@ def train(
         infos, shapes = _look(config, assembly, base)
         tasks = [(suite, info.name) for suite, info in infos]
         description = describe(config, shapes, start)
+        made = make_network(config, description, start, refers=config.mode == "sync")
+        policy = _policy(config, description, base, made)
         if config.lanes == "auto":
-            first = _policy(config, description, base)
-            config = replace(config, lanes=_auto_lanes(config, assembly, tasks[0], first))
-        policy = _policy(config, description, base, start=start, max_batch=_max_batch(config))
+            config = replace(config, lanes=_auto_lanes(config, assembly, tasks[0], policy))
+        policy.limit(_max_batch(config))
         data = None
         if config.data and not resume and ranks.is_first:
-            wanted = Wanted(
-                shapes=shapes,
-                tasks=[info for _, info in infos],
-                inputs=tuple(policy.spec.inputs or ()),
-                first=config.data_episodes,
-            )
-            data = temporary(run.with_name(f"{run.name}.data"))
-            discard(data)  # left by a run that was killed
-            read_data(config.data, wanted, data, Reading(display))
+            data = _read_data(config, run, infos, shapes, policy.spec, display)
         if ranks.is_first:
             stack.enter_context(RunFolder.at(run).lock())
             if data is not None:
                 data.rename(run / DATA)
+            checkpoint.save_frozen(run, frozen_parameters(made.network))
             run_config.save_run(run, asked.to_plain(), about=run_config.about_this_run())
         ranks.count(0)  # what the first rank wrote is there for all
         log = Log(run if ranks.is_first else None, config, state)
@@ -138,9 +134,9 @@ def train(
         fleet = stack.enter_context(Fleet(assembly.runtime(), worker, settings))
         link: LearnerLink
         if config.mode == "async":
-            link = Remote(config, description, run, wake=fleet.wake, resume=start)
+            link = Remote(config, description, run, made=made, wake=fleet.wake, resume=start)
         else:
-            link = InProcess(config, description, run, ranks=ranks, resume=start)
+            link = InProcess(config, description, run, ranks=ranks, made=made, resume=start)
         stack.callback(link.close)
         policy.block = link.block
         parts = Parts(
@@ -175,15 +171,17 @@ def _policy(
     config: TrainConfig,
     description: Description,
     base: Policy | None,
-    *,
-    start: Path | None = None,
-    max_batch: int = 64,
+    made: Made,
 ) -> CollectingPolicy:
+    """The policy that acts: with the very network that was made, or with a copy of what is trained
+    where a learner in this process moves that one."""
+    network = made.network
+    if config.mode == "sync":
+        network = twin(network.to(config.device), config.collect_device)
     return CollectingPolicy(
-        make_network(config, description, start),
+        network,
         description.shapes,
         Holding(is_deterministic=plan.is_evaluation, held_by=_held_by(config)),
-        max_batch=max_batch,
         replan=config.replan,
         device=config.collect_device,
         base=base,
@@ -264,6 +262,28 @@ def _look(
         cameras=spec.cameras,
     )
     return tasks, shapes
+
+
+def _read_data(
+    config: TrainConfig,
+    run: Path,
+    infos: Sequence[tuple[str, TaskInfo]],
+    shapes: Shapes,
+    spec: PolicySpec,
+    display: Display,
+) -> Path:
+    """Reads what a policy of this spec reads of recorded episodes, into a folder beside that of the
+    run, which is made only when all is well."""
+    wanted = Wanted(
+        shapes=shapes,
+        tasks=[info for _, info in infos],
+        inputs=tuple(spec.inputs or ()),
+        first=config.data_episodes,
+    )
+    data = temporary(run.with_name(f"{run.name}.data"))
+    discard(data)  # left by a run that was killed
+    read_data(config.data, wanted, data, Reading(display))
+    return data
 
 
 def _evaluated(config: TrainConfig, assembly: Assembly) -> dict[str, Ref]:

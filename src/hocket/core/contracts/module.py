@@ -10,6 +10,11 @@ A module is called as `module(observation)` with a dict of tensors `[B, ...]`, a
         t = torch.full((B,), step / steps)
         x = x + module.velocity(features, x, t) / steps
 
+A module may say of itself, as attributes: `chunk_length` (T), `inputs` and `cameras` (the keys that
+it reads), `history` (control steps that it reads, H: tensors are then `[B, H, ...]`),
+`denoising_steps`, and `critic_features`: the name of a submodule whose output `[B, F]` or
+`[B, N, F]` a critic can learn from when the module is trained.
+
 Time runs from 0, where all is noise, to 1, where the chunk is: a model that counts the other way
 round turns it around in its `velocity`. Importing this needs no torch.
 """

@@ -45,11 +45,15 @@ class Demonstrated:
         actions = self.ranks.count(self.windows.actions_at(rows))
         whole: list[Tensor | None] = [None] * len(parameters)
         total = torch.zeros((), device=parameters[0].device)
+        # Drawn for all, so that it does not depend on how they are split.
+        numbers = self.windows.chunk_size + 1 if isinstance(self.network, HasVelocity) else 0
+        noise = torch.randn(count, numbers, generator=rng)
         size = self.config.micro_batch or count
         for begin in range(0, count, size):
             window = self.windows.at(rows[begin : begin + size])
+            drawn = noise[begin : begin + size].to(window.actions.device)
             with autocast(parameters[0].device, self.config.precision):
-                loss = cloning_loss(self.network, window, rng) / actions
+                loss = cloning_loss(self.network, window, drawn) / actions
             found = torch.autograd.grad(self.weight * loss, parameters, allow_unused=True)
             whole = added(whole, found)
             total += loss.detach().float()
@@ -57,13 +61,13 @@ class Demonstrated:
         return whole
 
 
-def cloning_loss(network: Any, window: Window, rng: torch.Generator) -> Tensor:
+def cloning_loss(network: Any, window: Window, noise: Tensor) -> Tensor:
     """Returns how far a network is from recorded chunks, summed over their actions: by flow
     matching where it tells its flow, else between the chunks that it finds most likely and those
-    recorded."""
+    recorded. `noise` is `[B, T * A + 1]`, standard normal, where there is a flow."""
     actions, mask = window.actions, window.mask
     if isinstance(network, HasVelocity):
-        return _counted(_matching(network, window, rng), mask)
+        return _counted(_matching(network, window, noise), mask)
     nothing = torch.zeros(len(actions), network.noise_size, device=actions.device)
     acted = network.act(window.observation, nothing, deterministic=True).actions
     if not acted.requires_grad:
@@ -73,10 +77,9 @@ def cloning_loss(network: Any, window: Window, rng: torch.Generator) -> Tensor:
     return _counted(off, mask)
 
 
-def _matching(network: Any, window: Window, rng: torch.Generator) -> Tensor:
+def _matching(network: Any, window: Window, noise: Tensor) -> Tensor:
     """The velocity should lead from noise straight to the recorded chunk, at any time between."""
     actions, seen = window.actions, window.observation
-    noise = torch.randn(len(actions), actions[0].numel() + 1, generator=rng).to(actions.device)
     start, time = noise[:, :-1].view(actions.shape), torch.sigmoid(noise[:, -1])
     mixed = start + time[:, None, None] * (actions - start)
     features = network.encode(seen) if isinstance(network, Encodes) else seen

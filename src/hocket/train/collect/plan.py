@@ -229,6 +229,7 @@ class Evaluations:
                     checkpoint.POLICY: self._description.to_plain(),
                     checkpoint.SCORE: {**table, **score.to_json()},
                 },
+                frozen=self._run / checkpoint.FROZEN,
             )
         self._policy.release(holder)
         self._trials = []

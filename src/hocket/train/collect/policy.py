@@ -1,14 +1,14 @@
 """The policy that collects: it samples chunks with the newest published weights, and says how
 likely they were.
 
-It has its own copy of the network, which only the thread that infers touches. Weights change at
-the start of a call, never within one. Rows that belong together (an evaluation, a pinned group) can
-be held to the weights that the first of them saw.
+It has a network of its own, which only the thread that infers touches; frozen parts may be shared
+with a learner. Weights change at the start of a call, never within one. Rows that belong together
+(an evaluation, a pinned group) can be held to the weights that the first of them saw.
 """
 
 from __future__ import annotations
 
-import copy
+import dataclasses
 import math
 import queue
 from collections.abc import Callable, Hashable, Mapping
@@ -37,6 +37,7 @@ from hocket.train.networks.contract import (
     history_of,
     published_tensors,
 )
+from hocket.train.networks.memory import twin
 
 SAMPLE, LOG_PROB, VALUE, VERSION = "sample", "log_prob", "value", "version"
 """Keys of what an answer holds beside the actions to execute."""
@@ -83,7 +84,7 @@ class CollectingPolicy:
         self._holding = holding
         self._device = torch.device(device)
         self._precision: Precision = precision
-        self._live = Snapshot(-1, copy.deepcopy(network).to(self._device).eval())
+        self._live = Snapshot(-1, network.to(self._device).eval())
         self._staging = Staging(self._device)
         self._held: dict[Hashable, Snapshot] = {}
         self._released: queue.SimpleQueue[Hashable] = queue.SimpleQueue()
@@ -108,6 +109,10 @@ class CollectingPolicy:
         base: object = self._base
         if isinstance(base, Binds):
             base.bind(spec)
+
+    def limit(self, max_batch: int) -> None:
+        """Sets how many rows a batch may have."""
+        self.spec = dataclasses.replace(self.spec, max_batch=max_batch)
 
     def infer(self, batch: Batch) -> Actions:
         """Makes chunks for a batch, every row with the weights that it is held to."""
@@ -143,9 +148,10 @@ class CollectingPolicy:
         self._released.put(holder)
 
     def held_weights(self, holder: Hashable) -> tuple[int, dict[str, torch.Tensor]]:
-        """Returns the version and the weights that this holds; valid until they are released."""
+        """Returns the version and the weights that this holds, without what is frozen; valid until
+        they are released."""
         snapshot = self._held[holder]
-        return snapshot.version, snapshot.network.state_dict()
+        return snapshot.version, published_tensors(snapshot.network)
 
     def _refresh(self) -> None:
         while not self._released.empty():
@@ -154,7 +160,7 @@ class CollectingPolicy:
             return
         network = self._live.network
         if any(held is self._live for held in self._held.values()):
-            network = copy.deepcopy(network)
+            network = twin(network, self._device)
         version = self.block.read(published_tensors(network))
         self._live = Snapshot(version, network)
 

@@ -25,12 +25,13 @@ from hocket.train.data.windows import Windows
 from hocket.train.learner import checkpoint
 from hocket.train.learner.statistics import Statistics
 from hocket.train.learner.weights import WeightBlock
-from hocket.train.networks.building import Description, make_network
+from hocket.train.networks.building import Description, Made, make_network
 from hocket.train.networks.contract import (
     history_of,
     published_tensors,
     trainable_parameters,
 )
+from hocket.train.networks.memory import checkpoint_activations
 
 _RNG, _PACE = "rng", "pace"
 _ROWS_AT_A_TIME = 4096
@@ -69,17 +70,21 @@ class Learner:
         ranks: Ranks,
         *,
         run: Path | None = None,
+        made: Made | None = None,
         block_fd: int | None = None,
         resume: Path | None = None,
     ) -> None:
-        """`run` is the run's folder, which holds recorded episodes where it learns from any."""
+        """`run` is the run's folder, which holds recorded episodes where it learns from any. What
+        was `made` in this process is not made again."""
         torch.set_num_threads(config.threads)
         self.config = config
         self.description = description
-        self.network: Any = make_network(config, description, resume)
+        made = made or make_network(config, description, resume, refers=True)
+        self.network: Any = made.network
         ranks.same_start(self.network)
-        # What GRPO is held to is the policy that training began with, also after a resume.
-        self._start: Any = make_network(config, description, None) if config.kl_weight else None
+        self._reference = made.reference
+        if config.checkpoint_activations:
+            checkpoint_activations(self.network)
         # A chunk's probability is that of the network that sampled it, which drops nothing out.
         self.network.to(config.device).eval()
         self._ranks = ranks
@@ -178,7 +183,7 @@ class Learner:
         return checkpoint.save_checkpoint(
             run,
             self.version,
-            weights=self.network.state_dict(),
+            weights=self._published,
             optimizer={
                 **optimizer,
                 _RNG: self._rng.get_state(),
@@ -229,14 +234,13 @@ class Learner:
                 pace=self._pace,
                 beside=beside,
             )
-        start = None if self._start is None else self._start.to(config.device).eval()
         return GRPO(
             self.network,
             self._optimizer,
             config,
             comparison,
             ranks,
-            start,
+            self._reference,
             pace=self._pace,
             beside=beside,
         )
