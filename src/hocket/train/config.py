@@ -3,13 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+from hocket.core.plugins import did_you_mean
 from hocket.errors import ConfigError
 from hocket.runs.subject import Subject
 
+_STARTS = 100
+"""Starts of each task that a curriculum chooses from. Chosen by hand; no benchmark row."""
+SUCCESS, ENV = "success", "env"
+"""The names of the rewards that hocket knows."""
 Level = Literal["chunk", "action"]
 Correction = Literal["none", "decoupled", "interpolated", "tis"]
 Precision = Literal["fp32", "bf16"]
@@ -103,6 +108,42 @@ class GRPOConfig(UpdateConfig):
         check_at_least(self, group=2)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardTerm:
+    """A part of the reward."""
+
+    name: str
+    """success, env, or package.module:function."""
+    weight: float = 1.0
+
+    @property
+    def is_function(self) -> bool:
+        """Whether it is a function of the user's own."""
+        return ":" in self.name
+
+
+def reward_terms(text: str) -> tuple[RewardTerm, ...]:
+    """Reads `success,0.1*env,-0.01*my_rewards:effort`."""
+    terms = []
+    for part in text.split(","):
+        head, star, tail = part.strip().rpartition("*")
+        try:
+            term = RewardTerm(name=tail.strip(), weight=float(head) if star else 1.0)
+        except ValueError:
+            raise ConfigError(
+                f"{head.strip()!r} is no weight of a reward; write 0.1*env, or success,0.1*env."
+            ) from None
+        if not term.is_function and term.name not in (SUCCESS, ENV):
+            raise ConfigError(
+                f"There is no reward {term.name!r}.{did_you_mean(term.name, (SUCCESS, ENV))} Known "
+                f"are success and env; one of your own is named package.module:function."
+            )
+        terms.append(term)
+    if len({term.name for term in terms}) < len(terms):
+        raise ConfigError(f"A reward is named twice in {text!r}: give one weight to each.")
+    return tuple(terms)
+
+
 def check_at_least(settings: Any, **lowest: int) -> None:
     """Refuse settings that are set and below the lowest value given for their name."""
     for name, low in lowest.items():
@@ -152,8 +193,10 @@ class TrainConfig(GRPOConfig, PPOConfig, Subject):
     """Episodes to learn from in each update."""
     replan: int | None = None
     """Execute only the first K actions of each chunk."""
-    reward: Literal["success", "env"] = "success"
-    """success gives 1 at the step that ends an episode with success; env takes the env's own."""
+    reward: str = SUCCESS
+    """success gives 1 at the step that ends an episode with success; env takes the env's own; or a
+    function of your own as package.module:function. Several are summed, with weights:
+    success,0.1*env,-0.01*my_rewards:effort."""
     max_steps: int | None = None
     """End episodes after N control steps (truncated), instead of each task's own limit."""
 
@@ -188,6 +231,14 @@ class TrainConfig(GRPOConfig, PPOConfig, Subject):
     """Learn from stretches of so many chunks before an episode ends, for ppo and long episodes; 0
     learns from whole episodes."""
 
+    starts: int | None = None
+    """Train on so many starts of each task, over and over, instead of ever new ones."""
+    curriculum: str = ""
+    """How often each of these starts is tried (100 of each task, unless --starts says): hard (in
+    proportion to its failures), or a function of your own as package.module:function."""
+
+    eval_env_config: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the envs in evaluations, where they differ from those in training."""
     eval_every: int = 20_000
     """Env steps between evaluations; 0 for none."""
     eval_episodes: int = 20
@@ -229,8 +280,10 @@ class TrainConfig(GRPOConfig, PPOConfig, Subject):
             retries=0,
             threads=1,
             data_episodes=1,
+            starts=1,
         )
         self._check_data()
+        reward_terms(self.reward)
         if self.lanes != "auto" and self.lanes < 1:
             raise ConfigError(f"lanes is {self.lanes}; it must be at least 1, or 'auto'.")
         if self.policy_python is not None and not self.residual:
@@ -267,6 +320,11 @@ class TrainConfig(GRPOConfig, PPOConfig, Subject):
             )
         if self.bc_weight < 0:
             raise ConfigError(f"bc_weight is {self.bc_weight}; it must be at least 0.")
+
+    @property
+    def start_count(self) -> int | None:
+        """Starts of each task that are trained on; None where each is new."""
+        return self.starts or (_STARTS if self.curriculum else None)
 
     @property
     def lane_count(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO
@@ -12,9 +12,10 @@ from typing import TextIO
 import torch
 
 from hocket.adapters.policies.simple import ZeroPolicy
+from hocket.core import plugins
 from hocket.core.contracts.policy import Policy
 from hocket.core.contracts.recorder import Reader
-from hocket.core.data import ArraySpec, EnvSpec, TaskInfo, Trial
+from hocket.core.data import ArraySpec, EnvSpec, PolicySpec, Ref, TaskInfo, Trial
 from hocket.engine.batches import BatchConfig
 from hocket.engine.chunk_rules import make_rule
 from hocket.engine.loop import Engine, EngineConfig
@@ -28,6 +29,7 @@ from hocket.train.algorithms.ranks import Ranks, local_device
 from hocket.train.algorithms.rollout import group_of
 from hocket.train.cloner import Cloner
 from hocket.train.collect import plan
+from hocket.train.collect.curriculum import find_curriculum
 from hocket.train.collect.policy import CollectingPolicy, Holding
 from hocket.train.config import TrainConfig
 from hocket.train.data.reading import Wanted, read_data
@@ -45,6 +47,7 @@ from hocket.train.networks.building import (
 )
 from hocket.train.networks.contract import BASE, Shapes, frozen_parameters
 from hocket.train.networks.memory import twin
+from hocket.train.rewards import Rewards
 from hocket.train.trainer import Parts, Trainer
 from hocket.workers.fleet import Fleet, FleetConfig
 
@@ -76,6 +79,8 @@ def train(
     """
     torch.set_num_threads(config.threads)
     require_trainable(config)
+    rewards = Rewards(config.reward)
+    find_curriculum(config.curriculum)
     find_tracker(config.tracker)
     asked = config
     config = replace(
@@ -107,15 +112,7 @@ def train(
         policy.limit(_max_batch(config))
         data = None
         if config.data and not resume and ranks.is_first:
-            wanted = Wanted(
-                shapes=shapes,
-                tasks=[info for _, info in infos],
-                inputs=tuple(policy.spec.inputs or ()),
-                first=config.data_episodes,
-            )
-            data = temporary(run.with_name(f"{run.name}.data"))
-            discard(data)  # left by a run that was killed
-            read_data(config.data, wanted, data, Reading(display))
+            data = _read_data(config, run, infos, shapes, policy.spec, display)
         if ranks.is_first:
             stack.enter_context(RunFolder.at(run).lock())
             if data is not None:
@@ -125,7 +122,10 @@ def train(
         ranks.count(0)  # what the first rank wrote is there for all
         log = Log(run if ranks.is_first else None, config, state)
         stack.callback(log.close)
-        worker = assembly.worker(policy.spec, config.lane_count)
+        worker = replace(
+            assembly.worker(policy.spec, config.lane_count),
+            suites={**assembly.suites, **_evaluated(config, assembly)},
+        )
         settings = FleetConfig(
             lanes=config.lane_count,
             step_timeout_s=config.step_timeout_s,
@@ -147,6 +147,7 @@ def train(
             log=log,
             display=display,
             ranks=ranks,
+            rewards=rewards,
         )
         trainer: Trainer | Cloner
         rolling = _Rolling(config, assembly, fleet, policy)
@@ -263,6 +264,39 @@ def _look(
     return tasks, shapes
 
 
+def _read_data(
+    config: TrainConfig,
+    run: Path,
+    infos: Sequence[tuple[str, TaskInfo]],
+    shapes: Shapes,
+    spec: PolicySpec,
+    display: Display,
+) -> Path:
+    """Reads what a policy of this spec reads of recorded episodes, into a folder beside that of the
+    run, which is made only when all is well."""
+    wanted = Wanted(
+        shapes=shapes,
+        tasks=[info for _, info in infos],
+        inputs=tuple(spec.inputs or ()),
+        first=config.data_episodes,
+    )
+    data = temporary(run.with_name(f"{run.name}.data"))
+    discard(data)  # left by a run that was killed
+    read_data(config.data, wanted, data, Reading(display))
+    return data
+
+
+def _evaluated(config: TrainConfig, assembly: Assembly) -> dict[str, Ref]:
+    """The suites of evaluations, where these have settings of their own."""
+    if not config.eval_env_config:
+        return {}
+    shares = plugins.share_settings("envs", config.env, config.eval_env_config)
+    return {
+        plan.EVALUATED + name: replace(ref, config={**ref.config, **shares[name]})
+        for name, ref in assembly.suites.items()
+    }
+
+
 def _auto_lanes(
     config: TrainConfig, assembly: Assembly, task: plan.Task, policy: CollectingPolicy
 ) -> int:
@@ -281,7 +315,7 @@ def _base(config: TrainConfig, assembly: Assembly) -> Policy | None:
 def _held_by(config: TrainConfig) -> Callable[[Trial], Hashable | None]:
     if not (config.algo == "grpo" and config.pin_version):
         return plan.holder_of
-    return lambda trial: plan.holder_of(trial) or group_of(trial)
+    return lambda trial: plan.holder_of(trial) or group_of(trial, config.group)
 
 
 def _max_batch(config: TrainConfig) -> int:

@@ -37,7 +37,7 @@ class GRPO(Algorithm):
     def prepare(self, segments: Sequence[Segment], version: int) -> TensorDict:
         rollout = self.roll_out(segments)
         advantage = torch.zeros(len(segments))
-        for members in groups_of(segments).values():
+        for members in groups_of(segments, self.config.group).values():
             returns = torch.tensor([segments[i].total_reward for i in members])
             advantage[torch.tensor(members)] = group_advantages(returns)
         valid = rollout.rows["valid"]
@@ -74,11 +74,11 @@ def group_advantages(returns: Tensor, epsilon: float = 1e-6) -> Tensor:
     return ((exact - exact.mean()) / (spread + epsilon)).float()
 
 
-def groups_of(segments: Sequence[Segment]) -> dict[Hashable, list[int]]:
+def groups_of(segments: Sequence[Segment], size: int) -> dict[Hashable, list[int]]:
     """Returns the indices of the members of each group: the same task and seed."""
     groups: dict[Hashable, list[int]] = {}
     for index, segment in enumerate(segments):
         if not segment.is_end or segment.chunk[0]:
             raise LayoutError(f"GRPO learns from whole episodes; {segment.trial.id} is a part.")
-        groups.setdefault(group_of(segment.trial), []).append(index)
+        groups.setdefault(group_of(segment.trial, size), []).append(index)
     return groups

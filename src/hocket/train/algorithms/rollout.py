@@ -148,9 +148,9 @@ Parcel = Sequence[Segment]
 """Segments that are learnt from together or not at all: one for PPO, a whole group for GRPO."""
 
 
-def group_of(trial: Trial) -> Hashable:
-    """Returns what all trials of a group, and no others, have in common."""
-    return (trial.suite, trial.task, trial.seed)
+def group_of(trial: Trial, size: int) -> Hashable:
+    """Returns what all trials of a group of this size, and no others, have in common."""
+    return (trial.suite, trial.task, trial.seed, trial.repeat // size)
 
 
 def in_trial_order(segments: Sequence[Segment]) -> list[Segment]:

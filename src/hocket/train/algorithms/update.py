@@ -20,7 +20,8 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from hocket.train.algorithms.cloning import Beside, autocast, cloning_losses
+from hocket.train.algorithms.cloning import Demonstrated
+from hocket.train.algorithms.gradients import added, autocast
 from hocket.train.algorithms.ranks import Measures, Ranks
 from hocket.train.algorithms.ratios import (
     Comparison,
@@ -106,7 +107,7 @@ class Algorithm(ABC):
     comparison: Comparison
     ranks: Ranks
     pace: Pace = field(default_factory=Pace, kw_only=True)
-    beside: Beside | None = field(default=None, kw_only=True)
+    beside: Demonstrated | None = field(default=None, kw_only=True)
     """Demonstrations that the policy is held to; None without."""
 
     def __post_init__(self) -> None:
@@ -149,7 +150,7 @@ class Algorithm(ABC):
             if not found:
                 break
             if is_moving and self.beside is not None:
-                found["cloning"] = self._cloned(self.beside, len(part), rng, measures)
+                found["cloning"] = self.beside.gradients(len(part), rng, measures)
             before = self.descend(found, measures)
             policy_steps += is_moving
             value_steps += "value" in found
@@ -195,22 +196,9 @@ class Algorithm(ABC):
                     return None
             for name, loss in self.losses(part, terms, totals, sums).items():
                 known = found.get(name, [None] * len(self._parameters))
-                found[name] = _added(known, self.reach(loss))
+                found[name] = added(known, self.reach(loss))
         if sums:
             measures.add(**sums)
-        return found
-
-    def _cloned(
-        self, beside: Beside, count: int, rng: torch.Generator, measures: Measures
-    ) -> list[Tensor | None]:
-        """Returns the gradients of the loss of `count` recorded chunks on this rank."""
-        found: list[Tensor | None] = [None] * len(self._parameters)
-        sums: Sums = {}
-        for loss in cloning_losses(self.network, beside.windows, count, rng, self.config):
-            share = loss / self.ranks.size
-            add_to(sums, cloning_loss=share)
-            found = _added(found, self.reach(beside.weight * share))
-        measures.add(**sums)
         return found
 
     def totals(self, rows: TensorDict) -> Totals:
@@ -329,7 +317,7 @@ class Algorithm(ABC):
         policy was before that where it moved."""
         whole: list[Tensor | None] = [None] * len(self._parameters)
         for name, mine in found.items():
-            whole = _added(whole, self._clipped(name, mine, measures))
+            whole = added(whole, self._clipped(name, mine, measures))
         is_moving = "policy" in found
         for i, parameter in enumerate(self._parameters):
             parameter.grad = whole[i] if is_moving or i not in self.of_policy else None
@@ -393,10 +381,6 @@ def add_to(sums: Sums, **parts: Tensor) -> None:
     for name, part in parts.items():
         known = sums.get(name)
         sums[name] = part.detach() if known is None else known + part.detach()
-
-
-def _added(some: list[Tensor | None], more: list[Tensor | None]) -> list[Tensor | None]:
-    return [b if a is None else a if b is None else a + b for a, b in zip(some, more, strict=True)]
 
 
 def _joined(parts: list[Tensor], like: TensorDict) -> Tensor:

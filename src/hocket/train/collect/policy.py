@@ -22,7 +22,7 @@ from hocket.core.contracts.policy import Binds, Policy
 from hocket.core.data import Actions, Array, ArraySpec, Batch, EnvSpec, PolicySpec, Row, Trial
 from hocket.engine.chunk_rules import check_answer
 from hocket.errors import SpecMismatchError
-from hocket.train.algorithms.cloning import autocast
+from hocket.train.algorithms.gradients import autocast
 from hocket.train.config import Precision
 from hocket.train.learner.weights import WeightBlock, packed_starts
 from hocket.train.networks.contract import (

@@ -49,18 +49,17 @@ class Windows:
         return len(self._data)
 
     def draw(self, count: int, rng: torch.Generator) -> Array:
-        """Draws the rows that chunks begin at, with replacement, so that the next draw depends on
-        `rng` alone."""
-        drawn: Array = torch.randint(len(self._data), (count,), generator=rng).numpy()
-        return drawn
+        """Draws rows with replacement, so that the next draw depends on `rng` alone."""
+        rows: Array = torch.randint(len(self._data), (count,), generator=rng).numpy()
+        return rows
 
     @property
     def chunk_size(self) -> int:
         """T * A: numbers in a chunk."""
         return len(self._steps) * int(self._data.actions.shape[1])
 
-    def recorded(self, rows: Array) -> int:
-        """Returns how many actions of the chunks that began at these rows were recorded."""
+    def actions_at(self, rows: Array) -> int:
+        """How many recorded actions the chunks that began at these rows have."""
         left = self._data.last[rows] - rows + 1
         return int(np.minimum(left, len(self._steps)).sum())
 

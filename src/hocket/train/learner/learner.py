@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from hocket.train.algorithms.cloning import Beside, Cloning
+from hocket.train.algorithms.cloning import Cloning, Demonstrated
 from hocket.train.algorithms.grpo import GRPO
 from hocket.train.algorithms.ppo import PPO
 from hocket.train.algorithms.ranks import Ranks
 from hocket.train.algorithms.ratios import Comparison
 from hocket.train.algorithms.rollout import Parcel, Segment, in_trial_order
 from hocket.train.algorithms.update import Pace
-from hocket.train.config import Level, TrainConfig
+from hocket.train.config import SUCCESS, Level, TrainConfig
 from hocket.train.data.store import DATA, open_data
 from hocket.train.data.windows import Windows
 from hocket.train.learner import checkpoint
@@ -98,7 +98,7 @@ class Learner:
         self._statistics = Statistics(
             self.network,
             # Rewards of success are of a known size, and GRPO compares returns of one group.
-            scales_rewards=config.reward == "env" and config.algo == "ppo",
+            scales_rewards=config.reward != SUCCESS and config.algo == "ppo",
             gamma=config.gamma,
         )
         self._windows: Windows | None = None
@@ -157,7 +157,7 @@ class Learner:
         statistics, ranks = self._statistics, self._ranks
         if isinstance(self._algorithm, Cloning):
             if statistics.is_new:
-                self._measure_data(self._algorithm.windows)
+                self._measure_data(self._algorithm.recorded.windows)
             return self._algorithm.update(self._rng)
         statistics.add_returns(segments, ranks)
         is_new = statistics.is_new
@@ -205,11 +205,18 @@ class Learner:
 
     def _make_algorithm(self, ranks: Ranks) -> PPO | GRPO | Cloning:
         config, beside = self.config, None
+        if self._windows is not None:
+            weight = 1.0 if config.algo == "bc" else config.bc_weight
+            beside = Demonstrated(
+                network=self.network,
+                windows=self._windows,
+                config=config,
+                ranks=ranks,
+                weight=weight,
+            )
         if config.algo == "bc":
-            assert self._windows is not None  # the configuration names them
-            return Cloning(self.network, self._optimizer, config, ranks, self._windows)
-        if self._windows is not None and config.bc_weight:
-            beside = Beside(windows=self._windows, weight=config.bc_weight)
+            assert beside is not None  # the configuration names them
+            return Cloning(self._optimizer, beside)
         # Where a chunk's actions cannot be told apart, only the whole has a probability.
         finest: Level = "action" if self.network.is_factorised else "chunk"
         comparison = Comparison(
