@@ -34,10 +34,20 @@ class Encodes(Protocol):
 
 
 @runtime_checkable
+class Decodes(Protocol):
+    """A module whose flow is not in the env's actions, but in `flow_size` numbers of its own."""
+
+    flow_size: int
+
+    def decode(self, end: Any) -> Any:
+        """The actions `[B, T, A]` that the end `[B, T, flow_size]` of a flow means."""
+
+
+@runtime_checkable
 class HasVelocity(Protocol):
     """A module whose chunks flow from noise."""
 
     def velocity(self, features: Any, x_t: Any, t: Any) -> Any:
         """How fast the chunks `x_t` `[B, T, A]` move at times `t` `[B]`: `[B, T, A]`, with
-        gradients where they are asked for. `features` are what `encode` returned, or the
-        observation itself where the module has no `encode`."""
+        gradients where they are asked for; A is `flow_size` where the module decodes. `features`
+        are what `encode` returned, or the observation itself where the module has no `encode`."""

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from hocket.adapters.policies.lerobot.folder import mend_torchvision
 from hocket.errors import ConfigError, MissingExtraError
 
 _SEED = 0
@@ -43,6 +44,7 @@ def add_adapter(network: Any, text: str) -> None:
     """Freezes a network but for its critic and what else is new, and adds what `--adapter` says to
     its linear layers. What it answers stays the same."""
     settings = Lora.of(text)
+    mend_torchvision()  # which peft imports by way of transformers
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as exc:

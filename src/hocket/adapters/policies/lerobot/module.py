@@ -90,7 +90,62 @@ class ACTModule(LeRobotModule):
         self.encoded(tokens.mean(0))
 
 
-_KINDS = {"act": ACTModule}
+class SmolVLAModule(LeRobotModule):
+    """SmolVLA: its chunks flow from noise, guided by what its language model makes of images,
+    prompt and state. The critic sees the mean of that."""
+
+    critic_features = "encoded"
+
+    def __init__(self, folder: Path, settings: LeRobotConfig) -> None:
+        super().__init__(folder, settings)
+        self.encoded = nn.Identity()
+        self.denoising_steps = int(self.policy.config.num_steps)
+        self.flow_size = int(self.policy.config.max_action_dim)
+
+    def encode(self, observation: Mapping[str, Tensor]) -> tuple[Tensor, Any]:
+        """Which tokens count, and the language model's keys and values of them."""
+        from lerobot.policies.smolvla.modeling_smolvla import make_att_2d_masks
+
+        policy, model = self.policy, self.policy.model
+        inputs = policy._prepare_batch(self.read(observation))
+        images, seen = policy.prepare_images(inputs)
+        tokens, counted, attended = model.embed_prefix(
+            images,
+            seen,
+            inputs["observation.language.tokens"],
+            inputs["observation.language.attention_mask"],
+            state=policy.prepare_state(inputs),
+        )
+        made, cache = model.vlm_with_expert.forward(
+            attention_mask=make_att_2d_masks(counted, attended),
+            position_ids=torch.cumsum(counted, dim=1) - 1,
+            past_key_values=None,
+            inputs_embeds=[tokens, None],
+            use_cache=policy.config.use_cache,
+            fill_kv_cache=True,
+        )
+        weights = counted[..., None].to(made[0].dtype)
+        self.encoded((made[0] * weights).sum(1) / weights.sum(1).clamp(min=1))
+        return counted, cache
+
+    def velocity(self, features: tuple[Tensor, Any], x_t: Tensor, t: Tensor) -> Tensor:
+        """LeRobot's time runs from 1 to 0, and so does its velocity."""
+        counted, cache = features
+        found: Tensor = self.policy.model.denoise_step(
+            prefix_pad_masks=counted, past_key_values=cache, x_t=x_t, timestep=1.0 - t
+        )
+        return -found
+
+    def decode(self, end: Tensor) -> Tensor:
+        """Actions of the end of a flow, which is padded to a size of its own."""
+        config = self.policy.config
+        chunk = end[:, :, : config.action_feature.shape[0]]
+        if config.adapt_to_pi_aloha:
+            chunk = self.policy._pi_aloha_encode_actions(chunk)
+        return self.actions(chunk)
+
+
+_KINDS = {"act": ACTModule, "smolvla": SmolVLAModule}
 
 
 def make_module(kind: str, folder: Path, settings: LeRobotConfig) -> LeRobotModule:
