@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import Positional, arg
 
 from hocket.cli import FAILED, INTERRUPTED, OK
+from hocket.cli.machines import MachineFlags, machines_of
 from hocket.cli.parse import FileFlags, knobs_of, parse, parse_run, refuse_bad_run_file, scan
 from hocket.cli.values import format_bytes
 from hocket.core import machine
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Eval(FileFlags):
+class Eval(MachineFlags, FileFlags):
     """Run a policy on every task of the named envs, many episodes at once, and report success per
     task, per suite and overall, with intervals. The flags of the named env and policy themselves
     are listed below once they are named: hocket eval --env NAME --policy NAME --help."""
@@ -47,7 +48,7 @@ class Eval(FileFlags):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Jobs:
+class Jobs(MachineFlags):
     """Make many runs from one file: `shared:` settings, and `runs:` by name with their own, each
     setting named as in run.yaml. Workers are kept warm between runs that need the same ones. A run
     that cannot be made does not stop the others; the same command again goes on where it stopped.
@@ -62,7 +63,7 @@ class Jobs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Resume:
+class Resume(MachineFlags):
     """Finish a run that was interrupted, by Ctrl-C, a crash or kill -9: finished episodes stay and
     are counted once, the others run again from their start. A finished run is only reported."""
 
@@ -107,14 +108,14 @@ def run(arguments: Sequence[str]) -> int:
         return OK
     from hocket.results.progress import Progress
 
-    with Progress(age_s=machine.process_age_s()) as progress:
+    with machines_of(flags) as machines, Progress(age_s=machine.process_age_s()) as progress:
         with awaiting("imports"):  # a second and more on a busy machine
             from hocket.runs.run import Run, clear_unbegun
         if flags.out is not None:
             clear_unbegun(flags.out)
         out = new_folder(flags.out, config.env, config.policy)
         with Run.new(config, out) as planned:
-            report = planned.finish(readers=[progress])
+            report = planned.finish(readers=[progress], elsewhere=machines)
     return _conclude(report, out, as_json=flags.json)
 
 
@@ -156,7 +157,8 @@ def _run_jobs(arguments: Sequence[str]) -> int:
     flags = parse(Jobs, arguments, verb="eval")
     from hocket.runs.jobs import load_jobs, run_jobs
 
-    results = run_jobs(load_jobs(flags.jobs), flags.out, reader=_follow)
+    with machines_of(flags, more=True) as machines:
+        results = run_jobs(load_jobs(flags.jobs), flags.out, reader=_follow, elsewhere=machines)
     if flags.json:
         document = {r.job.name: r.report.to_json() if r.report else None for r in results}
         sys.stdout.write(json.dumps(document, indent=2) + "\n")
@@ -174,7 +176,8 @@ def _run_arms(config: EvalConfig, arms: str, flags: Eval) -> int:
 
     jobs = arms_of(config, arms)
     out = flags.out or new_folder(None, config.env, f"{config.policy}-arms")
-    results = run_jobs(list(jobs.values()), out, reader=_follow)
+    with machines_of(flags, more=True) as machines:
+        results = run_jobs(list(jobs.values()), out, reader=_follow, elsewhere=machines)
     code = _exit_code(results)
     if any(result.report is None or not result.report.complete for result in results):
         _show_jobs(results, out)
@@ -235,8 +238,9 @@ def resume(arguments: Sequence[str]) -> int:
                 f"Nothing is left to run: all {len(unfinished.trials)} planned trials have ended.\n"
             )
             return _conclude(unfinished.finish(), flags.folder, as_json=flags.json)
-        with Progress(age_s=machine.process_age_s()) as progress:
-            report = unfinished.finish(readers=[progress])
+        clock = machine.process_age_s()
+        with machines_of(flags) as machines, Progress(age_s=clock) as progress:
+            report = unfinished.finish(readers=[progress], elsewhere=machines)
     return _conclude(report, flags.folder, as_json=flags.json)
 
 

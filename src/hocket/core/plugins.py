@@ -88,6 +88,8 @@ BUILTIN: Mapping[Kind, Mapping[str, Builtin]] = {
         "podman": Builtin("hocket.workers.containers.runtime:PodmanRuntime"),
         "ssh": Builtin("hocket.workers.remote.ssh:SshRuntime"),
         "loopback": Builtin("hocket.workers.remote.loopback:LoopbackRuntime"),
+        "modal": Builtin("hocket.workers.remote.modal:ModalRuntime", "modal", ("modal",)),
+        "daytona": Builtin("hocket.workers.remote.daytona:DaytonaRuntime", "daytona", ("daytona",)),
     },
     "recorders": {
         "steps": Builtin("hocket.records.steps:StepsSink"),
@@ -228,6 +230,25 @@ def require_extra(
         f"install 'hocket[{builtin.extra}]'"
         + (f"; or name an interpreter that has it: {other} PATH" if other else "")
     )
+
+
+def load_named(name: str, what: str) -> Callable[..., Any]:
+    """A function or a class of the user's own, named as package.module:attr or file.py:attr; `what`
+    is what messages call it."""
+    module, separator, attribute = name.rpartition(":")
+    if not (separator and attribute):
+        raise UnknownNameError(f"{name!r} is no {what}: name it as package.module:function.")
+    target = modules.target_of(name)
+    if target is None:
+        raise UnknownNameError(
+            f"The {what} {name!r} cannot be imported: there is no module {module!r} in the current "
+            f"folder or among what is installed in {sys.executable}."
+        )
+    found = modules.attribute(target)
+    if not callable(found):
+        raise UnknownNameError(f"The {what} {name!r} is a {type(found).__name__}, no function.")
+    loaded: Callable[..., Any] = found
+    return loaded
 
 
 def _split(name: str) -> tuple[str, str]:
