@@ -1,5 +1,6 @@
 """What is disturbed is what was asked for, keyed by trial and step, and nothing else."""
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +8,10 @@ import numpy as np
 import pytest
 
 import hocket
-from hocket.core.data import ActionSpec, Array, TaskInfo, Trial
+from hocket.core.data import ActionSpec, Array, Ref, TaskInfo, Trial
 from hocket.core.perturb import parse_factors, split_arms
 from hocket.errors import ConfigError, HocketError, UsageError
+from hocket.workers.env.live_env import LiveEnv
 from hocket.workers.env.perturbation import Perturbation, Scene, blurred, find_model
 from support.commands import run_here
 
@@ -187,3 +189,21 @@ def test_arms_are_run_beside_a_clean_one_and_compared_with_it(tmp_path: Path) ->
     again = run_here(tmp_path, "eval", "--config", "arms/state-noise-2", "--out", "again")
     assert again.returncode == 0, again.stderr
     assert "perturb: state:noise=2" in (tmp_path / "again" / "run.yaml").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", ["camera:shift=0.05", "light:dim=0.5"])
+def test_a_disturbed_scene_of_metaworld_looks_different_and_is_the_same_again(text: str) -> None:
+    name = "metaworld:reach-v3"
+    config = {"cameras": ("corner2",), "size": 64, "render": "fast"}
+    trial = Trial(suite=name, task="reach-v3", seed=0)
+    with contextlib.closing(LiveEnv({name: Ref(name=name, config=config)}, 0)) as env:
+        env.build(trial.suite, trial.task)
+        disturbance = Perturbation(parse_factors(text), trial)
+        clean, first, again = (
+            env.reset(trial, one)["observation/image"].astype(float)
+            for one in (None, disturbance, disturbance)
+        )
+    assert np.array_equal(first, again)
+    assert np.abs(first - clean).mean() > 3
+    assert (first.mean() < clean.mean()) or text.startswith("camera")

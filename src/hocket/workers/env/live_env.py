@@ -72,10 +72,11 @@ class LiveEnv:
                 f"The env of {self.task.name!r} shows no MuJoCo model, whose cameras or lights "
                 f"could be disturbed."
             )
-        if made is not model:  # the reset built another one, as it was made
-            perturbation.scene(made, self._scene)
-            first = self.observe() if "deferred" in self.abilities else self._reset(trial)
-        return first
+        # The reset may have put the scene back, or have built another.
+        perturbation.scene(made, self._scene)
+        if "deferred" in self.abilities:
+            return self.observe()
+        return first if made is model else self._reset(trial)
 
     def _reset(self, trial: Trial) -> Any:
         answer = self._env.reset(seed=trial.seed)
