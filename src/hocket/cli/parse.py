@@ -42,7 +42,7 @@ from hocket.records.run_file import load_run
 
 T = TypeVar("T")
 
-_GROUPS = ("env_config", "policy_config", "runtime_config")
+_GROUPS = ("env_config", "policy_config", "runtime_config", "rtc_config")
 """Fields of a configuration that are groups of flags: what adapters are set to."""
 _OF_THE_RUN = ("seed_scheme",)
 """Settings of adapters that the run has for all of them."""

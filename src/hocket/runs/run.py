@@ -18,6 +18,7 @@ from hocket.core.events import Event, Noted, RowsChecked, SpecLearned
 from hocket.engine.batches import BatchConfig
 from hocket.engine.chunk_rules import make_rule
 from hocket.engine.deadline import InferDeadline
+from hocket.engine.delay import Timing
 from hocket.engine.loop import Engine, EngineConfig
 from hocket.engine.policy_thread import keeps_state
 from hocket.engine.trials import TrialQueue
@@ -48,6 +49,7 @@ from hocket.runs.assembly import Assembly, examine_python
 from hocket.runs.config import EvalConfig
 from hocket.runs.early_stop import Decider, paired_with, rounds_of, sequential_test
 from hocket.runs.probe import check_specs
+from hocket.runs.realtime import timing_of
 from hocket.runs.video import FilmNotes, render_wanted, require_encoders, sinks_of
 from hocket.workers.fleet import FleetConfig, Fleets
 
@@ -220,7 +222,10 @@ class Run:
         check: bool,
     ) -> Tally:
         config, assembly = self.config, self.assembly
+        timing = timing_of(config, policy)
         worker = assembly.worker(policy.spec, lanes)
+        if timing is not None:
+            worker = replace(worker, slots=2)
         selection = VideoSelection.parse(self._recorded.video)
         asked = VideoPlan(selection, self.trials, images=self._recorded.record == "full")
         film_notes = FilmNotes(asked)
@@ -244,11 +249,11 @@ class Run:
             engine = Engine(
                 fleet=fleet,
                 inference=inference,
-                batches=assembly.batches(policy, inference, lanes, batching),
+                batches=assembly.batches(policy, inference, lanes, batching, timing),
                 make_rule=make_rule(config.replan or policy.spec.replan, config.ensemble),
                 config=EngineConfig(retries=config.retries, max_steps=config.max_steps),
                 readers=(tally, *readers),
-                fits=_refuse_misfits(policy) if check else lambda _: None,
+                fits=_refuse_misfits(policy, timing) if check else lambda _: None,
                 record=asked if self._ledger is not None else None,
                 folder=None if self.folder is None else str(self.folder),
             )
@@ -431,8 +436,11 @@ def _tell(readers: Sequence[Reader], event: Event) -> None:
         reader.on(event)
 
 
-def _refuse_misfits(policy: Policy) -> Callable[[EnvSpec], None]:
+def _refuse_misfits(policy: Policy, timing: Timing | None = None) -> Callable[[EnvSpec], None]:
     def fits(spec: EnvSpec) -> None:
+        if timing is not None:
+            timing.fits(spec)
+            timing.check(policy.spec.chunk_length, spec.task.control_rate)
         problems = check_specs(policy.spec, spec)
         if problems:
             raise SpecMismatchError(
