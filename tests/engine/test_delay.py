@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hocket
-from hocket.core.data import Trial
+from hocket.core.data import Batch, Trial
 from hocket.core.events import Event, RunEnded
 from hocket.engine.delays import Delays
 from hocket.errors import ConfigError
 from hocket.records.steps import load_steps
 from hocket.results.report import Report
 from support import delayed
-from support.delayed import Waves, WithActions, play
+from support.delayed import Steady, Waves, WithActions, play
 
 ENV = "support.delayed:make_holding"
 PLAIN = "support.delayed:make_plain"
@@ -102,6 +104,60 @@ def test_steps_are_recorded_with_the_chunk_that_they_came_from(method: str, tmp_
     assert table["age"][1:] == played.ages
     assert np.allclose(table["action"][1:], played.actions)
     assert max(played.ages) == 3 + 5 - 1  # the oldest observation behind an action: d + s - 1
+
+
+def test_blocking_is_an_env_that_holds_still_after_every_chunk() -> None:
+    paused = evaluate(Steady(), env="support.delayed:make_wrapped")
+    blocked = evaluate(Steady(), env=PLAIN, method="blocking", delay=3)
+    assert [round(e.total_reward, 9) for e in blocked.episodes] == [
+        round(e.total_reward, 9) for e in paused.episodes
+    ]
+
+
+def test_ensemble_averages_what_chunks_say_of_a_step_also_when_they_come_late() -> None:
+    report = evaluate(method="naive", delay=3, ensemble=0.1, replan=3, episodes=2)
+    found = [(e.steps, round(e.total_reward, 9)) for e in report.episodes]
+    assert found == [delayed.play_ensemble(seed, d=3, s=3, coefficient=0.1) for seed in range(2)]
+
+
+class Beside(WithActions):
+    """Infers on two threads at once, slowly enough for episodes to end meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spec = dataclasses.replace(self.spec, concurrency=2, max_batch=1)
+        self.inside: set[str] = set()
+
+    def infer(self, batch: Batch) -> Any:
+        sessions = {row.session for row in batch.rows}
+        self.inside |= sessions
+        seen = batch.arrays[delayed.STATE].copy()
+        time.sleep(0.01)
+        assert np.array_equal(seen, batch.arrays[delayed.STATE])
+        self.inside -= sessions
+        return super().infer(batch)
+
+    def end_session(self, session: str) -> None:
+        assert session not in self.inside
+        super().end_session(session)
+
+
+def test_session_ends_after_the_inference_under_way() -> None:
+    policy = Beside()
+    common = {"method": "naive", "delay": 4, "episodes": 8}
+    report = evaluate(policy, lanes=3, **common)
+    assert brief(report) == expected("4", "naive", episodes=8)
+    assert not policy.asked
+
+
+@pytest.mark.parametrize("fault", ["raise_at", "kill_at"])
+def test_fault_in_committed_steps_costs_one_attempt(fault: str, tmp_path: Path) -> None:
+    # Step 7 is executed after the second decision, while the policy may still think.
+    config = {fault: 7, "once_file": str(tmp_path / "once")}
+    report = evaluate(env="toy:count", method="naive", delay=4, env_config=config, lanes=2)
+    sound = evaluate(env="toy:count", method="naive", delay=4)
+    assert outcomes(report) == outcomes(sound)
+    assert sorted(e.attempt for e in report.episodes) == [0, 0, 0, 1]
 
 
 class Ended:

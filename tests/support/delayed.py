@@ -1,11 +1,12 @@
-"""What tests of delays share: a policy whose answers show what it saw, toys that can hold still, and
-a plain loop with one env, written from the equations, to compare with."""
+"""What tests of delays share: a policy whose answers show what it saw, toys that can hold still,
+and a plain loop with one env, written from the equations, to compare with."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import gymnasium
 import numpy as np
 
 from hocket.core.data import Actions, Array, Batch, PolicySpec, Row, Trial, noise_seed
@@ -47,6 +48,13 @@ class Waves:
     def close(self) -> None: ...
 
 
+class Steady(Waves):
+    """Answers by what it sees alone, whatever the trial is called."""
+
+    def infer(self, batch: Batch) -> Array:
+        return np.stack([wave(state, 0, 12, 4) for state in batch.arrays[STATE]])
+
+
 class WithActions(Waves):
     """Answers with Actions, and keeps a session for each attempt, which must be asked in order."""
 
@@ -71,7 +79,7 @@ class WithActions(Waves):
 
 
 class HoldingToy(ToyEnv):
-    """Holds still by half of its last action: the state shows whether it was held, and how often."""
+    """Holds still by half of its last action: its state shows whether it was held, and when."""
 
     def hold_action(self, last: Array | None) -> Array:
         return np.full(4, 0.25, np.float32) if last is None else np.asarray(last) / 2
@@ -89,6 +97,53 @@ def make_holding(length_min: int = 20, length_max: int = 60) -> HoldingToy:
 
 def make_plain(length_min: int = 20, length_max: int = 60) -> PlainHoldingToy:
     return PlainHoldingToy("plain", ToyConfig(length_min=length_min, length_max=length_max))
+
+
+class HoldsAfterChunks(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Holds still for three steps after every five, inside of the fifth."""
+
+    def reset(self, **how: Any) -> Any:
+        self._steps = 0
+        return self.env.reset(**how)
+
+    def step(self, action: Any) -> Any:
+        observation, total, over, cut, info = self.env.step(action)
+        self._steps += 1
+        for _ in range(0 if over or self._steps % 5 else 3):
+            action = self.env.unwrapped.hold_action(action)  # type: ignore[attr-defined]
+            observation, reward, over, cut, info = self.env.step(action)
+            total = float(total) + float(reward)
+            if over:
+                break
+        return observation, total, over, cut, info
+
+
+def make_wrapped() -> Any:
+    return HoldsAfterChunks(make_plain())
+
+
+def play_ensemble(seed: int, *, d: int, s: int, coefficient: float) -> tuple[int, float]:
+    """The plain loop with everything that chunks said of a step, the oldest first: those count
+    that were there when the chunk before the next decision came."""
+    env, trial = make_holding(), Trial("support.delayed:make_holding", "make_holding", seed)
+    state = env.reset(seed=seed)[0]["state"]
+    said: dict[int, list[Array]] = {}
+    total, step, decision, over = 0.0, 0, 0, False
+    plan: dict[int, Array] = {}
+    while True:
+        if step % s == 0:
+            chunk = wave(state, noise_seed(trial, decision), 12, 4)
+            usable = step + (d if decision else 0)
+            for index, action in enumerate(chunk):
+                said.setdefault(step + index, []).append(action)
+            for at in range(usable, step + s + d):
+                weights = np.exp(-coefficient * np.arange(len(said[at])))
+                plan[at] = (weights[:, None] * np.stack(said[at])).sum(0) / weights.sum()
+            decision += 1
+        observation, reward, over, _, _ = env.step(plan[step].astype(np.float32))
+        state, total, step = observation["state"], total + reward, step + 1
+        if over:
+            return step, round(total, 9)
 
 
 class HoldingRowToy(RowToy):

@@ -11,12 +11,10 @@ readers are told is collected over a turn, so that a thousand lanes make a handf
 
 from __future__ import annotations
 
-import gc
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from typing import Any, cast
@@ -26,11 +24,7 @@ from hocket.core.data import EnvSpec, Episode, Observation, Outcome, Trial
 from hocket.core.events import (
     AttemptFailed,
     AttemptsBegan,
-    ChunksExecuted,
-    EpisodesEnded,
-    EpisodesSealed,
     Event,
-    LanesReady,
     RowsChecked,
     RunEnded,
     RunStarted,
@@ -41,10 +35,12 @@ from hocket.core.wire import END_OBSERVED
 from hocket.engine.batches import Batches, Delivery, told_of
 from hocket.engine.chunk_rules import ChunkRule, SharedRule
 from hocket.engine.delay import Ahead, HeldLanes
+from hocket.engine.garbage import gc_frozen
 from hocket.engine.inference import Inference
 from hocket.engine.policy_thread import account
 from hocket.engine.suspects import Suspects
 from hocket.engine.trials import LaneState, TrialQueue
+from hocket.engine.turn import Turn
 from hocket.errors import EnvError, PolicyHungError
 from hocket.workers import inbox as notices
 from hocket.workers.fleet import Fleet
@@ -53,9 +49,6 @@ _LONGEST_WAIT_S = 1.0
 _LOOK_S = 0.1
 """Seconds that a turn waits at most, where something wakes it and where nothing may: a durable
 reader was behind, or a server is gone. Chosen by hand, with no benchmark row."""
-MANY = 256
-"""Lanes from which on a collection of garbage at the start is worth its time; see `gc_frozen`.
-Chosen by hand: of the runs in `batched.py`, those with thousands of rows gain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -514,51 +507,3 @@ class Engine:
     def _tell(self) -> None:
         for event in self._turn.take(self._now()):
             self._emit(event)
-
-
-class Turn:
-    """Collects what one turn of the engine has to tell, until it becomes a few events."""
-
-    __slots__ = ("ended", "executed", "ready", "sealed")
-
-    def __init__(self) -> None:
-        self.executed: list[ChunksExecuted] = []
-        self.ready: list[tuple[int, Trial, int]] = []
-        self.ended: list[tuple[int, Episode]] = []
-        self.sealed: list[Episode] = []
-
-    def take(self, now: float) -> list[Event]:
-        """All events, in the order in which readers must hear them; nothing is left to tell."""
-        events: list[Event] = [*self.executed]
-        self.executed.clear()
-        if self.ready:
-            lanes, trials, attempts = zip(*self.ready, strict=True)
-            events.append(LanesReady(time=now, lanes=lanes, trials=trials, attempts=attempts))
-            self.ready.clear()
-        if self.ended:
-            ended_lanes, episodes = zip(*self.ended, strict=True)
-            events.append(EpisodesEnded(time=now, lanes=ended_lanes, episodes=episodes))
-            self.ended.clear()
-        if self.sealed:
-            events.append(EpisodesSealed(time=now, episodes=tuple(self.sealed)))
-            self.sealed.clear()
-        return events
-
-
-@contextmanager
-def gc_frozen(lanes: int) -> Iterator[None]:
-    """While many lanes run, keep Python's garbage collector from looking through what existed
-    before: it does so once, at the start. What is made meanwhile is collected as always.
-
-    With torch or JAX imported a full collection takes a tenth of a second or more, and thousands of
-    rows make enough tuples for one every second.
-    """
-    if lanes < MANY or not gc.isenabled() or gc.get_freeze_count():
-        yield
-        return
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
