@@ -99,27 +99,32 @@ def make_plain(length_min: int = 20, length_max: int = 60) -> PlainHoldingToy:
     return PlainHoldingToy("plain", ToyConfig(length_min=length_min, length_max=length_max))
 
 
-class HoldsAfterChunks(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Holds still for three steps after every five, inside of the fifth."""
+class HoldsBeforeChunks(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Holds still for three steps before every fifth step but the first, inside of it: whoever
+    decides every five steps has seen what was before that."""
 
     def reset(self, **how: Any) -> Any:
         self._steps = 0
+        self._last: Any = None
         return self.env.reset(**how)
 
     def step(self, action: Any) -> Any:
-        observation, total, over, cut, info = self.env.step(action)
+        total, held = 0.0, 0 if self._steps % 5 or not self._steps else 3
         self._steps += 1
-        for _ in range(0 if over or self._steps % 5 else 3):
-            action = self.env.unwrapped.hold_action(action)  # type: ignore[attr-defined]
-            observation, reward, over, cut, info = self.env.step(action)
-            total = float(total) + float(reward)
+        for index in range(held + 1):
+            if index < held:
+                self._last = self.env.unwrapped.hold_action(self._last)  # type: ignore[attr-defined]
+            else:
+                self._last = action
+            observation, reward, over, cut, info = self.env.step(self._last)
+            total += float(reward)
             if over:
                 break
         return observation, total, over, cut, info
 
 
 def make_wrapped() -> Any:
-    return HoldsAfterChunks(make_plain())
+    return HoldsBeforeChunks(make_plain())
 
 
 def play_ensemble(seed: int, *, d: int, s: int, coefficient: float) -> tuple[int, float]:
