@@ -27,6 +27,7 @@ from hocket.train.networks.contract import (
     BASE,
     TASK,
     Acted,
+    Observations,
     Shapes,
     Tensors,
     Trainable,
@@ -180,8 +181,9 @@ class CollectingPolicy:
                 noise[i] = np.random.Generator(bits).standard_normal(network.noise_size, np.float32)
         with torch.no_grad():
             observation = self._staging.upload({**arrays, _NOISE: noise})
+            drawn = observation.pop(_NOISE)
             acted: Acted = network.act(
-                observation, observation.pop(_NOISE), deterministic=deterministic
+                Observations(observation), drawn, deterministic=deterministic
             )
             answer = {SAMPLE: acted.actions, LOG_PROB: acted.log_prob, VALUE: acted.value}
             found = self._staging.download({**answer, **acted.extras})

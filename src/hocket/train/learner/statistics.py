@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hocket.train.algorithms.ranks import Ranks
 from hocket.train.algorithms.rollout import Segment
-from hocket.train.networks.contract import TASK, Normalises
+from hocket.train.networks.contract import TASK, Normalises, Observations
 
 _CONSTANT = 1e-4
 """A spread below this is that of a constant, which is not scaled. Chosen by hand."""
@@ -96,7 +96,7 @@ class Statistics:
             for key in (TASK, *self._network.states)
         }
         with torch.no_grad():
-            features = self._network.features(observation)
+            features = self._network.features(Observations(observation))
         for task in range(len(self._seen.count)):
             self._seen.add(task, features[observation[TASK] == task], ranks)
         self._network.mean.copy_(self._seen.mean)
