@@ -106,6 +106,15 @@ def test_steps_are_recorded_with_the_chunk_that_they_came_from(method: str, tmp_
     assert max(played.ages) == 3 + 5 - 1  # the oldest observation behind an action: d + s - 1
 
 
+@pytest.mark.parametrize("method", ["rtc", "prefix"])
+@pytest.mark.parametrize("delay", ["0", "3", "1..5"])
+def test_policy_that_continues_is_told_what_is_committed(method: str, delay: str) -> None:
+    policy = delayed.Continuing()
+    report = evaluate(policy, method=method, delay=delay)
+    assert brief(report) == expected(delay, method)
+    assert policy.method == method
+
+
 def test_blocking_is_an_env_that_holds_still_after_every_chunk() -> None:
     paused = evaluate(Steady(), env="support.delayed:make_wrapped")
     blocked = evaluate(Steady(), env=PLAIN, method="blocking", delay=3)

@@ -3,7 +3,7 @@ and a plain loop with one env, written from the equations, to compare with."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -53,6 +53,34 @@ class Steady(Waves):
 
     def infer(self, batch: Batch) -> Array:
         return np.stack([wave(state, 0, 12, 4) for state in batch.arrays[STATE]])
+
+
+def continued(chunk: Array, left: Array, committed: int) -> Array:
+    """A chunk that goes on from what is left of the last one: it shows where each action of that
+    was taken to be, and how many were taken to be committed."""
+    found = chunk.copy()
+    found[: len(left)] = 0.5 * found[: len(left)] + 0.5 * left
+    return found * (1.0 + 0.01 * committed)
+
+
+class Continuing(Waves):
+    """Waves that continue each other."""
+
+    continuations = ("rtc", "prefix")
+    method = ""
+
+    def continue_by(self, method: str, settings: Mapping[str, Any]) -> None:
+        self.method, self.settings = method, dict(settings)
+
+    def infer(self, batch: Batch) -> Array:
+        chunks = super().infer(batch)
+        if self.method:
+            for row, length in enumerate(batch.arrays["action/prefix_length"].tolist()):
+                prefix = batch.arrays["action/prefix"][row]
+                assert not prefix[length:].any()
+                delay = int(batch.arrays["action/delay"][row])
+                chunks[row] = continued(chunks[row], prefix[:length], delay)
+        return chunks
 
 
 class WithActions(Waves):
@@ -231,18 +259,22 @@ def play(
 
     while True:
         looked = step
-        new = wave(np.stack(seen), noise_seed(trial, decision), length, size).astype(np.float32)
         d = 0 if decision == 0 and first == "free" else delay(decision)
+        new = wave(np.stack(seen), noise_seed(trial, decision), length, size)
+        if method in ("rtc", "prefix"):
+            rest = np.stack([action for action, _, _ in left]) if left else np.zeros((0, size))
+            new = continued(new, rest, d)
         for index in range(d):
             if method == "blocking" or decision == 0:
                 over = do(env.hold_action(last), -1, looked)
             else:
-                over = do(*left[index])
+                action, chunk, before = left[index]
+                over = do(action.astype(np.float32), chunk, before)
             if over:
                 return played._replace(total=total, decisions=decision + 1)
         decided = [(action, decision, looked) for action in new]
-        for item in decided[:s] if method == "blocking" else decided[d:s]:
-            if do(*item):
+        for action, chunk, _ in decided[:s] if method == "blocking" else decided[d:s]:
+            if do(action.astype(np.float32), chunk, looked):
                 return played._replace(total=total, decisions=decision + 1)
         left = decided[s:]
         decision += 1

@@ -97,7 +97,7 @@ class Flag:
 class Settings:
     """The settings of all adapters that are named as env, policy or runtime, by field name."""
 
-    kind: Literal["env", "policy", "runtime"]
+    kind: Literal["env", "policy", "runtime", "rtc"]
     names: Sequence[str]
     flags: Mapping[str, Flag]
 
@@ -161,6 +161,10 @@ def parse_run(
     runtime = scan(arguments, "--runtime") or _joined(file.get("runtime"))
     settings = [env_settings(env), policy_settings(policy, arguments), runtime_settings(runtime)]
     arguments = spell_out(arguments, settings[1])
+    if "method" in knobs and (scan(arguments, "--method") or file.get("method")) == "rtc":
+        from hocket.adapters.policies.rtc import RtcConfig
+
+        settings.append(Settings("rtc", ["--method rtc"], _flags_of(RtcConfig)))
     return _parse(owner, knobs, settings, file, arguments, verb=verb)
 
 

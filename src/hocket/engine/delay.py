@@ -21,6 +21,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from hocket.core.contracts.policy import DELAY, PREFIX, PREFIX_LENGTH
 from hocket.core.data import Array, Chunk, EnvSpec, Observation, Trial
 from hocket.engine.batches import Delivery, PendingBatch
 from hocket.engine.delays import Delays
@@ -32,7 +33,6 @@ from hocket.workers.fleet import Fleet
 Method = Literal["pause", "blocking", "naive", "rtc", "prefix"]
 CONTINUES = ("rtc", "prefix")
 """Methods in which the policy is told what is committed."""
-PREFIX, LENGTH, DELAY = "action/prefix", "action/prefix_length", "action/delay"
 
 
 class Course(NamedTuple):
@@ -191,7 +191,7 @@ class DelayedLanes:
                 left = state.ahead.previous[self.timing.replan :]
                 prefix[row, : len(left)] = left
                 lengths[row] = len(left)
-        return {PREFIX: prefix, LENGTH: lengths, DELAY: delays}
+        return {PREFIX: prefix, PREFIX_LENGTH: lengths, DELAY: delays}
 
     # -- answers ---------------------------------------------------------------------------------
 

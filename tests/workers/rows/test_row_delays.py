@@ -16,7 +16,7 @@ from hocket.core.data import Batch, Trial
 from hocket.engine.delays import Delays
 from hocket.records.steps import load_steps
 from hocket.results.report import Report
-from support.delayed import OneRow, Waves, play
+from support.delayed import Continuing, OneRow, Waves, play
 from support.row_toys import RowToyConfig
 
 ENV = "support.delayed:HoldingRows"
@@ -74,6 +74,11 @@ def test_any_rows_delay_replan_and_history_are_the_plain_loop(
     report = evaluate(policy, lanes=lanes, episodes=3, method="naive", delay=delay)
     how = {"s": s, "length": s + delay, "history": history}
     assert brief(report) == expected(str(delay), episodes=3, method="naive", **how)
+
+
+def test_rows_of_a_policy_that_continues_are_the_plain_loop() -> None:
+    report = evaluate(Continuing(size=3), method="rtc", delay="1..5")
+    assert brief(report) == expected("1..5", method="rtc")
 
 
 class Slow(Waves):

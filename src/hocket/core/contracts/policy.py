@@ -13,6 +13,9 @@ from typing import Any, Protocol, runtime_checkable
 
 from hocket.core.data import Answer, Batch, EnvSpec, Observation, PolicySpec, Row
 
+PREFIX, PREFIX_LENGTH, DELAY = "action/prefix", "action/prefix_length", "action/delay"
+"""What a policy that continues chunks is told beside its observation; see `Continues`."""
+
 
 class Policy(Protocol):
     """Maps a batch of observations to chunks; row i answers row i. Keeps nothing between calls.
