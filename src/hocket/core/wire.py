@@ -180,8 +180,6 @@ class Observed(NamedTuple):
     """The chunks that they go on with."""
     steps: list[int]
     """How many steps of these they had made."""
-    busy_s: list[float]
-    """Seconds that each lane had worked on its chunk until then, observing included."""
     arrays: bytes | None
     """What shared memory would hold, where there is none."""
 

@@ -132,6 +132,10 @@ class Delivery(NamedTuple):
     """Steps after which each of these lanes is observed, where that is not at the end."""
     holds: Sequence[tuple[int, int]] = ()
     """Steps for which each holds still, before and after its actions."""
+    early: Sequence[int] = ()
+    """Lanes that get their actions once they have executed what was committed."""
+    is_late: bool = False
+    """These lanes were such, and are known to be under way."""
 
     def event(self, now: float, start: float) -> BatchInferred:
         """What readers are told of it; `start` is when the run began by the policy's clock."""
@@ -441,7 +445,9 @@ class Batches:
             if self.delayed is None:
                 found.append(deliver(answer, batch, running, rule))
             else:
-                found.append(self.delayed.deliver(answer, batch, running))
+                delivery = self.delayed.deliver(answer, batch, running, now)
+                self._under_way(delivery.early, [running[lane] for lane in delivery.early], now)
+                found.append(delivery)
         return found
 
     def take_checks(self) -> RowChecks:
@@ -462,6 +468,11 @@ class Batches:
         fleet.execute(
             lanes, attempts, chunks, delivery.actions, delivery.observe_at, delivery.holds
         )
+        if not delivery.is_late:
+            self._under_way(lanes, states, now)
+
+    def _under_way(self, lanes: Sequence[int], states: Sequence[LaneState], now: float) -> None:
+        """Tell the scheduler that these lanes have their chunks, and will come back."""
         kinds = {state.kind for state in states}
         if len(kinds) == 1:
             self.scheduler.executing(lanes, kinds.pop(), now)

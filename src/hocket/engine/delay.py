@@ -125,6 +125,8 @@ class Ahead:
     """It was observed for its next chunk, and goes on with the last one."""
     seen_at: int = 0
     """The step whose observation its next chunk answers."""
+    answered_at: float = 0.0
+    """When its last chunk was there."""
     early: Early | None = None
     previous: Array | None = field(default=None)
     """The last chunk `[T, A]`, where the policy continues it."""
@@ -195,22 +197,30 @@ class DelayedLanes:
 
     # -- answers ---------------------------------------------------------------------------------
 
+    def durations(self, states: Sequence[LaneState], now: float) -> list[float]:
+        """Seconds from each lane's last answer to its next question. That is what batches are
+        planned by: the steps that were executed beside the policy's work are no part of it."""
+        return [now - state.ahead.answered_at for state in states]
+
     def deliver(
-        self, answer: Answered, batch: PendingBatch, running: Mapping[int, LaneState]
+        self, answer: Answered, batch: PendingBatch, running: Mapping[int, LaneState], now: float
     ) -> Delivery:
         """Decide which actions go to which lanes now. Answers for lanes that still execute what was
         committed are kept until they have."""
         delivered: list[Chunk | None] = [None] * len(batch.states)
-        now: list[int] = []
+        due: list[int] = []
+        early: list[int] = []
         for index, (lane, state) in enumerate(zip(batch.lanes, batch.states, strict=True)):
             if running.get(lane) is not state:
                 continue
             delivered[index] = answer.chunks[index]
+            state.ahead.answered_at = now
             if state.ahead.is_ahead:
                 state.ahead.early = Early(answer, batch, index)
+                early.append(lane)
             else:
-                now.append(index)
-        return self._delivery(answer, batch, now)._replace(delivered=delivered)
+                due.append(index)
+        return self._delivery(answer, batch, due)._replace(delivered=delivered, early=early)
 
     def catch_up(self, states: Sequence[LaneState]) -> list[Delivery]:
         """What is to be done with the answers that lanes have now come to."""
@@ -220,7 +230,7 @@ class DelayedLanes:
             if early is not None:
                 answer, batch, row = early
                 found.setdefault(id(answer), (answer, batch, []))[2].append(row)
-        return [self._delivery(*each) for each in found.values()]
+        return [self._delivery(*each)._replace(is_late=True) for each in found.values()]
 
     def _delivery(self, answer: Answered, batch: PendingBatch, rows: Sequence[int]) -> Delivery:
         sent: list[tuple[int, LaneState, Array, str]] = []

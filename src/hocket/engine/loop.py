@@ -259,20 +259,22 @@ class Engine:
         if waits is not None:
             running = list(compress(running, waits))
             lanes, busy_s = list(compress(lanes, waits)), list(compress(busy_s, waits))
+        if self._delayed is not None:
+            busy_s = self._delayed.durations(running, now)
         self._batches.add_all(lanes, running, now, busy_s)
 
     def _observed(self, notice: notices.LanesObserved, now: float) -> None:
         """Lanes go on while the policy is asked what comes after that."""
         assert self._delayed is not None
         found = [
-            (lane, state, steps, busy_s)
-            for lane, attempt, steps, busy_s in zip(*notice, strict=True)
+            (lane, state, steps)
+            for lane, attempt, steps in zip(*notice, strict=True)
             if (state := self._lanes.get(lane)) is not None and state.attempt == attempt
         ]
         if found:
-            lanes, states, steps, busy_s = zip(*found, strict=True)
+            lanes, states, steps = zip(*found, strict=True)
             self._delayed.observed(states, steps)
-            self._batches.add_all(lanes, states, now, busy_s)
+            self._batches.add_all(lanes, states, now, self._delayed.durations(states, now))
 
     def _go_on(
         self,

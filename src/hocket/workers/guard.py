@@ -194,19 +194,11 @@ class Guard:
         _require(message.arrays is None or type(message.arrays) is bytes, message)
 
     def _observed(self, message: Observed) -> None:
-        rows = zip(
-            message.lanes,
-            message.attempts,
-            message.chunks,
-            message.steps,
-            message.busy_s,
-            strict=True,
-        )
-        for lane, attempt, chunk, steps, busy_s in rows:
+        rows = zip(message.lanes, message.attempts, message.chunks, message.steps, strict=True)
+        for lane, attempt, chunk, steps in rows:
             asked = self._expected(lane, Executed, attempt, chunk)
             _require(asked[0].looks, message)
             _require(type(steps) is int and 0 <= steps <= asked[0].actions, message)
-            _require(isinstance(busy_s, float), message)
             asked[0] = asked[0]._replace(looks=False)
         _require(message.arrays is None or type(message.arrays) is bytes, message)
 

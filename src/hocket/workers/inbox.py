@@ -67,7 +67,6 @@ class LanesObserved(NamedTuple):
     attempts: list[int]
     steps: list[int]
     """How many steps of the running chunk each had made."""
-    busy_s: list[float]
 
 
 class LaneSealed(NamedTuple):
@@ -282,14 +281,13 @@ class Inbox:
     def observed(self, worker: WorkerSlot, message: Observed) -> None:
         """Note what lanes saw that go on; what discarded attempts saw is told to nobody."""
         if self._observed is None:
-            self._observed = LanesObserved([], [], [], [])
+            self._observed = LanesObserved([], [], [])
         out = self._observed
         for index, row in enumerate(message.lanes):
             if not worker.slots[row].orphans:
                 out.lanes.append(worker.lanes[row])
                 out.attempts.append(message.attempts[index])
                 out.steps.append(message.steps[index])
-                out.busy_s.append(message.busy_s[index])
 
     def executed(self, worker: WorkerSlot, message: Executed, now: float) -> bool:
         """Note that chunks were run; true where an episode ended."""

@@ -52,7 +52,6 @@ class DelayedRunner(ChunkRunner):
                 self._asked = self.attempt.steps
                 self._see(result, self._turn)
                 if done < total:
-                    result.busy_s = time.perf_counter() - began
                     tell(result)
             if done == total:
                 break

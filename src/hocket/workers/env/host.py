@@ -184,8 +184,8 @@ class Host:
 
         def tell(result: ChunkResult) -> None:
             self._buffer.publish(chunk + 1)
-            steps, busy_s = [len(result.rewards)], [result.busy_s]
-            self._port.post(Observed([0], [number], [chunk], steps, busy_s, self._arrays()))
+            steps = [len(result.rewards)]
+            self._port.post(Observed([0], [number], [chunk], steps, self._arrays()))
 
         course = Course(chunk, actions, look, before, after)
         result = runner.follow(course, self._control, tell)

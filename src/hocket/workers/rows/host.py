@@ -321,14 +321,12 @@ class RowsHost:
         for home in np.unique(homes).tolist():  # Each may see other shapes.
             mine = due[homes == home]
             self._looks.keep(mine, self._see(mine))
-        now = self._clock()
         self._post(
             Observed(
                 lanes=due.tolist(),
                 attempts=table.attempt[due].tolist(),
                 chunks=table.chunk[due].tolist(),
                 steps=table.done[due].tolist(),
-                busy_s=(now - table.began[due]).tolist(),
                 arrays=None,
             )
         )
