@@ -3,8 +3,8 @@
 The policy takes L ms for any batch, an env 10 ms a step, and both sleep, so that two cores host 32
 lanes. The delay is L by the env's clock: d = L / 10 ms. A cycle can take no less than
 max(L, d steps) + (s - d) steps; with the world paused it takes L + s steps. Both are run in turns,
-rates are of the middle of a run, without its first and last episodes, and the limit is by what steps
-and inferences really took: on a busy machine a sleep of 10 ms takes more.
+rates are of the middle of a run, without its first and last episodes, and the limit is by what
+steps and inferences really took: on a busy machine a sleep of 10 ms takes more.
 
     python benchmarks/realtime/throughput.py [--repeats 3] [--json FILE]
 """
