@@ -27,13 +27,13 @@ def test_sweep_makes_a_run_for_each_delay_and_one_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "sweep"
-    flags = ["--episodes", "4", "--delay", "0,2,1..4", "--method", "naive", "--video", "none"]
+    flags = ["--episodes", "3", "--delay", "0,2,1..4", "--method", "naive", "--video", "none"]
     assert verb.run([*TOY, *flags, "--out", str(out)]) == 0
     shown = capsys.readouterr().out
     assert "McNemar" in shown
     report = json.loads((out / "delays.json").read_text())
     assert [point["delay"] for point in report["points"]] == ["0", "2", "1..4"]
-    assert [point["success"]["n"] for point in report["points"]] == [4, 4, 4]
+    assert [point["success"]["n"] for point in report["points"]] == [3, 3, 3]
     ages = [point["motion"]["oldest"] for point in report["points"]]
     assert ages == [4, 6, 8]  # d + s - 1, with decisions every 5 steps
     # The toy runs at 20 steps a second, and only its last step succeeds.

@@ -43,16 +43,14 @@ def expected(delay: str, episodes: int = 6, **how: Any) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("method", ["naive", "blocking"])
-def test_rows_without_delay_are_pause_to_the_bit(method: str) -> None:
-    paused, naive = evaluate(), evaluate(method=method)
+def test_rows_without_delay_are_pause_to_the_bit() -> None:
+    paused, naive = evaluate(), evaluate(method="naive")
     assert [(e.trial, e.steps, e.total_reward, e.chunks) for e in naive.episodes] == [
         (e.trial, e.steps, e.total_reward, e.chunks) for e in paused.episodes
     ]
 
 
-@pytest.mark.parametrize("first", ["free", "held"])
-@pytest.mark.parametrize("delay", ["3", "0..5"])
+@pytest.mark.parametrize(("delay", "first"), [("3", "free"), ("0..5", "held")])
 @pytest.mark.parametrize("method", ["naive", "blocking"])
 def test_rows_are_the_plain_loop(method: str, delay: str, first: str) -> None:
     report = evaluate(method=method, delay=delay, first_chunk=first)
@@ -65,7 +63,7 @@ def test_rows_are_the_plain_loop(method: str, delay: str, first: str) -> None:
     history=st.integers(1, 3),
     lanes=st.integers(1, 9),
 )
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=4, deadline=None)  # an example is a whole run
 def test_any_rows_delay_replan_and_history_are_the_plain_loop(
     delay: int, more: int, history: int, lanes: int
 ) -> None:
@@ -94,7 +92,7 @@ def test_rows_wait_for_late_answers_and_answers_for_rows() -> None:
     assert brief(report) == expected("1..5", method="naive")
 
 
-@pytest.mark.parametrize("method", ["naive", "blocking"])
+@pytest.mark.parametrize("method", ["naive", pytest.param("blocking", marks=pytest.mark.slow)])
 def test_rows_in_a_process_give_the_same_results(method: str) -> None:
     report = evaluate(method=method, delay="1..5", runtime="local")
     assert brief(report) == expected("1..5", method=method)
