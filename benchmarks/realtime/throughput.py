@@ -113,14 +113,14 @@ def main() -> int:
     for lanes in (8, 32):
         for infer_s, replan in CASES:
             delay = round(infer_s / STEP_S)
-            before, after, shares = [], [], []
+            runs: dict[int, list[tuple[float, float]]] = {0: [], delay: []}
             for _ in range(given.repeats):
-                before.append(measure(lanes, infer_s, replan, delay=0)[0])
-                rate, share = measure(lanes, infer_s, replan, delay=delay)
-                after.append(rate)
-                shares.append(share)
-            paused, delayed = statistics.median(before), statistics.median(after)
-            share = statistics.median(shares)
+                for each, found in runs.items():
+                    found.append(measure(lanes, infer_s, replan, delay=each))
+            (paused, share_paused), (delayed, share) = (
+                [statistics.median(column) for column in zip(*found, strict=True)]
+                for found in runs.values()
+            )
             row = {
                 "lanes": lanes,
                 "infer_ms": 1000 * infer_s,
@@ -129,13 +129,14 @@ def main() -> int:
                 "paused": paused,
                 "delayed": delayed,
                 "of_limit": share,
+                "paused_of_limit": share_paused,
                 "gain": delayed / paused,
             }
             rows.append(row)
             print(
                 f"{lanes} lanes, L {1000 * infer_s:.0f} ms, s {replan}, d {delay}: "
-                f"{paused:.0f} -> {delayed:.0f} steps/s, {share:.3f} of the limit, "
-                f"{delayed / paused:.2f} times",
+                f"{paused:.0f} -> {delayed:.0f} steps/s, {delayed / paused:.2f} times; "
+                f"{share:.3f} of the limit, paused {share_paused:.3f} of its own",
                 flush=True,
             )
     if given.json:

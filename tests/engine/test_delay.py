@@ -243,3 +243,11 @@ def test_drawn_delays_have_the_shares_that_they_name() -> None:
     more = [Delays.parse("geometric:0..9@0.5").steps(trial, 2, None) for trial in trials]
     assert abs(more.count(0) / 4000 - 0.5) < 0.03
     assert abs(more.count(1) / 4000 - 0.25) < 0.03
+
+
+@pytest.mark.slow
+def test_lanes_elsewhere_give_the_same_results() -> None:
+    # Nothing is shared with these workers: what they see comes in messages, past a guard.
+    common = {"env": "toy:count", "method": "naive", "delay": "1..5", "episodes": 3}
+    report = evaluate(runtime="loopback", lanes=2, **common)
+    assert outcomes(report) == outcomes(evaluate(**common))

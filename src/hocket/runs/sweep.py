@@ -23,7 +23,7 @@ def sweep_jobs(plain: Mapping[str, Any]) -> list[Job]:
     jobs = []
     for delay in sweep(str(plain["delay"])):
         config = fixed_delay(EvalConfig.from_plain({**plain, "delay": delay}))
-        jobs.append(Job(name=job_name(delay), config=config))
+        jobs.append(Job(name=job_name(str(config.delay)), config=config))
     return jobs
 
 
