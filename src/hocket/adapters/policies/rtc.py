@@ -67,6 +67,11 @@ class Continuation:
         self._module = module
         own = int(getattr(module, "denoising_steps", _STEPS))
         self._steps = self.config.steps or own
+        self._settings = settings
+
+    def of(self, module: Any) -> Continuation:
+        """The same for a copy of the module."""
+        return Continuation(module, self._method, self._settings)
 
     def sample(self, observation: Mapping[str, Any], noise: Tensor) -> Tensor:
         """Chunks `[B, T, A]` from noise `[B, T, A]`; the observation has the arrays of `KEYS`."""

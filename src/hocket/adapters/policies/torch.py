@@ -175,6 +175,8 @@ class TorchPolicy:
             graphs=isinstance(self._call, Graphs),
         )
         twin._float = self._float
+        if self._continuation is not None:
+            twin._continuation = self._continuation.of(twin._module)
         return twin
 
     def _tensor(self, key: str, array: Any, size: int) -> torch.Tensor:
@@ -242,6 +244,16 @@ class _Loader:
     """The adapter behind `torch:package.module:attr`: a module class, a factory, or a module."""
 
     Config = TorchConfig
+
+    def module(self, argument: str, config: TorchConfig) -> torch.nn.Module:
+        """The module with its weights and what the configuration says of it, for training."""
+        module = _module(argument, config)
+        if config.weights:
+            _load_file(module, config.weights)
+        for name, unsaid in (("chunk_length", 0), ("history", 1), ("cameras", None)):
+            if getattr(config, name) != unsaid:
+                setattr(module, name, getattr(config, name))
+        return module
 
     def __call__(self, argument: str, config: TorchConfig) -> TorchPolicy:
         module = _module(argument, config)

@@ -242,16 +242,6 @@ class FlowActor(nn.Module):  # type: ignore[misc]
         joined = torch.cat((seen, x_t.flatten(1), t[:, None]), -1)
         return by_task(self.fields, joined, task).view(x_t.shape)
 
-    def matching_loss(self, observation: Observations, actions: Tensor, noise: Tensor) -> Tensor:
-        """Returns the loss of flow matching on demonstrations: the velocity should lead from noise
-        straight to the action. `noise` is `[B, T * A + 1]`; its last column, squashed, is the
-        time."""
-        start = noise[:, :-1].view(actions.shape)
-        time = torch.sigmoid(noise[:, -1])
-        mixed = start + time[:, None, None] * (actions - start)
-        found = self.velocity(self.encode(observation), mixed, time)
-        return ((found - (actions - start)) ** 2).mean()
-
     def _value(self, features: tuple[Tensor, Tensor]) -> Tensor:
         return by_task(self.critics, *features).squeeze(-1)
 

@@ -183,6 +183,11 @@ def trainable_parameters(network: Any) -> dict[str, Tensor]:
     return {name: p for name, p in network.named_parameters() if p.requires_grad}
 
 
+def frozen_parameters(network: Any) -> dict[str, Tensor]:
+    """Returns the parameters that stay as they are. They are never published, and saved once."""
+    return {name: p for name, p in network.named_parameters() if not p.requires_grad}
+
+
 def published_tensors(network: Any) -> dict[str, Tensor]:
     """Returns what the collecting side must follow, by name and in a fixed order: the parameters
     that are trained, and the buffers that are part of the weights."""
