@@ -1,4 +1,4 @@
-"""The Dockerfile that hocket writes, built without a registry of images: on this machine's files."""
+"""The Dockerfile that hocket writes, built without a registry of images: on files of here."""
 
 from __future__ import annotations
 
