@@ -228,7 +228,8 @@ def make_network(
     """Builds the network with the weights that training begins with, or those of the checkpoint
     `start`. The learner and the collecting side both begin with this: later only the parameters
     that are trained are published. `refers`: the reference of GRPO is made too, if it has one."""
-    network = description.build(config.policy)
+    # A saved network of a class of the user's own is named beside its folder.
+    network = description.build(config.policy_config.get("network") or config.policy)
     refers = refers and config.algo == "grpo" and config.kl_weight > 0
     if start is None or refers:
         _load_first(network, config, description.shapes)
