@@ -216,6 +216,9 @@ class TrainConfig(GRPOConfig, PPOConfig, Subject):
     probabilities, such as servers."""
     residual_scale: float = 0.2
     """How far the correction may move an action, roughly."""
+    adapter: str = ""
+    """lora:r=16 leaves the network as it is, and trains small matrices of that rank beside its
+    linear layers, and the critic (needs the extra peft); lora:r=16,alpha=32 scales them."""
     critic_features: str = ""
     """The submodule of a torch: or lerobot: policy whose output the critic sees; the default is
     what the module names, else the env's states."""

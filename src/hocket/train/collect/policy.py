@@ -233,6 +233,7 @@ def _spec_of(
         key: shapes.observations[key] for key in network.inputs if key != BASE
     }
     cameras: tuple[str, ...] | None = tuple(k for k in network.inputs if k in shapes.cameras)
+    replan = replan or getattr(network, "replan", None)
     if base is not None:
         if base.spec.history > 1:
             raise SpecMismatchError(

@@ -24,6 +24,7 @@ from hocket.train.config import TrainConfig
 from hocket.train.learner import checkpoint
 from hocket.train.networks.actor import ResidualConfig
 from hocket.train.networks.contract import BASE, Shapes
+from hocket.train.networks.lora import add_adapter
 from hocket.train.networks.memory import twin
 from hocket.train.networks.policies import ActorConfig
 from hocket.train.networks.wrapped import WrappedConfig, wrap
@@ -60,6 +61,8 @@ class Description:
     """The policy whose actions a residual network corrects; empty without one."""
     base_config: Mapping[str, Any] = field(default_factory=dict)
     """The settings of that policy."""
+    adapter: str = ""
+    """What was added to the network, as in `--adapter`; empty without anything."""
 
     def to_plain(self) -> dict[str, Any]:
         """Returns the same as values that JSON knows."""
@@ -77,7 +80,15 @@ class Description:
         return cls(**{**plain, "config": config, "shapes": shapes})
 
     def build(self, named: str = "") -> Any:
-        """Returns the network with first weights. `named` is the class that the user named."""
+        """Returns the network with first weights, as it is saved: with its adapter, if it has one.
+        `named` is the class that the user named."""
+        network = self.build_plain(named)
+        if self.adapter:
+            add_adapter(network, self.adapter)
+        return network
+
+    def build_plain(self, named: str = "") -> Any:
+        """Returns the network without its adapter."""
         if self.network not in NETWORKS and self.network != named:
             raise ConfigError(
                 f"These weights belong to the class {self.network!r}, which is not imported "
@@ -141,6 +152,13 @@ def cameras_of(config: TrainConfig) -> tuple[str, ...] | None:
 def describe(config: TrainConfig, shapes: Shapes, start: Path | None = None) -> Description:
     """Returns the description of the policy that a run is configured with, or of the one in the
     checkpoint `start` that it goes on from."""
+    found = _describe(config, shapes, start)
+    if found.adapter or not config.adapter:
+        return found
+    return dataclasses.replace(found, adapter=config.adapter)
+
+
+def _describe(config: TrainConfig, shapes: Shapes, start: Path | None) -> Description:
     if start is not None:
         found = Description.from_plain(checkpoint.read_table(start / checkpoint.POLICY))
         return dataclasses.replace(found, shapes=shapes)
@@ -228,11 +246,17 @@ def make_network(
     """Builds the network with the weights that training begins with, or those of the checkpoint
     `start`. The learner and the collecting side both begin with this: later only the parameters
     that are trained are published. `refers`: the reference of GRPO is made too, if it has one."""
-    # A saved network of a class of the user's own is named beside its folder.
-    network = description.build(config.policy_config.get("network") or config.policy)
     refers = refers and config.algo == "grpo" and config.kl_weight > 0
+    # A saved network of a class of the user's own is named beside its folder.
+    network = description.build_plain(config.policy_config.get("network") or config.policy)
+    saved = Path(config.policy) / checkpoint.POLICY
+    is_adapted = saved.is_file() and bool(checkpoint.read_table(saved).get("adapter"))
+    if is_adapted:  # its weights are those of network and adapter
+        add_adapter(network, description.adapter)
     if start is None or refers:
         _load_first(network, config, description.shapes)
+    if description.adapter and not is_adapted:
+        add_adapter(network, description.adapter)
     reference = twin(network, config.device) if refers else None
     if start is not None:
         load_weights(network, start / checkpoint.WEIGHTS)
