@@ -50,8 +50,8 @@ class Size:
 
 
 SIZES = {
-    "smolvla": Size(32, 960, 3520, 15),
-    "pi0": Size(36, 2304, 11264, 18),
+    "smolvla": Size(43, 960, 3520, 15),
+    "pi0": Size(45, 2304, 11264, 18),
     "tiny": Size(2, 32, 64, 2, 28),
 }
 

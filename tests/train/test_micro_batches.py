@@ -141,8 +141,7 @@ def test_a_step_beyond_the_limit_is_undone_with_micro_batches_too() -> None:
     assert found[0] == pytest.approx(found[1], rel=1e-6)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_training_with_micro_batches_is_reproducible(tmp_path: Path, precision: str) -> None:
-    common = {"micro_batch": 3, "precision": precision, "steps": 150, "batch": 8, "epochs": 2}
+def test_training_in_half_precision_with_micro_batches_is_reproducible(tmp_path: Path) -> None:
+    common = {"micro_batch": 3, "precision": "bf16", "steps": 80, "batch": 8, "epochs": 1}
     first, again = run(tmp_path, "first", **common), run(tmp_path, "again", **common)
     assert same_weights(first.run, again.run)

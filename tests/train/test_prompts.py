@@ -26,27 +26,30 @@ def learn(tmp_path: Path, **changes: Any) -> Trained:
         minibatch=32,
         lr=2e-2,
         eval_every=10_000,
-        eval_episodes=20,
-        **{"steps": 700, **changes},
+        eval_episodes=10,
+        **{"steps": 600, **changes},
     )
 
 
 def test_two_goals_that_only_the_prompt_tells_apart_are_learnt(tmp_path: Path) -> None:
     result = learn(tmp_path)
-    assert success(result)[0] <= 0.6
+    assert success(result)[0] == pytest.approx(0.5)
     assert success(result)[-1] >= 0.95
     report = evaluate(
         env=GOALS,
         policy=str(result.run / "best"),
         policy_config={"network": "support.prompted:PromptActor"},
-        episodes=20,
+        episodes=10,
         lanes=1,
     )
     assert report.overall.rate == pytest.approx(result.best)
 
 
 def test_without_the_prompt_they_are_not(tmp_path: Path) -> None:
-    assert success(learn(tmp_path, reads=False))[-1] == pytest.approx(0.5, abs=0.15)
+    found = success(learn(tmp_path, reads=False, steps=400))
+    # Whoever cannot read does the same in all episodes: right in half of them, at best.
+    assert found[0] == pytest.approx(0.5)
+    assert max(found) <= 0.5
 
 
 @pytest.fixture

@@ -45,6 +45,7 @@ VERBS = {
     "collect": Verb("hocket.cli.collect", "Collect demonstrations straight to a dataset."),
     "replay": Verb("hocket.cli.replay", "Run one trial of a run again and verify every step."),
     "train": Verb("hocket.cli.train", "Train a policy: clone recordings, improve by PPO or GRPO."),
+    "work": Verb("hocket.cli.work", "Take part in a run that a driver elsewhere leads."),
     "check": Verb("hocket.cli.check", "Show what the policy really sees, on one chunk; no run."),
     "serve": Verb("hocket.cli.serve", "Serve a policy over OpenPI's protocol, in batches."),
     "plan": Verb("hocket.cli.plan", "Predict throughput from lanes, cores and policy latency."),

@@ -87,6 +87,8 @@ BUILTIN: Mapping[Kind, Mapping[str, Builtin]] = {
         "podman": Builtin("hocket.workers.containers.runtime:PodmanRuntime"),
         "ssh": Builtin("hocket.workers.remote.ssh:SshRuntime"),
         "loopback": Builtin("hocket.workers.remote.loopback:LoopbackRuntime"),
+        "modal": Builtin("hocket.workers.remote.modal:ModalRuntime", "modal", ("modal",)),
+        "daytona": Builtin("hocket.workers.remote.daytona:DaytonaRuntime", "daytona", ("daytona",)),
     },
     "recorders": {
         "steps": Builtin("hocket.records.steps:StepsSink"),

@@ -60,7 +60,7 @@ class Totals:
     rows: float
     actions: Tensor
     """Actions whose probabilities count."""
-    terms: Tensor
+    terms: Tensor | float
     """Ratios that count: one for each such action, or one for each row."""
 
 
@@ -210,7 +210,7 @@ class Algorithm(ABC):
         return Totals(
             rows=count,
             actions=actions,
-            terms=torch.tensor(max(1.0, count), device=self.device) if is_whole else actions,
+            terms=max(1.0, count) if is_whole else actions,
         )
 
     def terms(self, rows: TensorDict, totals: Totals, sums: Sums) -> Terms:

@@ -210,9 +210,11 @@ class CollectingPolicy:
             with autocast(self._device, self._precision):
                 acted: Acted = network.act(seen, drawn, deterministic=deterministic)
             answer = {SAMPLE: acted.actions, LOG_PROB: acted.log_prob, VALUE: acted.value}
-            if self._precision == "bf16":
-                answer = {key: tensor.float() for key, tensor in answer.items()}
-            found = self._staging.download({**answer, **acted.extras})
+            answer.update(acted.extras)
+            # numpy has no numbers of half the bits.
+            found = self._staging.download(
+                {k: t.float() if t.dtype == torch.bfloat16 else t for k, t in answer.items()}
+            )
         found[VERSION] = np.full(batch.size, snapshot.version, np.int64)
         return found
 
