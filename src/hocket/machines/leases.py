@@ -104,6 +104,7 @@ class LeaseBook:
 
     def __init__(self, config: LeaseConfig) -> None:
         self.config = config
+        self._has_copies = config.second_copies
         self.late = 0
         """Episodes that came too late to count."""
         self._trials: list[_Trial] = []
@@ -274,7 +275,7 @@ class LeaseBook:
 
     def copy(self, now: float) -> list[Lease]:
         """Second leases of trials that others run, for idle sites, where nothing else is left."""
-        if self._waits or not self._left or not self.config.second_copies:
+        if self._waits or not self._left or not self._has_copies:
             return []
         alone = sorted(
             (lease.granted, lease.id)
@@ -288,6 +289,10 @@ class LeaseBook:
             alone = [(at, one) for at, one in alone if one not in mine]
             copies += [self._grant(one.trial, name, now) for one in mine]
         return copies
+
+    def end_copies(self) -> None:
+        """Grant no second leases from now on: results are not the same to the bit."""
+        self._has_copies = False
 
     def ask_back(self) -> list[Lease]:
         """Leases that their sites have not begun while lanes elsewhere are idle: to be asked back.
