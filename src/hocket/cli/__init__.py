@@ -44,7 +44,7 @@ VERBS = {
     "export": Verb("hocket.cli.export", "Write a run for LeRobot, robomimic, Rerun or Perfetto."),
     "collect": Verb("hocket.cli.collect", "Collect demonstrations straight to a dataset."),
     "replay": Verb("hocket.cli.replay", "Run one trial of a run again and verify every step."),
-    "train": Verb("hocket.cli.train", "Improve a policy with PPO or GRPO, on the same engine."),
+    "train": Verb("hocket.cli.train", "Train a policy: clone recordings, improve by PPO or GRPO."),
     "work": Verb("hocket.cli.work", "Take part in a run that a driver elsewhere leads."),
     "check": Verb("hocket.cli.check", "Show what the policy really sees, on one chunk; no run."),
     "serve": Verb("hocket.cli.serve", "Serve a policy over OpenPI's protocol, in batches."),
