@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from tyro.conf import Positional, arg
 
 from hocket.cli.parse import FileFlags, knobs_of, parse_run
+from hocket.cli.watch import shown
 from hocket.core.text import printable
 from hocket.runs.config import EvalConfig
 
@@ -53,6 +54,8 @@ class Collect(FileFlags):
     episodes of the dataset alone; full keeps every picture while running, for other envs."""
     fps: Annotated[float | None, arg(metavar="N")] = None
     """Steps per second, where the env does not say."""
+    watch: bool = False
+    """Show the run in the browser while it goes on; see hocket watch --help."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -61,7 +64,7 @@ def run(arguments: Sequence[str]) -> int:
     from hocket import cli
     from hocket.cli.export import Teller
     from hocket.results.progress import Progress
-    from hocket.runs.collect import CollectConfig, collect
+    from hocket.runs.collect import CollectConfig, collect, run_folder
     from hocket.runs.export import ExportConfig
 
     flags = parsed.flags
@@ -77,6 +80,7 @@ def run(arguments: Sequence[str]) -> int:
         def readers() -> list[Progress]:
             return [stack.enter_context(Progress(quiet=not sys.stderr.isatty()))]
 
+        stack.enter_context(shown(run_folder(flags.out, flags.to), wanted=flags.watch))
         teller = stack.enter_context(contextlib.closing(Teller()))
         done = collect(config, flags.out, readers=readers, watcher=teller)
     sys.stderr.write("".join(f"note: {printable(text)}\n" for text in teller.notes))

@@ -16,6 +16,7 @@ from tyro.conf import Positional, arg
 from hocket.cli import FAILED, INTERRUPTED, OK
 from hocket.cli.parse import FileFlags, knobs_of, parse, parse_run, refuse_bad_run_file, scan
 from hocket.cli.values import format_bytes
+from hocket.cli.watch import shown
 from hocket.core import machine
 from hocket.core.plugins import share_settings
 from hocket.runs.config import EvalConfig
@@ -38,6 +39,9 @@ class Eval(FileFlags):
     runs/TIME-ENV-POLICY."""
     json: bool = False
     """Print the report as JSON on standard output; progress goes to standard error."""
+    watch: bool = False
+    """Show the run in the browser while it goes on, from a process beside it, and print the page's
+    address; see hocket watch --help."""
     dry_run: bool = False
     """Print what would be run, and build no simulator."""
     jobs: Annotated[Path | None, arg(metavar="FILE")] = None
@@ -55,6 +59,8 @@ class Jobs:
     """The file of jobs."""
     out: Annotated[Path, arg(metavar="FOLDER")] = Path("runs/jobs")
     """Holds one run folder for each job, and jobs.html."""
+    watch: bool = False
+    """Show the runs in the browser while they go on."""
     json: bool = False
     """Print all reports as JSON on standard output, by name."""
 
@@ -101,7 +107,11 @@ def run(arguments: Sequence[str]) -> int:
         Console().print(_describe(config, out))
         return OK
     quiet = flags.json and not sys.stderr.isatty()
-    with Run.new(config, out) as planned, Progress(quiet=quiet) as progress:
+    with (
+        Run.new(config, out) as planned,
+        shown(out, wanted=flags.watch),
+        Progress(quiet=quiet) as progress,
+    ):
         report = planned.finish(readers=[progress])
     return _conclude(report, out, as_json=flags.json)
 
@@ -154,7 +164,8 @@ def _run_jobs(arguments: Sequence[str]) -> int:
         progress.__enter__()
         return progress
 
-    results = run_jobs(jobs, flags.out, reader=follow)
+    with shown(flags.out, wanted=flags.watch, is_one_run=False):
+        results = run_jobs(jobs, flags.out, reader=follow)
     if flags.json:
         document = {r.job.name: r.report.to_json() if r.report else None for r in results}
         sys.stdout.write(json.dumps(document, indent=2) + "\n")

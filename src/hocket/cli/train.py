@@ -13,6 +13,7 @@ from tyro.conf import arg
 
 from hocket.cli import INTERRUPTED, OK
 from hocket.cli.parse import FileFlags, knobs_of, parse_run, scan
+from hocket.cli.watch import shown
 from hocket.core.plugins import require_extra
 from hocket.errors import UsageError
 from hocket.records.run_file import load_run, new_folder
@@ -29,7 +30,9 @@ class Train(FileFlags):
     out: Annotated[Path | None, arg(metavar="FOLDER")] = None
     """The run folder; must be new or empty. The default is runs/TIME-ENV-POLICY."""
     resume: Annotated[Path | None, arg(metavar="FOLDER")] = None
-    """Go on with this run from its newest checkpoint; takes no other flags."""
+    """Go on with this run from its newest checkpoint; takes no other flags but --watch."""
+    watch: bool = False
+    """Show the run in the browser while it goes on; see hocket watch --help."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -41,7 +44,7 @@ def run(arguments: Sequence[str]) -> int:
     if resumed is None:
         knobs = knobs_of(TrainConfig, without=("policy_devices",))
         parsed = parse_run(Train, knobs, arguments, verb="train")
-    elif len([one for one in arguments if one.startswith("--")]) > 1:
+    elif len([one for one in arguments if one.startswith("--") and one != "--watch"]) > 1:
         raise UsageError("--resume takes no other flags: the run has its configuration.")
     require_extra("policies", "trained")
     from hocket.results.terminal import Console
@@ -51,10 +54,13 @@ def run(arguments: Sequence[str]) -> int:
     if resumed is None:
         config = TrainConfig.from_plain(parsed.config)
         folder = new_folder(parsed.flags.out, config.env, config.policy)
+        is_watched = parsed.flags.watch
     else:
-        folder = Path(resumed)
+        folder, is_watched = Path(resumed), "--watch" in arguments
         config = TrainConfig.from_plain(load_run(folder))
-    if not train(config, folder, resume=resumed is not None).complete:
+    with shown(folder, wanted=is_watched):
+        trained = train(config, folder, resume=resumed is not None)
+    if not trained.complete:
         return INTERRUPTED
     found = folder / BEST
     told = f"The best weights: hocket eval --env ... --policy {found}"

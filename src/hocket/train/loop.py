@@ -20,6 +20,7 @@ from hocket.engine.loop import Engine, EngineConfig
 from hocket.errors import SpecMismatchError, UsageError
 from hocket.records import run_file as run_config
 from hocket.records.folder import RunFolder
+from hocket.results.live import LiveStatus
 from hocket.runs.assembly import Assembly
 from hocket.runs.probe import probe, retried
 from hocket.train.algorithms.ranks import Ranks, local_device
@@ -124,7 +125,11 @@ def train(
             ranks=ranks,
         )
         trainer = Trainer(config, tasks, parts, restored=state)
-        _run(config, assembly, fleet, policy, trainer)
+        live = LiveStatus(run) if ranks.is_first else None
+        if live is not None:
+            stack.callback(live.close)
+            live.look = fleet.arrays
+        _run(config, assembly, fleet, policy, trainer, live)
         if not trainer.is_complete and config.mode == "sync":
             link.save(trainer.counters())
         return Trained(
@@ -160,6 +165,7 @@ def _run(
     fleet: Fleet,
     policy: CollectingPolicy,
     trainer: Trainer,
+    live: LiveStatus | None,
 ) -> None:
     lanes = config.lane_count
     inference = assembly.inference(policy)
@@ -173,7 +179,7 @@ def _run(
             config=EngineConfig(
                 retries=config.retries, max_steps=config.max_steps, final_observation=True
             ),
-            readers=(trainer,),
+            readers=(trainer,) if live is None else (trainer, live),
         )
         trainer.stop = engine.stop
         trainer.begin()

@@ -1,6 +1,6 @@
 """Pictures: which arrays are some, as frames of a video, with text in them, and side by side.
 
-Everything but `write_png` needs numpy alone.
+Everything but `write_png` and `encode_jpeg` needs numpy alone.
 """
 
 from __future__ import annotations
@@ -153,6 +153,27 @@ def write_png(path: Path, image: Array) -> None:
     packets = [*codec.encode(frame), *codec.encode(None)]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"".join(bytes(packet) for packet in packets))
+
+
+def encode_jpeg(frames: Sequence[Array], width: int) -> bytes:
+    """RGB frames side by side as a JPEG, each `width` pixels wide."""
+    import av
+
+    small = []
+    for frame in frames:
+        height = max(2, round(frame.shape[0] * width / frame.shape[1] / 2) * 2)
+        source = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")
+        small.append(source.reformat(width=width, height=height).to_ndarray())
+    tallest = max(one.shape[0] for one in small)
+    row = [np.pad(one, ((0, tallest - one.shape[0]), (0, 0), (0, 0))) for one in small]
+    picture = av.VideoFrame.from_ndarray(np.concatenate(row, axis=1), format="rgb24")
+    picture = picture.reformat(format="yuvj420p")
+    codec = av.CodecContext.create("mjpeg", "w")
+    codec.width, codec.height, codec.pix_fmt = picture.width, picture.height, "yuvj420p"
+    codec.time_base = Fraction(1, 25)
+    picture.pts = 0
+    packets = [*codec.encode(picture), *codec.encode(None)]
+    return b"".join(bytes(packet) for packet in packets)
 
 
 def _as_rgb(picture: Array) -> Array:
