@@ -51,7 +51,7 @@ def run(arguments: Sequence[str]) -> int:
 
     if not flags.folder.is_dir():
         raise RunFolderError(
-            f"There is no folder {str(flags.folder)!r}. Name a run's folder, or one with runs in it."
+            f"There is no folder {str(flags.folder)!r}. Name a run's folder, or one with runs."
         )
     key = None if flags.key_file is None else read_key(flags.key_file)
     tls = load_tls(flags.tls_cert, flags.tls_key)
@@ -85,4 +85,6 @@ def shown(folder: Path, *, wanted: bool, is_one_run: bool = True) -> Iterator[No
         sys.stderr.write(f"Watch it at {page.address}\n")
         sys.stderr.flush()
         yield
-    sys.stderr.write(f"The page has ended with the run. Show it again with: hocket watch {folder}\n")
+    sys.stderr.write(
+        f"The page has ended with the run. Show it again with: hocket watch {folder}\n"
+    )

@@ -6,8 +6,8 @@
     live/lane-N.jpg    what lane N showed the policy last, twice a second at most
 
 All of it may be deleted at any time. A run never waits for who looks: the engine's thread puts
-events into a queue and copies a picture now and then; a thread beside it does the rest, and pictures
-that come faster than they are written are dropped.
+events into a queue and copies a picture now and then; a thread beside it does the rest, and drops
+pictures that come faster than they are written.
 """
 
 from __future__ import annotations
@@ -206,9 +206,7 @@ class LiveStatus:
         if isinstance(event, (AttemptsBegan, LanesReady)):
             state = "resetting" if isinstance(event, AttemptsBegan) else "waiting"
             since = self._began + event.time
-            for lane, trial, attempt in zip(
-                event.lanes, event.trials, event.attempts, strict=True
-            ):
+            for lane, trial, attempt in zip(event.lanes, event.trials, event.attempts, strict=True):
                 self._lanes[lane] = _Lane(state, since, trial, attempt)
         elif isinstance(event, BatchInferred):
             self._sizes.append(len(event.delivered))

@@ -166,7 +166,7 @@ class Cells:
         known = np.flatnonzero(codes != ord(PENDING))
         last = int(known[-1]) if len(known) else -1
         gaps = [self._ids[cell] for cell in np.flatnonzero(codes[: last + 1] == ord(PENDING))]
-        # Trials end about in planned order: those missing before the last one that is known are few.
+        # Trials end about in planned order: few are missing before the last one that is known.
         since, asked = self._ids[last] if last >= 0 else -1, gaps
         if len(gaps) > _MOST_GAPS:
             since, asked = gaps[0] - 1, []

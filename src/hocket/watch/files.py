@@ -57,6 +57,21 @@ def video(path: Path, wanted: str | None) -> Response:
     return found
 
 
+def growth(path: Path | None, since: int) -> Response:
+    """What a growing video has since a byte: 204 where nothing is new, 205 where it no longer
+    grows. Both are no errors, which a browser would complain of."""
+    try:
+        if path is None:
+            raise FileNotFoundError
+        with open(path, "rb") as file:
+            file.seek(since)
+            body = file.read(LONGEST_RANGE)
+    except OSError:
+        return answer(HTTPStatus.RESET_CONTENT, b"", "video/mp4")
+    status = HTTPStatus.OK if body else HTTPStatus.NO_CONTENT
+    return answer(status, body, "video/mp4")
+
+
 def _span(wanted: str | None, size: int) -> tuple[int, int] | None:
     """The first and the last byte to send; None where there is no such byte."""
     if wanted is None:

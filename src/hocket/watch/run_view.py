@@ -29,6 +29,20 @@ from hocket.watch.training import Curves
 _FEED = 40
 """Failures and errors that a page lists."""
 _LONGEST_ERROR = 4000
+_OF_STATUS = (
+    "phase",
+    "began",
+    "at",
+    "left_s",
+    "filmed",
+    "lost_attempts",
+    "lane_count",
+    "cores",
+    "speed",
+    "batch_sizes",
+    "notes",
+)
+"""What a page's head shows of a run's own status."""
 
 
 class RunView:
@@ -100,10 +114,10 @@ class RunView:
                 change |= self._tell_ended(self._cells, ended)
         self._status = read_status(self.folder)
         change |= self._changed("head", self._make_head())
-        if self._cells is not None and self._head["lost_attempts"] != self._lost:
-            if lost := self._add_lost():
-                self._lost = self._head["lost_attempts"]
-                change["feed"] = [*change.get("feed", ()), *lost]
+        is_lost = self._cells is not None and self._head["lost_attempts"] != self._lost
+        if is_lost and (lost := self._add_lost()):
+            self._lost = self._head["lost_attempts"]
+            change["feed"] = [*change.get("feed", ()), *lost]
         change |= self._changed("lanes", self._make_lanes())
         if new := self._curves.update():
             change["curves"] = new
@@ -162,16 +176,14 @@ class RunView:
         found = sorted(path.name for path in folder.glob(f".*.mp4{TEMPORARY}"))
         return [name[1 : -len(TEMPORARY)] for name in found]
 
-    def film(self, cell: int, attempt: int, name: str) -> Path | None:
-        """A video's file, also while it grows; None where there is none of that name here. No name
-        leads out of the folder, nor does a link."""
-        folder = self._attempt(cell, attempt)
-        if name in self.films(cell, attempt):
-            path = folder / name
-        elif name in self.growing(cell, attempt):
-            path = folder / f".{name}{TEMPORARY}"
-        else:
+    def film(self, cell: int, attempt: int, name: str, *, grows: bool = False) -> Path | None:
+        """A video's file, or the one that it grows in; None where there is none of that name. No
+        name leads out of the folder, nor does a link."""
+        known = self.growing(cell, attempt) if grows else self.films(cell, attempt)
+        if name not in known:
             return None
+        folder = self._attempt(cell, attempt)
+        path = folder / (f".{name}{TEMPORARY}" if grows else name)
         inside = path.resolve().is_relative_to(self.folder.resolve())
         return path if inside and path.is_file() else None
 
@@ -204,9 +216,7 @@ class RunView:
     def _make_head(self) -> dict[str, Any]:
         status: Mapping[str, Any] = self._status or {}
         alive = is_alive(self._status, time.time())
-        keys = ("phase", "began", "at", "left_s", "filmed", "lost_attempts", "lane_count", "cores")
-        keys += ("speed", "batch_sizes", "notes")
-        head: dict[str, Any] = {key: status.get(key) for key in keys}
+        head: dict[str, Any] = {key: status.get(key) for key in _OF_STATUS}
         head |= {"alive": alive, "training": self._curves.about()}
         if alive and status.get("phase") == "done":
             head["phase"] = "writing the report"

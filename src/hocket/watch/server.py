@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import parse_qs, quote, unquote
 
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
@@ -182,20 +182,24 @@ class WatchServer:
                 return files.text(HTTPStatus.UPGRADE_REQUIRED, "This is for WebSockets.\n")
             return None if self._pages < _MOST_PAGES else _too_many()
         if kind == "film":
-            return await self._film(rest, headers.get("Range"))
+            return await self._film(rest, headers.get("Range"), _growth(request.path))
         name = "watch.html" if kind in ("", "run") else kind
         found = files.page_file(name, guard.token) if not rest or kind == "run" else None
         return found or files.text(HTTPStatus.NOT_FOUND, "There is no such page.\n")
 
-    async def _film(self, rest: str, wanted: str | None) -> Response:
+    async def _film(self, rest: str, wanted: str | None, since: int | None) -> Response:
+        """A range of a sealed video, or what a growing one has `since` a byte."""
         try:
             name, cell, attempt, camera = rest.rsplit("/", 3)
-            channel = self._channel(name)
-            assert isinstance(channel.view, RunView)
-            async with channel.lock:
-                path = channel.view.film(int(cell), int(attempt), camera)
-        except (ValueError, HocketError, AssertionError):
-            path = None
+            view = self._channel(name).view
+            if not isinstance(view, RunView):
+                raise RunFolderError("There is no film of a list of runs.")
+            async with self._channel(name).lock:
+                path = view.film(int(cell), int(attempt), camera, grows=since is not None)
+        except (ValueError, HocketError):
+            return files.text(HTTPStatus.NOT_FOUND, "There is no such video.\n")
+        if since is not None:
+            return await asyncio.to_thread(files.growth, path, since)
         if path is None:
             return files.text(HTTPStatus.NOT_FOUND, "There is no such video.\n")
         return await asyncio.to_thread(files.video, path, wanted)
@@ -333,6 +337,12 @@ def _exchange_pictures(channel: _Channel) -> None:
             at = path.stat().st_mtime_ns
             if channel.pictures.get(lane, (0, b""))[0] != at:
                 channel.pictures[lane] = (at, path.read_bytes())
+
+
+def _growth(target: str) -> int | None:
+    """The byte since which a growing video is asked for; None where it is asked for by ranges."""
+    asked = parse_qs(target.partition("?")[2]).get("from", [""])[0]
+    return int(asked) if asked.isascii() and asked.isdigit() else None
 
 
 def _dumped(value: dict[str, Any]) -> str:

@@ -27,6 +27,15 @@ SHOWN = (
     "eval/success_high",
     "eval/return",
 )
+_OF_EVALUATIONS = (
+    "env_steps",
+    "n",
+    "errors",
+    "eval/success",
+    "eval/success_low",
+    "eval/success_high",
+    "eval/return",
+)
 _MOST_POINTS = 2000
 """Points of a curve; of more, every second is left out until they are fewer."""
 
@@ -98,9 +107,7 @@ class Curves:
         if record.get("kind") == "update":
             self._last = record
         elif record.get("kind") == "eval":
-            keys = ("env_steps", "n", "errors", "eval/success", "eval/success_low")
-            keys += ("eval/success_high", "eval/return")
-            self._evaluations.append({key: record.get(key) for key in keys})
+            self._evaluations.append({key: record.get(key) for key in _OF_EVALUATIONS})
         elif record.get("kind") == "warning":
             self._warnings.append(str(record.get("text", "")))
         for name in SHOWN:

@@ -115,7 +115,7 @@ export class Grid {
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
     pen.clearRect(0, 0, this.width, shown);
     const colours = Object.fromEntries(Object.entries(KINDS).map(([key, kind]) => [key, colour(kind)]));
-    const ink = colour("ink"), soft = colour("soft"), running = colour("waiting");
+    const ink = colour("ink"), soft = colour("soft"), running = colour("inferring");
     pen.font = "13px system-ui, sans-serif";
     pen.textBaseline = "top";
     const top = frame.scrollTop, pitch = this.size + this.gap;
@@ -137,7 +137,11 @@ export class Grid {
         if (letter === ".") {
           const isOn = this.running.has(cell);
           pen.fillStyle = isOn ? running : colours["."];
-          if (isOn) pen.fillRect(x, y, this.size, this.size);
+          if (isOn) {
+            pen.strokeStyle = running;
+            pen.lineWidth = this.size > 8 ? 2 : 1;
+            pen.strokeRect(x + 1, y + 1, this.size - 2, this.size - 2);
+          }
           else pen.fillRect(x + this.size / 3, y + this.size / 3, this.size / 3, this.size / 3);
         } else {
           pen.fillStyle = colours[letter];

@@ -28,8 +28,12 @@ export class Player {
       return;
     }
     found.source = this.source(found);
+    const at = same && this.video ? this.video.currentTime : 0;
     this.stop();
     this.build(found, words);
+    if (at && this.video) {
+      this.video.addEventListener("loadedmetadata", () => { this.video.currentTime = at; }, { once: true });
+    }
   }
 
   source(found) {
@@ -185,9 +189,10 @@ function grow(video, address, sealed) {
   const more = async () => {
     if (over) return;
     try {
-      const answer = await fetch(address, { headers: { Range: `bytes=${at}-` }, cache: "no-store" });
-      if (answer.status === 404) { sealed(); return; }
-      if (answer.status === 206 && !over) {
+      const answer = await fetch(`${address}?from=${at}`, { cache: "no-store" });
+      // 204 says that nothing is new, 205 that the file has got its name.
+      if (answer.status === 205) { sealed(); return; }
+      if (answer.status === 200 && !over) {
         const data = new Uint8Array(await answer.arrayBuffer());
         if (!buffer) {
           const codec = codecOf(data);
@@ -203,7 +208,7 @@ function grow(video, address, sealed) {
         if (!video.paused && end - video.currentTime > 6) video.currentTime = end - 1;
         video.dispatchEvent(new Event("progress"));
         if (video.paused && at === data.length) video.play().catch(() => {});
-      } else { sealed(); }
+      }
     } catch { /* the server went away; the page says so */ }
     timer = setTimeout(more, REFETCH_MS);
   };

@@ -279,10 +279,11 @@ function drawTasks() {
 
 function drawLanes() {
   const lanes = state.lanes, now = Date.now() / 1000;
+  const hung = (lane) => (now - lane.since > HANGS_S ? now - lane.since : 0);
   byId("lanes").hidden = !lanes.length;
   grid.running = new Set(lanes.filter((lane) => lane.cell !== undefined).map((lane) => lane.cell));
   if (state.auto && lanes.length) state.looked = new Set([...lanes].sort((a, b) => a.lane - b.lane).slice(0, 4).map((lane) => lane.lane));
-  const shown = [...lanes].filter((lane) => lane.state !== "free").sort((a, b) => a.since - b.since).slice(0, MOST_LANES);
+  const shown = [...lanes].filter((lane) => lane.state !== "free").sort((a, b) => hung(b) - hung(a) || a.lane - b.lane).slice(0, MOST_LANES);
   byId("lane-list").replaceChildren(...shown.map((lane) => {
     const age = Math.max(0, now - lane.since), steps = (lane.borders || []).at(-1) || 0;
     const pick = el("button", "", "look", { type: "button" });
