@@ -215,9 +215,6 @@ function drawFilters() {
     return chip;
   });
   byId("filters").replaceChildren(...chips, ...labels);
-  byId("kinds").hidden = !kinds.size;
-  byId("label-list").replaceChildren(...[...kinds].sort((a, b) => b[1] - a[1]).map(([text, n]) =>
-    el("tr", "", [el("td", "", text), el("td", "n", count(n))])));
 }
 
 const cards = new Map();
@@ -370,5 +367,5 @@ function drawRuns(message) {
 setInterval(look, 2000);
 setInterval(() => { if (state.head.alive) { drawHead(); drawLanes(); } }, 1000);
 addEventListener("resize", () => state.curves && drawCurves(state.curves));
-window.hocket = { state, grid, player };
+window.hocket = { state, grid, player, open };
 connect();
