@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 import threading
@@ -168,9 +166,7 @@ def test_a_folder_lists_runs_and_a_run_is_compared_with_the_one_before(
     with served(tmp_path / "runs") as address, chromium.page() as page:
         page.go(address)
         page.until("document.querySelectorAll('#run-list a').length === 2")
-        page.ask(
-            "[...document.querySelectorAll('#run-list a')].find((a) => a.textContent === 'now').click()"
-        )
+        page.ask("document.querySelector('#run-list a[href$=now]').click()")
         page.until("window.hocket && hocket.grid.painted > 0")
         twin = page.until("document.getElementById('twin').textContent")
         assert twin.startswith("against before on 12 trials that both ended: +66.7 points [")
@@ -206,36 +202,26 @@ def test_training_is_shown_as_curves_with_its_evaluations(
 def test_a_run_with_watch_shows_its_lanes_and_takes_its_page_along(
     chromium: Browser, tmp_path: Path
 ) -> None:
-    names = ["--env", "toy:image", "--policy", "scripted"]
-    names += ["--policy.cameras", "observation/image", "--env.step-s", "0.02"]
-    names += ["--env.length-min", "200", "--env.length-max", "300", "--episodes", "200"]
+    names = "--env toy:image --policy scripted --policy.cameras observation/image --lanes 2"
+    names += " --env.step-s 0.02 --env.length-min 200 --env.length-max 300 --episodes 200"
+    command = [sys.executable, "-m", "hocket", "eval", *names.split(), "--video", "none"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "hocket", "eval", *names, "--lanes", "2", "--video", "none"]
-        + ["--out", str(tmp_path / "run"), "--watch"],
+        [*command, "--out", str(tmp_path / "run"), "--watch"],
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         text=True,
     )
-    try:
-        assert process.stderr is not None
-        address = process.stderr.readline().split()[-1]
-        drain = threading.Thread(target=process.stderr.read)
-        drain.start()
-        with chromium.page() as page:
-            page.go(address)
+    with process, chromium.page() as page:
+        try:
+            assert process.stderr is not None
+            page.go(process.stderr.readline().split()[-1])
             page.until("hocket.state.pictures > 2")
             page.until("document.querySelectorAll('#lane-list tr').length === 2")
             assert page.ask("document.querySelector('#pictures img').naturalWidth") == 240
             page.until("hocket.state.head.speed?.steps_per_s > 0")
-            shown = page.ask("hocket.grid.running.size")
-            assert shown > 0
+            page.until("hocket.grid.running.size > 0")
             quiet(page)
-            page.complaints.clear()
-            os.kill(process.pid, signal.SIGKILL)
-            process.wait(DEADLINE_S)
-            # The page's server has gone with the run, however that ended.
-            page.until("document.getElementById('alerts').textContent.includes('not answer')")
-        drain.join(DEADLINE_S)
-    finally:
-        process.kill()
-        process.wait(DEADLINE_S)
+        finally:
+            process.kill()
+        # The page's server has gone with the run, however that ended.
+        page.until("document.getElementById('alerts').textContent.includes('not answer')")

@@ -112,6 +112,8 @@ class RunView:
                 change["again"] = True
             if ended and not is_new:
                 change |= self._tell_ended(self._cells, ended)
+        if new := self._curves.update():
+            change["curves"] = new
         self._status = read_status(self.folder)
         change |= self._changed("head", self._make_head())
         is_lost = self._cells is not None and self._head["lost_attempts"] != self._lost
@@ -119,8 +121,6 @@ class RunView:
             self._lost = self._head["lost_attempts"]
             change["feed"] = [*change.get("feed", ()), *lost]
         change |= self._changed("lanes", self._make_lanes())
-        if new := self._curves.update():
-            change["curves"] = new
         if self._read_labels():
             change["labels"] = self._labels_by_cell()
         if fresh := self._look_for_films():
@@ -220,6 +220,9 @@ class RunView:
         head |= {"alive": alive, "training": self._curves.about()}
         if alive and status.get("phase") == "done":
             head["phase"] = "writing the report"
+        if (training := head["training"]) and not alive:
+            is_done = training["env_steps"] >= training["steps"]
+            head["phase"] = "done" if is_done else "stopped"
         if self._cells is None:
             return head
         cells = self._cells

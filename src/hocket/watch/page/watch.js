@@ -185,7 +185,7 @@ function drawAlerts() {
   if (silent) alerts.push(["The viewer does not answer; what is shown may be old.", "bad"]);
   if (state.error) alerts.push([state.error, "bad"]);
   if (state.refused) alerts.push([state.refused, "bad"]);
-  if (head.phase === "stopped") alerts.push(["Stopped before its end. Finish it with: hocket resume and the run folder.", ""]);
+  if (head.phase === "stopped") alerts.push([`Stopped before its end. Finish it with: ${head.training ? "hocket train --resume" : "hocket resume"} and the run folder.`, ""]);
   for (const note of [...(head.notes || []), ...((state.curves || {}).warnings || [])]) alerts.push([note, ""]);
   const texts = JSON.stringify(alerts);
   if (texts === state.alerts) return;
