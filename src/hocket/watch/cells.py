@@ -10,9 +10,8 @@ import contextlib
 import sqlite3
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,8 +34,7 @@ _MOST_GAPS = 500
 """Trials that are asked for one by one; where more are missing, all since the first are read."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class Ended(NamedTuple):
     """An episode that a look at the ledger found."""
 
     cell: int
@@ -106,6 +104,11 @@ class Cells:
         )
         return int(count)
 
+    def planned(self) -> int:
+        """How many trials there are, before they are read."""
+        ((count,),) = self._rows("SELECT COUNT(*) FROM trials")
+        return int(count)
+
     def rate(self) -> stats.Rate:
         """The success rate so far, every task counting once."""
         return stats.rate_of_tasks([self.task_rate(task) for task in range(len(self.tasks))])
@@ -145,21 +148,22 @@ class Cells:
 
     def _read_trials(self) -> None:
         after = self._ids[-1] if self._ids else -1
-        for number, *trial in self._rows(
+        rows = self._rows(
             "SELECT id, suite, task, seed, repeat FROM trials WHERE id > ? ORDER BY id", (after,)
-        ):
-            planned = Trial._make(trial)
-            cell, task = len(self.trials), (planned.suite, planned.task)
-            if task not in self._task_numbers:
-                self._task_numbers[task] = len(self.tasks)
-                self.tasks.append(task)
+        )
+        for number, suite, task, seed, repeat in rows:
+            trial, cell = Trial(suite, task, seed, repeat), len(self.trials)
+            known = self._task_numbers.get((suite, task))
+            if known is None:
+                known = self._task_numbers[suite, task] = len(self.tasks)
+                self.tasks.append((suite, task))
                 self.counts.append(Counter())
             self._ids.append(number)
             self._cell_of_id[number] = cell
-            self.trials.append(planned)
-            self.cell_of[planned.id] = cell
-            self.task_of.append(self._task_numbers[task])
-            self.outcomes.append(ord(PENDING))
+            self.trials.append(trial)
+            self.cell_of[trial.id] = cell
+            self.task_of.append(known)
+        self.outcomes.extend(PENDING.encode() * len(rows))
 
     def _read_episodes(self) -> list[Ended]:
         codes = np.frombuffer(bytes(self.outcomes), np.uint8)
@@ -186,16 +190,7 @@ class Cells:
         return self.outcomes[self._cell_of_id[number]] == ord(PENDING)
 
     def _ended(self, row: Sequence[Any]) -> Ended:
-        trial, attempt, outcome, steps, seconds, reward, error = row
-        return Ended(
-            cell=self._cell_of_id[trial],
-            attempt=attempt,
-            outcome=LETTERS[outcome],
-            steps=steps,
-            seconds=seconds,
-            total_reward=reward,
-            error=error,
-        )
+        return Ended(self._cell_of_id[row[0]], row[1], LETTERS[row[2]], *row[3:])
 
     def _rows(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         with schema.translated(self._path):
@@ -219,6 +214,9 @@ def find_twin(folder: Path, mine: Cells, *, most: int = 50) -> tuple[str, Cells]
             continue
         with contextlib.suppress(RunFolderError, sqlite3.Error):
             cells = Cells(sibling)
+            if cells.planned() != len(mine.trials):
+                cells.close()
+                continue
             cells.update()
             if cells.cell_of.keys() == mine.cell_of.keys():
                 return sibling.name, cells

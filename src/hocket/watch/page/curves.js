@@ -38,7 +38,7 @@ function paint(chart, lines, points, evaluations, { now, canvas, key }) {
   const right = Math.max(1, ...all.map(([x]) => x));
   let [low, high_] = chart.share ? [0, 1] : [Math.min(...all.map(([, y]) => y)), Math.max(...all.map(([, y]) => y))];
   if (low === high_) { low -= 0.5; high_ += 0.5; }
-  const x = (at) => 2 + ((wide - 4) * at) / right, y = (at) => high - 14 - ((high - 20) * (at - low)) / (high_ - low);
+  const x = (at) => 2 + ((wide - 4) * at) / right, y = (at) => high - 14 - ((high - 30) * (at - low)) / (high_ - low);
   pen.font = "11px system-ui, sans-serif";
   pen.fillStyle = colour("faint");
   pen.strokeStyle = colour("line");

@@ -90,7 +90,8 @@ function setLabels(labels) {
 // -- what stands first ----------------------------------------------------------------------------
 
 function drawHead() {
-  const head = state.head, rate = head.rate, training = head.training;
+  const head = state.head, training = head.training;
+  const rate = head.rate || lastEvaluation(training);
   byId("hero").hidden = false;
   byId("up").hidden = !runName;
   byId("up").href = home;
@@ -107,9 +108,20 @@ function drawHead() {
   drawAlerts();
 }
 
+/** A training run's rate is that of its last evaluation. */
+function lastEvaluation(training) {
+  const last = training && state.curves ? state.curves.evaluations.at(-1) : null;
+  if (!last || last["eval/success"] === null || last["eval/success"] === undefined) return null;
+  const low = last["eval/success_low"], high = last["eval/success_high"];
+  return { value: last["eval/success"], interval: low === null ? null : [low, high], n: last.n, at: last.env_steps };
+}
+
 function rateNote(rate, head) {
   if (!rate || rate.value === null) {
-    return head.training ? ["Training: see the evaluations below."] : ["no episode has been judged yet"];
+    return [head.training ? "no evaluation has ended yet" : "no episode has been judged yet"];
+  }
+  if (rate.at !== undefined) {
+    return [`success, evaluated at ${count(rate.at)} steps, 95 % interval `, el("b", "", range(rate.interval)), `, n = ${count(rate.n)}.`];
   }
   const isPartial = head.done < head.planned;
   return ["success", isPartial ? " so far" : "", ", 95 % interval ", el("b", "", range(rate.interval)), `, n = ${count(rate.n)}`,
