@@ -34,9 +34,7 @@ LOADED_S, UPDATED_MS = 3.0, 100.0
 def end(ledger: Ledger, trials: Sequence[Trial]) -> None:
     """Commit an episode of each of these trials."""
     ledger.on(
-        AttemptsBegan(
-            time=0.0, lanes=range(len(trials)), trials=trials, attempts=[0] * len(trials)
-        )
+        AttemptsBegan(time=0.0, lanes=range(len(trials)), trials=trials, attempts=[0] * len(trials))
     )
     ledger.on(EpisodesSealed(time=1.0, episodes=[episode_of(trial) for trial in trials]))
     ledger.flush()

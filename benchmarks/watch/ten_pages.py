@@ -130,7 +130,9 @@ def main() -> None:
                       f"{1000 * found['cpu_s'] / found['steps']:.3f} CPU s/1,000 steps",
                       file=sys.stderr, flush=True)  # fmt: skip
     figures = {
-        "speed watched / alone": ratio(arms, "watched", "alone", lambda f: f["steps"] / f["wall_s"]),
+        "speed watched / alone": ratio(
+            arms, "watched", "alone", lambda f: f["steps"] / f["wall_s"]
+        ),
         "CPU watched / alone": ratio(arms, "watched", "alone", lambda f: f["cpu_s"] / f["steps"]),
         "CPU told / untold": ratio(arms, "alone", "untold", lambda f: f["cpu_s"] / f["steps"]),
         "viewer's CPU": statistics.median(f["viewer_s"] / f["wall_s"] for f in arms["watched"]),

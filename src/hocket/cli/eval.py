@@ -15,6 +15,7 @@ from tyro.conf import Positional, arg
 
 from hocket.cli import FAILED, INTERRUPTED, OK
 from hocket.cli.parse import FileFlags, knobs_of, parse, parse_run, refuse_bad_run_file, scan
+from hocket.cli.telemetry import told_to
 from hocket.cli.values import format_bytes
 from hocket.cli.watch import shown
 from hocket.core import machine
@@ -42,6 +43,9 @@ class Eval(FileFlags):
     watch: bool = False
     """Show the run in the browser while it goes on, from a process beside it, and print the page's
     address; see hocket watch --help."""
+    telemetry: Annotated[str | None, arg(metavar="otlp[=URL]")] = None
+    """Send runs, episodes, chunks, inferences, stalls and videos as OpenTelemetry spans and metrics
+    to a collector, by default at http://localhost:4318 (pip install 'hocket[otel]')."""
     dry_run: bool = False
     """Print what would be run, and build no simulator."""
     jobs: Annotated[Path | None, arg(metavar="FILE")] = None
@@ -74,6 +78,8 @@ class Resume:
     """The run folder."""
     infer_timeout_s: Annotated[float | None, arg(name="infer-timeout", metavar="SECONDS")] = None
     """Another deadline for the policy than the run was begun with; see hocket eval --help."""
+    watch: bool = False
+    """Show the run in the browser while it goes on; see hocket watch --help."""
     json: bool = False
     """Print the report as JSON on standard output; progress goes to standard error."""
 
@@ -110,9 +116,10 @@ def run(arguments: Sequence[str]) -> int:
     with (
         Run.new(config, out) as planned,
         shown(out, wanted=flags.watch),
+        told_to(flags.telemetry, out) as told,
         Progress(quiet=quiet) as progress,
     ):
-        report = planned.finish(readers=[progress])
+        report = planned.finish(readers=[progress, *told])
     return _conclude(report, out, as_json=flags.json)
 
 
@@ -209,7 +216,8 @@ def resume(arguments: Sequence[str]) -> int:
                 f"Nothing is left to run: all {len(unfinished.trials)} planned trials have ended.\n"
             )
             return _conclude(unfinished.finish(), flags.folder, as_json=flags.json)
-        with Progress(quiet=flags.json and not sys.stderr.isatty()) as progress:
+        quiet = flags.json and not sys.stderr.isatty()
+        with shown(flags.folder, wanted=flags.watch), Progress(quiet=quiet) as progress:
             report = unfinished.finish(readers=[progress])
     return _conclude(report, flags.folder, as_json=flags.json)
 

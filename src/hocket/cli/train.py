@@ -13,6 +13,7 @@ from tyro.conf import arg
 
 from hocket.cli import INTERRUPTED, OK
 from hocket.cli.parse import FileFlags, knobs_of, parse_run, scan
+from hocket.cli.telemetry import told_to
 from hocket.cli.watch import shown
 from hocket.core.plugins import require_extra
 from hocket.errors import UsageError
@@ -31,6 +32,9 @@ class Train(FileFlags):
     """The run folder; must be new or empty. The default is runs/TIME-ENV-POLICY."""
     resume: Annotated[Path | None, arg(metavar="FOLDER")] = None
     """Go on with this run from its newest checkpoint; takes no other flags but --watch."""
+    telemetry: Annotated[str | None, arg(metavar="otlp[=URL]")] = None
+    """Send runs, episodes, chunks, inferences, stalls and videos as OpenTelemetry spans and metrics
+    to a collector, by default at http://localhost:4318 (pip install 'hocket[otel]')."""
     watch: bool = False
     """Show the run in the browser while it goes on; see hocket watch --help."""
 
@@ -54,12 +58,12 @@ def run(arguments: Sequence[str]) -> int:
     if resumed is None:
         config = TrainConfig.from_plain(parsed.config)
         folder = new_folder(parsed.flags.out, config.env, config.policy)
-        is_watched = parsed.flags.watch
+        is_watched, target = parsed.flags.watch, parsed.flags.telemetry
     else:
-        folder, is_watched = Path(resumed), "--watch" in arguments
+        folder, is_watched, target = Path(resumed), "--watch" in arguments, None
         config = TrainConfig.from_plain(load_run(folder))
-    with shown(folder, wanted=is_watched):
-        trained = train(config, folder, resume=resumed is not None)
+    with shown(folder, wanted=is_watched), told_to(target, folder) as told:
+        trained = train(config, folder, resume=resumed is not None, readers=told)
     if not trained.complete:
         return INTERRUPTED
     found = folder / BEST

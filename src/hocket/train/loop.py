@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO
@@ -13,6 +13,7 @@ import torch
 
 from hocket.adapters.policies.simple import ZeroPolicy
 from hocket.core.contracts.policy import Policy
+from hocket.core.contracts.recorder import Reader
 from hocket.core.data import ArraySpec, EnvSpec, Trial
 from hocket.engine.batches import BatchConfig
 from hocket.engine.chunk_rules import make_rule
@@ -61,6 +62,7 @@ def train(
     run: Path,
     *,
     resume: bool = False,
+    readers: Sequence[Reader] = (),
     say: TextIO | None = sys.stderr,
 ) -> Trained:
     """Train in the folder `run`; with `resume`, go on from its newest checkpoint.
@@ -125,11 +127,12 @@ def train(
             ranks=ranks,
         )
         trainer = Trainer(config, tasks, parts, restored=state)
-        live = LiveStatus(run) if ranks.is_first else None
-        if live is not None:
+        if ranks.is_first:
+            live = LiveStatus(run)
             stack.callback(live.close)
             live.look = fleet.arrays
-        _run(config, assembly, fleet, policy, trainer, live)
+            readers = (*readers, live)
+        _run(config, assembly, fleet, policy, trainer, readers)
         if not trainer.is_complete and config.mode == "sync":
             link.save(trainer.counters())
         return Trained(
@@ -165,7 +168,7 @@ def _run(
     fleet: Fleet,
     policy: CollectingPolicy,
     trainer: Trainer,
-    live: LiveStatus | None,
+    readers: Sequence[Reader],
 ) -> None:
     lanes = config.lane_count
     inference = assembly.inference(policy)
@@ -179,7 +182,7 @@ def _run(
             config=EngineConfig(
                 retries=config.retries, max_steps=config.max_steps, final_observation=True
             ),
-            readers=(trainer,) if live is None else (trainer, live),
+            readers=(trainer, *readers),
         )
         trainer.stop = engine.stop
         trainer.begin()
