@@ -2,13 +2,13 @@
 
     python benchmarks/watch/ten_pages.py [--repeats 6] [--episodes 40] [--pages 10] [--json]
 
-The run is `busy.py`'s: 4 lanes, steps of 2 ms CPU, a camera that the policy reads. Each repeat makes
-one run alone and one beside `hocket watch` with ten pages that follow it and look at four lanes each:
-clients that take what a browser's page takes, in one process that stands back (nice 19) as browsers
-of other machines would. In every other repeat the watched run comes first. Printed are env steps a
-second and the CPU seconds of the run's own processes for 1,000 steps, as ratios of medians with the
-range of the repeats' own ratios, the CPU that the viewer took, and what `live/status.json` costs a
-run that nobody looks at (CPU again, against the same run without it).
+The run is `busy.py`'s: 4 lanes, steps of 2 ms CPU, a camera that the policy reads. Each repeat
+makes one run alone and one beside `hocket watch` with ten pages that follow it and look at four
+lanes each: clients that take what a browser's page takes, in one process that stands back (nice 19)
+as browsers of other machines would. In every other repeat the order is turned round. Printed are env
+steps a second and the CPU seconds of the run's own processes for 1,000 steps, as ratios of medians
+with the range of the repeats' own ratios, the share of a core that the viewer took, and what
+`live/status.json` costs a run that nobody looks at (CPU, against the same run without it).
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ def run_once(folder: Path, episodes: int, pages: int, *, is_told: bool = True) -
         f" lanes=4, out={str(folder)!r}, video='none')\n"
         "used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF,"
         " resource.RUSAGE_CHILDREN)]\n"
-        "print(json.dumps({'steps': report.throughput.env_steps, 'wall_s': report.throughput.wall_s,"
+        "done = report.throughput\n"
+        "print(json.dumps({'steps': done.env_steps, 'wall_s': done.wall_s,"
         " 'cpu_s': sum(one.ru_utime + one.ru_stime for one in used)}))\n"
     )
     viewer = clients = None
@@ -149,7 +150,8 @@ def ratio(arms: dict[str, list[dict[str, Any]]], a: str, b: str, figure: Any) ->
     """The ratio of medians, and the range of the ratios of each repeat."""
     each = [figure(x) / figure(y) for x, y in zip(arms[a], arms[b], strict=True)]
     whole = statistics.median(map(figure, arms[a])) / statistics.median(map(figure, arms[b]))
-    return f"{whole:.3f} (median of repeats {statistics.median(each):.3f}, {min(each):.3f} to {max(each):.3f})"
+    spread = f"{min(each):.3f} to {max(each):.3f}"
+    return f"{whole:.3f} (median of repeats {statistics.median(each):.3f}, {spread})"
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ def test_pictures_are_drawn_for_who_looks_and_for_nobody_else(
         image = np.full((32, 48, 3), 200, np.uint8)
         return {"observation/image": image, "observation/state": np.zeros(3)}
 
-    live.look = look
+    live.follow(look)
     begin(live)
     execute(live)
     assert asked == []
@@ -113,7 +113,7 @@ def test_who_no_longer_looks_is_forgotten(live: LiveStatus, tmp_path: Path) -> N
     want(tmp_path, [1])
     old = time.time() - 6.0
     os.utime(tmp_path / "live" / "wanted", (old, old))
-    live.look = lambda lane: pytest.fail("nobody looks")
+    live.follow(lambda lane: pytest.fail("nobody looks"))
     begin(live)
     wait_until(lambda: read_status(tmp_path) is not None)
     execute(live)

@@ -62,8 +62,8 @@ def run(arguments: Sequence[str]) -> int:
     else:
         folder, is_watched, target = Path(resumed), "--watch" in arguments, None
         config = TrainConfig.from_plain(load_run(folder))
-    with shown(folder, wanted=is_watched), told_to(target, folder) as told:
-        trained = train(config, folder, resume=resumed is not None, readers=told)
+    with shown(folder, wanted=is_watched), told_to(target, folder) as readers:
+        trained = train(config, folder, resume=resumed is not None, readers=readers)
     if not trained.complete:
         return INTERRUPTED
     found = folder / BEST

@@ -20,7 +20,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,13 +49,15 @@ WANTED_S = 5.0
 """Seconds for which a wish for pictures is good."""
 _EVERY_S = 0.5
 _IDLE_S = 2.0
-"""Seconds between two statuses where nobody looks: enough to tell that the run lives."""
+"""Seconds between two statuses where nobody looks: enough to tell that the run lives, and to notice
+who begins to look."""
 HEARTBEAT_S = 10.0
 """A status that is older than this is of a run that died. Chosen by hand: five idle rounds."""
 _HUNG_S = 3600.0
 """A process of this machine that said nothing for longer is another one of the same number."""
 _MOST_LANES = 256
-"""Lanes that a status tells of; of more, those that were silent for longest."""
+"""Lanes that a status tells of, the first ones. Where there are more they are rows of one
+simulator, which step together."""
 _MOST_PICTURES = 16
 """Lanes whose pictures can be wanted at once."""
 _LAST_BATCHES = 200
@@ -115,21 +117,32 @@ class _Lane(NamedTuple):
     """Steps that had been executed at the end of each chunk."""
 
 
+class _News(NamedTuple):
+    """What an event says of lanes, without its arrays: those of many lanes would fill memory."""
+
+    state: str
+    time: float
+    lanes: Sequence[int]
+    trials: Sequence[Trial] = ()
+    attempts: Sequence[int] = ()
+    numbers: Sequence[int] = ()
+    """Chunks where they were delivered, steps where they were executed."""
+
+
 class LiveStatus:
     """A reader that keeps the `live` folder of a run up to date. Closing twice is safe."""
 
     def __init__(self, folder: Path) -> None:
-        self.look: Callable[[int], Observation] | None = None
-        """Gives the last observation of a lane that has just executed a chunk."""
         self._folder = folder
-        self._tally = Tally()
-        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._look: Callable[[int], Observation] | None = None
+        self._tally = self._own = Tally()
+        self._news: queue.SimpleQueue[_News | str] = queue.SimpleQueue()
         self._over = threading.Event()
         self._wanted: frozenset[int] = frozenset()
         self._taken_at: dict[int, float] = {}
         self._pictures: queue.SimpleQueue[tuple[int, dict[str, Array]]] = queue.SimpleQueue()
-        # What follows belongs to the thread alone.
         self._began = time.time()
+        # What follows belongs to the thread alone.
         self._lanes: dict[int, _Lane] = {}
         self._sizes: deque[int] = deque(maxlen=_LAST_BATCHES)
         self._notes: list[str] = []
@@ -139,15 +152,38 @@ class LiveStatus:
         )
         self._thread.start()
 
+    def follow(self, look: Callable[[int], Observation], tally: Tally | None = None) -> None:
+        """Take pictures with `look`, which gives the last observation of a lane that has just
+        executed a chunk; and figures from a `tally` that hears the same events, where there is one
+        already."""
+        self._look, self._tally = look, tally or self._own
+
     # -- on the engine's thread ----------------------------------------------------------------
 
     def on(self, event: Event) -> None:
+        if self._tally is self._own:
+            self._own.on(event)
         if isinstance(event, BatchInferred):
-            # Observations that are kept for training are large.
-            event = event._replace(observations=None)
-        elif isinstance(event, ChunksExecuted) and self._wanted and self.look is not None:
-            self._take_pictures(event)
-        self._events.put(event)
+            self._news.put(_News("stepping", event.time, event.lanes, numbers=event.chunks))
+        elif isinstance(event, ChunksExecuted):
+            if self._wanted:
+                self._take_pictures(event)
+            self._news.put(_News("waiting", event.time, event.lanes, numbers=event.steps))
+        elif isinstance(event, (AttemptsBegan, LanesReady)):
+            state = "resetting" if isinstance(event, AttemptsBegan) else "waiting"
+            news = _News(state, event.time, event.lanes, event.trials, event.attempts)
+            self._news.put(news)
+        elif isinstance(event, EpisodesEnded):
+            self._news.put(_News("free", event.time, event.lanes))
+        elif isinstance(event, AttemptFailed):
+            self._news.put(_News("free", event.time, [event.lane]))
+        elif isinstance(event, WorkerChanged) and event.state != "up":
+            self._news.put(_News(event.state, event.time, event.lanes))
+        elif isinstance(event, RunStarted):
+            self._began = time.time()
+            self._news.put(_News("starting", 0.0, range(event.lanes)))
+        elif isinstance(event, Noted):
+            self._news.put(event.text)
 
     def close(self) -> None:
         thread, self._thread = self._thread, None
@@ -156,6 +192,8 @@ class LiveStatus:
             thread.join(HEARTBEAT_S)
 
     def _take_pictures(self, event: ChunksExecuted) -> None:
+        if self._look is None:
+            return
         now = time.monotonic()
         for i, lane in enumerate(event.lanes):
             is_due = now - self._taken_at.get(lane, -1.0) >= _EVERY_S
@@ -164,9 +202,8 @@ class LiveStatus:
             if self._pictures.qsize() >= _MOST_PICTURES:
                 return
             self._taken_at[lane] = now
-            assert self.look is not None
             with contextlib.suppress(HocketError):  # the lane's worker has just been lost
-                seen = self.look(lane)
+                seen = self._look(lane)
                 found = {key: np.array(seen[key]) for key in cameras_in(seen)}
                 if found:
                     self._pictures.put((lane, found))
@@ -174,70 +211,49 @@ class LiveStatus:
     # -- on its own ----------------------------------------------------------------------------
 
     def _work(self) -> None:
-        told_at, is_over = 0.0, False
+        is_over = False
         while not is_over:
-            is_over = self._hear_for(_EVERY_S)
+            # A thread that wakes more often than it must costs the run its caches.
+            is_over = self._over.wait(_EVERY_S if self._wanted_now() else _IDLE_S)
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    self._hear(self._news.get_nowait())
             try:
                 self._wanted = self._read_wanted()
                 self._draw_pictures()
-                now = time.monotonic()
-                if is_over or self._wanted_now() or now - told_at >= _IDLE_S:
-                    told_at = now
-                    self._write(ended=is_over)
+                self._write(ended=is_over)
             except (OSError, HocketError):
                 # A disk that is full is the ledger's to tell; a display only skips drawing.
                 continue
         for lane in self._drawn:
             picture_file(self._folder, lane).unlink(missing_ok=True)
 
-    def _hear_for(self, seconds: float) -> bool:
-        """Take events for some time; true once there will be no more."""
-        deadline = time.monotonic() + seconds
-        is_over = False
-        while not is_over and (left := deadline - time.monotonic()) > 0:
-            is_over = self._over.wait(min(left, _EVERY_S / 4))
-            with contextlib.suppress(queue.Empty):
-                while True:
-                    self._hear(self._events.get_nowait())
-        return is_over
-
-    def _hear(self, event: Event) -> None:
-        self._tally.on(event)
-        if isinstance(event, (AttemptsBegan, LanesReady)):
-            state = "resetting" if isinstance(event, AttemptsBegan) else "waiting"
-            since = self._began + event.time
-            for lane, trial, attempt in zip(event.lanes, event.trials, event.attempts, strict=True):
-                self._lanes[lane] = _Lane(state, since, trial, attempt)
-        elif isinstance(event, BatchInferred):
-            self._sizes.append(len(event.delivered))
-            for lane, chunk, made in zip(event.lanes, event.chunks, event.delivered, strict=True):
-                if made is not None and lane in self._lanes:
-                    known = self._lanes[lane]
-                    since = self._began + event.time
-                    self._lanes[lane] = known._replace(state="stepping", since=since, chunk=chunk)
-        elif isinstance(event, ChunksExecuted):
-            for lane, steps in zip(event.lanes, event.steps, strict=True):
-                if lane in self._lanes:
-                    known = self._lanes[lane]
-                    border = steps + (known.borders[-1] if known.borders else 0)
-                    self._lanes[lane] = known._replace(
-                        state="waiting",
-                        since=self._began + event.time,
-                        borders=(*known.borders, border),
-                    )
-        elif isinstance(event, EpisodesEnded):
-            for lane in event.lanes:
-                self._lanes[lane] = _Lane("free", self._began + event.time)
-        elif isinstance(event, AttemptFailed):
-            self._lanes[event.lane] = _Lane("free", self._began + event.time)
-        elif isinstance(event, WorkerChanged) and event.state != "up":
-            for lane in event.lanes:
-                self._lanes[lane] = _Lane(event.state, self._began + event.time)
-        elif isinstance(event, RunStarted):
-            self._began = time.time()
-            self._lanes = {lane: _Lane("starting", self._began) for lane in range(event.lanes)}
-        elif isinstance(event, Noted) and event.text not in self._notes:
-            self._notes.append(event.text)
+    def _hear(self, news: _News | str) -> None:
+        if isinstance(news, str):
+            if news not in self._notes:
+                self._notes.append(news)
+            return
+        since = self._began + news.time
+        if news.state == "stepping":
+            self._sizes.append(len(news.lanes))
+        for i, lane in enumerate(news.lanes):
+            if lane >= _MOST_LANES:
+                continue
+            if news.trials:
+                self._lanes[lane] = _Lane(news.state, since, news.trials[i], news.attempts[i])
+                continue
+            known = self._lanes.get(lane)
+            if not news.numbers or known is None or known.trial is None:
+                self._lanes[lane] = _Lane(news.state, since)
+            elif news.state == "stepping":
+                self._lanes[lane] = known._replace(
+                    state=news.state, since=since, chunk=news.numbers[i]
+                )
+            else:
+                border = news.numbers[i] + (known.borders[-1] if known.borders else 0)
+                self._lanes[lane] = known._replace(
+                    state=news.state, since=since, borders=(*known.borders, border)
+                )
 
     def _wanted_now(self) -> bool:
         try:
@@ -276,7 +292,6 @@ class LiveStatus:
 
     def _told(self, *, ended: bool) -> dict[str, Any]:
         tally, speed = self._tally, self._tally.speed()
-        silent = sorted(self._lanes.items(), key=lambda item: item[1].since)[:_MOST_LANES]
         return {
             "process": os.getpid(),
             "host": socket.gethostname(),
@@ -301,7 +316,7 @@ class LiveStatus:
             },
             "batch_sizes": list(self._sizes),
             "notes": self._notes,
-            "lanes": [_plain(lane, known) for lane, known in sorted(silent)],
+            "lanes": [_plain(lane, known) for lane, known in sorted(self._lanes.items())],
         }
 
 

@@ -12,11 +12,13 @@ collector that is away costs the run nothing, and is told of at the end.
 
 from __future__ import annotations
 
+import importlib
 import logging
 import queue
 import threading
 import time
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from hocket.core.data import Trial
@@ -246,7 +248,7 @@ class _Spans:
     def _span(
         self, name: str, at: float, parent: Any, told: dict[str, Any], links: Sequence[Any] = ()
     ) -> Any:
-        context = None if parent is None else self._otel.trace.set_span_in_context(parent)
+        context = None if parent is None else self._otel.set_span_in_context(parent)
         return self._tracer.start_span(
             name, context=context, attributes=told, links=links, start_time=self._at(at)
         )
@@ -277,23 +279,28 @@ def _told(key: Key) -> dict[str, Any]:
     }
 
 
+_NAMES = {
+    "opentelemetry.exporter.otlp.proto.http.metric_exporter": ("OTLPMetricExporter",),
+    "opentelemetry.exporter.otlp.proto.http.trace_exporter": ("OTLPSpanExporter",),
+    "opentelemetry.sdk.metrics": ("MeterProvider",),
+    "opentelemetry.sdk.metrics.export": ("PeriodicExportingMetricReader",),
+    "opentelemetry.sdk.resources": ("Resource",),
+    "opentelemetry.sdk.trace": ("TracerProvider",),
+    "opentelemetry.sdk.trace.export": ("BatchSpanProcessor",),
+    "opentelemetry.trace": ("Link", "Status", "StatusCode", "set_span_in_context"),
+}
+
+
 def _import() -> Any:
     """The names of OpenTelemetry that are used; the error says what to install."""
-    from types import SimpleNamespace
-
+    found: dict[str, Any] = {}
     try:
-        from opentelemetry import trace
-        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-        from opentelemetry.sdk.metrics import MeterProvider
-        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
-        from opentelemetry.sdk.resources import Resource
-        from opentelemetry.sdk.trace import TracerProvider
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor
-        from opentelemetry.trace import Link, Status, StatusCode
+        for module, names in _NAMES.items():
+            loaded = importlib.import_module(module)
+            found |= {name: getattr(loaded, name) for name in names}
     except ImportError as exc:
         raise MissingExtraError(
             f"--telemetry otlp needs OpenTelemetry ({exc.name} is missing). Run: pip install "
             f"'hocket[otel]'"
         ) from exc
-    return SimpleNamespace(**locals())
+    return SimpleNamespace(**found)

@@ -248,7 +248,7 @@ class Run:
             where=(config.runtime, config.runtime_config),
         )
         if self._live is not None:
-            self._live.look = fleet.arrays
+            self._live.follow(fleet.arrays, tally)
         with contextlib.closing(inference):
             engine = Engine(
                 fleet=fleet,

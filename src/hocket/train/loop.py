@@ -130,7 +130,7 @@ def train(
         if ranks.is_first:
             live = LiveStatus(run)
             stack.callback(live.close)
-            live.look = fleet.arrays
+            live.follow(fleet.arrays)
             readers = (*readers, live)
         _run(config, assembly, fleet, policy, trainer, readers)
         if not trainer.is_complete and config.mode == "sync":
