@@ -1,6 +1,7 @@
 // The grid of outcomes: a canvas as large as what can be seen of it, drawn again when that changes.
 import { byId, colour, KINDS, NAMES, soon } from "./text.js";
 
+const PENDING = ".".charCodeAt(0);
 const frame = byId("grid-frame"), room = byId("grid-room"), canvas = byId("grid");
 
 export class Grid {
@@ -114,11 +115,12 @@ export class Grid {
     const pen = canvas.getContext("2d");
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
     pen.clearRect(0, 0, this.width, shown);
-    const colours = Object.fromEntries(Object.entries(KINDS).map(([key, kind]) => [key, colour(kind)]));
+    const colours = Object.fromEntries(Object.entries(KINDS).map(([key, kind]) => [key.charCodeAt(0), colour(kind)]));
     const ink = colour("ink"), soft = colour("soft"), running = colour("inferring");
     pen.font = "13px system-ui, sans-serif";
     pen.textBaseline = "top";
     const top = frame.scrollTop, pitch = this.size + this.gap;
+    const filters = this.hidden.size > 0 || this.wantedLabel !== null;
     for (let row = 0; row < this.rows.length; row++) {
       const cells = this.rows[row], y0 = this.tops[row] - top;
       const lines = Math.max(1, Math.ceil(cells.length / this.across));
@@ -129,38 +131,31 @@ export class Grid {
       pen.fillText(this.fit(pen, this.name(row), room), 0, this.head ? y0 - 17 : y0);
       const first = Math.max(0, Math.floor(-y0 / pitch)) * this.across;
       const last = Math.min(cells.length, Math.ceil((shown - y0) / pitch) * this.across);
+      let drawn = 0;  // the colour that the pen has: to change it takes longer than to draw a cell
       for (let i = first; i < last; i++) {
-        const cell = cells[i];
+        const cell = cells[i], code = this.codes[cell], part = this.size / 3;
         const x = this.left + (i % this.across) * pitch, y = y0 + Math.floor(i / this.across) * pitch;
-        const letter = this.letter(cell);
-        pen.globalAlpha = this.isHidden(cell) ? 0.12 : 1;
-        if (letter === ".") {
-          const isOn = this.running.has(cell);
-          pen.fillStyle = isOn ? running : colours["."];
-          if (isOn) {
-            pen.strokeStyle = running;
-            pen.lineWidth = this.size > 8 ? 2 : 1;
-            pen.strokeRect(x + 1, y + 1, this.size - 2, this.size - 2);
-          }
-          else pen.fillRect(x + this.size / 3, y + this.size / 3, this.size / 3, this.size / 3);
-        } else {
-          pen.fillStyle = colours[letter];
-          pen.fillRect(x, y, this.size, this.size);
-          if (this.labels.has(cell)) {
-            pen.fillStyle = ink;
-            pen.fillRect(x + this.size / 3, y + this.size / 3, this.size / 3, this.size / 3);
-          }
+        if (filters) pen.globalAlpha = this.isHidden(cell) ? 0.12 : 1;
+        if (code !== drawn) pen.fillStyle = colours[drawn = code];
+        if (code !== PENDING) pen.fillRect(x, y, this.size, this.size);
+        else if (!this.running.has(cell)) pen.fillRect(x + part, y + part, part, part);
+        else this.outline(pen, running, this.size > 8 ? 2 : 1, x + 1, y + 1, this.size - 2);
+        if (this.labels.has(cell)) {
+          pen.fillStyle = ink;
+          pen.fillRect(x + part, y + part, part, part);
+          drawn = 0;
         }
-        if (cell === this.chosen) {
-          pen.globalAlpha = 1;
-          pen.strokeStyle = ink;
-          pen.lineWidth = 2;
-          pen.strokeRect(x - 1, y - 1, this.size + 2, this.size + 2);
-        }
+        if (cell === this.chosen) this.outline(pen, ink, 2, x - 1, y - 1, this.size + 2);
       }
     }
     pen.globalAlpha = 1;
     this.painted = (this.painted || 0) + 1;
+  }
+
+  outline(pen, shade, width, x, y, size) {
+    pen.strokeStyle = shade;
+    pen.lineWidth = width;
+    pen.strokeRect(x, y, size, size);
   }
 
   fit(pen, text, room) {

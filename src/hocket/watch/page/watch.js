@@ -251,7 +251,7 @@ function makeCard(item) {
   const label = state.labels[item.cell];
   const screen = item.films.length
     ? el("video", "", [], { src: `${film(item.cell, item.attempt, item.films[0])}#t=0.1`, muted: true, preload: "metadata", playsInline: true })
-    : el("span", "none", item.error || "no video yet");
+    : el("span", "none", item.error || (state.head.alive ? "no video yet" : "no video"));
   const words = item.outcome === "L" ? `attempt ${item.attempt + 1} lost` : NAMES[item.outcome];
   const card = el("button", "card", [screen, el("span", "what", item.trial),
     el("span", "sub", [el("span", `badge k-${KINDS[item.outcome]}`, words), item.steps ? ` · ${count(item.steps)} steps` : "", label ? ` · ${label}` : ""])],
