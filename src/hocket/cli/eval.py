@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import Positional, arg
 
 from hocket.cli import FAILED, INTERRUPTED, OK
+from hocket.cli.machines import MachineFlags, machines_of
 from hocket.cli.parse import FileFlags, knobs_of, parse, parse_run, refuse_bad_run_file, scan
 from hocket.cli.telemetry import told_to
 from hocket.cli.values import format_bytes
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Eval(FileFlags):
+class Eval(MachineFlags, FileFlags):
     """Run a policy on every task of the named envs, many episodes at once, and report success per
     task, per suite and overall, with intervals. The flags of the named env and policy themselves
     are listed below once they are named: hocket eval --env NAME --policy NAME --help."""
@@ -53,7 +54,7 @@ class Eval(FileFlags):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Jobs:
+class Jobs(MachineFlags):
     """Make many runs from one file: `shared:` settings, and `runs:` by name with their own, each
     setting named as in run.yaml. Workers are kept warm between runs that need the same ones. A run
     that cannot be made does not stop the others; the same command again goes on where it stopped.
@@ -70,7 +71,7 @@ class Jobs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Resume:
+class Resume(MachineFlags):
     """Finish a run that was interrupted, by Ctrl-C, a crash or kill -9: finished episodes stay and
     are counted once, the others run again from their start. A finished run is only reported."""
 
@@ -114,12 +115,13 @@ def run(arguments: Sequence[str]) -> int:
         return OK
     quiet = flags.json and not sys.stderr.isatty()
     with (
+        machines_of(flags) as machines,
         Run.new(config, out) as planned,
         shown(out, wanted=flags.watch),
         told_to(flags.telemetry, out) as told,
         Progress(quiet=quiet) as progress,
     ):
-        report = planned.finish(readers=[progress, *told])
+        report = planned.finish(readers=[progress, *told], elsewhere=machines)
     return _conclude(report, out, as_json=flags.json)
 
 
@@ -171,8 +173,11 @@ def _run_jobs(arguments: Sequence[str]) -> int:
         progress.__enter__()
         return progress
 
-    with shown(flags.out, wanted=flags.watch, is_one_run=False):
-        results = run_jobs(jobs, flags.out, reader=follow)
+    with (
+        machines_of(flags, more=True) as machines,
+        shown(flags.out, wanted=flags.watch, is_one_run=False),
+    ):
+        results = run_jobs(jobs, flags.out, reader=follow, elsewhere=machines)
     if flags.json:
         document = {r.job.name: r.report.to_json() if r.report else None for r in results}
         sys.stdout.write(json.dumps(document, indent=2) + "\n")
@@ -217,8 +222,12 @@ def resume(arguments: Sequence[str]) -> int:
             )
             return _conclude(unfinished.finish(), flags.folder, as_json=flags.json)
         quiet = flags.json and not sys.stderr.isatty()
-        with shown(flags.folder, wanted=flags.watch), Progress(quiet=quiet) as progress:
-            report = unfinished.finish(readers=[progress])
+        with (
+            machines_of(flags) as machines,
+            shown(flags.folder, wanted=flags.watch),
+            Progress(quiet=quiet) as progress,
+        ):
+            report = unfinished.finish(readers=[progress], elsewhere=machines)
     return _conclude(report, flags.folder, as_json=flags.json)
 
 
