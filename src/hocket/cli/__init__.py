@@ -39,12 +39,14 @@ VERBS = {
         "hocket.cli.eval", "Finish a run that was interrupted; nothing runs twice.", "resume"
     ),
     "report": Verb("hocket.cli.eval", "Make report.json and report.html of a run again.", "report"),
+    "watch": Verb("hocket.cli.watch", "See a run in the browser, while it goes on or afterwards."),
     "compare": Verb("hocket.cli.compare", "Compare two runs trial by trial: which is better?"),
     "video": Verb("hocket.cli.video", "Film episodes of a run afterwards, from its states."),
     "export": Verb("hocket.cli.export", "Write a run for LeRobot, robomimic, Rerun or Perfetto."),
     "collect": Verb("hocket.cli.collect", "Collect demonstrations straight to a dataset."),
     "replay": Verb("hocket.cli.replay", "Run one trial of a run again and verify every step."),
-    "train": Verb("hocket.cli.train", "Improve a policy with PPO or GRPO, on the same engine."),
+    "train": Verb("hocket.cli.train", "Train a policy: clone recordings, improve by PPO or GRPO."),
+    "work": Verb("hocket.cli.work", "Take part in a run that a driver elsewhere leads."),
     "check": Verb("hocket.cli.check", "Show what the policy really sees, on one chunk; no run."),
     "serve": Verb("hocket.cli.serve", "Serve a policy over OpenPI's protocol, in batches."),
     "plan": Verb("hocket.cli.plan", "Predict throughput from lanes, cores and policy latency."),
@@ -60,6 +62,7 @@ examples:
   hocket eval --env metaworld:mt10 --help       # with the flags of this env
   hocket eval --config runs/mine/run.yaml       # the same run again
   hocket train --env metaworld:push-v3 --policy reference --mode async
+  hocket watch runs                             # every run, live, in the browser
   hocket compare runs/mine runs/theirs --html compare.html
   hocket check --env metaworld:reach --policy my_package.models:MyPolicy
   hocket plan --lanes 1:128 --cores 8 --execute-s 0.16 --latency 75+8.5B

@@ -14,8 +14,11 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import Positional, arg
 
 from hocket.cli import FAILED, INTERRUPTED, OK
+from hocket.cli.machines import MachineFlags, machines_of
 from hocket.cli.parse import FileFlags, knobs_of, parse, parse_run, refuse_bad_run_file, scan
+from hocket.cli.telemetry import told_to
 from hocket.cli.values import format_bytes
+from hocket.cli.watch import shown
 from hocket.core import machine
 from hocket.core.plugins import share_settings
 from hocket.runs.config import EvalConfig
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Eval(FileFlags):
+class Eval(MachineFlags, FileFlags):
     """Run a policy on every task of the named envs, many episodes at once, and report success per
     task, per suite and overall, with intervals. The flags of the named env and policy themselves
     are listed below once they are named: hocket eval --env NAME --policy NAME --help."""
@@ -38,6 +41,12 @@ class Eval(FileFlags):
     runs/TIME-ENV-POLICY."""
     json: bool = False
     """Print the report as JSON on standard output; progress goes to standard error."""
+    watch: bool = False
+    """Show the run in the browser while it goes on, from a process beside it, and print the page's
+    address; see hocket watch --help."""
+    telemetry: Annotated[str | None, arg(metavar="otlp[=URL]")] = None
+    """Send runs, episodes, chunks, inferences, stalls and videos as OpenTelemetry spans and metrics
+    to a collector, by default at http://localhost:4318 (pip install 'hocket[otel]')."""
     dry_run: bool = False
     """Print what would be run, and build no simulator."""
     jobs: Annotated[Path | None, arg(metavar="FILE")] = None
@@ -45,7 +54,7 @@ class Eval(FileFlags):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Jobs:
+class Jobs(MachineFlags):
     """Make many runs from one file: `shared:` settings, and `runs:` by name with their own, each
     setting named as in run.yaml. Workers are kept warm between runs that need the same ones. A run
     that cannot be made does not stop the others; the same command again goes on where it stopped.
@@ -55,12 +64,14 @@ class Jobs:
     """The file of jobs."""
     out: Annotated[Path, arg(metavar="FOLDER")] = Path("runs/jobs")
     """Holds one run folder for each job, and jobs.html."""
+    watch: bool = False
+    """Show the runs in the browser while they go on."""
     json: bool = False
     """Print all reports as JSON on standard output, by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Resume:
+class Resume(MachineFlags):
     """Finish a run that was interrupted, by Ctrl-C, a crash or kill -9: finished episodes stay and
     are counted once, the others run again from their start. A finished run is only reported."""
 
@@ -68,6 +79,8 @@ class Resume:
     """The run folder."""
     infer_timeout_s: Annotated[float | None, arg(name="infer-timeout", metavar="SECONDS")] = None
     """Another deadline for the policy than the run was begun with; see hocket eval --help."""
+    watch: bool = False
+    """Show the run in the browser while it goes on; see hocket watch --help."""
     json: bool = False
     """Print the report as JSON on standard output; progress goes to standard error."""
 
@@ -101,8 +114,14 @@ def run(arguments: Sequence[str]) -> int:
         Console().print(_describe(config, out))
         return OK
     quiet = flags.json and not sys.stderr.isatty()
-    with Run.new(config, out) as planned, Progress(quiet=quiet) as progress:
-        report = planned.finish(readers=[progress])
+    with (
+        machines_of(flags) as machines,
+        Run.new(config, out) as planned,
+        shown(out, wanted=flags.watch),
+        told_to(flags.telemetry, out) as told,
+        Progress(quiet=quiet) as progress,
+    ):
+        report = planned.finish(readers=[progress, *told], elsewhere=machines)
     return _conclude(report, out, as_json=flags.json)
 
 
@@ -154,7 +173,11 @@ def _run_jobs(arguments: Sequence[str]) -> int:
         progress.__enter__()
         return progress
 
-    results = run_jobs(jobs, flags.out, reader=follow)
+    with (
+        machines_of(flags, more=True) as machines,
+        shown(flags.out, wanted=flags.watch, is_one_run=False),
+    ):
+        results = run_jobs(jobs, flags.out, reader=follow, elsewhere=machines)
     if flags.json:
         document = {r.job.name: r.report.to_json() if r.report else None for r in results}
         sys.stdout.write(json.dumps(document, indent=2) + "\n")
@@ -198,8 +221,13 @@ def resume(arguments: Sequence[str]) -> int:
                 f"Nothing is left to run: all {len(unfinished.trials)} planned trials have ended.\n"
             )
             return _conclude(unfinished.finish(), flags.folder, as_json=flags.json)
-        with Progress(quiet=flags.json and not sys.stderr.isatty()) as progress:
-            report = unfinished.finish(readers=[progress])
+        quiet = flags.json and not sys.stderr.isatty()
+        with (
+            machines_of(flags) as machines,
+            shown(flags.folder, wanted=flags.watch),
+            Progress(quiet=quiet) as progress,
+        ):
+            report = unfinished.finish(readers=[progress], elsewhere=machines)
     return _conclude(report, flags.folder, as_json=flags.json)
 
 

@@ -122,6 +122,15 @@ Latencies = Annotated[
 Name = Annotated[str, arg(metavar="NAME")]
 
 FIELDS: Mapping[str, Any] = {
+    # Where: the group of flags --site.NAME.
+    "site.lease_s": arg(name="lease", metavar="SECONDS"),
+    "site.key_file": arg(metavar="FILE"),
+    "site.python": arg(metavar="PATH"),
+    "site.folder": arg(metavar="PATH"),
+    "site.cpus": arg(metavar="N"),
+    "site.gpus": arg(metavar="N"),
+    "site.memory": _BYTES,
+    "site.runtime_env": arg(metavar="FILE"),
     # What is run in what.
     "env": _names("NAME[,NAME...]"),
     "policy": arg(metavar="NAME"),
@@ -143,6 +152,11 @@ FIELDS: Mapping[str, Any] = {
     "alpha": arg(metavar="P"),
     "video": arg(metavar="none|first:N|failures|all"),
     # Training.
+    "data": _names("FOLDER[,FOLDER...]"),
+    "reward": arg(metavar="[WEIGHT*]NAME[,...]"),
+    "starts": arg(metavar="N"),
+    "curriculum": arg(metavar="hard|MODULE:FUNCTION"),
+    "data_episodes": arg(metavar="N"),
     "minutes": arg(metavar="M"),
     "stop_at": arg(metavar="SCORE"),
     "lr_end": arg(metavar="LR"),

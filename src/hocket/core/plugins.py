@@ -224,6 +224,27 @@ def require_extra(
     )
 
 
+def load_named(name: str, what: str) -> Callable[..., Any]:
+    """A function or a class of the user's own, named as package.module:attr; `what` is what
+    messages call it."""
+    module, separator, attribute = name.partition(":")
+    if not (separator and attribute):
+        raise UnknownNameError(f"{name!r} is no {what}: name it as package.module:function.")
+    if not _module_exists(module):
+        raise UnknownNameError(
+            f"The {what} {name!r} cannot be imported: there is no module {module!r} in the current "
+            f"folder or among what is installed in {sys.executable}."
+        )
+    try:
+        found = _import(name)
+    except ImportError as exc:
+        raise UnknownNameError(f"The {what} {name!r} cannot be imported: {exc}") from exc
+    if not callable(found):
+        raise UnknownNameError(f"The {what} {name!r} is a {type(found).__name__}, no function.")
+    loaded: Callable[..., Any] = found
+    return loaded
+
+
 def did_you_mean(name: str, choices: typing.Iterable[str]) -> str:
     """The sentence ` Did you mean 'x'?` with the nearest choice; empty where none is near."""
     near = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.5)

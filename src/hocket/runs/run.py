@@ -11,22 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hocket.core.contracts.policy import Policy, Reconnects
+from hocket.core.contracts.policy import Policy
 from hocket.core.contracts.recorder import Reader
-from hocket.core.data import EnvSpec, Episode, Exactness, Trial
+from hocket.core.data import Episode, Exactness, Ref, Trial
 from hocket.core.events import Event, Noted, RowsChecked, SpecLearned
-from hocket.engine.batches import BatchConfig
-from hocket.engine.chunk_rules import make_rule
-from hocket.engine.deadline import InferDeadline
-from hocket.engine.loop import Engine, EngineConfig
-from hocket.engine.policy_thread import keeps_state
 from hocket.engine.trials import TrialQueue
 from hocket.errors import (
-    ConfigError,
     MissingExtraError,
     PolicyHungError,
     RunFolderError,
-    SpecMismatchError,
     UsageError,
 )
 from hocket.records.chunks import ChunkRows
@@ -39,6 +32,7 @@ from hocket.results.config_diff import scheme_difference
 from hocket.results.decision import KEY as DECISION
 from hocket.results.decision import Decision
 from hocket.results.exactness import KEY, Claim, kept_claim
+from hocket.results.live import LiveStatus
 from hocket.results.page.report_page import write_report_page
 from hocket.results.progress import Tally
 from hocket.results.recorded import build_report
@@ -47,10 +41,14 @@ from hocket.results.sequential import Stake
 from hocket.runs.assembly import Assembly, examine_python
 from hocket.runs.config import EvalConfig
 from hocket.runs.early_stop import Decider, paired_with, rounds_of, sequential_test
-from hocket.runs.probe import check_specs
+from hocket.runs.elsewhere import Elsewhere, Work
+from hocket.runs.rollout import Rollout
 from hocket.runs.video import FilmNotes, render_wanted, require_encoders, sinks_of
-from hocket.workers.fleet import FleetConfig, Fleets
+from hocket.workers.fleet import Fleets
 
+_AHEAD = 64
+"""Trials that are planned ahead where a comparison may be decided, on machines whose lanes are not
+known beforehand. Chosen by hand; no benchmark row."""
 _DEFAULT_VIDEO = EvalConfig.__dataclass_fields__["video"].default
 
 
@@ -68,6 +66,8 @@ class Run:
         self.decider = _decider(config, self.assembly)
         self._done: list[Episode] = ledger.episodes() if ledger else []
         self._is_new = False
+        self._live: LiveStatus | None = None
+        """What is told to who watches, while the run goes on."""
         self._hung: PolicyHungError | None = None
         """Why the run stopped before its end."""
         self._is_stuck = False
@@ -116,6 +116,8 @@ class Run:
 
     def close(self) -> None:
         """Give the folder back. Twice is safe."""
+        if self._live is not None:
+            self._live.close()
         if self._ledger is not None:
             self._ledger.close()
 
@@ -142,37 +144,29 @@ class Run:
         readers: Sequence[Reader] = (),
         check: bool = True,
         fleets: Fleets | None = None,
+        elsewhere: Elsewhere | None = None,
     ) -> Report:
         """Run what remains; after an interruption the Report says that it is not complete.
 
-        `fleets` lends the workers where they are to be kept for another run.
+        `fleets` lends the workers where they are to be kept for another run; `elsewhere` runs the
+        trials on other machines instead.
         """
         if not self.remaining and self.folder is not None:
             self._render_videos(readers)
             return rebuild_report(self.folder)
         if self.folder is not None:
             require_encoders(self.config)
+            self._live = LiveStatus(self.folder)
+            readers = (*readers, self._live)
             self._recorded = _without_impossible_video(self.config, readers)
-        with contextlib.ExitStack() as stack:
-            if policy is None:
-                policy = self.assembly.policy()
-                stack.callback(self._close, policy)
-            _refuse_long_replan(self.config, policy)
-            batching = _batching(self.config, policy)
-            lanes = self._count_lanes(policy, alone=batching.alone)
-            same = _Same(self._ledger, _level(policy, batching))
-            readers = (*readers, same)
-            if self.folder is not None:
-                about = {**about_this_run(), "exactness": same.claim.level, "lanes": lanes}
-                save_run(self.folder, self.config.to_plain(), about=about)
-                readers = (*readers, _Suspensions(self.folder, self.config, about))
-            if fleets is None:
-                fleets = stack.enter_context(Fleets())
-            tally = self._roll(policy, batching, lanes, readers, fleets, check=check)
+        if elsewhere is not None:
+            tally, claim = self._roll_elsewhere(elsewhere, readers)
+        else:
+            tally, claim = self._roll_here(policy, readers, fleets, check=check)
         report = Report.build(
             config=self.config.to_plain(),
-            exactness=same.claim.level,
-            checks=same.claim.checks,
+            exactness=claim.level,
+            checks=claim.checks,
             trials=self.trials,
             episodes=tally.episodes,
             throughput=tally.throughput(),
@@ -190,19 +184,70 @@ class Run:
             raise PolicyHungError(f"{self._hung} The run has stopped.{kept}") from self._hung
         return report
 
-    def _count_lanes(self, policy: Policy, *, alone: bool) -> int:
-        try:
-            return self.assembly.count_lanes(
-                policy,
-                self.remaining[0],
-                len(self.remaining),
-                replan=self.config.replan,
-                fits=_refuse_misfits(policy),
-                alone=alone,
-            )
-        except PolicyHungError:
-            self._is_stuck = True
-            raise
+    def _roll_here(
+        self,
+        policy: Policy | None,
+        readers: Sequence[Reader],
+        fleets: Fleets | None,
+        *,
+        check: bool,
+    ) -> tuple[Tally, Claim]:
+        with contextlib.ExitStack() as stack:
+            if policy is None:
+                policy = self.assembly.policy()
+                stack.callback(self._close, policy)
+            try:
+                rollout = Rollout.prepare(
+                    self.config, self.assembly, policy, self.remaining[0], len(self.remaining)
+                )
+            except PolicyHungError:
+                self._is_stuck = True
+                raise
+            same = _Same(self._ledger, rollout.level)
+            readers = (*readers, same)
+            if self.folder is not None:
+                about = {**about_this_run(), "exactness": same.claim.level, "lanes": rollout.lanes}
+                save_run(self.folder, self.config.to_plain(), about=about)
+                readers = (*readers, _Suspensions(self.folder, self.config, about))
+            if fleets is None:
+                fleets = stack.enter_context(Fleets())
+            return self._roll(rollout, readers, fleets, check=check), same.claim
+
+    def _roll_elsewhere(
+        self, elsewhere: Elsewhere, readers: Sequence[Reader]
+    ) -> tuple[Tally, Claim]:
+        if self._ledger is None or self.folder is None:
+            raise UsageError("A run on other machines needs a run folder: give it one.")
+        # Each site that joins may lower it.
+        same = _Same(self._ledger, "bitwise")
+        tally, folder = Tally(1), self.folder
+        selection = VideoSelection.parse(self._recorded.video)
+        decider = () if self.decider is None else (self.decider,)
+        self._ledger.attach(StepRows(folder))
+        about: dict[str, Any] = dict(about_this_run())
+
+        def learn(level: Exactness, more: Mapping[str, Any]) -> None:
+            same.lower(level)
+            about.update(more, exactness=same.claim.level)
+            save_run(folder, self.config.to_plain(), about=about)
+
+        learn("bitwise", {})
+        work = Work(
+            config=self._recorded,
+            ledger=self._ledger,
+            planned=self.trials,
+            remaining=self.remaining,
+            done=self._done,
+            readers=(self._ledger, tally, *readers, same, *decider),
+            sinks=sinks_of(self._recorded),
+            record=VideoPlan(selection, self.trials, images=self._recorded.record == "full"),
+            begin=functools.partial(self._begin_decider, ahead=_AHEAD),
+            learn=learn,
+        )
+        elsewhere.roll(work)
+        if self.decider is not None:
+            self._keep(self.decider.decision)
+        return tally, same.claim
 
     def _close(self, policy: Policy) -> None:
         # To close what never returned might never return either.
@@ -211,63 +256,45 @@ class Run:
 
     def _roll(
         self,
-        policy: Policy,
-        batching: BatchConfig,
-        lanes: int,
+        rollout: Rollout,
         readers: Sequence[Reader],
         fleets: Fleets,
         *,
         check: bool,
     ) -> Tally:
-        config, assembly = self.config, self.assembly
-        worker = assembly.worker(policy.spec, lanes)
         selection = VideoSelection.parse(self._recorded.video)
         asked = VideoPlan(selection, self.trials, images=self._recorded.record == "full")
         film_notes = FilmNotes(asked)
+        sinks: Sequence[Ref] = ()
         if self._ledger is not None:
             self._ledger.attach(ChunkRows(leg=self._ledger.leg))
             self._ledger.attach(StepRows(self._ledger.folder.root))
-            worker = replace(worker, sinks=sinks_of(self._recorded))
+            sinks = sinks_of(self._recorded)
             readers = (self._ledger, *readers, film_notes)
         if self.decider is not None:
             readers = (*readers, self.decider)
-        deadline = InferDeadline(seconds=config.infer_timeout_s)
-        inference = assembly.inference(policy, alone=batching.alone, deadline=deadline)
-        tally = Tally(inference.concurrency)
-        fleet = fleets.lend(
-            assembly.runtime,
-            worker,
-            _watching(config, lanes),
-            where=(config.runtime, config.runtime_config),
-        )
-        with contextlib.closing(inference):
-            engine = Engine(
-                fleet=fleet,
-                inference=inference,
-                batches=assembly.batches(policy, inference, lanes, batching),
-                make_rule=make_rule(config.replan or policy.spec.replan, config.ensemble),
-                config=EngineConfig(retries=config.retries, max_steps=config.max_steps),
+        with rollout.inference() as inference:
+            tally = Tally(inference.concurrency)
+            engine = rollout.engine(
+                inference,
+                fleets,
                 readers=(tally, *readers),
-                fits=_refuse_misfits(policy) if check else lambda _: None,
+                sinks=sinks,
                 record=asked if self._ledger is not None else None,
                 folder=None if self.folder is None else str(self.folder),
+                check=check,
             )
+            if self._live is not None:
+                self._live.follow(engine.look, tally)
             queue = TrialQueue(self.remaining)
-            if self.decider is not None:
-                self.decider.begin(
-                    self._planner(queue),
-                    planned=self.trials,
-                    done=self._done,
-                    ahead=lanes,
-                    keep=self._keep,
-                )
+            self._begin_decider(queue.add, rollout.lanes)
             try:
                 engine.run(
                     queue,
                     planned=self.trials,
                     done=self._done,
                     attempts=self._ledger.next_attempts() if self._ledger else {},
-                    cores=assembly.cores(lanes),
+                    cores=self.assembly.cores(rollout.lanes),
                 )
             except PolicyHungError as hung:
                 self._hung = hung
@@ -277,6 +304,17 @@ class Run:
         for note in film_notes.notes:
             _tell(readers, Noted(text=note))
         return tally
+
+    def _begin_decider(self, add: Callable[[Sequence[Trial]], None], ahead: int) -> None:
+        """Let the decider, where there is one, plan trials ahead of so many lanes."""
+        if self.decider is None:
+            return
+
+        def plan(trials: Sequence[Trial]) -> None:
+            self.extend(trials)
+            add(trials)
+
+        self.decider.begin(plan, planned=self.trials, done=self._done, ahead=ahead, keep=self._keep)
 
     def _render_videos(self, readers: Sequence[Reader]) -> None:
         """Make the videos that are wanted and can only be made of episodes that have ended."""
@@ -292,13 +330,6 @@ class Run:
     def _keep(self, decision: Decision) -> None:
         if self._ledger is not None:
             self._ledger.keep(DECISION, decision.to_json())
-
-    def _planner(self, queue: TrialQueue) -> Callable[[Sequence[Trial]], None]:
-        def plan(trials: Sequence[Trial]) -> None:
-            self.extend(trials)
-            queue.add(trials)
-
-        return plan
 
 
 def _remove_if_empty(folder: Path) -> None:
@@ -327,6 +358,12 @@ class _Same:
             if KEY in meta or ledger.episodes():
                 self.claim = kept_claim(meta, load_about(ledger.folder.root)).joined(level)
             ledger.keep(KEY, self.claim.to_plain())
+
+    def lower(self, level: Exactness) -> None:
+        """Claim no more than this level from now on."""
+        self.claim = self.claim.joined(level)
+        if self._ledger is not None:
+            self._ledger.keep(KEY, self.claim.to_plain())
 
     def on(self, event: Event) -> None:
         if isinstance(event, RowsChecked):
@@ -413,53 +450,9 @@ def _without_impossible_video(config: EvalConfig, readers: Sequence[Reader]) -> 
     return replace(config, video="none")
 
 
-def _batching(config: EvalConfig, policy: Policy) -> BatchConfig:
-    """How rows are put into batches: each alone where `exact` asks for what the policy does not
-    promise, else together and, where they can be asked for twice, with checks."""
-    alone = config.exact and not policy.spec.batch_invariant
-    checks = policy.spec.exactness(alone=alone) == "inputs" and not keeps_state(policy)
-    return BatchConfig(alone=alone, checks=checks)
-
-
-def _level(policy: Policy, batching: BatchConfig) -> Exactness:
-    # A server may put a row that was asked for alone into a batch with rows of other clients.
-    return policy.spec.exactness(alone=batching.alone and not isinstance(policy, Reconnects))
-
-
 def _tell(readers: Sequence[Reader], event: Event) -> None:
     for reader in readers:
         reader.on(event)
-
-
-def _refuse_misfits(policy: Policy) -> Callable[[EnvSpec], None]:
-    def fits(spec: EnvSpec) -> None:
-        problems = check_specs(policy.spec, spec)
-        if problems:
-            raise SpecMismatchError(
-                f"Env task {spec.task.name!r} and the policy do not fit: {' '.join(problems)} "
-                "`hocket check` shows both side by side."
-            )
-
-    return fits
-
-
-def _refuse_long_replan(config: EvalConfig, policy: Policy) -> None:
-    length = policy.spec.chunk_length
-    if config.replan is not None and 0 < length < config.replan:
-        raise ConfigError(
-            f"replan is {config.replan}, but a chunk of policy {config.policy!r} has only {length} "
-            f"actions. Choose at most {length}."
-        )
-
-
-def _watching(config: EvalConfig, lanes: int) -> FleetConfig:
-    return FleetConfig(
-        lanes=lanes,
-        step_timeout_s=config.step_timeout_s,
-        start_timeout_s=config.start_timeout_s,
-        worker_memory=config.worker_memory,
-        recycle_after=config.recycle_after,
-    )
 
 
 def plan_trials(config: EvalConfig) -> list[Trial]:
