@@ -223,7 +223,9 @@ def test_a_failed_delete_is_told_with_the_id_to_delete(
     assert f"sandbox {ident}" in said
     assert "could not be deleted" in said
     assert "It is on fire." in said
-    assert {"modal": f"from_id('{ident}')", "daytona": f"daytona delete {ident}"}[cloud.name] in said
+    assert {"modal": f"from_id('{ident}')", "daytona": f"daytona delete {ident}"}[
+        cloud.name
+    ] in said
 
 
 def test_the_next_start_deletes_what_processes_left_that_have_ended(cloud: Cloud) -> None:
