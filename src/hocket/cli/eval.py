@@ -16,7 +16,9 @@ from tyro.conf import Positional, arg
 from hocket.cli import FAILED, INTERRUPTED, OK
 from hocket.cli.machines import MachineFlags, machines_of
 from hocket.cli.parse import FileFlags, knobs_of, parse, parse_run, refuse_bad_run_file, scan
+from hocket.cli.telemetry import told_to
 from hocket.cli.values import format_bytes
+from hocket.cli.watch import shown
 from hocket.core import machine
 from hocket.core.plugins import share_settings
 from hocket.runs.config import EvalConfig
@@ -40,6 +42,12 @@ class Eval(MachineFlags, FileFlags):
     runs/TIME-ENV-POLICY."""
     json: bool = False
     """Print the report as JSON on standard output; progress goes to standard error."""
+    watch: bool = False
+    """Show the run in the browser while it goes on, from a process beside it, and print the page's
+    address; see hocket watch --help."""
+    telemetry: Annotated[str | None, arg(metavar="otlp[=URL]")] = None
+    """Send runs, episodes, chunks, inferences, stalls and videos as OpenTelemetry spans and metrics
+    to a collector, by default at http://localhost:4318 (pip install 'hocket[otel]')."""
     dry_run: bool = False
     """Print what would be run, and build no simulator."""
     jobs: Annotated[Path | None, arg(metavar="FILE")] = None
@@ -57,6 +65,8 @@ class Jobs(MachineFlags):
     """The file of jobs."""
     out: Annotated[Path, arg(metavar="FOLDER")] = Path("runs/jobs")
     """Holds one run folder for each job, and jobs.html."""
+    watch: bool = False
+    """Show the runs in the browser while they go on."""
     json: bool = False
     """Print all reports as JSON on standard output, by name."""
 
@@ -70,6 +80,8 @@ class Resume(MachineFlags):
     """The run folder."""
     infer_timeout_s: Annotated[float | None, arg(name="infer-timeout", metavar="SECONDS")] = None
     """Another deadline for the policy than the run was begun with; see hocket eval --help."""
+    watch: bool = False
+    """Show the run in the browser while it goes on; see hocket watch --help."""
     json: bool = False
     """Print the report as JSON on standard output; progress goes to standard error."""
 
@@ -109,9 +121,11 @@ def run(arguments: Sequence[str]) -> int:
     with (
         machines_of(flags) as machines,
         Run.new(config, out) as planned,
+        shown(out, wanted=flags.watch),
+        told_to(flags.telemetry, out) as told,
         Progress(quiet=quiet) as progress,
     ):
-        report = planned.finish(readers=[progress], elsewhere=machines)
+        report = planned.finish(readers=[progress, *told], elsewhere=machines)
     return _conclude(report, out, as_json=flags.json)
 
 
@@ -154,7 +168,10 @@ def _run_jobs(arguments: Sequence[str]) -> int:
     from hocket.runs.jobs import load_jobs, run_jobs
 
     jobs = load_jobs(flags.jobs)
-    with machines_of(flags, more=True) as machines:
+    with (
+        machines_of(flags, more=True) as machines,
+        shown(flags.out, wanted=flags.watch, is_one_run=False),
+    ):
         results = run_jobs(
             jobs,
             flags.out,
@@ -253,7 +270,11 @@ def resume(arguments: Sequence[str]) -> int:
             )
             return _conclude(unfinished.finish(), flags.folder, as_json=flags.json)
         quiet = flags.json and not sys.stderr.isatty()
-        with machines_of(flags) as machines, Progress(quiet=quiet) as progress:
+        with (
+            machines_of(flags) as machines,
+            shown(flags.folder, wanted=flags.watch),
+            Progress(quiet=quiet) as progress,
+        ):
             report = unfinished.finish(readers=[progress], elsewhere=machines)
     return _conclude(report, flags.folder, as_json=flags.json)
 
