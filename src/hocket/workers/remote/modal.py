@@ -144,9 +144,7 @@ class ModalProvider:
         import modal
 
         with _told("to list sandboxes"):
-            listed = list(
-                modal.Sandbox.list(app_id=self._require_app().app_id, tags={tag: value})
-            )
+            listed = list(modal.Sandbox.list(app_id=self._require_app().app_id, tags={tag: value}))
             return [(ModalSandbox(one), one.get_tags()) for one in listed]
 
     def close(self) -> None:
