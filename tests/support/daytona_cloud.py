@@ -1,5 +1,5 @@
-"""Stands in for Daytona's API: the real package talks to it by HTTP, and its sandboxes are processes
-of this machine."""
+"""Stands in for Daytona's API: the real package talks to it by HTTP, and its sandboxes are
+processes of this machine."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ KEY = "dtn_right"
 
 
 class DaytonaCloud:
-    """`faults` maps a route, such as `POST sandbox`, to the status and words that it answers instead;
-    `calls` has the routes of all calls."""
+    """`faults` maps a route, such as `POST sandbox`, to the status and words that it answers
+    instead; `calls` has the routes of all calls."""
 
     def __init__(self, folder: Path) -> None:
         self.sandboxes = Sandboxes(folder, "x-daytona-preview-token")
@@ -46,7 +46,7 @@ class DaytonaCloud:
                 self.end_headers()
                 self.wfile.write(data)
 
-            do_GET = do_POST = do_DELETE = serve  # noqa: N815
+            do_GET = do_POST = do_DELETE = serve
 
             def log_message(self, *_: object) -> None: ...
 

@@ -6,17 +6,19 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
 from hocket.cli import FAILED, INTERRUPTED, OK
 from hocket.cli.machines import MachineFlags, machines_of
 from hocket.cli.parse import FileFlags, knobs_of, parse, parse_run, refuse_bad_run_file, scan
+from hocket.cli.telemetry import told_to
 from hocket.cli.values import format_bytes
+from hocket.cli.watch import shown
 from hocket.core import machine
 from hocket.core.plugins import share_settings
 from hocket.runs.config import EvalConfig
@@ -24,6 +26,7 @@ from hocket.runs.config import EvalConfig
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from hocket.core.contracts.recorder import Reader
     from hocket.results.report import Report
     from hocket.runs.jobs import JobResult
 
@@ -39,6 +42,12 @@ class Eval(MachineFlags, FileFlags):
     runs/TIME-ENV-POLICY."""
     json: bool = False
     """Print the report as JSON on standard output; progress goes to standard error."""
+    watch: bool = False
+    """Show the run in the browser while it goes on, from a process beside it, and print the page's
+    address; see hocket watch --help."""
+    telemetry: Annotated[str | None, arg(metavar="otlp[=URL]")] = None
+    """Send runs, episodes, chunks, inferences, stalls and videos as OpenTelemetry spans and metrics
+    to a collector, by default at http://localhost:4318 (pip install 'hocket[otel]')."""
     dry_run: bool = False
     """Print what would be run, and build no simulator."""
     jobs: Annotated[Path | None, arg(metavar="FILE")] = None
@@ -56,6 +65,8 @@ class Jobs(MachineFlags):
     """The file of jobs."""
     out: Annotated[Path, arg(metavar="FOLDER")] = Path("runs/jobs")
     """Holds one run folder for each job, and jobs.html."""
+    watch: bool = False
+    """Show the runs in the browser while they go on."""
     json: bool = False
     """Print all reports as JSON on standard output, by name."""
 
@@ -69,6 +80,8 @@ class Resume(MachineFlags):
     """The run folder."""
     infer_timeout_s: Annotated[float | None, arg(name="infer-timeout", metavar="SECONDS")] = None
     """Another deadline for the policy than the run was begun with; see hocket eval --help."""
+    watch: bool = False
+    """Show the run in the browser while it goes on; see hocket watch --help."""
     json: bool = False
     """Print the report as JSON on standard output; progress goes to standard error."""
 
@@ -96,7 +109,10 @@ def run(arguments: Sequence[str]) -> int:
     from hocket.results.terminal import Console
     from hocket.runs.run import Run
 
-    config, flags = EvalConfig.from_plain(parsed.config), parsed.flags
+    flags = parsed.flags
+    if "," in str(parsed.config["delay"]):
+        return _run_sweep(parsed.config, flags)
+    config = EvalConfig.from_plain(parsed.config)
     out = new_folder(flags.out, config.env, config.policy)
     if flags.dry_run:
         Console().print(_describe(config, out))
@@ -105,9 +121,11 @@ def run(arguments: Sequence[str]) -> int:
     with (
         machines_of(flags) as machines,
         Run.new(config, out) as planned,
+        shown(out, wanted=flags.watch),
+        told_to(flags.telemetry, out) as told,
         Progress(quiet=quiet) as progress,
     ):
-        report = planned.finish(readers=[progress], elsewhere=machines)
+        report = planned.finish(readers=[progress, *told], elsewhere=machines)
     return _conclude(report, out, as_json=flags.json)
 
 
@@ -147,20 +165,19 @@ def _describe(config: EvalConfig, out: Path) -> RenderableType:
 def _run_jobs(arguments: Sequence[str]) -> int:
     """Make every run of a file of jobs."""
     flags = parse(Jobs, arguments, verb="eval")
-    from hocket.results.progress import Progress
     from hocket.runs.jobs import load_jobs, run_jobs
 
     jobs = load_jobs(flags.jobs)
-    quiet = flags.json and not sys.stderr.isatty()
-
-    def follow(job: object) -> Progress:
-        sys.stderr.write(f"-- {getattr(job, 'name', job)}\n")
-        progress = Progress(quiet=quiet)
-        progress.__enter__()
-        return progress
-
-    with machines_of(flags, more=True) as machines:
-        results = run_jobs(jobs, flags.out, reader=follow, elsewhere=machines)
+    with (
+        machines_of(flags, more=True) as machines,
+        shown(flags.out, wanted=flags.watch, is_one_run=False),
+    ):
+        results = run_jobs(
+            jobs,
+            flags.out,
+            reader=_follower(quiet=_is_quiet(flags.json)),
+            elsewhere=machines,
+        )
     if flags.json:
         document = {r.job.name: r.report.to_json() if r.report else None for r in results}
         sys.stdout.write(json.dumps(document, indent=2) + "\n")
@@ -169,18 +186,66 @@ def _run_jobs(arguments: Sequence[str]) -> int:
     return _exit_code(results)
 
 
+def _run_sweep(plain: dict[str, Any], flags: Eval) -> int:
+    """Make a run for each delay, on the same trials, and report what latency costs."""
+    from hocket.records.run_file import new_folder
+    from hocket.results.terminal import Console
+    from hocket.runs.sweep import run_sweep, sweep_jobs
+
+    jobs = sweep_jobs(plain)
+    first = jobs[0].config
+    if flags.dry_run:
+        for job in jobs:
+            Console().print(f"{job.name}: --delay {job.config.delay}", highlight=False)
+        return OK
+    folder = flags.out or new_folder(None, first.env, first.policy)
+    results, report = run_sweep(jobs, folder, reader=_follower(quiet=_is_quiet(flags.json)))
+    if flags.json:
+        sys.stdout.write(json.dumps(report.to_json(), indent=2) + "\n")
+    else:
+        _show_failed(results)
+        Console().print(report.table().rich())
+        where = f"Runs, delays.json and delays.html: {folder}"
+        Console().print(where, highlight=False, soft_wrap=True)
+    return _exit_code(results)
+
+
+def _is_quiet(as_json: bool) -> bool:  # noqa: FBT001
+    return as_json and not sys.stderr.isatty()
+
+
+def _follower(*, quiet: bool) -> Callable[[object], Reader]:
+    """Makes the display that follows one run of several."""
+    from hocket.results.progress import Progress
+
+    def follow(job: object) -> Progress:
+        sys.stderr.write(f"-- {getattr(job, 'name', job)}\n")
+        progress = Progress(quiet=quiet)
+        progress.__enter__()
+        return progress
+
+    return follow
+
+
 def _show_jobs(results: Sequence[JobResult], folder: Path) -> None:
     from hocket.results.terminal import Console
     from hocket.runs.jobs import summary
 
     console = Console()
     console.print(summary(results).rich())
+    _show_failed(results)
+    console.print(f"Runs and jobs.html: {folder}", highlight=False, soft_wrap=True)
+
+
+def _show_failed(results: Sequence[JobResult]) -> None:
+    from hocket.results.terminal import Console
+
+    console = Console()
     for result in results:
         if result.error is not None:
             console.print(f"{result.job.name}: {result.error}", highlight=False, style="red")
         elif result.report is None:
             console.print(f"{result.job.name}: not begun", highlight=False)
-    console.print(f"Runs and jobs.html: {folder}", highlight=False, soft_wrap=True)
 
 
 def _exit_code(results: Sequence[JobResult]) -> int:
@@ -205,7 +270,11 @@ def resume(arguments: Sequence[str]) -> int:
             )
             return _conclude(unfinished.finish(), flags.folder, as_json=flags.json)
         quiet = flags.json and not sys.stderr.isatty()
-        with machines_of(flags) as machines, Progress(quiet=quiet) as progress:
+        with (
+            machines_of(flags) as machines,
+            shown(flags.folder, wanted=flags.watch),
+            Progress(quiet=quiet) as progress,
+        ):
             report = unfinished.finish(readers=[progress], elsewhere=machines)
     return _conclude(report, flags.folder, as_json=flags.json)
 

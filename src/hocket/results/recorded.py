@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hocket.core.data import Episode, Trial
 from hocket.errors import DamagedSegmentError, RunFolderError
 from hocket.records.folder import RunFolder
+from hocket.records.labels import load_labels
 from hocket.records.ledger.view import Failure, LedgerView
 from hocket.records.run_file import load_about
 from hocket.results.decision import KEY, Decision
@@ -28,6 +29,8 @@ class RecordedRun:
     """Versions, machine and command; empty where run.yaml does not say."""
     trials: Sequence[Trial]
     failures: Sequence[Failure] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """What people said of episodes, by trial id."""
     timing: Timing | None = None
     damage: str | None = None
     """Why there is no timing, where its rows are there and cannot be trusted."""
@@ -85,6 +88,7 @@ def open_recorded(folder: Path, report: Report | None = None) -> RecordedRun:
         about=about,
         trials=trials,
         failures=failures,
+        labels={trial: label.text for trial, label in load_labels(root.root).items()},
         timing=timing,
         damage=damage,
     )

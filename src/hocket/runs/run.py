@@ -32,6 +32,7 @@ from hocket.results.config_diff import scheme_difference
 from hocket.results.decision import KEY as DECISION
 from hocket.results.decision import Decision
 from hocket.results.exactness import KEY, Claim, kept_claim
+from hocket.results.live import LiveStatus
 from hocket.results.page.report_page import write_report_page
 from hocket.results.progress import Tally
 from hocket.results.recorded import build_report
@@ -41,6 +42,7 @@ from hocket.runs.assembly import Assembly, examine_python
 from hocket.runs.config import EvalConfig
 from hocket.runs.early_stop import Decider, paired_with, rounds_of, sequential_test
 from hocket.runs.elsewhere import Elsewhere, Work
+from hocket.runs.measured import fixed_delay
 from hocket.runs.rollout import Rollout
 from hocket.runs.video import FilmNotes, render_wanted, require_encoders, sinks_of
 from hocket.workers.fleet import Fleets
@@ -65,6 +67,8 @@ class Run:
         self.decider = _decider(config, self.assembly)
         self._done: list[Episode] = ledger.episodes() if ledger else []
         self._is_new = False
+        self._live: LiveStatus | None = None
+        """What is told to who watches, while the run goes on."""
         self._hung: PolicyHungError | None = None
         """Why the run stopped before its end."""
         self._is_stuck = False
@@ -75,6 +79,7 @@ class Run:
     @classmethod
     def new(cls, config: EvalConfig, folder: Path | None) -> Run:
         """Plan a run. A folder that is given must not hold a run yet."""
+        config = fixed_delay(config)
         trials = plan_trials(config)
         assembly = Assembly(config, config.lanes)
         assembly.require_envs()
@@ -113,6 +118,8 @@ class Run:
 
     def close(self) -> None:
         """Give the folder back. Twice is safe."""
+        if self._live is not None:
+            self._live.close()
         if self._ledger is not None:
             self._ledger.close()
 
@@ -151,6 +158,8 @@ class Run:
             return rebuild_report(self.folder)
         if self.folder is not None:
             require_encoders(self.config)
+            self._live = LiveStatus(self.folder)
+            readers = (*readers, self._live)
             self._recorded = _without_impossible_video(self.config, readers)
         if elsewhere is not None:
             tally, claim = self._roll_elsewhere(elsewhere, readers)
@@ -277,6 +286,8 @@ class Run:
                 folder=None if self.folder is None else str(self.folder),
                 check=check,
             )
+            if self._live is not None:
+                self._live.follow(engine.look, tally)
             queue = TrialQueue(self.remaining)
             self._begin_decider(queue.add, rollout.lanes)
             try:
