@@ -23,8 +23,10 @@ from hocket.runs.config import EvalConfig
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from hocket.results.progress import Progress
     from hocket.results.report import Report
     from hocket.runs.jobs import JobResult
+    from hocket.runs.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,8 +104,20 @@ def run(arguments: Sequence[str]) -> int:
         return OK
     quiet = flags.json and not sys.stderr.isatty()
     with Run.new(config, out) as planned, Progress(quiet=quiet) as progress:
-        report = planned.finish(readers=[progress])
-    return _conclude(report, out, as_json=flags.json)
+        return _finish(planned, progress, out, as_json=flags.json)
+
+
+def _finish(run: Run, progress: Progress, out: Path, *, as_json: bool) -> int:
+    """Run what is left, and print the report as soon as it is known, before anything is filmed."""
+    code = OK
+
+    def tell(report: Report) -> None:
+        nonlocal code
+        with progress.paused():
+            code = _conclude(report, out, as_json=as_json)
+
+    run.finish(readers=[progress], on_report=tell)
+    return code
 
 
 def _describe(config: EvalConfig, out: Path) -> RenderableType:
@@ -192,15 +206,12 @@ def resume(arguments: Sequence[str]) -> int:
     from hocket.runs.run import Run
 
     with Run.open(flags.folder, infer_timeout_s=flags.infer_timeout_s) as unfinished:
-        left = len(unfinished.remaining)
-        if not left:
+        if not unfinished.remaining:
             sys.stderr.write(
                 f"Nothing is left to run: all {len(unfinished.trials)} planned trials have ended.\n"
             )
-            return _conclude(unfinished.finish(), flags.folder, as_json=flags.json)
         with Progress(quiet=flags.json and not sys.stderr.isatty()) as progress:
-            report = unfinished.finish(readers=[progress])
-    return _conclude(report, flags.folder, as_json=flags.json)
+            return _finish(unfinished, progress, flags.folder, as_json=flags.json)
 
 
 def report(arguments: Sequence[str]) -> int:

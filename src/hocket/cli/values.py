@@ -141,7 +141,7 @@ FIELDS: Mapping[str, Any] = {
     "recycle_after": arg(metavar="N"),
     "against": arg(metavar="RUN"),
     "alpha": arg(metavar="P"),
-    "video": arg(metavar="none|first:N|failures|all"),
+    "video": arg(metavar="few|none|first:N|failures|all"),
     # Training.
     "minutes": arg(metavar="M"),
     "stop_at": arg(metavar="SCORE"),

@@ -21,7 +21,7 @@ from hocket.core.data import Array, Outcome, TaskInfo
 from hocket.errors import EnvError, ObservationError, RunFolderError
 from hocket.records.folder import drafted
 from hocket.records.video.pictures import cameras_in
-from hocket.records.video.sink import IMAGES, VIDEO
+from hocket.records.video.sink import IMAGES, RESTORED, VIDEO
 
 FILE = "states.npz"
 """Holds three arrays: `first` `[S]` is the state at the reset, `varies` `[S]` marks the numbers
@@ -64,6 +64,8 @@ class StatesSink:
         return StatesTrack(Path(start.folder) / FILE, is_on=self._keeps(start.record))
 
     def _keeps(self, record: Mapping[str, Any]) -> bool:
+        if record.get(RESTORED):
+            return False
         has_video = bool(record.get(VIDEO) or record.get(IMAGES))
         return not self._config.only_with_video or has_video
 

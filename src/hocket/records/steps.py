@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from hocket.core.contracts.recorder import AttemptStart, SinkNeeds, StepRecord
+from hocket.core.contracts.recorder import AttemptStart, SinkNeeds, StepRecord, Track
 from hocket.core.data import Array, Episode, Observation, Outcome, TaskInfo, Trial
 from hocket.core.events import Event
 from hocket.errors import ObservationError, RunFolderError
 from hocket.records.folder import ROWS, FolderLike, drafted
 from hocket.records.video.pictures import cameras_in
+from hocket.records.video.sink import RESTORED, NoTrack
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -111,7 +112,9 @@ class StepsSink:
         is_given = "deferred" not in abilities
         return SinkNeeds(observations=is_given or (self.config.every_step and not is_shown_again))
 
-    def open(self, start: AttemptStart) -> StepsTrack:
+    def open(self, start: AttemptStart) -> Track:
+        if start.record.get(RESTORED):
+            return NoTrack()
         return StepsTrack(self.config, Path(start.folder), start.prompt)
 
 

@@ -9,9 +9,11 @@ from typing import Any
 
 from hocket.core.data import Episode, Trial
 from hocket.errors import DamagedSegmentError, RunFolderError
-from hocket.records.folder import RunFolder
+from hocket.records.folder import TEMPORARY, RunFolder
 from hocket.records.ledger.view import Failure, LedgerView
 from hocket.records.run_file import load_about
+from hocket.records.states import FILE as STATES
+from hocket.records.video.sink import VideoSelection, is_rendered_later
 from hocket.results.decision import KEY, Decision
 from hocket.results.exactness import kept_claim
 from hocket.results.report import FILE_NAME, Report, Throughput
@@ -28,6 +30,8 @@ class RecordedRun:
     """Versions, machine and command; empty where run.yaml does not say."""
     trials: Sequence[Trial]
     failures: Sequence[Failure] = ()
+    filmed_tasks: frozenset[tuple[str, str]] = frozenset()
+    """Suite and task of the envs that have cameras and can be shown again from their states."""
     timing: Timing | None = None
     damage: str | None = None
     """Why there is no timing, where its rows are there and cannot be trusted."""
@@ -57,6 +61,25 @@ class RecordedRun:
         sealed = [file for file in episode.files if file.endswith(".mp4")]
         return list(dict.fromkeys([*sealed, *sorted(later)]))
 
+    @property
+    def missing_videos(self) -> list[Episode]:
+        """The episodes that the run was to film, and that can still be: it was interrupted, or the
+        files were deleted."""
+        wanted = VideoSelection.parse(str(self.report.config.get("video", "none")))
+        root = RunFolder.at(self.folder)
+        return [
+            episode
+            for episode in wanted.episodes(self.trials, self.report.episodes)
+            if (episode.trial.suite, episode.trial.task) in self.filmed_tasks
+            and (root.attempt(episode.trial, episode.attempt) / STATES).is_file()
+            and not self._is_filmed(episode)
+        ]
+
+    def _is_filmed(self, episode: Episode) -> bool:
+        attempt = RunFolder.at(self.folder).attempt(episode.trial, episode.attempt)
+        # A draft is what an interruption left, perhaps between two cameras.
+        return bool(self.videos(episode)) and not any(attempt.glob(f".*{TEMPORARY}"))
+
 
 def open_recorded(folder: Path, report: Report | None = None) -> RecordedRun:
     """Read a run folder, with its ledger or, where it has none, from its report alone."""
@@ -78,6 +101,7 @@ def open_recorded(folder: Path, report: Report | None = None) -> RecordedRun:
         damage = str(exc)
     with LedgerView.open(root) as ledger:
         trials, failures = ledger.trials(), ledger.failures()
+        specs = ledger.specs()
         report = report or build_report(ledger, about, Throughput())
     return RecordedRun(
         folder=root.root,
@@ -85,6 +109,11 @@ def open_recorded(folder: Path, report: Report | None = None) -> RecordedRun:
         about=about,
         trials=trials,
         failures=failures,
+        filmed_tasks=frozenset(
+            task
+            for task, spec in specs.items()
+            if spec.cameras and is_rendered_later(spec.abilities)
+        ),
         timing=timing,
         damage=damage,
     )

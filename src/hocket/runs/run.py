@@ -49,7 +49,7 @@ from hocket.runs.config import EvalConfig
 from hocket.runs.early_stop import Decider, paired_with, rounds_of, sequential_test
 from hocket.runs.probe import check_specs
 from hocket.runs.video import FilmNotes, render_wanted, require_encoders, sinks_of
-from hocket.workers.fleet import FleetConfig, Fleets
+from hocket.workers.fleet import Fleet, FleetConfig, Fleets
 
 _DEFAULT_VIDEO = EvalConfig.__dataclass_fields__["video"].default
 
@@ -72,6 +72,8 @@ class Run:
         """Why the run stopped before its end."""
         self._is_stuck = False
         """A call of the policy never returned."""
+        self._fleet: Fleet | None = None
+        """The workers of the trials that ended last."""
         self._recorded = config
         """Says what to keep of each step: less than the configuration where it cannot be had."""
 
@@ -142,17 +144,44 @@ class Run:
         readers: Sequence[Reader] = (),
         check: bool = True,
         fleets: Fleets | None = None,
+        on_report: Callable[[Report], None] = lambda _: None,
     ) -> Report:
         """Run what remains; after an interruption the Report says that it is not complete.
 
-        `fleets` lends the workers where they are to be kept for another run.
+        `fleets` lends the workers where they are to be kept for another run. `on_report` is given
+        the Report as soon as the last trial has ended; only then are videos made of what ended.
         """
         if not self.remaining and self.folder is not None:
+            report = rebuild_report(self.folder)
+            on_report(report)
             self._render_videos(readers)
-            return rebuild_report(self.folder)
+            return report
         if self.folder is not None:
             require_encoders(self.config)
             self._recorded = _without_impossible_video(self.config, readers)
+        with contextlib.ExitStack() as stack:
+            if fleets is None:
+                fleets = stack.enter_context(Fleets())
+            report = self._evaluate(policy, readers, fleets, check=check)
+            if self.folder is not None:
+                report.save(self.folder)
+            if self._hung is not None:
+                self._write_page()
+                kept = (
+                    ""
+                    if self.folder is None
+                    else f" Finish the run with: hocket resume {self.folder}"
+                )
+                raise PolicyHungError(f"{self._hung} The run has stopped.{kept}") from self._hung
+            on_report(report)
+            self._write_page()
+            if report.complete and self.folder is not None:
+                self._render_videos(readers)
+        return report
+
+    def _evaluate(
+        self, policy: Policy | None, readers: Sequence[Reader], fleets: Fleets, *, check: bool
+    ) -> Report:
         with contextlib.ExitStack() as stack:
             if policy is None:
                 policy = self.assembly.policy()
@@ -166,10 +195,8 @@ class Run:
                 about = {**about_this_run(), "exactness": same.claim.level, "lanes": lanes}
                 save_run(self.folder, self.config.to_plain(), about=about)
                 readers = (*readers, _Suspensions(self.folder, self.config, about))
-            if fleets is None:
-                fleets = stack.enter_context(Fleets())
             tally = self._roll(policy, batching, lanes, readers, fleets, check=check)
-        report = Report.build(
+        return Report.build(
             config=self.config.to_plain(),
             exactness=same.claim.level,
             checks=same.claim.checks,
@@ -178,17 +205,6 @@ class Run:
             throughput=tally.throughput(),
             decision=None if self.decider is None else self.decider.decision,
         )
-        if self.folder is not None:
-            if report.complete:
-                self._render_videos(readers)
-            report.save(self.folder)
-            write_report_page(self.folder)
-        if self._hung is not None:
-            kept = (
-                "" if self.folder is None else f" Finish the run with: hocket resume {self.folder}"
-            )
-            raise PolicyHungError(f"{self._hung} The run has stopped.{kept}") from self._hung
-        return report
 
     def _count_lanes(self, policy: Policy, *, alone: bool) -> int:
         try:
@@ -234,7 +250,7 @@ class Run:
         deadline = InferDeadline(seconds=config.infer_timeout_s)
         inference = assembly.inference(policy, alone=batching.alone, deadline=deadline)
         tally = Tally(inference.concurrency)
-        fleet = fleets.lend(
+        fleet = self._fleet = fleets.lend(
             assembly.runtime,
             worker,
             _watching(config, lanes),
@@ -281,13 +297,20 @@ class Run:
     def _render_videos(self, readers: Sequence[Reader]) -> None:
         """Make the videos that are wanted and can only be made of episodes that have ended."""
         assert self._ledger is not None
-        render_wanted(
+        made = render_wanted(
             self._recorded,
             self._ledger.folder,
             self.trials,
             self._ledger.episodes(),
             functools.partial(_tell, readers),
+            self._fleet,
         )
+        if made:
+            self._write_page()
+
+    def _write_page(self) -> None:
+        if self.folder is not None:
+            write_report_page(self.folder)
 
     def _keep(self, decision: Decision) -> None:
         if self._ledger is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 from collections.abc import Collection, Mapping, Sequence
@@ -101,6 +102,7 @@ class Recording:
             states=any(needs.states for needs in wanted),
             cameras=tuple(dict.fromkeys(key for needs in wanted for key in needs.cameras)),
             all_cameras=any(needs.all_cameras for needs in wanted),
+            stride=math.gcd(*(needs.stride for needs in wanted if looks(needs))) or 1,
         )
 
     @property
@@ -109,7 +111,8 @@ class Recording:
 
     @property
     def observes_each_step(self) -> bool:
-        return self.needs.observations or self.needs.all_cameras or bool(self.needs.cameras)
+        """Whether a sink asks for observations: of every step, or of one in `needs.stride`."""
+        return looks(self.needs)
 
     def open(self, attempt: Attempt, prompt: str, record: Mapping[str, Any]) -> None:
         self.discard()
@@ -164,6 +167,11 @@ class Recording:
     def discard(self) -> None:
         while self._tracks:
             self._tracks.pop().discard()
+
+
+def looks(needs: SinkNeeds) -> bool:
+    """Whether observations or pictures are asked for."""
+    return needs.observations or needs.all_cameras or bool(needs.cameras)
 
 
 def seed_globals(trial: Trial) -> None:

@@ -169,6 +169,7 @@ class CameraEnv:
     """Observation keys, and the camera behind each."""
     _in_use: tuple[str, ...]
     _renderer: OffscreenRenderer | None = None
+    _quality: str = "full"
     advance: Any
     observe: Any
     _data_notes: tuple[str, ...] = ()
@@ -187,6 +188,17 @@ class CameraEnv:
             )
         self._in_use = tuple(key for key in self._keys if key in keys)
         self._describe()
+
+    def use_quality(self, quality: str) -> None:
+        if quality != self._quality:
+            self._quality = quality
+            self._drop_renderer()
+
+    @property
+    def _is_fast(self) -> bool:
+        """Whether shadows, multisampling and reflections are left out. For people too: on a CPU
+        they cost ten times what all else does, and nothing that moves is missing without them."""
+        return self._config.render == "fast" or self._quality == "look"
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -233,9 +245,11 @@ class OffscreenRenderer:
         self.device = choose_device()
         model.vis.global_.offwidth = size
         model.vis.global_.offheight = size
+        quality = model.vis.quality
+        self._usual = (quality.shadowsize, quality.offsamples)
+        """What the model itself says, for renderers that come after this one."""
         if fast:
-            model.vis.quality.shadowsize = 0
-            model.vis.quality.offsamples = 0
+            quality.shadowsize = quality.offsamples = 0
         if self.device.backend == "egl":  # one device per process, from then on
             os.environ["MUJOCO_EGL_DEVICE_ID"] = str(self.device.index)
         self._gl = importlib.import_module(f"mujoco.{self.device.backend}").GLContext(size, size)
@@ -283,3 +297,5 @@ class OffscreenRenderer:
         self._context.free()
         self._gl.free()
         self._gl = None
+        quality = self._model.vis.quality
+        quality.shadowsize, quality.offsamples = self._usual

@@ -95,10 +95,20 @@ class SelectsCameras(Protocol):
         """Render these alone, from the next `reset` or `observe` on."""
 
 
+@runtime_checkable
+class RendersForPeople(Protocol):
+    """An env that can render more cheaply where only people look."""
+
+    def use_quality(self, quality: str) -> None:
+        """From the next `observe` on: `full` is what policies are given, `look` leaves out what
+        costs much and tells people little, such as shadows. An env begins with `full`."""
+
+
 ABILITIES: Mapping[str, type[Any]] = {
     "deferred": DeferredObservation,
     "snapshot": Snapshot,
     "cameras": SelectsCameras,
+    "quality": RendersForPeople,
 }
 """The abilities of envs, by the names that `EnvSpec.abilities` has for them."""
 

@@ -29,6 +29,9 @@ class SinkNeeds:
     """Image keys that it records, rendered at every step."""
     all_cameras: bool = False
     """Every camera that the env has, rendered at every step."""
+    stride: int = 1
+    """Observations and pictures of every so many steps do; those of the reset and of the last step
+    are always among them. More may come, where others want them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,6 +34,8 @@ _MOST_FAULTS = 20
 _LONGEST_TRACE = 8000
 """Characters of an error that are shown."""
 _MOST_CARDS = 48
+_NAMED = 6
+"""Trials that are named where only some can be."""
 _POSTER_WIDTH = 320
 
 
@@ -335,9 +337,11 @@ def _some(count: int, noun: str) -> str:
 
 
 def video_section(run: RecordedRun, listed: Listed) -> Section | None:
-    """A card for each video, in planned order; None where there is no video."""
-    videos = [(e, file) for e in listed.episodes for file in run.videos(e)]
-    if not videos:
+    """A card for each video, failures first; None where there is none, and none is missing."""
+    first = sorted(listed.episodes, key=lambda e: e.outcome is not Outcome.FAILURE)
+    videos = [(e, file) for e in first for file in run.videos(e)]
+    missing = _missing_videos(run)
+    if not videos and missing is None:
         return None
     cards = [
         _card(run, episode, file, listed.anchors[episode.trial])
@@ -346,12 +350,30 @@ def video_section(run: RecordedRun, listed: Listed) -> Section | None:
     more = len(videos) - len(cards)
     words = f"{more:,} more are linked in the table of episodes."
     note = tag("p", words, class_="note") if more else None
-    body = join(tag("div", *cards, class_="gallery"), note)
+    body = join(missing, tag("div", *cards, class_="gallery"), note)
     return Section(
         anchor="videos",
         title="Videos",
-        lead="They lie beside this page and are loaded when they are played.",
+        lead="Failures first. They lie beside this page and are loaded when they are played.",
         body=body,
+    )
+
+
+def _missing_videos(run: RecordedRun) -> Markup | None:
+    missing = run.missing_videos
+    if not missing:
+        return None
+    names = ", ".join(episode.trial.id for episode in missing[:_NAMED])
+    more = f" and {len(missing) - _NAMED:,} more" if len(missing) > _NAMED else ""
+    return tag(
+        "p",
+        tag("b", f"{_some(len(missing), 'episode')} not filmed yet: "),
+        f"{names}{more}. Make the videos with ",
+        tag("code", f"hocket video {run.folder.parent.name}/{run.name}"),
+        ", then this page with ",
+        tag("code", f"hocket report {run.folder.parent.name}/{run.name}"),
+        ".",
+        class_="alert",
     )
 
 

@@ -101,6 +101,7 @@ class Host:
         began = time.perf_counter()
         self._env.build(suite, task)
         built = time.perf_counter()
+        self._env.use_quality("full")
         recording.prepare(self._env.task, message.record[0], self._env.abilities)
         runner = ChunkRunner(
             self._env,
@@ -234,9 +235,11 @@ def replay_states(
     record: Mapping[str, Any],
     control: Control,
 ) -> None:
-    """Restore states `[n, S]` of an ended attempt in turn, and record what is observed at each."""
+    """Restore states `[n, S]` of an ended attempt in turn, and record what is observed at each that
+    the sinks ask for."""
     if "deferred" not in env.abilities:
         raise EnvError(f"The env of {env.task.name!r} cannot be observed without a step.")
+    env.use_quality(str(record.get("quality", "full")))
     recording.prepare(env.task, record, env.abilities)
     needs = recording.needs
     # The reset lays out the scene; its own picture is of no use.
@@ -244,8 +247,8 @@ def replay_states(
     env.reset(attempt.trial)
     env.use_cameras(None if needs.all_cameras else needs.cameras)
     recording.open(attempt, env.task.prompt, record)
-    for step, state in enumerate(states):
-        env.restore(state)
+    for step in sorted({*range(0, len(states), needs.stride), len(states) - 1}):
+        env.restore(states[step])
         arrays, _ = flatten(env.observe())
         attempt.steps = step
         recording.step(attempt, None, 0.0, chunk=-1, age=0, observation=arrays, state=None)

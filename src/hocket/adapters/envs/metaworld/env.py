@@ -172,8 +172,9 @@ class MetaWorldEnv(CameraEnv, gymnasium.Env[dict[str, Any], Array]):
 
     def _image(self, camera: str) -> Array:
         if self._renderer is None:
-            fast = self._config.render == "fast"
-            self._renderer = OffscreenRenderer(self._sim.model, self._config.size, fast=fast)
+            self._renderer = OffscreenRenderer(
+                self._sim.model, self._config.size, fast=self._is_fast
+            )
         return self._renderer.render(self._sim.data, camera, upside_down=camera in UPSIDE_DOWN)
 
 
