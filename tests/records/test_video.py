@@ -158,12 +158,15 @@ def test_an_env_without_cameras_has_no_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("outcome", list(Outcome))
-def test_where_failures_are_wanted_only_failures_are_kept(tmp_path: Path, outcome: Outcome) -> None:
+def test_where_failures_are_wanted_they_and_errors_are_kept(
+    tmp_path: Path, outcome: Outcome
+) -> None:
+    is_kept = outcome in (Outcome.FAILURE, Outcome.ERROR)
     track = open_track(tmp_path, "failures")
     for i in range(5):
         track.step(step(i, picture(i)))
-    assert bool(track.seal(outcome)) is (outcome is Outcome.FAILURE)
-    assert len(list(tmp_path.iterdir())) == (outcome is Outcome.FAILURE)
+    assert bool(track.seal(outcome)) is is_kept
+    assert len(list(tmp_path.iterdir())) == is_kept
 
 
 def test_what_can_be_filmed_later_is_not_filmed_in_line() -> None:

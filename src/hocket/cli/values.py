@@ -141,6 +141,7 @@ FIELDS: Mapping[str, Any] = {
     "recycle_after": arg(metavar="N"),
     "against": arg(metavar="RUN"),
     "alpha": arg(metavar="P"),
+    "keep_errors": arg(metavar="N"),
     "video": arg(metavar="few|none|first:N|failures|all"),
     # Training.
     "minutes": arg(metavar="M"),

@@ -9,6 +9,7 @@ from typing import Any
 
 from hocket.core.data import Episode, Trial
 from hocket.errors import DamagedSegmentError, RunFolderError
+from hocket.records.evidence import Evidence, kept_evidence
 from hocket.records.folder import TEMPORARY, RunFolder
 from hocket.records.ledger.view import Failure, LedgerView
 from hocket.records.run_file import load_about
@@ -30,6 +31,8 @@ class RecordedRun:
     """Versions, machine and command; empty where run.yaml does not say."""
     trials: Sequence[Trial]
     failures: Sequence[Failure] = ()
+    evidence: Sequence[Evidence] = ()
+    """What is kept of the attempts that were lost."""
     filmed_tasks: frozenset[tuple[str, str]] = frozenset()
     """Suite and task of the envs that have cameras and can be shown again from their states."""
     timing: Timing | None = None
@@ -101,7 +104,7 @@ def open_recorded(folder: Path, report: Report | None = None) -> RecordedRun:
         damage = str(exc)
     with LedgerView.open(root) as ledger:
         trials, failures = ledger.trials(), ledger.failures()
-        specs = ledger.specs()
+        specs, evidence = ledger.specs(), kept_evidence(ledger)
         report = report or build_report(ledger, about, Throughput())
     return RecordedRun(
         folder=root.root,
@@ -109,6 +112,7 @@ def open_recorded(folder: Path, report: Report | None = None) -> RecordedRun:
         about=about,
         trials=trials,
         failures=failures,
+        evidence=evidence,
         filmed_tasks=frozenset(
             task
             for task, spec in specs.items()
@@ -131,4 +135,5 @@ def build_report(ledger: LedgerView, about: Mapping[str, Any], throughput: Throu
         episodes=ledger.episodes(),
         throughput=throughput,
         decision=Decision.from_json(meta[KEY]) if KEY in meta else None,
+        kept_errors=[each.to_json() for each in kept_evidence(ledger)],
     )

@@ -81,6 +81,9 @@ class Report:
     """What the comparison that this run was to decide came to; None where it was to decide none."""
     checks: RowChecks = UNCHECKED
     """Rows that were inferred again in other batches, where the exactness is `inputs`."""
+    kept_errors: tuple[Mapping[str, Any], ...] = ()
+    """The attempts that were lost and of which the run folder keeps what was recorded: trial,
+    attempt, error and folder. They are no part of any number here."""
 
     @classmethod
     def build(
@@ -93,6 +96,7 @@ class Report:
         throughput: Throughput,
         decision: Decision | None = None,
         checks: RowChecks = UNCHECKED,
+        kept_errors: Sequence[Mapping[str, Any]] = (),
         version: str = __version__,
     ) -> Report:
         """Score the episodes of the planned `trials`; trials without one yet are not counted."""
@@ -112,6 +116,7 @@ class Report:
             throughput=throughput,
             decision=decision,
             checks=checks,
+            kept_errors=tuple(kept_errors),
         )
 
     @classmethod
@@ -157,6 +162,8 @@ class Report:
             "episodes": [_episode_to_json(episode) for episode in self.episodes],
             "throughput": self.throughput.to_json(),
         }
+        if self.kept_errors:
+            document["kept_errors"] = self.kept_errors
         if self.decision is not None:
             document["decision"] = self.decision.to_json()
         return {key: _plain(value) for key, value in document.items()}
@@ -207,6 +214,7 @@ class Report:
                 if "decision" in document
                 else None,
                 checks=RowChecks(**document.get("checks", {})),
+                kept_errors=tuple(document.get("kept_errors", ())),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise RunFolderError(f"{file} is no report of hocket's: {error!r}.") from error
@@ -236,6 +244,9 @@ class Report:
             yield f"{had} nothing to succeed at: no part of overall n."
         if lost := sum(episode.attempt for episode in self.episodes):
             yield f"{lost:,} {'attempts were' if lost > 1 else 'attempt was'} lost and run again."
+        if count := len(self.kept_errors):
+            what = f"{count:,} attempts that were lost" if count > 1 else "1 attempt that was lost"
+            yield f"What {what} recorded is kept, and shown under errors in report.html."
 
     @property
     def claim(self) -> Claim:

@@ -66,6 +66,9 @@ class EvalConfig(Subject):
     """What is kept of each step in the run folder. numbers: action, reward, state and the
     simulator's own state, from which video can be made later. full: every camera's picture too,
     without loss, as datasets need them."""
+    keep_errors: int = 20
+    """Of how many attempts that end in an error the run folder keeps what was recorded up to then:
+    steps, states, video. They are shown under errors, and count in no statistic."""
     video: str = "few"
     """Which episodes get a video. few: up to three failures and one success of each task; first:N:
     the first N trials of each task. Where the env's states are kept they are filmed after the
@@ -79,7 +82,13 @@ class EvalConfig(Subject):
 
     def __post_init__(self) -> None:
         Subject.__post_init__(self)
-        for name, low in (("episodes", 1), ("retries", 0), ("max_steps", 1), ("recycle_after", 1)):
+        for name, low in (
+            ("episodes", 1),
+            ("retries", 0),
+            ("keep_errors", 0),
+            ("max_steps", 1),
+            ("recycle_after", 1),
+        ):
             value = getattr(self, name)
             if value is not None and value < low:
                 raise ConfigError(f"{name} is {value}; it must be at least {low}.")

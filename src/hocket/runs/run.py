@@ -30,6 +30,7 @@ from hocket.errors import (
     UsageError,
 )
 from hocket.records.chunks import ChunkRows
+from hocket.records.evidence import Evidence, EvidencePlan, Salvage, kept_evidence
 from hocket.records.ledger.ledger import Ledger
 from hocket.records.ledger.view import LedgerView
 from hocket.records.run_file import about_this_run, load_about, load_run, save_run
@@ -102,8 +103,8 @@ class Run:
         """A run that was begun before, perhaps with another deadline for the policy. What its lost
         attempts left behind is swept away."""
         ledger = Ledger.open(folder)
-        ledger.sweep()
         config = EvalConfig.recorded(ledger.meta()["config"])
+        ledger.sweep(Salvage(ledger, config.keep_errors))
         if infer_timeout_s is not None:
             config = replace(config, infer_timeout_s=infer_timeout_s)
         return cls(config, ledger.trials(), ledger)
@@ -204,6 +205,7 @@ class Run:
             episodes=tally.episodes,
             throughput=tally.throughput(),
             decision=None if self.decider is None else self.decider.decision,
+            kept_errors=[each.to_json() for each in self._evidence],
         )
 
     def _count_lanes(self, policy: Policy, *, alone: bool) -> int:
@@ -240,11 +242,18 @@ class Run:
         selection = VideoSelection.parse(self._recorded.video)
         asked = VideoPlan(selection, self.trials, images=self._recorded.record == "full")
         film_notes = FilmNotes(asked)
+        record = None
         if self._ledger is not None:
+            record = EvidencePlan(
+                asked,
+                self._ledger.folder,
+                most=config.keep_errors,
+                kept=self._evidence,
+            )
             self._ledger.attach(ChunkRows(leg=self._ledger.leg))
             self._ledger.attach(StepRows(self._ledger.folder.root))
             worker = replace(worker, sinks=sinks_of(self._recorded))
-            readers = (self._ledger, *readers, film_notes)
+            readers = (self._ledger, *readers, film_notes, record)
         if self.decider is not None:
             readers = (*readers, self.decider)
         deadline = InferDeadline(seconds=config.infer_timeout_s)
@@ -265,7 +274,7 @@ class Run:
                 config=EngineConfig(retries=config.retries, max_steps=config.max_steps),
                 readers=(tally, *readers),
                 fits=_refuse_misfits(policy) if check else lambda _: None,
-                record=asked if self._ledger is not None else None,
+                record=record,
                 folder=None if self.folder is None else str(self.folder),
             )
             queue = TrialQueue(self.remaining)
@@ -294,6 +303,10 @@ class Run:
             _tell(readers, Noted(text=note))
         return tally
 
+    @property
+    def _evidence(self) -> list[Evidence]:
+        return [] if self._ledger is None else kept_evidence(self._ledger)
+
     def _render_videos(self, readers: Sequence[Reader]) -> None:
         """Make the videos that are wanted and can only be made of episodes that have ended."""
         assert self._ledger is not None
@@ -302,6 +315,7 @@ class Run:
             self._ledger.folder,
             self.trials,
             self._ledger.episodes(),
+            self._evidence,
             functools.partial(_tell, readers),
             self._fleet,
         )

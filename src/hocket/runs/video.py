@@ -11,6 +11,7 @@ from typing import Any
 from hocket.core import machine
 from hocket.core.data import Episode, Outcome, Ref, Trial
 from hocket.core.events import ChunksExecuted, EpisodeFilmed, Event, Noted, SpecLearned
+from hocket.records.evidence import Evidence
 from hocket.records.folder import TEMPORARY, RunFolder
 from hocket.records.states import FILE
 from hocket.records.video.encoder import UNTIMED_RATE, Quality, require_encoder
@@ -159,11 +160,28 @@ def wanted_videos(
     return wanted
 
 
+def error_jobs(run: EvalConfig, folder: RunFolder, evidence: Sequence[Evidence]) -> list[RenderJob]:
+    """How the attempts that were lost are filmed up to their end, where their states are kept and
+    videos are wanted at all."""
+    if VideoSelection.parse(run.video).kind == "none":
+        return []
+    jobs = []
+    for each in evidence:
+        episode = each.episode(folder)
+        place = folder.attempt(each.trial, each.attempt)
+        if episode is not None and not videos_in(place):
+            record = rerender_record(episode, quality=run.video_quality)
+            record["folder"] = str(folder.root)
+            jobs.append(RenderJob(episode=episode, states=place / FILE, record=record))
+    return jobs
+
+
 def render_wanted(
     run: EvalConfig,
     folder: RunFolder,
     planned: Sequence[Trial],
     ended: Sequence[Episode],
+    evidence: Sequence[Evidence],
     tell: Callable[[Event], None],
     fleet: Fleet | None = None,
 ) -> int:
@@ -177,6 +195,7 @@ def render_wanted(
         for config, chosen in wanted_videos(run, planned, ended)
         for job in plan_render(folder, chosen, config).jobs
     ]
+    jobs += error_jobs(run, folder, evidence)
     if not jobs:
         return 0
     done = failed = 0

@@ -85,6 +85,7 @@ class Recording:
         ]
         self._tracks: list[Track] = []
         self._abilities: tuple[str, ...] = ()
+        self._keeps_errors = False
         self.needs = SinkNeeds()
         """What all sinks together ask for in the attempt that was prepared last."""
 
@@ -119,6 +120,7 @@ class Recording:
         trial = attempt.trial
         # A fleet may be kept for several runs: each attempt says whose it is.
         self._folder = os.path.abspath(record.get("folder") or self._default_folder)
+        self._keeps_errors = bool(record.get("evidence"))
         start = AttemptStart(
             trial=trial,
             attempt=attempt.number,
@@ -165,8 +167,20 @@ class Recording:
         return [os.path.relpath(file, self._folder) for file in files]
 
     def discard(self) -> None:
+        self._keeps_errors = False
         while self._tracks:
             self._tracks.pop().discard()
+
+    def abandon(self) -> None:
+        """Keep what was recorded of an attempt that is lost to an error, where that was asked for;
+        a track that cannot be sealed leaves nothing."""
+        while self._tracks and self._keeps_errors:
+            track = self._tracks.pop(0)
+            try:
+                track.seal(Outcome.ERROR)
+            except Exception:  # noqa: BLE001 - the error that lost the attempt is the one to tell
+                track.discard()
+        self.discard()
 
 
 def looks(needs: SinkNeeds) -> bool:

@@ -80,7 +80,8 @@ class Track(Protocol):
         """Take one step, in order from the reset on."""
 
     def seal(self, outcome: Outcome) -> Sequence[str]:
-        """Make all of it durable (flush, fsync, rename) and name the files, as absolute paths."""
+        """Make all of it durable (flush, fsync, rename) and name the files, as absolute paths. The
+        outcome ERROR says that the attempt was lost, and that what there is of it is evidence."""
 
     def discard(self) -> None:
         """Leave nothing of the attempt behind."""

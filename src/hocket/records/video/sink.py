@@ -231,7 +231,7 @@ class NoTrack:
 class VideoTrack:
     """The video of one attempt: a frame for the reset, and one for each step, or for one of several
     where the env is controlled faster than people look; always one for the last. `keep` is `all`,
-    or `failures` where it is kept only if the episode fails."""
+    or `failures` where it is kept only if the episode fails or is lost to an error."""
 
     def __init__(self, config: VideoConfig, start: AttemptStart, keep: str) -> None:
         quality = Quality(crf=config.crf, preset=config.preset, lossless=config.lossless)
@@ -262,7 +262,7 @@ class VideoTrack:
         self._held, self._held_step = frames, record.step
 
     def seal(self, outcome: Outcome) -> Sequence[str]:
-        if self._keep == "failures" and outcome is not Outcome.FAILURE:
+        if self._keep == "failures" and outcome not in (Outcome.FAILURE, Outcome.ERROR):
             self.discard()
             return ()
         self._release(outcome.value)

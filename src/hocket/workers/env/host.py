@@ -84,6 +84,12 @@ class Host:
         self._drop()
         self._env.close()
 
+    def abandon(self) -> None:
+        """Give up the running attempt; what was recorded of it is kept where that was asked for."""
+        self._runner = None
+        if self._recording is not None:
+            self._recording.abandon()
+
     def _begin(self, message: Begin) -> None:
         number = message.attempts[0]
         try:
@@ -217,7 +223,7 @@ class Host:
         """Report an attempt as lost. Its env is closed: it may be in any state by now."""
         failure = Failed.of(0, number, exc)
         try:
-            self._drop()
+            self.abandon()
             self._env.close()
         except (Exception, SystemExit):  # noqa: BLE001 - the first error is the one to tell
             failure = failure._replace(traceback=failure.traceback + "\n" + traceback.format_exc())
