@@ -84,12 +84,13 @@ class DecoderLayer(nn.Module):
 
 
 class Pi0Sized(nn.Module):
-    """Takes three images, a state and noise seeds; gives 50 actions of 32 numbers."""
+    """Takes images, a state and noise seeds; gives 50 actions of 32 numbers."""
 
-    chunk_length, action_size, cameras = CHUNK, ACTION, IMAGES
+    chunk_length, action_size = CHUNK, ACTION
 
-    def __init__(self) -> None:
+    def __init__(self, cameras: tuple[str, ...] = IMAGES) -> None:
         super().__init__()
+        self.cameras = cameras
         self.vision = Vision()
         self.words = nn.Parameter(torch.zeros(TEXT, 2048))
         self.vocabulary = nn.Embedding(257_152, 2048)
@@ -99,7 +100,7 @@ class Pi0Sized(nn.Module):
         self.time_in, self.action_out = nn.Linear(1, 1024), nn.Linear(1024, ACTION)
 
     def forward(self, observation: dict[str, Tensor], noise_seeds: Tensor) -> Tensor:
-        images = torch.stack([observation[key] for key in IMAGES], 1)
+        images = torch.stack([observation[key] for key in self.cameras], 1)
         batch = len(images)
         kind = self.words.dtype
         pixels = images.flatten(0, 1).permute(0, 3, 1, 2).to(kind) / 127.5 - 1
@@ -131,10 +132,10 @@ def _noise(seeds: Tensor, kind: torch.dtype) -> Tensor:
     return drawn.view(-1, CHUNK, ACTION).to(kind)
 
 
-def make() -> Pi0Sized:
+def make(cameras: tuple[str, ...] = IMAGES) -> Pi0Sized:
     """The module on the GPU in bfloat16; its weights are never read from anywhere."""
     with torch.device("cuda"):
         torch.set_default_dtype(torch.bfloat16)
-        module = Pi0Sized()
+        module = Pi0Sized(cameras)
         torch.set_default_dtype(torch.float32)
     return module

@@ -14,6 +14,7 @@ HocketError
 │   ├── ChunkShapeError     wrong [B, T, A]
 │   ├── ChunkValueError     NaN, infinity or a dtype that is no number
 │   ├── SessionLostError    the state that a policy kept for an attempt is gone
+│   │   └── StateMovedError     a batch raised, and nobody knows for which of its rows
 │   └── PolicyUnavailableError  nobody answers
 │       └── PolicyHungError     the policy never returned
 ├── WorkerFailed            a worker crashed, hung, was killed, or used too much memory
@@ -79,6 +80,11 @@ class ChunkValueError(PolicyError):
 
 class SessionLostError(PolicyError):
     """The state that a policy kept for an attempt is gone; the attempt runs again from reset."""
+
+
+class StateMovedError(SessionLostError):
+    """A batch raised, nobody knows for which of its rows, and what the policy keeps for them may
+    have moved on: their attempts run again from reset, and no retry is spent."""
 
 
 class PolicyUnavailableError(PolicyError):

@@ -113,7 +113,7 @@ def test_checks_do_not_change_what_a_run_gives() -> None:
 
 
 def test_policies_that_keep_state_or_draw_their_own_noise_are_not_asked_twice() -> None:
-    stateful = run(Counting(), 7)
+    stateful = run(Counting(), 7, env="support.row_toys:RowToys", episodes=12)
     assert (stateful.exactness, stateful.checks) == ("inputs", RowChecks())
     assert "checks" not in stateful.summary
     noisy = run(Positional(keyed_noise=False), 7)

@@ -34,7 +34,7 @@ class Counting:
     rows too, and always after every row's state has moved on, as a model does that fails late."""
 
     def __init__(self, bad: str = "", *, raises: int = 1 << 30) -> None:
-        self.spec = PolicySpec(chunk_length=4, action_size=4, max_batch=8)
+        self.spec = PolicySpec(chunk_length=4, action_size=3, max_batch=8)
         self.bad = bad
         self.raises = raises
         """Times that it raises before it no longer does."""
@@ -61,6 +61,6 @@ class Counting:
             self.raised.append(len(self.batches) - 1)
             raise RuntimeError(f"The policy cannot answer {self.bad}.")
         counts = np.array([self.asked[row.session] for row in batch.rows], np.float64)
-        return np.tile(counts[:, None, None] / 64, (1, 4, 4))
+        return np.tile(counts[:, None, None] / 64, (1, 4, 3))
 
     def close(self) -> None: ...

@@ -31,7 +31,7 @@ from hocket.errors import (
     ChunkValueError,
     HocketError,
     PolicyUnavailableError,
-    SessionLostError,
+    StateMovedError,
 )
 
 _LOG = logging.getLogger(__name__)
@@ -149,7 +149,7 @@ class PolicyThread:
             chunks=chunks,
             errors=errors,
             observations=_kept(job) if job.keep else None,
-            blameless=len(job.rows) > 1 and all(isinstance(e, _StateMovedError) for e in errors),
+            blameless=all(isinstance(e, StateMovedError) for e in errors),
             checks=checks,
         )
 
@@ -295,12 +295,8 @@ class PolicyThread:
         return Timed(fastest, first_s, np.array(answer.values))
 
 
-class _StateMovedError(SessionLostError):
-    """A batch raised, and what the policy keeps for its rows may have moved."""
-
-
-def _lost_state(error: Exception, rows: int) -> _StateMovedError:
-    lost = _StateMovedError(
+def _lost_state(error: Exception, rows: int) -> StateMovedError:
+    lost = StateMovedError(
         f"The policy raised {type(error).__name__}: {error} for a batch of {rows} rows, and may "
         "have moved on what it keeps for each of them."
     )

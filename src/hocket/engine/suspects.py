@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+MOST_GUILTY = 4096
+"""Culprits that are remembered: a server's clients may bring ever more. Chosen by hand."""
+
 
 class Suspects:
     """Says which trials are inferred alone. A batch that raised is a group of suspects; no trial is
@@ -16,7 +19,8 @@ class Suspects:
     def __init__(self) -> None:
         self._groups: dict[str, set[str]] = {}
         """The group of each suspect, which its members share."""
-        self._guilty: set[str] = set()
+        self._guilty: dict[str, None] = {}
+        """Culprits, the one found longest ago first."""
 
     def add(self, trials: Iterable[str]) -> None:
         """A batch of these trials raised, and nobody knows for which of them."""
@@ -30,7 +34,9 @@ class Suspects:
 
     def convict(self, trial: str) -> set[str]:
         """The trial raised alone. Returns those that are no longer suspected."""
-        self._guilty.add(trial)
+        self._guilty[trial] = None
+        if len(self._guilty) > MOST_GUILTY:
+            del self._guilty[next(iter(self._guilty))]
         group = self._groups.get(trial, set())
         for each in group:
             del self._groups[each]
@@ -39,3 +45,10 @@ class Suspects:
     def acquit(self, trial: str) -> None:
         """The trial has ended."""
         self._groups.pop(trial, set()).discard(trial)
+
+    def forget(self, prefix: str) -> None:
+        """Forget all trials whose names begin so."""
+        for trial in [each for each in self._groups if each.startswith(prefix)]:
+            self.acquit(trial)
+        for trial in [each for each in self._guilty if each.startswith(prefix)]:
+            del self._guilty[trial]

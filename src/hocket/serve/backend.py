@@ -111,7 +111,9 @@ class PolicyBackend:
             action_size=size if size is not None else options.action_size,
             deadline=InferDeadline(seconds=options.infer_timeout_s),
         )
-        self._clients = Clients(self._batcher.end_session)
+        self._clients = Clients(
+            self._batcher.end_session, lambda client: self._batcher.forget(client.session(""))
+        )
         self._is_warm = not options.warm_up
         self._warming: asyncio.Future[None] | None = None
 
@@ -150,6 +152,7 @@ class PolicyBackend:
             self._batcher.close_lane(lane)
         for session in caller.sessions:
             self._batcher.end_session(session)
+            self._batcher.forget(session)
         caller.lanes, caller.sessions = [], set()
         self._clients.leave(caller)
 
@@ -170,7 +173,7 @@ class PolicyBackend:
         row = self._row(caller, self._options.prompt if prompt is None else prompt)
         if self._is_stateful:
             caller.sessions.add(row.session)
-        (served,) = await self._infer(caller, [row], [request.view])
+        (served,) = await self._infer(caller, [row.session], [row], [request.view])
         if served.chunk is None:
             raise served.error or AssertionError("neither chunk nor error")
         timing = {"infer_ms": 1e3 * (time.perf_counter() - began)}
@@ -231,7 +234,8 @@ class PolicyBackend:
         ]
         if self._is_stateful:
             self._clients.use(client, [(row.session, row.chunk == 0) for row in rows])
-        served = await self._infer(caller, rows, request.views)
+        names = [client.session(row.trial.id) for row in rows]
+        served = await self._infer(caller, names, rows, request.views)
         for one in served:
             if one.error is not None:
                 return self._told(head, one.error)
@@ -257,7 +261,11 @@ class PolicyBackend:
         client.tell(request.env, request.plain, request.spec)
 
     async def _infer(
-        self, caller: Caller, rows: Sequence[Row], views: Sequence[Observation]
+        self,
+        caller: Caller,
+        names: Sequence[str],
+        rows: Sequence[Row],
+        views: Sequence[Observation],
     ) -> list[Served]:
         if self._warming is None:
             self._warming = asyncio.ensure_future(self._warm_up(rows[0], views[0]))
@@ -266,7 +274,7 @@ class PolicyBackend:
         while len(caller.lanes) < len(rows):
             caller.lanes.append(self._batcher.open_lane())
         lanes = caller.lanes[: len(rows)]
-        return await asyncio.gather(*self._batcher.submit(lanes, rows, views))
+        return await asyncio.gather(*self._batcher.submit(lanes, names, rows, views))
 
     async def _warm_up(self, row: Row, view: Observation) -> None:
         """Warm up with the first request, where the policy does not say what it reads."""

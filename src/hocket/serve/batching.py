@@ -28,6 +28,7 @@ from hocket.engine.deadline import InferDeadline
 from hocket.engine.inference import Inference
 from hocket.engine.policy_thread import Answered, Job
 from hocket.engine.scheduler import Scheduler, SchedulerConfig
+from hocket.engine.suspects import Suspects
 from hocket.errors import PolicyError, PolicyHungError, PolicyUnavailableError
 from hocket.serve.metrics import Metrics
 
@@ -46,8 +47,9 @@ LATE = 3.0
 """A client is waited for at most this many times as long as it took last time: one that misses its
 batch waits for a whole one more. Chosen by hand; no benchmark row."""
 
-_Kind = tuple[Signature, int | None]
-"""What rows of one batch have in common: keys, shapes and dtypes, and numbers in an action."""
+_Kind = tuple[Signature, int | None, int | None]
+"""What rows of one batch have in common: keys, shapes and dtypes, and numbers in an action; and the
+one lane of a row that shares no batch."""
 
 
 class Overloaded(PolicyError):
@@ -64,6 +66,7 @@ class Served:
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
+    name: str
     row: Row
     view: Observation
     future: asyncio.Future[Served]
@@ -149,6 +152,9 @@ class Batcher:
         self._job_numbers = itertools.count()
         self._kinds: dict[_Kind, None] = {}
         """Kinds of observation that came, the one used longest ago first."""
+        self._suspects = Suspects()
+        self._inferred_alone: dict[str, str] = {}
+        """Sessions of suspects, and the name of each."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_pumping = False
@@ -175,7 +181,7 @@ class Batcher:
         self._warming = self._loop.create_future()
         job = Job(
             number=next(self._job_numbers),
-            queue=(signature(view), self._size(row)),
+            queue=(signature(view), self._size(row), None),
             rows=(row,),
             views=[view],
             action_size=self._size(row),
@@ -204,9 +210,15 @@ class Batcher:
         self._metrics.queue_depth = self._scheduler.waiting
 
     def submit(
-        self, lanes: Sequence[int], rows: Sequence[Row], views: Sequence[Observation]
+        self,
+        lanes: Sequence[int],
+        names: Sequence[str],
+        rows: Sequence[Row],
+        views: Sequence[Observation],
     ) -> list[asyncio.Future[Served]]:
-        """The future answers to rows of one signature; all are taken, or Overloaded is raised."""
+        """The future answers to rows of one signature; all are taken, or Overloaded is raised. The
+        name of a row says whose trial it is of: after a batch that moved state and raised, rows of
+        these names share no batch until one of them raises alone, or their sessions end."""
         assert self._loop is not None
         if self._hung is not None:
             raise self._hung
@@ -218,14 +230,17 @@ class Batcher:
         seen = signature(views[0])
         now = time.perf_counter()
         futures = []
-        for lane, row, view in zip(lanes, rows, views, strict=True):
+        for lane, name, row, view in zip(lanes, names, rows, views, strict=True):
             pace = self._paces.get(lane)
             if pace is not None and pace.answered_at is not None:
                 pace.think_s = now - pace.answered_at
             future: asyncio.Future[Served] = self._loop.create_future()
             futures.append(future)
-            self._waiting[lane] = _Waiting(row, view, future)
-            kind = (seen, self._size(row))
+            self._waiting[lane] = _Waiting(name, row, view, future)
+            is_alone = self._suspects.is_alone(name)
+            if is_alone:
+                self._inferred_alone[row.session] = name
+            kind = (seen, self._size(row), lane if is_alone else None)
             self._kinds.pop(kind, None)
             self._kinds[kind] = None
             self._scheduler.ready(lane, kind, now, None)
@@ -240,6 +255,13 @@ class Batcher:
 
     def end_session(self, session: str) -> None:
         self._inference.end_session(session)
+        name = self._inferred_alone.pop(session, None)
+        if name is not None:
+            self._suspects.acquit(name)
+
+    def forget(self, prefix: str) -> None:
+        """Rows whose names begin so come no more."""
+        self._suspects.forget(prefix)
 
     @property
     def is_stuck(self) -> bool:
@@ -347,6 +369,7 @@ class Batcher:
             self._scheduler.inferred(len(lanes), seconds, now)
             self._metrics.inferred(len(lanes), seconds)
             self._closed_loop.latency.observe(len(lanes), seconds)
+        self._blame(answer, lanes)
         for i, lane in enumerate(lanes):
             pace = self._paces.get(lane)
             waiting = self._waiting.pop(lane, None)
@@ -367,3 +390,12 @@ class Batcher:
         while len(self._kinds) > MAX_KINDS and self._scheduler.forget(next(iter(self._kinds))):
             del self._kinds[next(iter(self._kinds))]
         self._metrics.queue_depth = self._scheduler.waiting
+
+    def _blame(self, answer: Answered, lanes: Sequence[int]) -> None:
+        """Where the policy keeps state, find the row that makes it raise."""
+        names = [self._waiting[lane].name for lane in lanes if lane in self._waiting]
+        if answer.blameless and not isinstance(answer.errors[0], PolicyHungError):
+            self._suspects.add(names)
+        elif self._inference.has_sessions and len(answer.job.rows) == 1 and answer.errors[0]:
+            for name in names:
+                self._suspects.convict(name)

@@ -35,6 +35,7 @@ from hocket.errors import (
     ObservationError,
     PolicyError,
     SessionLostError,
+    StateMovedError,
     WireError,
 )
 
@@ -262,6 +263,7 @@ def check_extended(reply: Mapping[str, Any], source: str) -> Mapping[str, Any]:
 
 _KINDS: Mapping[str, type[HocketError]] = {
     "SessionLostError": SessionLostError,
+    "StateMovedError": StateMovedError,
     "SharedArraysError": SharedArraysError,
 }
 """Errors of a server that a client treats in their own ways; any other is a PolicyError."""
