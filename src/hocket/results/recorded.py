@@ -136,4 +136,23 @@ def build_report(ledger: LedgerView, about: Mapping[str, Any], throughput: Throu
         throughput=throughput,
         decision=Decision.from_json(meta[KEY]) if KEY in meta else None,
         kept_errors=[each.to_json() for each in kept_evidence(ledger)],
+        provenance=depends_on(ledger, about),
     )
+
+
+def depends_on(ledger: LedgerView, about: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run's numbers depend on beyond its configuration: what its file says, without where it
+    was run from, and what the envs of each task told. Empty in runs that say nothing of it."""
+    if "code" not in about:
+        return {}
+    tasks = {
+        f"{suite}/{task}": {
+            "control_rate": spec.task.control_rate,
+            "max_steps": spec.task.max_steps,
+            "success_rule": spec.task.success_rule,
+            **spec.facts,
+        }
+        for (suite, task), spec in ledger.specs().items()
+    }
+    known = {k: v for k, v in about.items() if k not in ("command", "exactness", "lanes")}
+    return {**known, "tasks": tasks}

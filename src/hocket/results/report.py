@@ -84,6 +84,8 @@ class Report:
     kept_errors: tuple[Mapping[str, Any], ...] = ()
     """The attempts that were lost and of which the run folder keeps what was recorded: trial,
     attempt, error and folder. They are no part of any number here."""
+    provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """What else the numbers depend on: code, versions, machine, files, what envs tell."""
 
     @classmethod
     def build(
@@ -97,6 +99,7 @@ class Report:
         decision: Decision | None = None,
         checks: RowChecks = UNCHECKED,
         kept_errors: Sequence[Mapping[str, Any]] = (),
+        provenance: Mapping[str, Any] | None = None,
         version: str = __version__,
     ) -> Report:
         """Score the episodes of the planned `trials`; trials without one yet are not counted."""
@@ -117,6 +120,7 @@ class Report:
             decision=decision,
             checks=checks,
             kept_errors=tuple(kept_errors),
+            provenance=_plain(provenance or {}),
         )
 
     @classmethod
@@ -162,6 +166,8 @@ class Report:
             "episodes": [_episode_to_json(episode) for episode in self.episodes],
             "throughput": self.throughput.to_json(),
         }
+        if self.provenance:
+            document["provenance"] = self.provenance
         if self.kept_errors:
             document["kept_errors"] = self.kept_errors
         if self.decision is not None:
@@ -215,6 +221,7 @@ class Report:
                 else None,
                 checks=RowChecks(**document.get("checks", {})),
                 kept_errors=tuple(document.get("kept_errors", ())),
+                provenance=document.get("provenance", {}),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise RunFolderError(f"{file} is no report of hocket's: {error!r}.") from error

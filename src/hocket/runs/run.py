@@ -42,13 +42,14 @@ from hocket.results.decision import Decision
 from hocket.results.exactness import KEY, Claim, kept_claim
 from hocket.results.page.report_page import write_report_page
 from hocket.results.progress import Tally
-from hocket.results.recorded import build_report
+from hocket.results.recorded import build_report, depends_on
 from hocket.results.report import Report, Throughput
 from hocket.results.sequential import Stake
 from hocket.runs.assembly import Assembly, examine_python
 from hocket.runs.config import EvalConfig
 from hocket.runs.early_stop import Decider, paired_with, rounds_of, sequential_test
 from hocket.runs.probe import check_specs
+from hocket.runs.provenance import FileDigests, files_of, provenance
 from hocket.runs.video import FilmNotes, render_wanted, require_encoders, sinks_of
 from hocket.workers.fleet import Fleet, FleetConfig, Fleets
 
@@ -193,10 +194,21 @@ class Run:
             same = _Same(self._ledger, _level(policy, batching))
             readers = (*readers, same)
             if self.folder is not None:
-                about = {**about_this_run(), "exactness": same.claim.level, "lanes": lanes}
-                save_run(self.folder, self.config.to_plain(), about=about)
-                readers = (*readers, _Suspensions(self.folder, self.config, about))
+                about = _About(
+                    self.folder,
+                    self.config,
+                    {
+                        **about_this_run(),
+                        "exactness": same.claim.level,
+                        "lanes": lanes,
+                        **provenance(self.config, policy),
+                    },
+                )
+                digests = FileDigests(files_of(self.config, policy))
+                readers = (*readers, about)
             tally = self._roll(policy, batching, lanes, readers, fleets, check=check)
+            if self.folder is not None:
+                about.add("files", digests.finish())
         return Report.build(
             config=self.config.to_plain(),
             exactness=same.claim.level,
@@ -206,6 +218,7 @@ class Run:
             throughput=tally.throughput(),
             decision=None if self.decider is None else self.decider.decision,
             kept_errors=[each.to_json() for each in self._evidence],
+            provenance={} if self._ledger is None else depends_on(self._ledger, about.known),
         )
 
     def _count_lanes(self, policy: Policy, *, alone: bool) -> int:
@@ -374,23 +387,37 @@ class _Same:
     def close(self) -> None: ...
 
 
-class _Suspensions:
-    """A reader that says in the run's own file how a batched simulator keeps rows from moving."""
+class _About:
+    """A reader that keeps in the run's own file what is known about it, and adds what envs tell:
+    their facts, and how a batched simulator keeps rows from moving."""
 
     def __init__(self, folder: Path, config: EvalConfig, about: Mapping[str, Any]) -> None:
         self._folder = folder
         self._config = config
-        self._about = dict(about)
-        self._ways: dict[str, str] = {}
+        self.known: dict[str, Any] = dict(about)
+        self._save()
 
     def on(self, event: Event) -> None:
-        if not isinstance(event, SpecLearned) or "batched" not in event.spec.abilities:
+        if not isinstance(event, SpecLearned):
             return
-        way = "mask" if "masked" in event.spec.abilities else "snapshot"
-        if self._ways.get(event.suite) != way:
-            self._ways[event.suite] = way
-            about = {**self._about, "suspension": dict(self._ways)}
-            save_run(self._folder, self._config.to_plain(), about=about)
+        spec = event.spec
+        if "batched" in spec.abilities:
+            way = "mask" if "masked" in spec.abilities else "snapshot"
+            self.add("suspension", {event.suite: way})
+        # What is true of one task alone stands in the ledger, and from there in the report.
+        shared = {k: v for k, v in spec.facts.items() if k != "model_sha256"}
+        if shared:
+            self.add("envs", {event.suite: shared})
+
+    def add(self, key: str, facts: Mapping[str, Any]) -> None:
+        """Say more about the run; what is known already changes nothing."""
+        known = self.known.get(key, {})
+        if any(known.get(name) != value for name, value in facts.items()):
+            self.known[key] = {**known, **facts}
+            self._save()
+
+    def _save(self) -> None:
+        save_run(self._folder, self._config.to_plain(), about=self.known)
 
     def close(self) -> None: ...
 

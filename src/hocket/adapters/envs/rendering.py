@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import importlib
 import json
 import os
@@ -39,6 +40,18 @@ class Device:
     backend: str
     index: int
     renderer: str
+    vendor: str = ""
+    version: str = ""
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What pictures depend on, by name."""
+        return {
+            "gl_backend": self.backend,
+            "gl_vendor": self.vendor,
+            "gl_renderer": self.renderer,
+            "gl_version": self.version,
+        }
 
     @property
     def on_cpu(self) -> bool:
@@ -90,7 +103,14 @@ def probe(backend: str) -> Probe:
         return Probe(backend=backend, devices=(), reason=reason)
     found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     devices = tuple(
-        Device(backend=backend, index=item["device"], renderer=item["renderer"]) for item in found
+        Device(
+            backend=backend,
+            index=item["device"],
+            renderer=item["renderer"],
+            vendor=item["vendor"],
+            version=item["version"],
+        )
+        for item in found
     )
     reason = "" if devices else done.stderr.strip() or f"{backend}: exit code {done.returncode}"
     return Probe(backend=backend, devices=devices, reason=reason)
@@ -173,6 +193,8 @@ class CameraEnv:
     advance: Any
     observe: Any
     _data_notes: tuple[str, ...] = ()
+    _model_sha256: str = ""
+    """The digest of the simulator's model as it was loaded, with all its assets."""
     observation_space: Any
 
     @property
@@ -212,6 +234,12 @@ class CameraEnv:
         device = self._renderer.device.notes if self._renderer is not None else ()
         return (*self._data_notes, *(fast if self._config.render == "fast" else ()), *device)
 
+    @property
+    def facts(self) -> dict[str, str]:
+        """What numbers depend on; the renderer is known once the first image was rendered."""
+        rendered = self._renderer.device.facts if self._renderer is not None else {}
+        return {"model_sha256": self._model_sha256, **rendered}
+
     def step(self, action: Array) -> tuple[dict[str, Array], float, bool, bool, dict[str, Any]]:
         reward, terminated, truncated, info = self.advance(action)
         return self.observe(), reward, terminated, truncated, info
@@ -229,6 +257,21 @@ class CameraEnv:
         state = spaces.Box(-np.inf, np.inf, (self._state_size,), np.float64)
         keys: dict[str, spaces.Space[Any]] = {STATE_KEY: state}
         self.observation_space = spaces.Dict({**keys, **dict.fromkeys(self._in_use, image)})
+
+
+_digests: dict[str, str] = {}
+
+
+def model_digest(name: str, model: Any) -> str:
+    """The sha256 of a MuJoCo model with all its assets, made once for each name in a process. The
+    model must be as it was loaded."""
+    import mujoco
+
+    if name not in _digests:
+        packed = np.empty(mujoco.mj_sizeModel(model), np.uint8)
+        mujoco.mj_saveModel(model, None, packed)
+        _digests[name] = hashlib.sha256(packed.data).hexdigest()
+    return _digests[name]
 
 
 class OffscreenRenderer:

@@ -9,7 +9,8 @@ and envs live in workers, one env at a time in each process.
 
 An env tells success as `info["success"]` (or `"is_success"`); where it never does, the outcome of
 its episodes is FINISHED. Suites and envs may have an attribute `notes`, sentences that the user is
-shown once.
+shown once, and `facts`, texts by name of what else their numbers depend on (a renderer, the digest
+of a file), which run.yaml, report.json and cards repeat.
 """
 
 from __future__ import annotations

@@ -119,6 +119,7 @@ class LiveEnv:
             cameras=images,
             abilities=self.abilities,
             notes=tuple(dict.fromkeys(str(note) for note in notes)),
+            facts={**getattr(suite, "facts", {}), **getattr(self._env, "facts", {})},
         )
 
     def close(self) -> None:
