@@ -52,7 +52,16 @@ class Card:
 
     def to_json(self) -> dict[str, Any]:
         report = self.report.to_json()
-        kept = ("config", "exactness", "checks", "complete", "planned", "overall", "suites")
+        kept = (
+            "config",
+            "exactness",
+            "checks",
+            "unseeded",
+            "complete",
+            "planned",
+            "overall",
+            "suites",
+        )
         return {
             "format": FORMAT,
             "hocket": report["hocket"],
@@ -97,6 +106,7 @@ class Card:
                 episodes=episodes,
                 throughput=Throughput(),
                 checks=RowChecks(**document.get("checks", {})),
+                unseeded=[str(suite) for suite in document.get("unseeded", ())],
                 provenance=dict(document.get("provenance", {})),
                 version=str(document["hocket"]),
             )
@@ -200,6 +210,7 @@ def with_trials(card: Card, trials: Sequence[Trial]) -> Card:
         episodes=[e for e in card.report.episodes if e.trial in chosen],
         throughput=Throughput(),
         checks=card.report.checks,
+        unseeded=card.report.unseeded,
         provenance=card.report.provenance,
         version=card.report.version,
     )

@@ -131,6 +131,7 @@ def build_report(ledger: LedgerView, about: Mapping[str, Any], throughput: Throu
         config=meta.get("config", {}),
         exactness=claim.level,
         checks=claim.checks,
+        unseeded=claim.unseeded,
         trials=ledger.trials(),
         episodes=ledger.episodes(),
         throughput=throughput,

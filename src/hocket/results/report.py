@@ -81,6 +81,8 @@ class Report:
     """What the comparison that this run was to decide came to; None where it was to decide none."""
     checks: RowChecks = UNCHECKED
     """Rows that were inferred again in other batches, where the exactness is `inputs`."""
+    unseeded: tuple[str, ...] = ()
+    """Suites that gave another start when one trial was reset twice."""
     kept_errors: tuple[Mapping[str, Any], ...] = ()
     """The attempts that were lost and of which the run folder keeps what was recorded: trial,
     attempt, error and folder. They are no part of any number here."""
@@ -98,6 +100,7 @@ class Report:
         throughput: Throughput,
         decision: Decision | None = None,
         checks: RowChecks = UNCHECKED,
+        unseeded: Sequence[str] = (),
         kept_errors: Sequence[Mapping[str, Any]] = (),
         provenance: Mapping[str, Any] | None = None,
         version: str = __version__,
@@ -119,6 +122,7 @@ class Report:
             throughput=throughput,
             decision=decision,
             checks=checks,
+            unseeded=tuple(unseeded),
             kept_errors=tuple(kept_errors),
             provenance=_plain(provenance or {}),
         )
@@ -158,6 +162,7 @@ class Report:
             "config": self.config,
             "exactness": self.exactness,
             **({"checks": self.checks} if self.checks.made else {}),
+            **({"unseeded": self.unseeded} if self.unseeded else {}),
             "complete": self.complete,
             "planned": self.planned,
             "overall": self.overall.to_json(),
@@ -220,6 +225,7 @@ class Report:
                 if "decision" in document
                 else None,
                 checks=RowChecks(**document.get("checks", {})),
+                unseeded=tuple(document.get("unseeded", ())),
                 kept_errors=tuple(document.get("kept_errors", ())),
                 provenance=document.get("provenance", {}),
             )
@@ -258,7 +264,7 @@ class Report:
     @property
     def claim(self) -> Claim:
         """What `the same trial` means here, with the checks behind it."""
-        return Claim(level=self.exactness, checks=self.checks)
+        return Claim(level=self.exactness, checks=self.checks, unseeded=self.unseeded)
 
     @property
     def cautions(self) -> list[str]:

@@ -6,15 +6,14 @@ import contextlib
 import functools
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from hocket.core.contracts.policy import Policy, Reconnects
 from hocket.core.contracts.recorder import Reader
 from hocket.core.data import EnvSpec, Episode, Exactness, Trial
-from hocket.core.events import Event, Noted, RowsChecked, SpecLearned
+from hocket.core.events import Event, Noted
 from hocket.engine.batches import BatchConfig
 from hocket.engine.chunk_rules import make_rule
 from hocket.engine.deadline import InferDeadline
@@ -33,13 +32,12 @@ from hocket.records.chunks import ChunkRows
 from hocket.records.evidence import Evidence, EvidencePlan, Salvage, kept_evidence
 from hocket.records.ledger.ledger import Ledger
 from hocket.records.ledger.view import LedgerView
-from hocket.records.run_file import about_this_run, load_about, load_run, save_run
+from hocket.records.run_file import about_this_run, load_about, load_run
 from hocket.records.steps import StepRows
 from hocket.records.video.sink import VideoPlan, VideoSelection
 from hocket.results.config_diff import scheme_difference
 from hocket.results.decision import KEY as DECISION
 from hocket.results.decision import Decision
-from hocket.results.exactness import KEY, Claim, kept_claim
 from hocket.results.page.report_page import write_report_page
 from hocket.results.progress import Tally
 from hocket.results.recorded import build_report, depends_on
@@ -50,6 +48,8 @@ from hocket.runs.config import EvalConfig
 from hocket.runs.early_stop import Decider, paired_with, rounds_of, sequential_test
 from hocket.runs.probe import check_specs
 from hocket.runs.provenance import FileDigests, files_of, provenance
+from hocket.runs.readers import AboutReader, ExactnessReader
+from hocket.runs.starts import unseeded_suites
 from hocket.runs.video import FilmNotes, render_wanted, require_encoders, sinks_of
 from hocket.workers.fleet import Fleet, FleetConfig, Fleets
 
@@ -74,6 +74,8 @@ class Run:
         """Why the run stopped before its end."""
         self._is_stuck = False
         """A call of the policy never returned."""
+        self._is_complete = False
+        """Whether the engine has brought all trials to their end."""
         self._fleet: Fleet | None = None
         """The workers of the trials that ended last."""
         self._recorded = config
@@ -191,10 +193,10 @@ class Run:
             _refuse_long_replan(self.config, policy)
             batching = _batching(self.config, policy)
             lanes = self._count_lanes(policy, alone=batching.alone)
-            same = _Same(self._ledger, _level(policy, batching))
+            same = ExactnessReader(self._ledger, _level(policy, batching))
             readers = (*readers, same)
             if self.folder is not None:
-                about = _About(
+                about = AboutReader(
                     self.folder,
                     self.config,
                     {
@@ -207,12 +209,14 @@ class Run:
                 digests = FileDigests(files_of(self.config, policy))
                 readers = (*readers, about)
             tally = self._roll(policy, batching, lanes, readers, fleets, check=check)
+            same.find_unseeded(self._unseeded_suites())
             if self.folder is not None:
                 about.add("files", digests.finish())
         return Report.build(
             config=self.config.to_plain(),
             exactness=same.claim.level,
             checks=same.claim.checks,
+            unseeded=same.claim.unseeded,
             trials=self.trials,
             episodes=tally.episodes,
             throughput=tally.throughput(),
@@ -300,7 +304,7 @@ class Run:
                     keep=self._keep,
                 )
             try:
-                engine.run(
+                self._is_complete = engine.run(
                     queue,
                     planned=self.trials,
                     done=self._done,
@@ -339,6 +343,17 @@ class Run:
         if self.folder is not None:
             write_report_page(self.folder)
 
+    def _unseeded_suites(self) -> list[str]:
+        """The suites that do not start as their seeds say: looked at when all trials have ended, in
+        a worker that is warm, so that no trial is touched by it. Rows are not looked at."""
+        fleet = self._fleet
+        is_over = fleet is not None and fleet.is_idle and self._hung is None
+        if fleet is None or not is_over or self.assembly.is_batched or not self._is_complete:
+            return []
+        if fleet.config.recycle_after == 1:
+            return []  # No worker is ever warm.
+        return unseeded_suites(fleet, self.trials, self.config.start_timeout_s)
+
     def _keep(self, decision: Decision) -> None:
         if self._ledger is not None:
             self._ledger.keep(DECISION, decision.to_json())
@@ -363,63 +378,6 @@ def _remove_if_empty(folder: Path) -> None:
         else:
             child.unlink()
     folder.rmdir()
-
-
-class _Same:
-    """A reader that adds up the checks of what `the same trial` means, and keeps the claim in the
-    ledger, where a difference stays whatever becomes of the run."""
-
-    def __init__(self, ledger: Ledger | None, level: Exactness) -> None:
-        self._ledger = ledger
-        self.claim = Claim(level=level)
-        if ledger is not None:
-            meta = ledger.meta()
-            if KEY in meta or ledger.episodes():
-                self.claim = kept_claim(meta, load_about(ledger.folder.root)).joined(level)
-            ledger.keep(KEY, self.claim.to_plain())
-
-    def on(self, event: Event) -> None:
-        if isinstance(event, RowsChecked):
-            self.claim = replace(self.claim, checks=self.claim.checks + event.checks)
-            if self._ledger is not None:
-                self._ledger.keep(KEY, self.claim.to_plain())
-
-    def close(self) -> None: ...
-
-
-class _About:
-    """A reader that keeps in the run's own file what is known about it, and adds what envs tell:
-    their facts, and how a batched simulator keeps rows from moving."""
-
-    def __init__(self, folder: Path, config: EvalConfig, about: Mapping[str, Any]) -> None:
-        self._folder = folder
-        self._config = config
-        self.known: dict[str, Any] = dict(about)
-        self._save()
-
-    def on(self, event: Event) -> None:
-        if not isinstance(event, SpecLearned):
-            return
-        spec = event.spec
-        if "batched" in spec.abilities:
-            way = "mask" if "masked" in spec.abilities else "snapshot"
-            self.add("suspension", {event.suite: way})
-        # What is true of one task alone stands in the ledger, and from there in the report.
-        shared = {k: v for k, v in spec.facts.items() if k != "model_sha256"}
-        if shared:
-            self.add("envs", {event.suite: shared})
-
-    def add(self, key: str, facts: Mapping[str, Any]) -> None:
-        """Say more about the run; what is known already changes nothing."""
-        known = self.known.get(key, {})
-        if any(known.get(name) != value for name, value in facts.items()):
-            self.known[key] = {**known, **facts}
-            self._save()
-
-    def _save(self) -> None:
-        save_run(self._folder, self._config.to_plain(), about=self.known)
-
-    def close(self) -> None: ...
 
 
 def rebuild_report(folder: Path) -> Report:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from hocket.core.contracts.runtime import WorkerSpec
-from hocket.core.data import Array, Outcome, Trial
+from hocket.core.data import Array, Observation, Outcome, Trial
 from hocket.core.wire import (
     END_OBSERVED,
     Begin,
@@ -25,12 +25,15 @@ from hocket.core.wire import (
     Render,
     Sealed,
 )
-from hocket.errors import EnvError, UsageError, WireError
+from hocket.errors import EnvError, SeedIgnoredError, UsageError, WireError
 from hocket.workers.attempt import Attempt, Recording
 from hocket.workers.env.chunk_runner import ChunkRunner, ObservationBuffer
 from hocket.workers.env.live_env import LiveEnv
 from hocket.workers.shm import Control
 from hocket.workers.spaces import flatten
+
+TWICE = "twice"
+"""Asks for a second reset of the trial, which must give the same observation to the bit."""
 
 
 class Port(Protocol):
@@ -124,6 +127,11 @@ class Host:
             history=self._spec.history,
         )
         arrays, prompt = flatten(runner.reset())
+        if message.record[0].get(TWICE):
+            # Copied, since the env may lay its next observation over this one.
+            first = {key: np.array(array) for key, array in arrays.items()}
+            arrays, prompt = flatten(runner.reset())
+            _refuse_difference(trial, first, arrays)
         seen = runner.for_policy(arrays)
         is_new = self._buffer.restart(seen, self._port.allocate)
         prompt = prompt if prompt is not None else self._env.task.prompt
@@ -231,6 +239,13 @@ class Host:
 
     def _arrays(self) -> bytes | None:
         return None if self._port.is_shared else bytes(self._buffer.memory)
+
+
+def _refuse_difference(trial: Trial, first: Observation, again: Observation) -> None:
+    for key in sorted({*first, *again}):
+        a, b = first.get(key), again.get(key)
+        if a is None or b is None or a.shape != b.shape or a.tobytes() != b.tobytes():
+            raise SeedIgnoredError(f"{key!r} of {trial.id} differs when it is reset again.")
 
 
 def replay_states(
