@@ -68,6 +68,9 @@ lerobot() {
         'transformers>=4.57.1,<5' 'num2words>=0.5.14,<0.6' 'pyserial>=3.5,<4' safetensors \
         msgpack 'packaging<26' sentencepiece
     install lerobot --no-deps lerobot==0.4.4
+    # hocket train runs in the interpreter that has the policy: what it needs itself, and peft.
+    install lerobot tensordict==0.15.3 tensorboard==2.21.0 peft==0.21.2 tyro==1.0.16 rich==15.0.0 \
+        websockets==17.4 docstring-parser pyyaml
     # LIBERO beside it, for benchmarks against LeRobot's own evaluation.
     install lerobot $LIBERO_NEEDS
     install lerobot --no-deps $LIBERO

@@ -10,6 +10,7 @@ from hocket.train.collect.policy import LOG_PROB, SAMPLE, VERSION, CollectingPol
 from hocket.train.learner.weights import WeightBlock
 from hocket.train.networks.actor import ChunkActor, FlowActor
 from hocket.train.networks.contract import TASK, Acted, Shapes, Tensors, published_tensors
+from hocket.train.networks.memory import twin
 from hocket.train.networks.policies import ActorConfig, FlowConfig
 
 SHAPES = Shapes(
@@ -46,7 +47,7 @@ def make(network: torch.nn.Module) -> tuple[CollectingPolicy, WeightBlock]:
     block = WeightBlock(published_tensors(network))
     block.publish(published_tensors(network), 0)
     holding = Holding(is_deterministic=is_evaluation, held_by=holder_of)
-    return CollectingPolicy(network, SHAPES, holding, block=block), block
+    return CollectingPolicy(twin(network, "cpu"), SHAPES, holding, block=block), block
 
 
 def moved(network: torch.nn.Module, by: float) -> dict[str, torch.Tensor]:

@@ -70,7 +70,7 @@ def gradients(algo: str, parts: list[Segment], ranks: Ranks) -> dict[str, torch.
     else:
         learner = GRPO(network, Keep(), GRPOConfig(max_grad_norm=1e9), how, ranks)
     rows = learner.prepare(parts, 0)
-    learner.descend(learner.losses(rows, learner.terms(rows, measures), measures), measures)
+    learner.descend(learner.gradients(rows, measures) or {}, measures)
     found = {k: p.grad for k, p in network.named_parameters() if p.grad is not None}
     return {**found, "kl": torch.tensor(measures.result()["kl"])}
 

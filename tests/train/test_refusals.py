@@ -25,12 +25,19 @@ def refused(capsys: pytest.CaptureFixture[str], out: Path, *flags: str) -> str:
     return told
 
 
-@pytest.mark.parametrize("policy", ["random", "openpi://127.0.0.1:1", "lerobot:nowhere", "zero"])
+@pytest.mark.parametrize("policy", ["random", "openpi://127.0.0.1:1", "zero"])
 def test_a_policy_without_probabilities_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], policy: str
 ) -> None:
     told = refused(capsys, tmp_path / "run", "--env", "toy:count", "--policy", policy)
     assert "--residual" in told
+
+
+def test_a_policy_of_lerobot_that_is_not_there_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = refused(capsys, tmp_path / "run", "--env", "toy:count", "--policy", "lerobot:nowhere")
+    assert "nowhere" in told
 
 
 def test_an_interpreter_that_is_not_there_leaves_no_folder(

@@ -15,13 +15,14 @@ from hocket.core.events import (
 )
 from hocket.errors import ConfigError, EnvError
 from hocket.train.algorithms.rollout import Segment
+from hocket.train.collect.curriculum import Curriculum
 from hocket.train.collect.plan import (
-    Curriculum,
     Groups,
     evaluation_trials,
     is_evaluation,
 )
 from hocket.train.collect.trajectories import Trajectories
+from hocket.train.rewards import Rewards
 from support.trajectories import segment
 
 TRIAL = Trial(suite="toy", task="count", seed=1)
@@ -31,10 +32,10 @@ LENGTH = 4
 class Engine:
     """Tells trajectories what the engine would."""
 
-    def __init__(self, **config: Any) -> None:
+    def __init__(self, reward: str = "env", **config: Any) -> None:
         self.newest = 0
         self.trajectories = Trajectories(
-            ("count",), newest=lambda: self.newest, **{"reward": "env", **config}
+            ("count",), newest=lambda: self.newest, rewards=Rewards(reward), **config
         )
 
     def begin(self, trial: Trial = TRIAL, attempt: int = 0) -> None:

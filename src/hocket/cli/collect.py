@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
+from hocket.cli.machines import MachineFlags, machines_of
 from hocket.cli.parse import FileFlags, knobs_of, parse_run
 from hocket.core.text import printable
 from hocket.runs.config import EvalConfig
@@ -33,7 +34,7 @@ KNOBS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Collect(FileFlags):
+class Collect(MachineFlags, FileFlags):
     """Collect a fixed number of episodes of each task straight to a dataset: successes alone,
     unless told otherwise. A collection that was interrupted goes on with the same command."""
 
@@ -78,7 +79,8 @@ def run(arguments: Sequence[str]) -> int:
             return [stack.enter_context(Progress(quiet=not sys.stderr.isatty()))]
 
         teller = stack.enter_context(contextlib.closing(Teller()))
-        done = collect(config, flags.out, readers=readers, watcher=teller)
+        machines = stack.enter_context(machines_of(flags, more=True))
+        done = collect(config, flags.out, readers=readers, watcher=teller, elsewhere=machines)
     sys.stderr.write("".join(f"note: {printable(text)}\n" for text in teller.notes))
     if not done.is_complete:
         sys.stderr.write("Interrupted; the same command goes on from here.\n")

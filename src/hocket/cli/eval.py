@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import Positional, arg
 
 from hocket.cli import FAILED, INTERRUPTED, OK
+from hocket.cli.machines import MachineFlags, machines_of
 from hocket.cli.parse import FileFlags, knobs_of, parse, parse_run, refuse_bad_run_file, scan
 from hocket.cli.values import format_bytes
 from hocket.core import machine
@@ -25,12 +26,13 @@ if TYPE_CHECKING:
 
     from hocket.results.progress import Progress
     from hocket.results.report import Report
+    from hocket.runs.elsewhere import Elsewhere
     from hocket.runs.jobs import JobResult
     from hocket.runs.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)
-class Eval(FileFlags):
+class Eval(MachineFlags, FileFlags):
     """Run a policy on every task of the named envs, many episodes at once, and report success per
     task, per suite and overall, with intervals. The flags of the named env and policy themselves
     are listed below once they are named: hocket eval --env NAME --policy NAME --help."""
@@ -47,7 +49,7 @@ class Eval(FileFlags):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Jobs:
+class Jobs(MachineFlags):
     """Make many runs from one file: `shared:` settings, and `runs:` by name with their own, each
     setting named as in run.yaml. Workers are kept warm between runs that need the same ones. A run
     that cannot be made does not stop the others; the same command again goes on where it stopped.
@@ -62,7 +64,7 @@ class Jobs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Resume:
+class Resume(MachineFlags):
     """Finish a run that was interrupted, by Ctrl-C, a crash or kill -9: finished episodes stay and
     are counted once, the others run again from their start. A finished run is only reported."""
 
@@ -103,11 +105,17 @@ def run(arguments: Sequence[str]) -> int:
         Console().print(_describe(config, out))
         return OK
     quiet = flags.json and not sys.stderr.isatty()
-    with Run.new(config, out) as planned, Progress(quiet=quiet) as progress:
-        return _finish(planned, progress, out, as_json=flags.json)
+    with (
+        machines_of(flags) as machines,
+        Run.new(config, out) as planned,
+        Progress(quiet=quiet) as progress,
+    ):
+        return _finish(planned, progress, out, machines, as_json=flags.json)
 
 
-def _finish(run: Run, progress: Progress, out: Path, *, as_json: bool) -> int:
+def _finish(
+    run: Run, progress: Progress, out: Path, machines: Elsewhere | None, *, as_json: bool
+) -> int:
     """Run what is left, and print the report as soon as it is known, before anything is filmed."""
     code = OK
 
@@ -116,7 +124,7 @@ def _finish(run: Run, progress: Progress, out: Path, *, as_json: bool) -> int:
         with progress.paused():
             code = _conclude(report, out, as_json=as_json)
 
-    run.finish(readers=[progress], on_report=tell)
+    run.finish(readers=[progress], elsewhere=machines, on_report=tell)
     return code
 
 
@@ -168,7 +176,8 @@ def _run_jobs(arguments: Sequence[str]) -> int:
         progress.__enter__()
         return progress
 
-    results = run_jobs(jobs, flags.out, reader=follow)
+    with machines_of(flags, more=True) as machines:
+        results = run_jobs(jobs, flags.out, reader=follow, elsewhere=machines)
     if flags.json:
         document = {r.job.name: r.report.to_json() if r.report else None for r in results}
         sys.stdout.write(json.dumps(document, indent=2) + "\n")
@@ -210,8 +219,9 @@ def resume(arguments: Sequence[str]) -> int:
             sys.stderr.write(
                 f"Nothing is left to run: all {len(unfinished.trials)} planned trials have ended.\n"
             )
-        with Progress(quiet=flags.json and not sys.stderr.isatty()) as progress:
-            return _finish(unfinished, progress, flags.folder, as_json=flags.json)
+        quiet = flags.json and not sys.stderr.isatty()
+        with machines_of(flags) as machines, Progress(quiet=quiet) as progress:
+            return _finish(unfinished, progress, flags.folder, machines, as_json=flags.json)
 
 
 def report(arguments: Sequence[str]) -> int:

@@ -42,7 +42,7 @@ from hocket.records.run_file import load_run
 
 T = TypeVar("T")
 
-_GROUPS = ("env_config", "policy_config", "runtime_config")
+_GROUPS = ("env_config", "policy_config", "runtime_config", "eval_env_config")
 """Fields of a configuration that are groups of flags: what adapters are set to."""
 _OF_THE_RUN = ("seed_scheme",)
 """Settings of adapters that the run has for all of them."""
@@ -97,9 +97,14 @@ class Flag:
 class Settings:
     """The settings of all adapters that are named as env, policy or runtime, by field name."""
 
-    kind: Literal["env", "policy", "runtime"]
+    kind: Literal["env", "policy", "runtime", "eval.env"]
     names: Sequence[str]
     flags: Mapping[str, Flag]
+
+    @property
+    def field(self) -> str:
+        """The field of a configuration that has them."""
+        return f"{self.kind.replace('.', '_')}_config"
 
     def fields(self, file: Mapping[str, Any]) -> list[Any]:
         """The group of flags for `make_dataclass`, unless there are no settings."""
@@ -116,7 +121,7 @@ class Settings:
             return []
         group = _make_class([flag.field(name, file) for name, flag in self.flags.items()])
         text = tyro.conf.arg(name=self.kind, help=f"Settings of {', '.join(self.names)}.")
-        return [(f"{self.kind}_config", Annotated[group, text])]
+        return [(self.field, Annotated[group, text])]
 
     def given(self, group: Any) -> dict[str, Any]:
         """What differs from the defaults, plain: these are what a run has to remember."""
@@ -147,11 +152,17 @@ def parse_with_runtime(owner: type[T], arguments: Sequence[str], *, verb: str) -
 
 
 def parse_run(
-    owner: type[T], knobs: Mapping[str, Flag], arguments: Sequence[str], *, verb: str
+    owner: type[T],
+    knobs: Mapping[str, Flag],
+    arguments: Sequence[str],
+    *,
+    verb: str,
+    evaluates_apart: bool = False,
 ) -> Parsed[T]:
     """The flags of a verb that makes a run, with the settings of the adapters that the command
     line or its file names. A flag of the verb that has the name of a knob replaces its type and
-    help, not its default."""
+    help, not its default. A verb that `evaluates_apart` has the envs' settings once more, for its
+    evaluations."""
     path = scan(arguments, "--config")
     file = load_run(Path(path)) if path else {}
     if isinstance(file.get("env"), str):
@@ -160,6 +171,8 @@ def parse_run(
     policy = scan(arguments, "--policy") or _joined(file.get("policy"))
     runtime = scan(arguments, "--runtime") or _joined(file.get("runtime"))
     settings = [env_settings(env), policy_settings(policy, arguments), runtime_settings(runtime)]
+    if evaluates_apart:
+        settings.append(evaluation_settings(env))
     arguments = spell_out(arguments, settings[1])
     return _parse(owner, knobs, settings, file, arguments, verb=verb)
 
@@ -213,6 +226,15 @@ def env_settings(names: Sequence[str]) -> Settings:
     return Settings("env", names, _adapter_flags("envs", names))
 
 
+def evaluation_settings(names: Sequence[str]) -> Settings:
+    """The settings of the named envs in evaluations. None of them is what it is elsewhere."""
+    flags = {
+        name: Flag(Union[flag.annotation, None], None, flag.help)
+        for name, flag in _adapter_flags("envs", names).items()
+    }
+    return Settings("eval.env", names, flags)
+
+
 def policy_settings(name: str | None, arguments: Sequence[str]) -> Settings:
     """The settings of the named policy. With --policy-python its module may exist only there: then
     whatever is given as --policy.NAME is taken, and checked when the policy is built."""
@@ -263,7 +285,7 @@ def _parse(
         own[name] = dataclasses.replace(own[name], default=knobs[name].default)
     fields: list[Any] = [flag.field(name, file) for name, flag in {**knobs, **own}.items()]
     for group in settings:
-        fields += group.fields(file.get(f"{group.kind}_config") or {})
+        fields += group.fields(file.get(group.field) or {})
     # Lines that do not begin with a letter are left as they are; others would be joined again.
     width = shutil.get_terminal_size().columns - 1
     about = textwrap.fill(
@@ -278,8 +300,7 @@ def _parse(
     )
     config = {**file, **{name: _plain(getattr(parsed, name)) for name in knobs}}
     for group in settings:
-        name = f"{group.kind}_config"
-        config[name] = group.given(getattr(parsed, name, None))
+        config[group.field] = group.given(getattr(parsed, group.field, None))
     return Parsed(owner(**{name: getattr(parsed, name) for name in own}), config)
 
 

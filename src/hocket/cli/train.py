@@ -21,8 +21,9 @@ from hocket.train.config import TrainConfig
 
 @dataclass(frozen=True, kw_only=True)
 class Train(FileFlags):
-    """Improve a policy with reinforcement learning, on the engine that evaluates: chunk-level PPO
-    or GRPO, learning in turns with collecting (sync) or at the same time (async). Begins with
+    """Train a policy on the engine that evaluates: by cloning recorded episodes (--algo bc --data
+    FOLDER), or by reinforcement learning, chunk-level PPO or GRPO, learning in turns with
+    collecting (sync) or at the same time (async). Begins with
     `reference`, with `actor` or `flow` from scratch, with what another run saved (runs/x/best), or
     with your own class as package.module:Class."""
 
@@ -40,7 +41,7 @@ def run(arguments: Sequence[str]) -> int:
     resumed = scan(arguments, "--resume")
     if resumed is None:
         knobs = knobs_of(TrainConfig, without=("policy_devices",))
-        parsed = parse_run(Train, knobs, arguments, verb="train")
+        parsed = parse_run(Train, knobs, arguments, verb="train", evaluates_apart=True)
     elif len([one for one in arguments if one.startswith("--")]) > 1:
         raise UsageError("--resume takes no other flags: the run has its configuration.")
     require_extra("policies", "trained")

@@ -144,6 +144,11 @@ FIELDS: Mapping[str, Any] = {
     "keep_errors": arg(metavar="N"),
     "video": arg(metavar="few|none|first:N|failures|all"),
     # Training.
+    "data": _names("FOLDER[,FOLDER...]"),
+    "reward": arg(metavar="[WEIGHT*]NAME[,...]"),
+    "starts": arg(metavar="N"),
+    "curriculum": arg(metavar="hard|MODULE:FUNCTION"),
+    "data_episodes": arg(metavar="N"),
     "minutes": arg(metavar="M"),
     "stop_at": arg(metavar="SCORE"),
     "lr_end": arg(metavar="LR"),

@@ -164,6 +164,45 @@ class WorkerChanged:
     reason: str = ""
 
 
+class WorkDone(NamedTuple):
+    """Sums of what lanes and policies have done."""
+
+    steps: int = 0
+    executed: int = 0
+    """Chunks that lanes ran."""
+    delivered: int = 0
+    """Chunks that batches gave; padding and failed rows are work for the policy, but no chunks."""
+    batches: int = 0
+    worked_s: float = 0.0
+    inferred_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteState:
+    """What one site of a run on many machines is and does."""
+
+    name: str
+    lanes: int
+    """Its lanes; 0 until it is ready."""
+    cores: int
+    running: int
+    """Attempts that it has begun and not ended."""
+    episodes: int
+    """Episodes of it that were accepted."""
+    doing: str
+    """What it does or waits for, in a few words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SitesChanged:
+    """The sites of a run on many machines, and what all of them have done in this leg. Comes a few
+    times a second at most."""
+
+    time: float
+    sites: Sequence[SiteState]
+    done: WorkDone
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnded:
     """Last event of a run."""
@@ -205,6 +244,7 @@ Event = Union[
     EpisodesSealed,
     AttemptFailed,
     WorkerChanged,
+    SitesChanged,
     RunEnded,
     EpisodeFilmed,
     Noted,

@@ -87,6 +87,8 @@ BUILTIN: Mapping[Kind, Mapping[str, Builtin]] = {
         "podman": Builtin("hocket.workers.containers.runtime:PodmanRuntime"),
         "ssh": Builtin("hocket.workers.remote.ssh:SshRuntime"),
         "loopback": Builtin("hocket.workers.remote.loopback:LoopbackRuntime"),
+        "modal": Builtin("hocket.workers.remote.modal:ModalRuntime", "modal", ("modal",)),
+        "daytona": Builtin("hocket.workers.remote.daytona:DaytonaRuntime", "daytona", ("daytona",)),
     },
     "recorders": {
         "steps": Builtin("hocket.records.steps:StepsSink"),
@@ -220,6 +222,27 @@ def require_extra(
         f"install 'hocket[{builtin.extra}]'"
         + (f"; or name an interpreter that has it: {other} PATH" if other else "")
     )
+
+
+def load_named(name: str, what: str) -> Callable[..., Any]:
+    """A function or a class of the user's own, named as package.module:attr; `what` is what
+    messages call it."""
+    module, separator, attribute = name.partition(":")
+    if not (separator and attribute):
+        raise UnknownNameError(f"{name!r} is no {what}: name it as package.module:function.")
+    if not _module_exists(module):
+        raise UnknownNameError(
+            f"The {what} {name!r} cannot be imported: there is no module {module!r} in the current "
+            f"folder or among what is installed in {sys.executable}."
+        )
+    try:
+        found = _import(name)
+    except ImportError as exc:
+        raise UnknownNameError(f"The {what} {name!r} cannot be imported: {exc}") from exc
+    if not callable(found):
+        raise UnknownNameError(f"The {what} {name!r} is a {type(found).__name__}, no function.")
+    loaded: Callable[..., Any] = found
+    return loaded
 
 
 def did_you_mean(name: str, choices: typing.Iterable[str]) -> str:

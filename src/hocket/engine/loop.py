@@ -63,6 +63,10 @@ class EngineConfig:
     """More attempts at a trial whose attempt was lost to a fault."""
     max_steps: int | None = None
     """Ends every episode here; None leaves it to the task."""
+    gives_back: bool = False
+    """Whoever hands out the trials decides what becomes of a lost attempt: it is told as
+    AttemptFailed, `again` where the trial is not to blame, and neither runs again here nor ends as
+    an ERROR."""
     final_observation: bool = False
     """Observe when an episode ends, and tell readers what was seen."""
 
@@ -123,6 +127,10 @@ class Engine:
         self._is_stopping = True
         self._fleet.wake()
 
+    def wake(self) -> None:
+        """Look at the trials again soon: more have come, or none will. May come from anywhere."""
+        self._fleet.wake()
+
     def run(
         self,
         trials: TrialQueue,
@@ -161,7 +169,7 @@ class Engine:
         return complete
 
     def _is_unfinished(self) -> bool:
-        return bool(self._lanes or self._sealing or self._trials)
+        return bool(self._lanes or self._sealing or self._trials or self._trials.is_open)
 
     def _take_turn(self) -> None:
         longest = _LOOK_S if self._free or self._batches.recalls else _LONGEST_WAIT_S
@@ -326,6 +334,14 @@ class Engine:
         steps: int = 0,
         spends: bool = True,
     ) -> None:
+        if self._config.gives_back:
+            self._tell()
+            self._emit(
+                AttemptFailed(
+                    time=now, lane=lane, trial=trial, attempt=attempt, error=error, again=not spends
+                )
+            )
+            return
         self._failures[trial.id] += spends
         again = not spends or self._failures[trial.id] <= self._config.retries
         if not again and not self._specs:
@@ -406,7 +422,8 @@ class Engine:
             trial = self._trials.take(lane, self._fleet.live(lane))
             assert trial is not None  # the queue is not empty
             name = trial.id
-            attempt = self._next_attempt.get(name, 0)
+            number = self._trials.number(trial)
+            attempt = self._next_attempt.get(name, 0) if number is None else number
             self._next_attempt[name] = attempt + 1
             record = {} if self._record is None else self._record(trial, attempt)
             kind = self._kinds.setdefault((trial[:2], bool(record)), len(self._kinds))

@@ -32,6 +32,17 @@ class TrialQueue:
     def __len__(self) -> int:
         return self._left
 
+    @property
+    def is_open(self) -> bool:
+        """Whether more trials may come though none waits: a run goes on until that is settled."""
+        return False
+
+    def number(self, trial: Trial) -> int | None:
+        """The number of the attempt at a trial that was just taken; None leaves it to the engine,
+        which counts them."""
+        del trial
+        return None
+
     def add(self, trials: Iterable[Trial]) -> None:
         """Plan more trials, after those of the same task."""
         for trial in trials:

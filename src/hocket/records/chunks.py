@@ -102,7 +102,11 @@ class ChunkRows:
             for key in zip(event.trials, event.attempts, strict=True):
                 self._rows[key] = []
         elif isinstance(event, AttemptFailed) and event.again:
-            self._rows.pop((event.trial, event.attempt), None)
+            self.forget(event.trial, event.attempt)
+
+    def forget(self, trial: Trial, attempt: int) -> None:
+        """Let go of the chunks of an attempt that does not count."""
+        self._rows.pop((trial, attempt), None)
 
     def take(self, episode: Episode) -> EpisodeChunks:
         rows = self._rows.pop((episode.trial, episode.attempt), [])
@@ -119,6 +123,8 @@ class ChunkRows:
         for field in dataclasses.fields(ChunkRow):
             columns[field.name] = list(map(operator.attrgetter(field.name), rows))
         return write_segment(path, pa.table(columns, schema=SCHEMA))
+
+    def close(self) -> None: ...
 
     def _inferred(self, event: BatchInferred) -> None:
         for i, chunk in enumerate(event.delivered):

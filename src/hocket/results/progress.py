@@ -28,12 +28,16 @@ from hocket.core.events import (
     Noted,
     RunEnded,
     RunStarted,
+    SitesChanged,
+    SiteState,
     SpecLearned,
+    WorkDone,
     WorkerChanged,
 )
 from hocket.core.text import printable
 from hocket.results import stats
 from hocket.results.report import Throughput
+from hocket.results.sites import site_lines
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -60,14 +64,12 @@ class Speed:
 
 @dataclass(slots=True)
 class _Work:
-    """Sums of what was done until `time`."""
+    """What was done until `time`: the sums of WorkDone, which change with every batch."""
 
     time: float = 0.0
     steps: int = 0
     executed: int = 0
-    """Chunks that lanes ran."""
     delivered: int = 0
-    """Chunks that batches gave; padding and failed rows are work for the policy, but no chunks."""
     batches: int = 0
     worked_s: float = 0.0
     inferred_s: float = 0.0
@@ -94,6 +96,9 @@ class Tally:
         self.rendered = (0, 0)
         """Episodes that have their video, and all that are to have one, once the run has ended."""
         self.complete = False
+        self._unmade = 0
+        self.sites: Sequence[SiteState] = ()
+        """The machines, where the run is on several."""
         self._sealed: dict[str, Episode] = {}
         self._unsealed: dict[str, Outcome] = {}
         """Trials that ended and whose files are not sealed: what they recorded may yet be lost, and
@@ -140,7 +145,10 @@ class Tally:
             self._start(event)
         elif isinstance(event, RunEnded):
             self.complete = event.complete
+            self._unmade = int(event.notes.get("unmade", 0))
             self.phase = "done" if event.complete else "interrupted"
+        elif isinstance(event, SitesChanged):
+            self._hear_sites(event)
         elif isinstance(event, EpisodeFilmed):
             self.phase, self.rendered = "filming", (event.done, event.total)
 
@@ -185,6 +193,11 @@ class Tally:
             policy_busy=min(1.0, inferred_s / span / (self._concurrency or 1)),
         )
 
+    def done_here(self) -> WorkDone:
+        """What was done in this part of the run."""
+        total = self._total
+        return WorkDone(*(getattr(total, name) for name in WorkDone._fields))
+
     def throughput(self) -> Throughput:
         """What was done, over the time from the first batch to the last executed chunk."""
         total = self._total
@@ -199,6 +212,7 @@ class Tally:
             lanes=self.lanes,
             cores=self.cores,
             failed_attempts=self.failed_attempts,
+            unmade_attempts=self._unmade,
         )
 
     def _start(self, event: RunStarted) -> None:
@@ -209,6 +223,17 @@ class Tally:
         self.carried = len(event.done)
         self.outcomes.update(episode.outcome for episode in event.done)
         self._sealed.update({episode.trial.id: episode for episode in event.done})
+
+    def _hear_sites(self, event: SitesChanged) -> None:
+        self.sites = event.sites
+        self.lanes = self.lanes_up = sum(site.lanes for site in event.sites)
+        self.cores = max(1, sum(site.cores for site in event.sites))
+        self._concurrency = max(1, len(event.sites))
+        self._total = _Work(event.time, *event.done)
+        if event.done.batches:
+            if self._began is None:
+                self._began, self.phase = event.time, "running"
+            self._mark(event.time)
 
     def _mark(self, at: float) -> None:
         """Remember the sums twice a second; older ones fall out of the window."""
@@ -375,7 +400,9 @@ def lines(tally: Tally) -> list[str]:
         first += f"{counted(tally.failed_attempts, 'attempt')} lost"
     found = [first]
     speed = tally.speed()
-    if tally.phase == "starting workers" and tally.lanes_up < tally.lanes:
+    if tally.sites and tally.phase != "filming":
+        found += site_lines(tally.sites, None if speed is None else speed.steps_per_s)
+    elif tally.phase == "starting workers" and tally.lanes_up < tally.lanes:
         found.append(f"starting workers: {tally.lanes_up} of {tally.lanes} lanes are up")
     elif tally.phase == "starting workers":
         found.append(f"all {tally.lanes} lanes are up; building and resetting their envs")

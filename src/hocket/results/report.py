@@ -46,6 +46,8 @@ class Throughput:
     lanes: int = 0
     cores: int = 0
     failed_attempts: int = 0
+    unmade_attempts: int = 0
+    """Attempts that were given a number and never made: another machine took the trial over."""
 
     @property
     def env_steps_per_s(self) -> float | None:
@@ -255,7 +257,8 @@ class Report:
             count = self.overall.finished
             had = f"{count:,} episodes had" if count > 1 else "1 episode had"
             yield f"{had} nothing to succeed at: no part of overall n."
-        if lost := sum(episode.attempt for episode in self.episodes):
+        made = sum(episode.attempt for episode in self.episodes)
+        if (lost := made - self.throughput.unmade_attempts) > 0:
             yield f"{lost:,} {'attempts were' if lost > 1 else 'attempt was'} lost and run again."
         if count := len(self.kept_errors):
             what = f"{count:,} attempts that were lost" if count > 1 else "1 attempt that was lost"

@@ -8,7 +8,7 @@ work in the worker and `observe_s` of that observing). Between its episodes a la
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -124,6 +124,8 @@ class Timing:
     steps: int
     lane_s: dict[str, float]
     """The seconds of all lanes together, by SHARES."""
+    by_lane: Mapping[int, Array]
+    """The seconds of each lane in the last leg, by the first five of SHARES."""
     policy_s: float
     """The seconds of inferring; batches inferred at once count each."""
     infer_s: Array
@@ -178,6 +180,7 @@ def load_timing(folder: FolderLike) -> Timing | None:
         batches=len(infer_s),
         steps=steps,
         lane_s=_lane_seconds(lanes, spans),
+        by_lane={lane: time.spent for (leg, lane), time in lanes.items() if leg == max(spans)},
         policy_s=float(infer_s.sum()),
         infer_s=infer_s,
         batch_sizes=sizes,

@@ -23,6 +23,7 @@ from hocket.errors import ConfigError, HocketError, PolicyHungError, UsageError
 from hocket.records.folder import RunFolder
 from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
+from hocket.runs.elsewhere import Elsewhere
 from hocket.runs.export import (
     FORMATS,
     Choice,
@@ -100,19 +101,21 @@ def collect(
     readers: Callable[[], Sequence[Reader]] = tuple,
     policy: Policy | None = None,
     watcher: Watcher | None = None,
+    elsewhere: Elsewhere | None = None,
 ) -> Collected:
     """Collect into `out`, or go on with what an earlier call began. `readers` is called anew for
-    each leg of the run."""
+    each leg of the run; `elsewhere` runs it on other machines."""
     folder = run_folder(out, config.to)
     if Assembly(config.run).has_rows_alone:
         # Rows cannot be shown again, so that what a dataset needs is kept while they run.
         config = replace(config, run=replace(config.run, record="full"))
     if config.to != RUN:
         refuse_existing(out.absolute())
-    own = None if policy is not None else Assembly(config.run).policy()
+    is_given = policy is not None or elsewhere is not None
+    own = None if is_given else Assembly(config.run).policy()
     is_stuck = False
     try:
-        trials = _run_all(config, folder, policy or own, readers)
+        trials = _run_all(config, folder, policy or own, readers, elsewhere)
     except PolicyHungError:
         is_stuck = True
         raise
@@ -141,13 +144,15 @@ def _run_all(
     folder: Path,
     policy: Policy | None,
     readers: Callable[[], Sequence[Reader]],
+    elsewhere: Elsewhere | None,
 ) -> list[Episode] | None:
     """Run until every task has enough; returns all episodes, or None after an interruption."""
     plan: list[Trial] = []
     while True:
         with _open(config, folder) as run:
             run.extend(plan)
-            report = run.finish(policy=policy, readers=(*readers(), _Rates(config)))
+            followers = (*readers(), _Rates(config))
+            report = run.finish(policy=policy, readers=followers, elsewhere=elsewhere)
             if not report.complete:
                 return None
             episodes = list(report.episodes)

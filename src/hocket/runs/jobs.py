@@ -30,6 +30,7 @@ from hocket.results.report import Report
 from hocket.results.scores import named_table
 from hocket.results.tables import ResultTable
 from hocket.runs.config import EvalConfig
+from hocket.runs.elsewhere import Elsewhere
 from hocket.runs.run import Run
 from hocket.workers.fleet import Fleets
 
@@ -75,14 +76,19 @@ def load_jobs(path: Path) -> list[Job]:
 
 
 def run_jobs(
-    jobs: Sequence[Job], folder: Path, *, reader: Callable[[Job], Reader]
+    jobs: Sequence[Job],
+    folder: Path,
+    *,
+    reader: Callable[[Job], Reader],
+    elsewhere: Elsewhere | None = None,
 ) -> list[JobResult]:
-    """Make every run that is not finished, each in its folder below `folder`. Stops only when it
+    """Make every run that is not finished, each in its folder below `folder`, here or on other
+    machines. Stops only when it
     is interrupted; jobs that were not begun then have neither report nor error."""
     results: list[JobResult] = []
     with Fleets() as fleets:
         for job in jobs:
-            result = _run_job(job, folder / job.name, fleets, reader)
+            result = _run_job(job, folder / job.name, fleets, reader, elsewhere)
             results.append(result)
             if result.report is not None and not result.report.complete:
                 break
@@ -97,7 +103,13 @@ def summary(results: Sequence[JobResult]) -> ResultTable:
     return named_table(scores, heading="run")
 
 
-def _run_job(job: Job, folder: Path, fleets: Fleets, reader: Callable[[Job], Reader]) -> JobResult:
+def _run_job(
+    job: Job,
+    folder: Path,
+    fleets: Fleets,
+    reader: Callable[[Job], Reader],
+    elsewhere: Elsewhere | None,
+) -> JobResult:
     try:
         if RunFolder.at(folder).ledger.exists():
             run = Run.open(folder)
@@ -107,7 +119,7 @@ def _run_job(job: Job, folder: Path, fleets: Fleets, reader: Callable[[Job], Rea
         with run:
             follower = reader(job)
             try:
-                report = run.finish(readers=[follower], fleets=fleets)
+                report = run.finish(readers=[follower], fleets=fleets, elsewhere=elsewhere)
             finally:
                 follower.close()
     except HocketError as error:

@@ -28,6 +28,12 @@ class ExactnessReader:
                 self.claim = kept_claim(meta, load_about(ledger.folder.root)).joined(level)
             ledger.keep(KEY, self.claim.to_plain())
 
+    def lower(self, level: Exactness) -> None:
+        """Claim no more than this level from now on."""
+        self.claim = self.claim.joined(level)
+        if self._ledger is not None:
+            self._ledger.keep(KEY, self.claim.to_plain())
+
     def on(self, event: Event) -> None:
         if isinstance(event, RowsChecked):
             self.claim = replace(self.claim, checks=self.claim.checks + event.checks)

@@ -6,38 +6,33 @@ import contextlib
 import functools
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from hocket.core.contracts.policy import Policy, Reconnects
+from hocket.core.contracts.policy import Policy
 from hocket.core.contracts.recorder import Reader
-from hocket.core.data import EnvSpec, Episode, Exactness, Trial
+from hocket.core.data import Episode, Exactness, Ref, Trial
 from hocket.core.events import Event, Noted
-from hocket.engine.batches import BatchConfig
-from hocket.engine.chunk_rules import make_rule
-from hocket.engine.deadline import InferDeadline
-from hocket.engine.loop import Engine, EngineConfig
-from hocket.engine.policy_thread import keeps_state
 from hocket.engine.trials import TrialQueue
 from hocket.errors import (
-    ConfigError,
     MissingExtraError,
     PolicyHungError,
     RunFolderError,
-    SpecMismatchError,
     UsageError,
 )
 from hocket.records.chunks import ChunkRows
 from hocket.records.evidence import Evidence, EvidencePlan, Salvage, kept_evidence
 from hocket.records.ledger.ledger import Ledger
 from hocket.records.ledger.view import LedgerView
-from hocket.records.run_file import about_this_run, load_about, load_run
+from hocket.records.run_file import about_this_run, load_about, load_run, save_run
 from hocket.records.steps import StepRows
 from hocket.records.video.sink import VideoPlan, VideoSelection
 from hocket.results.config_diff import scheme_difference
 from hocket.results.decision import KEY as DECISION
 from hocket.results.decision import Decision
+from hocket.results.exactness import Claim
 from hocket.results.page.report_page import write_report_page
 from hocket.results.progress import Tally
 from hocket.results.recorded import build_report, depends_on
@@ -46,13 +41,17 @@ from hocket.results.sequential import Stake
 from hocket.runs.assembly import Assembly, examine_python
 from hocket.runs.config import EvalConfig
 from hocket.runs.early_stop import Decider, paired_with, rounds_of, sequential_test
-from hocket.runs.probe import check_specs
+from hocket.runs.elsewhere import Elsewhere, Work
 from hocket.runs.provenance import FileDigests, files_of, provenance
 from hocket.runs.readers import AboutReader, ExactnessReader
+from hocket.runs.rollout import Rollout
 from hocket.runs.starts import unseeded_suites
 from hocket.runs.video import FilmNotes, render_wanted, require_encoders, sinks_of
-from hocket.workers.fleet import Fleet, FleetConfig, Fleets
+from hocket.workers.fleet import Fleet, Fleets
 
+_AHEAD = 64
+"""Trials that are planned ahead where a comparison may be decided, on machines whose lanes are not
+known beforehand. Chosen by hand; no benchmark row."""
 _DEFAULT_VIDEO = EvalConfig.__dataclass_fields__["video"].default
 
 
@@ -74,12 +73,12 @@ class Run:
         """Why the run stopped before its end."""
         self._is_stuck = False
         """A call of the policy never returned."""
+        self._recorded = config
+        """Says what to keep of each step: less than the configuration where it cannot be had."""
         self._is_complete = False
         """Whether the engine has brought all trials to their end."""
         self._fleet: Fleet | None = None
-        """The workers of the trials that ended last."""
-        self._recorded = config
-        """Says what to keep of each step: less than the configuration where it cannot be had."""
+        """The workers of the trials that ended last, where they live here."""
 
     @classmethod
     def new(cls, config: EvalConfig, folder: Path | None) -> Run:
@@ -148,12 +147,14 @@ class Run:
         readers: Sequence[Reader] = (),
         check: bool = True,
         fleets: Fleets | None = None,
+        elsewhere: Elsewhere | None = None,
         on_report: Callable[[Report], None] = lambda _: None,
     ) -> Report:
         """Run what remains; after an interruption the Report says that it is not complete.
 
-        `fleets` lends the workers where they are to be kept for another run. `on_report` is given
-        the Report as soon as the last trial has ended; only then are videos made of what ended.
+        `fleets` lends the workers where they are to be kept for another run; `elsewhere` runs the
+        trials on other machines instead. `on_report` is given the Report as soon as the last trial
+        has ended; only then are videos made of what ended.
         """
         if not self.remaining and self.folder is not None:
             report = rebuild_report(self.folder)
@@ -166,16 +167,15 @@ class Run:
         with contextlib.ExitStack() as stack:
             if fleets is None:
                 fleets = stack.enter_context(Fleets())
-            report = self._evaluate(policy, readers, fleets, check=check)
+            if elsewhere is not None:
+                report = self._roll_elsewhere(elsewhere, readers)
+            else:
+                report = self._roll_here(policy, readers, fleets, check=check)
             if self.folder is not None:
                 report.save(self.folder)
             if self._hung is not None:
                 self._write_page()
-                kept = (
-                    ""
-                    if self.folder is None
-                    else f" Finish the run with: hocket resume {self.folder}"
-                )
+                kept = f" Finish the run with: hocket resume {self.folder}" if self.folder else ""
                 raise PolicyHungError(f"{self._hung} The run has stopped.{kept}") from self._hung
             on_report(report)
             self._write_page()
@@ -183,61 +183,87 @@ class Run:
                 self._render_videos(readers)
         return report
 
-    def _evaluate(
-        self, policy: Policy | None, readers: Sequence[Reader], fleets: Fleets, *, check: bool
-    ) -> Report:
-        with contextlib.ExitStack() as stack:
-            if policy is None:
-                policy = self.assembly.policy()
-                stack.callback(self._close, policy)
-            _refuse_long_replan(self.config, policy)
-            batching = _batching(self.config, policy)
-            lanes = self._count_lanes(policy, alone=batching.alone)
-            same = ExactnessReader(self._ledger, _level(policy, batching))
-            readers = (*readers, same)
-            if self.folder is not None:
-                about = AboutReader(
-                    self.folder,
-                    self.config,
-                    {
-                        **about_this_run(),
-                        "exactness": same.claim.level,
-                        "lanes": lanes,
-                        **provenance(self.config, policy),
-                    },
-                )
-                digests = FileDigests(files_of(self.config, policy))
-                readers = (*readers, about)
-            tally = self._roll(policy, batching, lanes, readers, fleets, check=check)
-            same.find_unseeded(self._unseeded_suites())
-            if self.folder is not None:
-                about.add("files", digests.finish())
+    def _report(self, tally: Tally, claim: Claim, about: Mapping[str, Any]) -> Report:
         return Report.build(
             config=self.config.to_plain(),
-            exactness=same.claim.level,
-            checks=same.claim.checks,
-            unseeded=same.claim.unseeded,
+            exactness=claim.level,
+            checks=claim.checks,
+            unseeded=claim.unseeded,
             trials=self.trials,
             episodes=tally.episodes,
             throughput=tally.throughput(),
             decision=None if self.decider is None else self.decider.decision,
             kept_errors=[each.to_json() for each in self._evidence],
-            provenance={} if self._ledger is None else depends_on(self._ledger, about.known),
+            provenance={} if self._ledger is None else depends_on(self._ledger, about),
         )
 
-    def _count_lanes(self, policy: Policy, *, alone: bool) -> int:
-        try:
-            return self.assembly.count_lanes(
-                policy,
-                self.remaining[0],
-                len(self.remaining),
-                replan=self.config.replan,
-                fits=_refuse_misfits(policy),
-                alone=alone,
-            )
-        except PolicyHungError:
-            self._is_stuck = True
-            raise
+    def _roll_here(
+        self,
+        policy: Policy | None,
+        readers: Sequence[Reader],
+        fleets: Fleets,
+        *,
+        check: bool,
+    ) -> Report:
+        with contextlib.ExitStack() as stack:
+            if policy is None:
+                policy = self.assembly.policy()
+                stack.callback(self._close, policy)
+            try:
+                rollout = Rollout.prepare(
+                    self.config, self.assembly, policy, self.remaining[0], len(self.remaining)
+                )
+            except PolicyHungError:
+                self._is_stuck = True
+                raise
+            same = ExactnessReader(self._ledger, rollout.level)
+            readers = (*readers, same)
+            if self.folder is None:
+                tally = self._roll(rollout, readers, fleets, check=check)
+                same.find_unseeded(self._unseeded_suites())
+                return self._report(tally, same.claim, {})
+            known = {**about_this_run(), "exactness": same.claim.level, "lanes": rollout.lanes}
+            known |= provenance(self.config, policy)
+            about = AboutReader(self.folder, self.config, known)
+            digests = FileDigests(files_of(self.config, policy))
+            tally = self._roll(rollout, (*readers, about), fleets, check=check)
+            about.add("files", digests.finish())
+            same.find_unseeded(self._unseeded_suites())
+            return self._report(tally, same.claim, about.known)
+
+    def _roll_elsewhere(self, elsewhere: Elsewhere, readers: Sequence[Reader]) -> Report:
+        if self._ledger is None or self.folder is None:
+            raise UsageError("A run on other machines needs a run folder: give it one.")
+        # Each site that joins may lower it.
+        same = ExactnessReader(self._ledger, "bitwise")
+        tally, folder = Tally(1), self.folder
+        selection = VideoSelection.parse(self._recorded.video)
+        decider = () if self.decider is None else (self.decider,)
+        self._ledger.attach(StepRows(folder))
+        about: dict[str, Any] = dict(about_this_run())
+
+        def learn(level: Exactness, more: Mapping[str, Any]) -> None:
+            same.lower(level)
+            about.update(more, exactness=same.claim.level)
+            save_run(folder, self.config.to_plain(), about=about)
+
+        learn("bitwise", {})
+        work = Work(
+            config=self._recorded,
+            ledger=self._ledger,
+            planned=self.trials,
+            remaining=self.remaining,
+            done=self._done,
+            readers=(self._ledger, tally, *readers, same, *decider),
+            sinks=sinks_of(self._recorded),
+            record=VideoPlan(selection, self.trials, images=self._recorded.record == "full"),
+            begin=functools.partial(self._begin_decider, ahead=_AHEAD),
+            learn=learn,
+        )
+        elsewhere.roll(work)
+        if self.decider is not None:
+            self._keep(self.decider.decision)
+        return self._report(tally, same.claim, about)
 
     def _close(self, policy: Policy) -> None:
         # To close what never returned might never return either.
@@ -246,70 +272,47 @@ class Run:
 
     def _roll(
         self,
-        policy: Policy,
-        batching: BatchConfig,
-        lanes: int,
+        rollout: Rollout,
         readers: Sequence[Reader],
         fleets: Fleets,
         *,
         check: bool,
     ) -> Tally:
-        config, assembly = self.config, self.assembly
-        worker = assembly.worker(policy.spec, lanes)
         selection = VideoSelection.parse(self._recorded.video)
         asked = VideoPlan(selection, self.trials, images=self._recorded.record == "full")
         film_notes = FilmNotes(asked)
+        sinks: Sequence[Ref] = ()
         record = None
         if self._ledger is not None:
-            record = EvidencePlan(
-                asked,
-                self._ledger.folder,
-                most=config.keep_errors,
-                kept=self._evidence,
-            )
+            folder, most = self._ledger.folder, self.config.keep_errors
+            record = EvidencePlan(asked, folder, most=most, kept=self._evidence)
             self._ledger.attach(ChunkRows(leg=self._ledger.leg))
             self._ledger.attach(StepRows(self._ledger.folder.root))
-            worker = replace(worker, sinks=sinks_of(self._recorded))
+            sinks = sinks_of(self._recorded)
             readers = (self._ledger, *readers, film_notes, record)
         if self.decider is not None:
             readers = (*readers, self.decider)
-        deadline = InferDeadline(seconds=config.infer_timeout_s)
-        inference = assembly.inference(policy, alone=batching.alone, deadline=deadline)
-        tally = Tally(inference.concurrency)
-        fleet = self._fleet = fleets.lend(
-            assembly.runtime,
-            worker,
-            _watching(config, lanes),
-            where=(config.runtime, config.runtime_config),
-        )
-        with contextlib.closing(inference):
-            engine = Engine(
-                fleet=fleet,
-                inference=inference,
-                batches=assembly.batches(policy, inference, lanes, batching),
-                make_rule=make_rule(config.replan or policy.spec.replan, config.ensemble),
-                config=EngineConfig(retries=config.retries, max_steps=config.max_steps),
+        with rollout.inference() as inference:
+            tally = Tally(inference.concurrency)
+            engine = rollout.engine(
+                inference,
+                fleets,
                 readers=(tally, *readers),
-                fits=_refuse_misfits(policy) if check else lambda _: None,
+                sinks=sinks,
                 record=record,
                 folder=None if self.folder is None else str(self.folder),
+                check=check,
             )
+            self._fleet = fleets.lent
             queue = TrialQueue(self.remaining)
-            if self.decider is not None:
-                self.decider.begin(
-                    self._planner(queue),
-                    planned=self.trials,
-                    done=self._done,
-                    ahead=lanes,
-                    keep=self._keep,
-                )
+            self._begin_decider(queue.add, rollout.lanes)
             try:
                 self._is_complete = engine.run(
                     queue,
                     planned=self.trials,
                     done=self._done,
                     attempts=self._ledger.next_attempts() if self._ledger else {},
-                    cores=assembly.cores(lanes),
+                    cores=self.assembly.cores(rollout.lanes),
                 )
             except PolicyHungError as hung:
                 self._hung = hung
@@ -319,6 +322,17 @@ class Run:
         for note in film_notes.notes:
             _tell(readers, Noted(text=note))
         return tally
+
+    def _begin_decider(self, add: Callable[[Sequence[Trial]], None], ahead: int) -> None:
+        """Let the decider, where there is one, plan trials ahead of so many lanes."""
+        if self.decider is None:
+            return
+
+        def plan(trials: Sequence[Trial]) -> None:
+            self.extend(trials)
+            add(trials)
+
+        self.decider.begin(plan, planned=self.trials, done=self._done, ahead=ahead, keep=self._keep)
 
     @property
     def _evidence(self) -> list[Evidence]:
@@ -347,23 +361,15 @@ class Run:
         """The suites that do not start as their seeds say: looked at when all trials have ended, in
         a worker that is warm, so that no trial is touched by it. Rows are not looked at."""
         fleet = self._fleet
-        is_over = fleet is not None and fleet.is_idle and self._hung is None
-        if fleet is None or not is_over or self.assembly.is_batched or not self._is_complete:
+        if fleet is None or not fleet.is_idle or not self._is_complete:
             return []
-        if fleet.config.recycle_after == 1:
-            return []  # No worker is ever warm.
+        if self.assembly.is_batched or fleet.config.recycle_after == 1:
+            return []  # Where workers live for one episode, none is ever warm.
         return unseeded_suites(fleet, self.trials, self.config.start_timeout_s)
 
     def _keep(self, decision: Decision) -> None:
         if self._ledger is not None:
             self._ledger.keep(DECISION, decision.to_json())
-
-    def _planner(self, queue: TrialQueue) -> Callable[[Sequence[Trial]], None]:
-        def plan(trials: Sequence[Trial]) -> None:
-            self.extend(trials)
-            queue.add(trials)
-
-        return plan
 
 
 def _remove_if_empty(folder: Path) -> None:
@@ -435,53 +441,9 @@ def _without_impossible_video(config: EvalConfig, readers: Sequence[Reader]) -> 
     return replace(config, video="none")
 
 
-def _batching(config: EvalConfig, policy: Policy) -> BatchConfig:
-    """How rows are put into batches: each alone where `exact` asks for what the policy does not
-    promise, else together and, where they can be asked for twice, with checks."""
-    alone = config.exact and not policy.spec.batch_invariant
-    checks = policy.spec.exactness(alone=alone) == "inputs" and not keeps_state(policy)
-    return BatchConfig(alone=alone, checks=checks)
-
-
-def _level(policy: Policy, batching: BatchConfig) -> Exactness:
-    # A server may put a row that was asked for alone into a batch with rows of other clients.
-    return policy.spec.exactness(alone=batching.alone and not isinstance(policy, Reconnects))
-
-
 def _tell(readers: Sequence[Reader], event: Event) -> None:
     for reader in readers:
         reader.on(event)
-
-
-def _refuse_misfits(policy: Policy) -> Callable[[EnvSpec], None]:
-    def fits(spec: EnvSpec) -> None:
-        problems = check_specs(policy.spec, spec)
-        if problems:
-            raise SpecMismatchError(
-                f"Env task {spec.task.name!r} and the policy do not fit: {' '.join(problems)} "
-                "`hocket check` shows both side by side."
-            )
-
-    return fits
-
-
-def _refuse_long_replan(config: EvalConfig, policy: Policy) -> None:
-    length = policy.spec.chunk_length
-    if config.replan is not None and 0 < length < config.replan:
-        raise ConfigError(
-            f"replan is {config.replan}, but a chunk of policy {config.policy!r} has only {length} "
-            f"actions. Choose at most {length}."
-        )
-
-
-def _watching(config: EvalConfig, lanes: int) -> FleetConfig:
-    return FleetConfig(
-        lanes=lanes,
-        step_timeout_s=config.step_timeout_s,
-        start_timeout_s=config.start_timeout_s,
-        worker_memory=config.worker_memory,
-        recycle_after=config.recycle_after,
-    )
 
 
 def plan_trials(config: EvalConfig) -> list[Trial]:

@@ -115,8 +115,9 @@ class Subject:
                     f"{cls.noun} has no setting {key!r}.{plugins.did_you_mean(key, known)}"
                 )
         values = dict(plain)
-        for key in ("env", "policy_devices"):
-            value = values.get(key)
+        hints = get_type_hints(cls)
+        for key in [key for key in values if hints[key] == tuple[str, ...]]:
+            value = values[key]
             if isinstance(value, str):
                 values[key] = tuple(part for part in value.split(",") if part)
             elif isinstance(value, (list, tuple)):

@@ -3,15 +3,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+from hocket.core.plugins import did_you_mean
 from hocket.errors import ConfigError
 from hocket.runs.subject import Subject
 
+_STARTS = 100
+"""Starts of each task that a curriculum chooses from. Chosen by hand; no benchmark row."""
+SUCCESS, ENV = "success", "env"
+"""The names of the rewards that hocket knows."""
 Level = Literal["chunk", "action"]
 Correction = Literal["none", "decoupled", "interpolated", "tis"]
+Precision = Literal["fp32", "bf16"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +35,13 @@ class UpdateConfig:
     short ones."""
     minibatches: int | None = None
     """Parts of a batch in each pass, however long its episodes are, instead of minibatch."""
+    micro_batch: int | None = None
+    """Chunks that are computed at once, for large networks: a step sums the gradients of as many
+    as its minibatch has, and what a device must hold does not grow with the batch. The default is
+    the whole minibatch."""
+    precision: Precision = "fp32"
+    """bf16 computes with half of the bits, where the network acts and learns; weights and steps
+    keep all of them."""
     clip: float = 0.2
     """How far a probability may move in an update, as a share of itself."""
     clip_high: float | None = None
@@ -51,7 +64,7 @@ class UpdateConfig:
     """What tis cuts importance weights at."""
 
     def __post_init__(self) -> None:
-        check_at_least(self, epochs=1, minibatch=1, minibatches=1)
+        check_at_least(self, epochs=1, minibatch=1, minibatches=1, micro_batch=1)
         check_shares(self, ("clip", "clip_high"))
         if self.truncate <= 0:
             raise ConfigError(f"truncate is {self.truncate}; it must be above 0.")
@@ -95,6 +108,42 @@ class GRPOConfig(UpdateConfig):
         check_at_least(self, group=2)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardTerm:
+    """A part of the reward."""
+
+    name: str
+    """success, env, or package.module:function."""
+    weight: float = 1.0
+
+    @property
+    def is_function(self) -> bool:
+        """Whether it is a function of the user's own."""
+        return ":" in self.name
+
+
+def reward_terms(text: str) -> tuple[RewardTerm, ...]:
+    """Reads `success,0.1*env,-0.01*my_rewards:effort`."""
+    terms = []
+    for part in text.split(","):
+        head, star, tail = part.strip().rpartition("*")
+        try:
+            term = RewardTerm(name=tail.strip(), weight=float(head) if star else 1.0)
+        except ValueError:
+            raise ConfigError(
+                f"{head.strip()!r} is no weight of a reward; write 0.1*env, or success,0.1*env."
+            ) from None
+        if not term.is_function and term.name not in (SUCCESS, ENV):
+            raise ConfigError(
+                f"There is no reward {term.name!r}.{did_you_mean(term.name, (SUCCESS, ENV))} Known "
+                f"are success and env; one of your own is named package.module:function."
+            )
+        terms.append(term)
+    if len({term.name for term in terms}) < len(terms):
+        raise ConfigError(f"A reward is named twice in {text!r}: give one weight to each.")
+    return tuple(terms)
+
+
 def check_at_least(settings: Any, **lowest: int) -> None:
     """Refuse settings that are set and below the lowest value given for their name."""
     for name, low in lowest.items():
@@ -121,14 +170,15 @@ class TrainConfig(GRPOConfig, PPOConfig, Subject):
 
     noun: ClassVar[str] = "Training"
 
-    algo: Literal["ppo", "grpo"] = "ppo"
+    algo: Literal["ppo", "grpo", "bc"] = "ppo"
     """ppo learns from every episode, with a critic; grpo from groups of episodes that began in the
-    same state and ended differently."""
+    same state and ended differently; bc from recorded episodes (--data), without collecting any."""
     mode: Literal["sync", "async"] = "sync"
     """sync collects, then learns, and is reproducible from its seed; async does both at once, in
     two processes."""
     steps: int = 200_000
-    """Env steps of training; evaluations are not counted."""
+    """Env steps of training; evaluations are not counted. For bc: recorded steps that are learnt
+    from, each as often as it is drawn."""
     minutes: float | None = None
     """Stop after this long, even with steps left."""
     stop_at: float | None = None
@@ -143,10 +193,21 @@ class TrainConfig(GRPOConfig, PPOConfig, Subject):
     """Episodes to learn from in each update."""
     replan: int | None = None
     """Execute only the first K actions of each chunk."""
-    reward: Literal["success", "env"] = "success"
-    """success gives 1 at the step that ends an episode with success; env takes the env's own."""
+    reward: str = SUCCESS
+    """success gives 1 at the step that ends an episode with success; env takes the env's own; or a
+    function of your own as package.module:function. Several are summed, with weights:
+    success,0.1*env,-0.01*my_rewards:effort."""
     max_steps: int | None = None
     """End episodes after N control steps (truncated), instead of each task's own limit."""
+
+    data: tuple[str, ...] = ()
+    """Recorded episodes to learn from: run folders (hocket collect, hocket eval), or LeRobot
+    datasets (v3.0). bc needs them; ppo and grpo learn from them beside their own episodes. Those
+    that did not succeed are left out."""
+    data_episodes: int | None = None
+    """Take only the first N recorded episodes of each task."""
+    bc_weight: float = 0.1
+    """Weight of recorded episodes beside ppo or grpo."""
 
     std: float | None = None
     """Spread of actions at the start; the default is the policy's own."""
@@ -155,6 +216,12 @@ class TrainConfig(GRPOConfig, PPOConfig, Subject):
     probabilities, such as servers."""
     residual_scale: float = 0.2
     """How far the correction may move an action, roughly."""
+    adapter: str = ""
+    """lora:r=16 leaves the network as it is, and trains small matrices of that rank beside its
+    linear layers, and the critic (needs the extra peft); lora:r=16,alpha=32 scales them."""
+    critic_features: str = ""
+    """The submodule of a torch: or lerobot: policy whose output the critic sees; the default is
+    what the module names, else the env's states."""
     weights: str = ""
     """Begin with these weights (.safetensors) of a class of your own."""
 
@@ -164,6 +231,14 @@ class TrainConfig(GRPOConfig, PPOConfig, Subject):
     """Learn from stretches of so many chunks before an episode ends, for ppo and long episodes; 0
     learns from whole episodes."""
 
+    starts: int | None = None
+    """Train on so many starts of each task, over and over, instead of ever new ones."""
+    curriculum: str = ""
+    """How often each of these starts is tried (100 of each task, unless --starts says): hard (in
+    proportion to its failures), or a function of your own as package.module:function."""
+
+    eval_env_config: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the envs in evaluations, where they differ from those in training."""
     eval_every: int = 20_000
     """Env steps between evaluations; 0 for none."""
     eval_episodes: int = 20
@@ -179,6 +254,9 @@ class TrainConfig(GRPOConfig, PPOConfig, Subject):
     """Where learning happens."""
     collect_device: str = "cpu"
     """Where the policy acts."""
+    checkpoint_activations: bool = False
+    """Compute what is inside of a network's blocks again where gradients need it, instead of
+    keeping it: less memory, more time."""
     threads: int = 1
     """CPU threads of each process that uses torch. With one, sync mode is reproducible bit by
     bit."""
@@ -201,7 +279,11 @@ class TrainConfig(GRPOConfig, PPOConfig, Subject):
             checkpoint_every=0,
             retries=0,
             threads=1,
+            data_episodes=1,
+            starts=1,
         )
+        self._check_data()
+        reward_terms(self.reward)
         if self.lanes != "auto" and self.lanes < 1:
             raise ConfigError(f"lanes is {self.lanes}; it must be at least 1, or 'auto'.")
         if self.policy_python is not None and not self.residual:
@@ -225,6 +307,24 @@ class TrainConfig(GRPOConfig, PPOConfig, Subject):
             )
         if self.algo == "grpo" and self.segment_chunks:
             raise ConfigError("GRPO learns from whole episodes; leave out --segment-chunks.")
+
+    def _check_data(self) -> None:
+        if self.algo == "bc" and not self.data:
+            raise ConfigError("bc learns from recorded episodes: name them with --data.")
+        if self.algo == "bc" and (self.residual or self.mode == "async"):
+            raise ConfigError("bc collects nothing: leave out --residual and --mode async.")
+        if self.data and self.residual:
+            raise ConfigError(
+                "A correction cannot be learnt from recorded episodes, which lack what the policy "
+                "would have done: leave out --data or --residual."
+            )
+        if self.bc_weight < 0:
+            raise ConfigError(f"bc_weight is {self.bc_weight}; it must be at least 0.")
+
+    @property
+    def start_count(self) -> int | None:
+        """Starts of each task that are trained on; None where each is new."""
+        return self.starts or (_STARTS if self.curriculum else None)
 
     @property
     def lane_count(self) -> int:

@@ -249,6 +249,14 @@ class Display:
             self._said_at = elapsed
             self.announce(f"{env_steps:,}/{self._total:,} steps, {', '.join(found)}")
 
+    def prepare(self, text: str) -> None:
+        """Shows what is done before the first update."""
+        self._state = (0, (text,))
+        elapsed = time.perf_counter() - self._start
+        if self._live is None and elapsed - self._said_at >= _PLAIN_EVERY_S:
+            self._said_at = elapsed
+            self.announce(text)
+
     def close(self) -> None:
         """Takes the block away."""
         if self._live is not None:
@@ -285,8 +293,35 @@ class Display:
         return Group(bar, Text(first, style="bold"), *(Text(line, style="dim") for line in others))
 
 
+class Reading:
+    """Shows how recorded episodes are read."""
+
+    def __init__(self, display: Display) -> None:
+        self._display = display
+        self._totals: dict[str, int] = {}
+        self._done: dict[str, int] = {}
+
+    def stage(self, name: str, total: int) -> None:
+        """A part of the work begins, which has `total` pieces."""
+        self._totals[name], self._done[name] = total, 0
+
+    def advance(self, name: str) -> None:
+        """One more piece of that part is done."""
+        self._done[name] += 1
+        # An export says of what it reads that it is written.
+        said = "reading" if name == "writing" else name
+        self._display.prepare(f"recorded episodes, {said}: {self._done[name]}/{self._totals[name]}")
+
+    def note(self, text: str) -> None:
+        """Tells the user something about the data."""
+        self._display.announce(text)
+
+
 def lines(values: Mapping[str, float | None]) -> list[str]:
     """Tells an update in a few phrases, the most important first."""
+    if "train/return" not in values:
+        loss = values.get("learn/cloning_loss") or 0.0
+        return [f"update {values['count/updates'] or 0:.0f}: cloning loss {loss:.4f}"]
     success = values["train/success"]
     told = "" if success is None else f"success {100 * success:.0f} %, "
     return [

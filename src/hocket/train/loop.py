@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO
@@ -12,31 +12,42 @@ from typing import TextIO
 import torch
 
 from hocket.adapters.policies.simple import ZeroPolicy
+from hocket.core import plugins
 from hocket.core.contracts.policy import Policy
-from hocket.core.data import ArraySpec, EnvSpec, Trial
+from hocket.core.contracts.recorder import Reader
+from hocket.core.data import ArraySpec, EnvSpec, PolicySpec, Ref, TaskInfo, Trial
 from hocket.engine.batches import BatchConfig
 from hocket.engine.chunk_rules import make_rule
 from hocket.engine.loop import Engine, EngineConfig
+from hocket.engine.trials import TrialQueue
 from hocket.errors import SpecMismatchError, UsageError
 from hocket.records import run_file as run_config
-from hocket.records.folder import RunFolder
+from hocket.records.folder import RunFolder, temporary
 from hocket.runs.assembly import Assembly
 from hocket.runs.probe import probe, retried
 from hocket.train.algorithms.ranks import Ranks, local_device
 from hocket.train.algorithms.rollout import group_of
+from hocket.train.cloner import Cloner
 from hocket.train.collect import plan
+from hocket.train.collect.curriculum import find_curriculum
 from hocket.train.collect.policy import CollectingPolicy, Holding
 from hocket.train.config import TrainConfig
+from hocket.train.data.reading import Wanted, read_data
+from hocket.train.data.store import DATA, discard
 from hocket.train.learner import checkpoint
 from hocket.train.learner.process import InProcess, LearnerLink, Remote
-from hocket.train.log import Display, Log, find_tracker
+from hocket.train.log import Display, Log, Reading, find_tracker
 from hocket.train.networks.building import (
     Description,
+    Made,
+    cameras_of,
     describe,
     make_network,
     require_trainable,
 )
-from hocket.train.networks.contract import BASE, Shapes
+from hocket.train.networks.contract import BASE, Shapes, frozen_parameters
+from hocket.train.networks.memory import twin
+from hocket.train.rewards import Rewards
 from hocket.train.trainer import Parts, Trainer
 from hocket.workers.fleet import Fleet, FleetConfig
 
@@ -68,6 +79,8 @@ def train(
     """
     torch.set_num_threads(config.threads)
     require_trainable(config)
+    rewards = Rewards(config.reward)
+    find_curriculum(config.curriculum)
     find_tracker(config.tracker)
     asked = config
     config = replace(
@@ -89,18 +102,30 @@ def train(
         base = _base(config, assembly)
         if base is not None:
             stack.callback(base.close)
-        tasks, shapes = _look(config, assembly, base)
+        infos, shapes = _look(config, assembly, base)
+        tasks = [(suite, info.name) for suite, info in infos]
         description = describe(config, shapes, start)
+        made = make_network(config, description, start, refers=config.mode == "sync")
+        policy = _policy(config, description, base, made)
         if config.lanes == "auto":
-            first = _policy(config, description, base)
-            config = replace(config, lanes=_auto_lanes(config, assembly, tasks[0], first))
-        policy = _policy(config, description, base, start=start, max_batch=_max_batch(config))
+            config = replace(config, lanes=_auto_lanes(config, assembly, tasks[0], policy))
+        policy.limit(_max_batch(config))
+        data = None
+        if config.data and not resume and ranks.is_first:
+            data = _read_data(config, run, infos, shapes, policy.spec, display)
         if ranks.is_first:
             stack.enter_context(RunFolder.at(run).lock())
+            if data is not None:
+                data.rename(run / DATA)
+            checkpoint.save_frozen(run, frozen_parameters(made.network))
             run_config.save_run(run, asked.to_plain(), about=run_config.about_this_run())
+        ranks.count(0)  # what the first rank wrote is there for all
         log = Log(run if ranks.is_first else None, config, state)
         stack.callback(log.close)
-        worker = assembly.worker(policy.spec, config.lane_count)
+        worker = replace(
+            assembly.worker(policy.spec, config.lane_count),
+            suites={**assembly.suites, **_evaluated(config, assembly)},
+        )
         settings = FleetConfig(
             lanes=config.lane_count,
             step_timeout_s=config.step_timeout_s,
@@ -109,9 +134,9 @@ def train(
         fleet = stack.enter_context(Fleet(assembly.runtime(), worker, settings))
         link: LearnerLink
         if config.mode == "async":
-            link = Remote(config, description, run, wake=fleet.wake, resume=start)
+            link = Remote(config, description, run, made=made, wake=fleet.wake, resume=start)
         else:
-            link = InProcess(config, description, run, ranks=ranks, resume=start)
+            link = InProcess(config, description, run, ranks=ranks, made=made, resume=start)
         stack.callback(link.close)
         policy.block = link.block
         parts = Parts(
@@ -122,9 +147,16 @@ def train(
             log=log,
             display=display,
             ranks=ranks,
+            rewards=rewards,
         )
-        trainer = Trainer(config, tasks, parts, restored=state)
-        _run(config, assembly, fleet, policy, trainer)
+        trainer: Trainer | Cloner
+        rolling = _Rolling(config, assembly, fleet, policy)
+        if config.algo == "bc":
+            trainer = Cloner(config, tasks, parts, restored=state)
+            trainer.run(rolling.to_the_end)
+        else:
+            trainer = Trainer(config, tasks, parts, restored=state)
+            rolling.train(trainer)
         if not trainer.is_complete and config.mode == "sync":
             link.save(trainer.counters())
         return Trained(
@@ -139,63 +171,80 @@ def _policy(
     config: TrainConfig,
     description: Description,
     base: Policy | None,
-    *,
-    start: Path | None = None,
-    max_batch: int = 64,
+    made: Made,
 ) -> CollectingPolicy:
+    """The policy that acts: with the very network that was made, or with a copy of what is trained
+    where a learner in this process moves that one."""
+    network = made.network
+    if config.mode == "sync":
+        network = twin(network.to(config.device), config.collect_device)
     return CollectingPolicy(
-        make_network(config, description, start),
+        network,
         description.shapes,
         Holding(is_deterministic=plan.is_evaluation, held_by=_held_by(config)),
-        max_batch=max_batch,
         replan=config.replan,
         device=config.collect_device,
         base=base,
+        precision=config.precision,
     )
 
 
-def _run(
-    config: TrainConfig,
-    assembly: Assembly,
-    fleet: Fleet,
-    policy: CollectingPolicy,
-    trainer: Trainer,
-) -> None:
-    lanes = config.lane_count
-    inference = assembly.inference(policy)
-    keeping = BatchConfig(pad=config.mode == "sync", keep_observations=True)
-    with contextlib.closing(inference):
-        engine = Engine(
-            fleet=fleet,
-            inference=inference,
-            batches=assembly.batches(policy, inference, lanes, keeping),
-            make_rule=make_rule(policy.spec.replan, None),
-            config=EngineConfig(
-                retries=config.retries, max_steps=config.max_steps, final_observation=True
-            ),
-            readers=(trainer,),
-        )
-        trainer.stop = engine.stop
-        trainer.begin()
-        if not trainer.is_complete:
-            engine.run(trainer.trials, planned=(), cores=assembly.cores(lanes))
+@dataclass(frozen=True, slots=True, kw_only=False)
+class _Rolling:
+    """Makes engines for what is run, one after another."""
+
+    config: TrainConfig
+    assembly: Assembly
+    fleet: Fleet
+    policy: CollectingPolicy
+
+    def train(self, trainer: Trainer) -> None:
+        """Runs what a trainer plans."""
+        with self._engine(trainer) as engine:
+            trainer.stop = engine.stop
+            trainer.begin()
+            if not trainer.is_complete:
+                self._run(engine, trainer.trials)
+
+    def to_the_end(self, reader: Reader, trials: TrialQueue) -> bool:
+        """Runs these trials; False where that was interrupted."""
+        with self._engine(reader) as engine:
+            return self._run(engine, trials)
+
+    def _run(self, engine: Engine, trials: TrialQueue) -> bool:
+        return engine.run(trials, planned=(), cores=self.assembly.cores(self.config.lane_count))
+
+    @contextlib.contextmanager
+    def _engine(self, reader: Reader) -> Iterator[Engine]:
+        config, lanes = self.config, self.config.lane_count
+        inference = self.assembly.inference(self.policy)
+        keeping = BatchConfig(pad=config.mode == "sync", keep_observations=config.algo != "bc")
+        with contextlib.closing(inference):
+            yield Engine(
+                fleet=self.fleet,
+                inference=inference,
+                batches=self.assembly.batches(self.policy, inference, lanes, keeping),
+                make_rule=make_rule(self.policy.spec.replan, None),
+                config=EngineConfig(
+                    retries=config.retries, max_steps=config.max_steps, final_observation=True
+                ),
+                readers=(reader,),
+            )
 
 
 def _look(
     config: TrainConfig, assembly: Assembly, base: Policy | None
-) -> tuple[list[plan.Task], Shapes]:
-    """The tasks, and what the first one's env is: all must be alike."""
+) -> tuple[list[tuple[str, TaskInfo]], Shapes]:
+    """The tasks with their suites, and what the first one's env is: all must be alike."""
     assembly.require_envs()
-    tasks = [(suite, info.name) for suite, infos in assembly.tasks().items() for info in infos]
-    cameras: tuple[str, ...] | None = None if config.policy_config.get("images") else ()
-    if base is not None:
-        cameras = base.spec.cameras
+    tasks = [(suite, info) for suite, infos in assembly.tasks().items() for info in infos]
+    cameras = cameras_of(config) if base is None else base.spec.cameras
     looker: Policy = ZeroPolicy("", ZeroPolicy.Config())
     if base is not None and not base.spec.chunk_length:
         # A stock server says how long its chunks are only by answering.
         looker = base
     worker = replace(assembly.worker(), cameras=cameras)
-    trial = Trial(suite=tasks[0][0], task=tasks[0][1], seed=config.eval_seed)
+    trial = Trial(suite=tasks[0][0], task=tasks[0][1].name, seed=config.eval_seed)
     seen = retried(lambda: probe(assembly.runtime(), worker, looker, trial, replan=1))
     spec: EnvSpec = seen.spec
     if spec.action.kind != "box":
@@ -209,10 +258,43 @@ def _look(
     shapes = Shapes(
         observations=observations,
         action_size=spec.action.size,
-        tasks=tuple(task for _, task in tasks),
+        tasks=tuple(info.name for _, info in tasks),
         cameras=spec.cameras,
     )
     return tasks, shapes
+
+
+def _read_data(
+    config: TrainConfig,
+    run: Path,
+    infos: Sequence[tuple[str, TaskInfo]],
+    shapes: Shapes,
+    spec: PolicySpec,
+    display: Display,
+) -> Path:
+    """Reads what a policy of this spec reads of recorded episodes, into a folder beside that of the
+    run, which is made only when all is well."""
+    wanted = Wanted(
+        shapes=shapes,
+        tasks=[info for _, info in infos],
+        inputs=tuple(spec.inputs or ()),
+        first=config.data_episodes,
+    )
+    data = temporary(run.with_name(f"{run.name}.data"))
+    discard(data)  # left by a run that was killed
+    read_data(config.data, wanted, data, Reading(display))
+    return data
+
+
+def _evaluated(config: TrainConfig, assembly: Assembly) -> dict[str, Ref]:
+    """The suites of evaluations, where these have settings of their own."""
+    if not config.eval_env_config:
+        return {}
+    shares = plugins.share_settings("envs", config.env, config.eval_env_config)
+    return {
+        plan.EVALUATED + name: replace(ref, config={**ref.config, **shares[name]})
+        for name, ref in assembly.suites.items()
+    }
 
 
 def _auto_lanes(
@@ -233,7 +315,7 @@ def _base(config: TrainConfig, assembly: Assembly) -> Policy | None:
 def _held_by(config: TrainConfig) -> Callable[[Trial], Hashable | None]:
     if not (config.algo == "grpo" and config.pin_version):
         return plan.holder_of
-    return lambda trial: plan.holder_of(trial) or group_of(trial)
+    return lambda trial: plan.holder_of(trial) or group_of(trial, config.group)
 
 
 def _max_batch(config: TrainConfig) -> int:

@@ -23,11 +23,12 @@ from hocket.core.events import (
     Event,
 )
 from hocket.engine.trials import TrialQueue
-from hocket.errors import EnvError
+from hocket.errors import ConfigError, EnvError
 from hocket.train.algorithms.ranks import Ranks
 from hocket.train.algorithms.rollout import Segment
 from hocket.train.collect import plan
-from hocket.train.collect.plan import Crossing, Curriculum, Evaluations, Groups, Result
+from hocket.train.collect.curriculum import Curriculum, find_curriculum, state_of
+from hocket.train.collect.plan import Crossing, Evaluations, Groups, Result
 from hocket.train.collect.policy import CollectingPolicy
 from hocket.train.collect.trajectories import Trajectories
 from hocket.train.config import TrainConfig
@@ -35,6 +36,7 @@ from hocket.train.learner.learner import Updated
 from hocket.train.learner.process import LearnerLink
 from hocket.train.log import Counts, Display, Log, Movement, Shares
 from hocket.train.networks.building import Description
+from hocket.train.rewards import Rewards
 
 _RECENT = 100
 """Episodes that the curves of training are averaged over. Chosen by hand."""
@@ -57,6 +59,7 @@ class Parts:
     log: Log
     display: Display
     ranks: Ranks
+    rewards: Rewards
 
 
 class Trainer:
@@ -80,19 +83,32 @@ class Trainer:
         """Episodes that may be begun and not yet learnt from."""
         group = config.group if config.algo == "grpo" else 1
         ranks = parts.ranks
-        self._curriculum = Curriculum(tasks, config.seed, group, ranks.rank, ranks.size)
+        self._curriculum = Curriculum(
+            tasks,
+            config.seed,
+            group,
+            rank=ranks.rank,
+            ranks=ranks.size,
+            starts=config.start_count,
+            weigh=find_curriculum(config.curriculum),
+        )
         self._groups = Groups(config.group) if config.algo == "grpo" else None
+        needs_whole = config.algo == "grpo" or parts.rewards.needs_whole_episodes
+        if needs_whole and config.segment_chunks:
+            raise ConfigError("A reward function sees whole episodes; leave out --segment-chunks.")
         self._trajectories = Trajectories(
             [task for _, task in tasks],
             newest=lambda: parts.link.block.version,
-            reward=config.reward,
+            rewards=parts.rewards,
+            texts=parts.policy.texts,
             segment_chunks=config.segment_chunks,
-            # GRPO compares whole episodes: the learner waits for slow ones instead.
-            max_staleness=0 if config.algo == "grpo" else config.staleness,
+            # Where only whole episodes teach, the learner waits for slow ones instead.
+            max_staleness=0 if needs_whole else config.staleness,
         )
         self._evaluations = Evaluations(config, tasks, parts.policy, parts.description, parts.run)
         self._to_save = Crossing(config.checkpoint_every)
         self._recent: list[Segment] = []
+        self._recent_terms: list[dict[str, float]] = []
         self._shares = Shares()
         self._movement = Movement()
         self._is_finishing = False
@@ -175,9 +191,11 @@ class Trainer:
         counts = self._counts
         counts.episodes += 1
         counts.sealed += 1
-        segment = self._trajectories.seal(episode)
+        segment, terms = self._trajectories.seal(episode), self._trajectories.terms(episode)
         if segment is not None:
+            self._recent_terms = [*self._recent_terms[1 - _RECENT :], terms]
             self._recent = [*self._recent[1 - _RECENT :], segment]
+        self._curriculum.add(episode.trial, segment)
         if self._groups is not None:
             self._member(self._groups, episode.trial, segment)
         elif segment is not None:
@@ -260,6 +278,7 @@ class Trainer:
         counts.settled += updated.episodes + updated.dropped
         counts.dropped += updated.dropped
         counts.total_steps = int(self._parts.ranks.count(counts.env_steps))
+        self._curriculum.settle()
         self._shares.learning += updated.learn_s
         self._report(updated)
 
@@ -309,6 +328,7 @@ class Trainer:
             **self._counts.to_state(),
             **self._evaluations.to_state(),
             "planned": self._curriculum.planned - waiting,
+            "starts": self._curriculum.to_state(),
             "saved_at": self._to_save.last,
             "wall_s": self._parts.log.wall_s,
         }
@@ -316,18 +336,30 @@ class Trainer:
     def _restore(self, state: Mapping[str, Any]) -> None:
         self._counts.restore(state, self._parts.ranks.size)
         self._evaluations.restore(state)
-        self._curriculum.planned = state["planned"]
+        self._curriculum.restore(state["planned"], state_of(state))
         self._to_save.last = state["saved_at"]
+
+    def _term_curves(self) -> dict[str, float | None]:
+        """Returns what each term of a reward of several gave, as means over recent episodes."""
+        names = dict.fromkeys(name for terms in self._recent_terms for name in terms)
+        if len(names) < 2:
+            return {}
+        return {
+            f"reward/{name}": _mean([t[name] for t in self._recent_terms if name in t])
+            for name in names
+        }
 
     def _report(self, updated: Updated) -> None:
         values: dict[str, float | None] = {
             "train/success": _mean([s.success for s in self._recent if s.success is not None]),
             "train/return": _mean([s.total_reward for s in self._recent]),
             "train/episode_steps": _mean([s.steps for s in self._recent]),
+            **self._term_curves(),
             **{f"learn/{key}": value for key, value in updated.measures.items()},
             "learn/max_staleness": float(updated.staleness),
             **self._shares.take(self._config.lane_count),
             **self._counts.to_curves(),
+            **self._curriculum.to_curves(),
         }
         if not self._parts.ranks.is_first:
             return

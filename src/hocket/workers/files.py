@@ -57,13 +57,13 @@ class Outgoing:
     def _messages(self, sealed: Sealed) -> Iterator[Piece | Sealed]:
         for name in sealed.files:
             path = os.path.join(self._folder, name)
-            yield from _pieces(sealed.lane, sealed.attempt, path)
+            yield from pieces(sealed.lane, sealed.attempt, path)
             os.unlink(path)
         yield sealed
 
 
-def _pieces(lane: int, attempt: int, path: str) -> Iterator[Piece]:
-    """A file in pieces; the last one, which may be empty, has the digest."""
+def pieces(lane: int, attempt: int, path: str) -> Iterator[Piece]:
+    """A file in pieces, for a Delivery; the last one, which may be empty, has the digest."""
     digest, begin, name = hashlib.sha256(), 0, os.path.basename(path)
     with open(path, "rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
@@ -111,7 +111,9 @@ class Delivery:
         self._names: list[str] = []
         """Files that are whole."""
 
-    def take(self, piece: Piece) -> None:
+    def take(self, piece: Piece, *, is_durable: bool = True) -> None:
+        """Take the next piece. A file that is `is_durable` is on the disk when its last piece is
+        taken."""
         if self._file is None:
             self._open(piece.name)
         self._left -= len(piece.data)
@@ -124,7 +126,7 @@ class Delivery:
         self._digest.update(piece.data)
         self._at += len(piece.data)
         if piece.digest:
-            self._publish(piece.digest)
+            self._publish(piece.digest, is_durable=is_durable)
 
     def finish(self, sealed: Sealed) -> Sealed:
         """The message with the files that came, as they are named in the run folder here."""
@@ -158,14 +160,15 @@ class Delivery:
         if name in self._names or not any(fnmatchcase(name, p) for p in self._patterns):
             raise WireError(f"No recorder has declared a file {name!r}.")
         self._name, self._digest, self._at = name, hashlib.sha256(), 0
-        self._folder.mkdir(parents=True, exist_ok=True)
+        os.makedirs(self._folder, exist_ok=True)
         self._file = open(self._folder / self._draft, "wb", buffering=0)  # noqa: SIM115
 
-    def _publish(self, digest: bytes) -> None:
+    def _publish(self, digest: bytes, *, is_durable: bool) -> None:
         assert self._file is not None
         if digest != self._digest.digest():
             raise WireError(f"The file {self._name!r} did not arrive as it was sent.")
-        os.fsync(self._file.fileno())
+        if is_durable:
+            os.fsync(self._file.fileno())
         self._file.close()
         self._file = None
         os.replace(self._folder / self._draft, self._folder / self._name)

@@ -411,6 +411,11 @@ class Fleets:
         self._kept = (spec, config, where, fleet)
         return fleet
 
+    @property
+    def lent(self) -> Fleet | None:
+        """The fleet that was lent last and is kept."""
+        return None if self._kept is None else self._kept[-1]
+
     def close(self) -> None:
         if self._kept is not None:
             self._kept[-1].close()

@@ -223,6 +223,16 @@ class _Loader:
 
     Config = TorchConfig
 
+    def module(self, argument: str, config: TorchConfig) -> torch.nn.Module:
+        """The module with its weights and what the configuration says of it, for training."""
+        module = _module(argument, config)
+        if config.weights:
+            _load_file(module, config.weights)
+        for name, unsaid in (("chunk_length", 0), ("history", 1), ("cameras", None)):
+            if getattr(config, name) != unsaid:
+                setattr(module, name, getattr(config, name))
+        return module
+
     def __call__(self, argument: str, config: TorchConfig) -> TorchPolicy:
         module = _module(argument, config)
         if config.weights:

@@ -1,6 +1,7 @@
 """What hocket asks of the things that users bring, one page for each.
 
     policy.py     a model that answers observations with chunks of actions
+    module.py     what a torch module may offer beside its chunks: the steps that made them
     env.py        a suite of tasks, and what its envs may do beyond gymnasium's contract
     batched.py    a simulator that steps many rows at once
     runtime.py    where workers live: it starts and ends them

@@ -47,7 +47,7 @@ from hocket.records.folder import (
     drafted,
 )
 from hocket.records.ledger import schema
-from hocket.records.ledger.view import LedgerView
+from hocket.records.ledger.view import NEVER_MADE, LedgerView
 from hocket.records.ledger.writer import GroupWriter, LedgerConfig, Pending, RowRecorder
 
 _TABLES = ("chunks", "steps")
@@ -189,6 +189,28 @@ class Ledger(LedgerView):
         """Whether new trials should wait until finished ones are committed."""
         self._writer.raise_failure()
         return self._writer.behind()
+
+    def sync_files(self) -> None:
+        """From now on make the files of episodes durable together with them: whoever wrote the
+        files has not."""
+        self._writer.syncs_files = True
+
+    @property
+    def committed(self) -> int:
+        """How many of the episodes that this process accepted are durable, in the order in which
+        it accepted them."""
+        self._writer.raise_failure()
+        return self._writer.committed
+
+    def choose(self, trial: Trial, attempt: int) -> None:
+        """Let this attempt be the one whose episode counts, where several are under way or an
+        earlier process began it. The attempt has been committed."""
+        self._running[self._row(trial)] = attempt
+
+    def forget(self, trial: Trial, attempt: int) -> None:
+        """Settle an attempt that was never made, which is no fault: nobody waits for it. Its number
+        is not used again."""
+        self._writer.put_error(self._row(trial), attempt, NEVER_MADE)
 
     def flush(self) -> None:
         """Return when every finished episode is committed."""

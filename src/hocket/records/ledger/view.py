@@ -14,6 +14,9 @@ from hocket.core.data import EnvSpec, Episode, Outcome, Trial
 from hocket.records.folder import FolderLike, RunFolder
 from hocket.records.ledger import schema
 
+NEVER_MADE = ""
+"""The error of an attempt that was numbered and never made."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
@@ -97,12 +100,28 @@ class LedgerView:
         rows = self._rows("SELECT trial, MAX(attempt) + 1 FROM attempts GROUP BY trial")
         return {known[trial].id: number for trial, number in rows}
 
+    def unsettled(self) -> list[tuple[Trial, int]]:
+        """The attempts of which it is not known what became, at trials without an episode."""
+        known = self._trials_by_row()
+        rows = self._rows(
+            "SELECT trial, attempt FROM attempts WHERE error IS NULL"
+            " AND trial NOT IN (SELECT trial FROM episodes) ORDER BY trial, attempt"
+        )
+        return [(known[row], number) for row, number in rows]
+
+    def unmade(self) -> int:
+        """How many attempts were given a number and never made, at trials that have ended."""
+        ((count,),) = self._rows(
+            "SELECT COUNT(*) FROM attempts JOIN episodes USING (trial) WHERE attempts.error = ''"
+            " AND attempts.attempt < episodes.attempt"
+        )
+        return int(count)
+
     def failures(self) -> list[Failure]:
         """The attempts that were lost to faults and not to a killed run, in planned order."""
         known = self._trials_by_row()
         rows = self._rows(
-            "SELECT trial, attempt, error FROM attempts WHERE error IS NOT NULL"
-            " ORDER BY trial, attempt"
+            "SELECT trial, attempt, error FROM attempts WHERE error <> '' ORDER BY trial, attempt"
         )
         return [Failure(trial=known[row], attempt=number, error=text) for row, number, text in rows]
 

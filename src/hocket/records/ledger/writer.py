@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from hocket.core.data import Episode
 from hocket.core.events import Event
 from hocket.errors import DamagedSegmentError, RunFolderError
-from hocket.records.folder import RunFolder
+from hocket.records.folder import RunFolder, sync_disk
 from hocket.records.ledger import schema
 from hocket.records.ledger.view import Segment
 from hocket.records.parquet import digest_of, merge_segments
@@ -121,6 +121,10 @@ class GroupWriter:
         # Guards the fields below, which the engine's thread and this one both change.
         self._changed = threading.Condition()
         self._group = Group()
+        self.syncs_files = False
+        """Whether the files of episodes are not durable yet when they are put."""
+        self.committed = 0
+        """How many of the episodes that were put are durable."""
         self._is_committing = False
         self._is_flushing = False
         self._is_closing = False
@@ -240,6 +244,8 @@ class GroupWriter:
         for i, recorder in enumerate(self._recorders):
             taken = [pending.taken[i] for pending in group.episodes]
             segments.extend(self._segments.write(recorder, taken))
+        if self.syncs_files and any(pending.episode.files for pending in group.episodes):
+            sync_disk(self._folder.root)
         connection = self._connection
         with self._writing, schema.transaction(connection):
             connection.executemany(
@@ -250,6 +256,7 @@ class GroupWriter:
                 [_columns(pending) for pending in group.episodes],
             )
             self._segments.insert(segments)
+        self.committed += len(group.episodes)
         for pending in group.episodes:
             for file in pending.consumed:
                 self._delete_consumed(self._folder.root / file)

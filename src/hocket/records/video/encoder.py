@@ -275,6 +275,24 @@ def read_pictures(path: Path, count: int) -> Iterator[Array]:
         yield frame.to_ndarray(format="rgb24")
 
 
+def read_clip(path: Path, begin_s: float, count: int) -> Iterator[Array]:
+    """`count` pictures as RGB of any video, from this second of it on."""
+    seen = 0
+    with _reading(path) as av, av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        # The picture that is shown at `begin_s` begins at most half a picture before it.
+        begin_s -= 0.5 / float(stream.average_rate)
+        container.seek(max(0, int(begin_s / stream.time_base)), stream=stream)
+        for frame in container.decode(stream):
+            if seen == count:
+                return
+            if frame.time >= begin_s:
+                yield frame.to_ndarray(format="rgb24")
+                seen += 1
+    if seen < count:
+        raise RunFolderError(f"{str(path)!r} has {seen} of {count} pictures of an episode.")
+
+
 def size_of(path: Path) -> tuple[int, int]:
     """The height and the width of a video."""
     with _reading(path) as av, av.open(str(path)) as container:

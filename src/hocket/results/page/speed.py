@@ -28,6 +28,8 @@ _KINDS = {
     "resetting": ("resetting", "resetting"),
     "done": ("done", "no trial left"),
 }
+_MOST_SITES = 20
+"""Sites that have a bar each."""
 _WINDOW_KEY = ("stepping", "observing", "waiting", "inferring", "handing over")
 
 
@@ -47,6 +49,7 @@ def speed_section(run: RecordedRun) -> Section | None:
         share_bar(shares, kinds),
         legend(entries),
         _policy_line(run, timing),
+        _sites(run, timing, kinds),
         _pace(timing),
         _timeline(timing),
     )
@@ -86,6 +89,28 @@ def _policy_line(run: RecordedRun, timing: Timing) -> Markup:
         busy = work / (timing.wall_s * min(cores, max(1, timing.lanes)))
         entries.append(("cores stepping", f"{100 * min(1.0, busy):.0f}", f" % of {cores}"))
     return tiles(entries)
+
+
+def _sites(run: RecordedRun, timing: Timing, kinds: dict[str, str]) -> Markup | None:
+    """The same shares for each machine, where the run was on several."""
+    sites = run.about.get("sites")
+    if not isinstance(sites, list) or not all(isinstance(site, dict) for site in sites):
+        return None
+    rows = []
+    for site in sites[:_MOST_SITES]:
+        first, lanes = int(site.get("first_lane", 0)), int(site.get("lanes", 0))
+        spent = [timing.by_lane[n] for n in range(first, first + lanes) if n in timing.by_lane]
+        if not spent:
+            continue
+        seconds = dict(zip(_KINDS, np.sum(spent, axis=0).tolist(), strict=False))
+        total = sum(seconds.values()) or 1.0
+        busy = (seconds["stepping"] + seconds["observing"]) / total
+        words = f"{site.get('name')}: {lanes} lanes, {100 * busy:.0f} % stepping and observing"
+        shares = {name: part / total for name, part in seconds.items()}
+        rows.append(join(tag("p", words), share_bar(shares, kinds)))
+    more = len(sites) - _MOST_SITES
+    note = tag("p", f"and {more} more sites") if more > 0 else None
+    return join(tag("h3", "Sites, while they had trials"), *rows, note) if rows else None
 
 
 def _pace(timing: Timing) -> Markup | None:

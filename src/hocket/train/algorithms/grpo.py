@@ -11,10 +11,9 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from hocket.train.algorithms.ranks import Measures
 from hocket.train.algorithms.ratios import joined, kl_estimate
-from hocket.train.algorithms.rollout import LayoutError, Segment, group_of, make_rollout
-from hocket.train.algorithms.update import Algorithm, Terms, evaluate_rows
+from hocket.train.algorithms.rollout import LayoutError, Segment, group_of
+from hocket.train.algorithms.update import Algorithm, Sums, Terms, Totals, add_to
 from hocket.train.config import GRPOConfig
 
 CLIP_HIGH = 0.28
@@ -36,17 +35,16 @@ class GRPO(Algorithm):
         return CLIP_HIGH if self.config.clip_high is None else self.config.clip_high
 
     def prepare(self, segments: Sequence[Segment], version: int) -> TensorDict:
-        rollout = make_rollout(segments, next(iter(self.network.parameters())).device)
+        rollout = self.roll_out(segments)
         advantage = torch.zeros(len(segments))
-        for members in groups_of(segments).values():
+        for members in groups_of(segments, self.config.group).values():
             returns = torch.tensor([segments[i].total_reward for i in members])
             advantage[torch.tensor(members)] = group_advantages(returns)
         valid = rollout.rows["valid"]
         flat = rollout.flat(advantage=advantage.to(valid.device)[:, None].expand(valid.shape))
-        with torch.no_grad():
-            flat["start_log_prob"] = evaluate_rows(self.network, flat).log_prob
-            if self.reference is not None:
-                flat["reference_log_prob"] = evaluate_rows(self.reference, flat).log_prob
+        flat["start_log_prob"] = self.look(flat).log_prob
+        if self.reference is not None:
+            flat["reference_log_prob"] = self.look(flat, self.reference).log_prob
         flat["age"] = version - flat["version"]
         return flat
 
@@ -55,7 +53,7 @@ class GRPO(Algorithm):
         return True
 
     def losses(
-        self, rows: TensorDict, terms: Terms | None, measures: Measures
+        self, rows: TensorDict, terms: Terms | None, totals: Totals, sums: Sums
     ) -> dict[str, Tensor]:
         if terms is None:
             return {}
@@ -63,9 +61,9 @@ class GRPO(Algorithm):
         if self.reference is not None:
             apart = rows["reference_log_prob"] - terms.seen.log_prob
             divergence = kl_estimate(joined(apart, terms.mask, self.comparison.level))
-            distance = (divergence * terms.ratio.counts).sum() / terms.count
+            distance = (divergence * terms.ratio.counts).sum() / totals.terms
             loss = loss + self.config.kl_weight * distance
-            measures.add(kl_to_start=distance)
+            add_to(sums, kl_to_start=distance)
         return {"policy": loss}
 
 
@@ -76,11 +74,11 @@ def group_advantages(returns: Tensor, epsilon: float = 1e-6) -> Tensor:
     return ((exact - exact.mean()) / (spread + epsilon)).float()
 
 
-def groups_of(segments: Sequence[Segment]) -> dict[Hashable, list[int]]:
+def groups_of(segments: Sequence[Segment], size: int) -> dict[Hashable, list[int]]:
     """Returns the indices of the members of each group: the same task and seed."""
     groups: dict[Hashable, list[int]] = {}
     for index, segment in enumerate(segments):
         if not segment.is_end or segment.chunk[0]:
             raise LayoutError(f"GRPO learns from whole episodes; {segment.trial.id} is a part.")
-        groups.setdefault(group_of(segment.trial), []).append(index)
+        groups.setdefault(group_of(segment.trial, size), []).append(index)
     return groups

@@ -13,9 +13,9 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from hocket.train.algorithms.ranks import Measures, Ranks
-from hocket.train.algorithms.rollout import LayoutError, Segment, make_rollout
-from hocket.train.algorithms.update import Algorithm, Terms, evaluate_rows
+from hocket.train.algorithms.ranks import Ranks
+from hocket.train.algorithms.rollout import LayoutError, Segment
+from hocket.train.algorithms.update import Algorithm, Sums, Terms, Totals, add_to
 from hocket.train.config import PPOConfig
 from hocket.train.networks.contract import TASK
 
@@ -31,45 +31,38 @@ class PPO(Algorithm):
         return version >= self.config.value_only
 
     def prepare(self, segments: Sequence[Segment], version: int) -> TensorDict:
-        rollout = make_rollout(segments, next(iter(self.network.parameters())).device)
-        with torch.no_grad():
-            rows = rollout.rows
-            seen = evaluate_rows(self.network, rows.reshape(-1))
-            value = seen.value.reshape(rows.batch_size)
-            bootstrap = torch.zeros(rows.batch_size[0], device=value.device)
-            if rollout.has_final.any():
-                known = self.network.value(rollout.final.to_dict())
-                bootstrap = torch.where(rollout.has_final, known, bootstrap)
-            found = smdp_advantages(
-                rewards=rows["rewards"] * self.reward_scale,
-                executed=rows["executed"],
-                value=value,
-                terminated=rows["terminated"],
-                valid=rows["valid"],
-                bootstrap=bootstrap,
-                gamma=self.config.gamma,
-                lam=self.config.lam,
-            )
-            flat = rollout.flat(
-                advantage=found.advantage,
-                returns=found.returns,
-                start_value=value,
-                start_log_prob=seen.log_prob.reshape(rows["log_prob"].shape),
-            )
-            flat["age"] = version - flat["version"]
-            flat["advantage"] = normalised(flat["advantage"], self.ranks)
+        rollout = self.roll_out(segments)
+        rows, valid = rollout.rows, rollout.rows["valid"]
+        seen = self.look(rows[valid])
+        value = torch.zeros(valid.shape, dtype=seen.value.dtype, device=valid.device)
+        value[valid] = seen.value
+        bootstrap = torch.zeros(len(valid), device=valid.device)
+        if rollout.has_final.any():
+            known = self.look_at_values(rollout.final)
+            bootstrap = torch.where(rollout.has_final, known, bootstrap)
+        found = smdp_advantages(
+            rewards=rows["rewards"] * self.reward_scale,
+            executed=rows["executed"],
+            value=value,
+            terminated=rows["terminated"],
+            valid=valid,
+            bootstrap=bootstrap,
+            gamma=self.config.gamma,
+            lam=self.config.lam,
+        )
+        flat = rollout.flat(advantage=found.advantage, returns=found.returns, start_value=value)
+        flat["start_log_prob"] = seen.log_prob
+        flat["age"] = version - flat["version"]
+        flat["advantage"] = normalised(flat["advantage"], self.ranks)
         self.of_policy = self._reached(flat)
         return flat
 
     def losses(
-        self, rows: TensorDict, terms: Terms | None, measures: Measures
+        self, rows: TensorDict, terms: Terms | None, totals: Totals, sums: Sums
     ) -> dict[str, Tensor]:
-        if terms is None:
-            found = self.network.value(rows["observation"].to_dict())
-        else:
-            found = terms.seen.value
-        value = self._value_loss(found, rows).sum() / self.ranks.count(len(rows))
-        measures.add(value_loss=value)
+        found = self.value(rows["observation"]) if terms is None else terms.seen.value
+        value = self._value_loss(found, rows).sum() / totals.rows
+        add_to(sums, value_loss=value)
         losses = {"value": self.config.value_weight * value}
         if terms is not None:
             losses["policy"] = terms.policy - self.config.entropy * terms.entropy
@@ -79,11 +72,14 @@ class PPO(Algorithm):
         """Which parameters the policy depends on, by index, told by one row of each task. Those of
         tasks that are not there get no gradient, and count as the policy's."""
         tasks = rows["observation", TASK].tolist()
-        first = torch.tensor([tasks.index(task) for task in dict.fromkeys(tasks)])
-        seen = evaluate_rows(self.network, rows[first.to(rows.device)])
-        policy, critic = self.reach(seen.log_prob.sum()), self.reach(seen.value.sum())
-        both = enumerate(zip(policy, critic, strict=True))
-        return {i for i, (mine, theirs) in both if mine is not None or theirs is None}
+        by_policy, by_critic = set[int](), set[int]()
+        for task in dict.fromkeys(tasks):
+            first = tasks.index(task)
+            seen = self.evaluate(rows[first : first + 1].to(self.device))
+            for reached, number in ((by_policy, seen.log_prob), (by_critic, seen.value)):
+                found = self.reach(number.sum())
+                reached.update(i for i, one in enumerate(found) if one is not None)
+        return set(range(len(self._parameters))) - (by_critic - by_policy)
 
     def _value_loss(self, value: Tensor, rows: TensorDict) -> Tensor:
         loss = (value - rows["returns"]) ** 2

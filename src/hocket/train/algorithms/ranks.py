@@ -93,13 +93,13 @@ class Measures:
     """
 
     def __init__(self, ranks: Ranks) -> None:
-        self._ranks = ranks
+        self.ranks = ranks
         self._rows: dict[tuple[str, ...], list[Tensor]] = {}
         """One row of numbers for each minibatch, by the names of what was measured together."""
 
     def add(self, **parts: Tensor) -> None:
         """Takes this rank's parts of one minibatch's sums."""
-        self._rows.setdefault(tuple(parts), []).append(self._ranks.total(_row(parts)))
+        self._rows.setdefault(tuple(parts), []).append(self.ranks.total(_row(parts)))
 
     def note(self, **values: Tensor) -> None:
         """Takes one minibatch's values that are equal on all ranks."""

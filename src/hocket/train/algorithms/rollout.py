@@ -7,7 +7,8 @@ the size of an action.
 A rollout is a TensorDict `[S, C]`: S segments, and the chunks that each executed, padded at the end
 to the longest. Its keys:
 
-    observation      nested, `[S, C, ...]`       what the policy saw before each chunk
+    observation      nested, `[S, C, ...]`       what the policy saw before each chunk, images as
+                                                uint8, with `task` and `prompt` as indexes
     actions          `[S, C, T, A]` float32      as sampled
     executed         `[S, C]` int64              k: how many of T were executed
     mask             `[S, C, T]` bool            which: the first k
@@ -19,9 +20,9 @@ to the longest. Its keys:
     valid            `[S, C]` bool               False where padded
     extras           nested, `[S, C, ...]`       what the policy needs to evaluate its actions again
 
-Beside it, `final` is a TensorDict `[S]` of the observations that follow each segment, and
-`has_final` says where there is one. Advantages are computed on `[S, C]`; only then `flat` makes
-rows `[R]` of it, without the padding.
+Beside it, `texts` are the prompts that `prompt` is an index into. `final` is a TensorDict `[S]` of
+the observations that follow each segment, and `has_final` says where there is one. Advantages are
+computed on `[S, C]`; only then `flat` makes rows `[R]` of it, without the padding.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from torch import Tensor
 
 from hocket.core.data import Array, Trial
 from hocket.errors import HocketError
+from hocket.train.networks.contract import PROMPT
 
 
 class LayoutError(HocketError):
@@ -75,6 +77,8 @@ class Segment:
     """The observation after the last row, wherever the segment did not end by termination."""
     success: bool | None = None
     """Whether the episode succeeded; None where that is not known, or not yet."""
+    prompt: str = ""
+    """What the policy was told to do, the same in all of an episode."""
     extras: Mapping[str, Array] = field(default_factory=dict)
     """What else the policy needs to evaluate its actions again (a denoising chain): `[C, ...]`."""
 
@@ -144,9 +148,9 @@ Parcel = Sequence[Segment]
 """Segments that are learnt from together or not at all: one for PPO, a whole group for GRPO."""
 
 
-def group_of(trial: Trial) -> Hashable:
-    """Returns what all trials of a group, and no others, have in common."""
-    return (trial.suite, trial.task, trial.seed)
+def group_of(trial: Trial, size: int) -> Hashable:
+    """Returns what all trials of a group of this size, and no others, have in common."""
+    return (trial.suite, trial.task, trial.seed, trial.repeat // size)
 
 
 def in_trial_order(segments: Sequence[Segment]) -> list[Segment]:
@@ -166,6 +170,7 @@ class Rollout:
     rows: TensorDict
     final: TensorDict
     has_final: Tensor
+    texts: Sequence[str] = ("",)
 
     def __post_init__(self) -> None:
         """Refuses what is not `[S, C]` with the chunks of a trajectory along the second axis."""
@@ -200,9 +205,11 @@ def make_rollout(segments: Sequence[Segment], device: torch.device | str = "cpu"
     """Lays segments side by side, padded to the longest."""
     if not segments:
         raise LayoutError("There is no segment to learn from.")
+    texts: dict[str, int] = {}
     columns: dict[str, list[Array]] = {}
     for index, segment in enumerate(segments):
-        for key, array in _columns(segment, index).items():
+        found = _columns(segment, index, texts.setdefault(segment.prompt, len(texts)))
+        for key, array in found.items():
             columns.setdefault(key, []).append(array)
     count = max(len(segment) for segment in segments)
     shape = (len(segments), count)
@@ -212,15 +219,17 @@ def make_rollout(segments: Sequence[Segment], device: torch.device | str = "cpu"
             raise LayoutError(f"{key!r} is in {len(arrays)} of {len(segments)} segments.")
         rows[tuple(key.split("|"))] = torch.from_numpy(_pad(key, arrays, count)).to(device)
     final, has_final = _finals(segments, device)
-    return Rollout(rows=rows, final=final, has_final=has_final)
+    final[PROMPT] = rows["observation", PROMPT][:, 0]
+    return Rollout(rows=rows, final=final, has_final=has_final, texts=tuple(texts))
 
 
-def _columns(segment: Segment, index: int) -> dict[str, Array]:
+def _columns(segment: Segment, index: int, prompt: int) -> dict[str, Array]:
     count, length = segment.rewards.shape
     ends = np.zeros((2, count), np.bool_)
     ends[:, -1] = segment.terminated, segment.truncated
     return {
         **{f"observation|{key}": array for key, array in segment.observation.items()},
+        f"observation|{PROMPT}": np.full(count, prompt, np.int64),
         **{f"extras|{key}": array for key, array in segment.extras.items()},
         "actions": segment.actions,
         "executed": segment.executed,

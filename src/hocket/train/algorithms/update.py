@@ -3,6 +3,10 @@
 The losses of policy and critic are clipped apart, so that the size of one does not decide how far
 the other moves. A step that takes the policy further than `target_kl` is undone, and the policy
 then stays as it is until the update ends, while the critic goes on.
+
+With `micro_batch` rows lie in the host's memory, and a step sums the gradients of so many at a
+time: each loss is divided by what counts in the whole minibatch, so that the sum is the gradient of
+the minibatch, and no more than a micro-batch ever lies on the device.
 """
 
 from __future__ import annotations
@@ -16,6 +20,8 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
+from hocket.train.algorithms.cloning import Demonstrated
+from hocket.train.algorithms.gradients import added, autocast
 from hocket.train.algorithms.ranks import Measures, Ranks
 from hocket.train.algorithms.ratios import (
     Comparison,
@@ -25,9 +31,14 @@ from hocket.train.algorithms.ratios import (
     compare,
     kl_estimate,
 )
-from hocket.train.algorithms.rollout import Segment
+from hocket.train.algorithms.rollout import Rollout, Segment, make_rollout
 from hocket.train.config import UpdateConfig
-from hocket.train.networks.contract import Evaluated, Trainable, trainable_parameters
+from hocket.train.networks.contract import (
+    Evaluated,
+    Observations,
+    Trainable,
+    trainable_parameters,
+)
 
 _FASTER = 1.2
 """How much the pace grows after an update that was not stopped. Chosen by hand."""
@@ -38,22 +49,39 @@ _LEARNT_FROM = (
     *("reference_log_prob", "advantage", "returns", "start_value"),
 )
 """The columns that steps read; picking a minibatch costs time for each."""
+_OF_POLICY = ("policy_loss", "entropy", "kl", "clip_share")
+"""What is measured of the policy in each minibatch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Totals:
+    """What the losses of a minibatch are divided by: its counts on all ranks, each at least 1."""
+
+    rows: float
+    actions: Tensor
+    """Actions whose probabilities count."""
+    terms: Tensor | float
+    """Ratios that count: one for each such action, or one for each row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Terms:
-    """What both algorithms compute of a minibatch."""
+    """What both algorithms compute of a minibatch, or of a part of it."""
 
     seen: Evaluated
     mask: Tensor
     """Which actions' probabilities count, `[R, T]`."""
     ratio: Ratio
-    count: Tensor
-    """How many terms of `ratio` count on all ranks, at least 1."""
     policy: Tensor
-    """The policy loss."""
+    """This part of the policy loss."""
     entropy: Tensor
-    """The mean entropy of the actions that count."""
+    """This part of the mean entropy of the actions that count."""
+
+
+Sums = dict[str, Tensor]
+"""What is measured of a minibatch, by name, summed over its parts."""
+Gradients = dict[str, list[Tensor | None]]
+"""The gradients of each loss, by its name: one for each parameter, None where it has none."""
 
 
 @dataclass(slots=True)
@@ -79,16 +107,26 @@ class Algorithm(ABC):
     comparison: Comparison
     ranks: Ranks
     pace: Pace = field(default_factory=Pace, kw_only=True)
+    beside: Demonstrated | None = field(default=None, kw_only=True)
+    """Demonstrations that the policy is held to; None without."""
 
     def __post_init__(self) -> None:
         self._parameters = list(trainable_parameters(self.network).values())
         self.of_policy = set(range(len(self._parameters)))
         """The parameters that the policy depends on, by index: it stands still only with them."""
+        self.texts: Sequence[str] = ("",)
+        """The prompts of the batch that is learnt from."""
 
     @property
     def clip_high(self) -> float:
         """How far a probability may grow in an update, as a share of itself."""
         return self.config.clip if self.config.clip_high is None else self.config.clip_high
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        found: torch.device = next(iter(self.network.parameters())).device
+        return found
 
     def update(
         self, segments: Sequence[Segment], *, version: int, rng: torch.Generator
@@ -103,17 +141,19 @@ class Algorithm(ABC):
         before: dict[int, Tensor] = {}
         for part in parts:
             some = rows[part.to(rows.device)]
-            terms = self.terms(some, measures) if is_moving else None
-            if terms is not None and self._is_far(measures):
+            found = self.gradients(some, measures, moves_policy=is_moving)
+            if found is None:
                 self._draw_back(before, 1.0)
-                is_moving, terms = False, None
+                is_moving = False
                 policy_steps = max(0, policy_steps - 1)
-            losses = self.losses(some, terms, measures)
-            if not losses:
+                found = self.gradients(some, measures, moves_policy=False)
+            if not found:
                 break
-            before = self.descend(losses, measures)
-            policy_steps += terms is not None
-            value_steps += "value" in losses
+            if is_moving and self.beside is not None:
+                found["cloning"] = self.beside.gradients(len(part), rng, measures)
+            before = self.descend(found, measures)
+            policy_steps += is_moving
+            value_steps += "value" in found
         if is_tried:
             self.pace.adapt(policy_steps, len(parts))
         return {
@@ -134,15 +174,49 @@ class Algorithm(ABC):
 
     @abstractmethod
     def losses(
-        self, rows: TensorDict, terms: Terms | None, measures: Measures
+        self, rows: TensorDict, terms: Terms | None, totals: Totals, sums: Sums
     ) -> dict[str, Tensor]:
-        """Returns the losses of a minibatch that are left: `policy` where there are `terms`, and
-        `value` where there is a critic."""
+        """Returns the losses of a part of a minibatch that are left: `policy` where there are
+        `terms`, and `value` where there is a critic. What is measured is added to `sums`."""
 
-    def terms(self, rows: TensorDict, measures: Measures) -> Terms:
+    def gradients(
+        self, rows: TensorDict, measures: Measures, *, moves_policy: bool = True
+    ) -> Gradients | None:
+        """Returns the gradients of a minibatch's losses on this rank; None where the last step took
+        the policy too far, which is known before the last of them is computed."""
+        totals = self.totals(rows)
+        sums: Sums = {}
+        found: Gradients = {}
+        parts = self._micro_batches(rows)
+        for number, part in enumerate(parts, 1):
+            terms = self.terms(part, totals, sums) if moves_policy else None
+            if terms is not None and number == len(parts):
+                measures.add(**{key: sums.pop(key) for key in _OF_POLICY})
+                if self._is_far(measures):
+                    return None
+            for name, loss in self.losses(part, terms, totals, sums).items():
+                known = found.get(name, [None] * len(self._parameters))
+                found[name] = added(known, self.reach(loss))
+        if sums:
+            measures.add(**sums)
+        return found
+
+    def totals(self, rows: TensorDict) -> Totals:
+        """Counts what a minibatch has on all ranks."""
+        mask = counted(self.network, rows)
+        actions = self.ranks.total(mask.sum()).clamp(min=1).to(self.device)
+        count = self.ranks.count(len(rows))
+        is_whole = self.comparison.level == "chunk"
+        return Totals(
+            rows=count,
+            actions=actions,
+            terms=max(1.0, count) if is_whole else actions,
+        )
+
+    def terms(self, rows: TensorDict, totals: Totals, sums: Sums) -> Terms:
         """Compares the present weights with those at the start of the update, and with those that
         sampled."""
-        seen = evaluate_rows(self.network, rows)
+        seen = self.evaluate(rows)
         mask = counted(self.network, rows)
         ratio = compare(
             new=seen.log_prob,
@@ -152,23 +226,77 @@ class Algorithm(ABC):
             age=rows["age"],
             how=self.comparison,
         )
-        count = self.ranks.total(ratio.counts.sum()).clamp(min=1.0)
         losses = clipped_loss(ratio, rows["advantage"], self.config.clip, self.clip_high)
         found = Terms(
             seen=seen,
             mask=mask,
             ratio=ratio,
-            count=count,
-            policy=losses.sum() / count,
-            entropy=(seen.entropy * mask).sum() / self.ranks.total(mask.sum()).clamp(min=1),
+            policy=losses.sum() / totals.terms,
+            entropy=(seen.entropy * mask).sum() / totals.actions,
         )
-        measures.add(
+        add_to(
+            sums,
             policy_loss=found.policy,
             entropy=found.entropy,
-            kl=(kl_estimate(ratio.log) * ratio.counts).sum() / count,
-            clip_share=clip_share(ratio, self.config.clip, self.clip_high) / count,
+            kl=(kl_estimate(ratio.log) * ratio.counts).sum() / totals.terms,
+            clip_share=clip_share(ratio, self.config.clip, self.clip_high) / totals.terms,
         )
         return found
+
+    # -- the network -------------------------------------------------------------------------------
+
+    def evaluate(self, rows: TensorDict, network: Any = None) -> Evaluated:
+        """Evaluates rows `[R]` under a network's present weights: those in training, or others."""
+        network = self.network if network is None else network
+        extras = rows["extras"].to_dict() if "extras" in rows.keys() else {}  # noqa: SIM118
+        with autocast(self.device, self.config.precision):
+            seen: Evaluated = network.evaluate(
+                Observations(rows["observation"].to_dict(), self.texts), rows["actions"], extras
+            )
+        if self.config.precision == "fp32":
+            return seen
+        return Evaluated(
+            log_prob=seen.log_prob.float(), entropy=seen.entropy.float(), value=seen.value.float()
+        )
+
+    def value(self, observation: TensorDict) -> Tensor:
+        """Estimates the returns to expect from observations `[R]`."""
+        with autocast(self.device, self.config.precision):
+            seen = Observations(observation.to_dict(), self.texts)
+            found: Tensor = self.network.value(seen)
+        return found if self.config.precision == "fp32" else found.float()
+
+    def look(self, rows: TensorDict, network: Any = None) -> Evaluated:
+        """Evaluates any number of rows without gradients; what is found lies where they lie."""
+        with torch.no_grad():
+            found = [self.evaluate(part, network) for part in self._micro_batches(rows)]
+        return Evaluated(
+            log_prob=_joined([one.log_prob for one in found], rows),
+            entropy=_joined([one.entropy for one in found], rows),
+            value=_joined([one.value for one in found], rows),
+        )
+
+    def look_at_values(self, observation: TensorDict) -> Tensor:
+        """Estimates any number of returns without gradients."""
+        with torch.no_grad():
+            found = [self.value(part) for part in self._micro_batches(observation)]
+        return _joined(found, observation)
+
+    def roll_out(self, segments: Sequence[Segment]) -> Rollout:
+        """Lays segments out: where the network is, or in the host's memory where only micro-batches
+        of them shall be with it."""
+        place = "cpu" if self.config.micro_batch else self.device
+        rollout = make_rollout(segments, place)
+        self.texts = rollout.texts
+        return rollout
+
+    def _micro_batches(self, rows: TensorDict) -> Sequence[TensorDict]:
+        """Splits rows into what is computed at once. Each part is brought to the network only when
+        it is asked for."""
+        size = self.config.micro_batch
+        if size is None or len(rows) <= size:
+            return [rows.to(self.device)]
+        return _Lazily(rows, size, self.device)
 
     def _parts(self, count: int, rng: torch.Generator) -> Iterator[Tensor]:
         """The rows of each minibatch, pass by pass. All ranks make as many, and none is empty."""
@@ -184,15 +312,13 @@ class Algorithm(ABC):
         # A divergence that is no number is not below the limit either.
         return bool(limit) and not measures.latest("kl") <= (limit or 0.0)
 
-    def descend(self, losses: dict[str, Tensor], measures: Measures) -> dict[int, Tensor]:
+    def descend(self, found: Gradients, measures: Measures) -> dict[int, Tensor]:
         """Moves the weights down each loss, along its own clipped gradient, and returns what the
         policy was before that where it moved."""
         whole: list[Tensor | None] = [None] * len(self._parameters)
-        for name, loss in losses.items():
-            for i, one in enumerate(self._gradients(name, loss, measures)):
-                known = whole[i]
-                whole[i] = known if one is None else one if known is None else known + one
-        is_moving = "policy" in losses
+        for name, mine in found.items():
+            whole = added(whole, self._clipped(name, mine, measures))
+        is_moving = "policy" in found
         for i, parameter in enumerate(self._parameters):
             parameter.grad = whole[i] if is_moving or i not in self.of_policy else None
         before: dict[int, Tensor] = {}
@@ -218,10 +344,11 @@ class Algorithm(ABC):
             torch.autograd.grad(loss, self._parameters, retain_graph=True, allow_unused=True)
         )
 
-    def _gradients(self, name: str, loss: Tensor, measures: Measures) -> Sequence[Tensor | None]:
+    def _clipped(
+        self, name: str, found: list[Tensor | None], measures: Measures
+    ) -> list[Tensor | None]:
         """Returns the gradients of one loss over all ranks, clipped to the longest allowed; None
         for parameters that the loss does not reach."""
-        found = self.reach(loss)
         if self.ranks.size > 1:
             found = [
                 torch.zeros_like(parameter) if one is None else one.contiguous()
@@ -235,11 +362,30 @@ class Algorithm(ABC):
         return [None if one is None else one * longest for one in found]
 
 
-def evaluate_rows(network: Any, rows: TensorDict) -> Evaluated:
-    """Evaluates rows `[R]` under the network's present weights."""
-    extras = rows["extras"].to_dict() if "extras" in rows.keys() else {}  # noqa: SIM118
-    seen: Evaluated = network.evaluate(rows["observation"].to_dict(), rows["actions"], extras)
-    return seen
+class _Lazily(Sequence[TensorDict]):
+    """Parts of rows, each brought to a device when it is asked for."""
+
+    def __init__(self, rows: TensorDict, size: int, device: torch.device) -> None:
+        self._parts = rows.split(size)
+        self._device = device
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._parts[index].to(self._device)
+
+
+def add_to(sums: Sums, **parts: Tensor) -> None:
+    """Adds parts of what is measured, without their gradients."""
+    for name, part in parts.items():
+        known = sums.get(name)
+        sums[name] = part.detach() if known is None else known + part.detach()
+
+
+def _joined(parts: list[Tensor], like: TensorDict) -> Tensor:
+    whole = parts[0] if len(parts) == 1 else torch.cat([part.to(like.device) for part in parts])
+    return whole.to(like.device)
 
 
 def counted(network: Trainable, rows: TensorDict) -> Tensor:

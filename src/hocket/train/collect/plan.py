@@ -20,8 +20,8 @@ from hocket.train.config import TrainConfig
 from hocket.train.learner import checkpoint
 from hocket.train.networks.building import Description
 
-FIRST_SEED = 10_000_000
-"""Training seeds of run seed s count up from (s + 1) times this: far from evaluation's."""
+EVALUATED = "evaluated "
+"""What suites are called by in front of their name where they have settings for evaluations."""
 EVALUATION = 1 << 20
 """Repeats from here on are evaluations: the same trials each time, told apart by number."""
 
@@ -46,33 +46,6 @@ def evaluation_trials(tasks: Sequence[Task], number: int, seed: int, episodes: i
         for episode in range(episodes)
         for suite, task in tasks
     ]
-
-
-@dataclass(slots=True)
-class Curriculum:
-    """An endless plan of training trials, task by task; all that it remembers is `planned`.
-
-    A group is the same task and seed, and so the same start, `group` times; 1 means no groups.
-    Ranks share the plan without overlap.
-    """
-
-    tasks: Sequence[Task]
-    seed: int
-    group: int = 1
-    rank: int = 0
-    ranks: int = 1
-    planned: int = 0
-    """Groups planned so far, on this rank."""
-
-    def next_group(self) -> list[Trial]:
-        """Returns the trials of the next group."""
-        index = self.planned * self.ranks + self.rank
-        self.planned += 1
-        suite, task = self.tasks[index % len(self.tasks)]
-        seed = (self.seed + 1) * FIRST_SEED + index // len(self.tasks)
-        return [
-            Trial(suite=suite, task=task, seed=seed, repeat=repeat) for repeat in range(self.group)
-        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +75,7 @@ class Groups:
     def add(self, trial: Trial, segment: Segment | None) -> Verdict | None:
         """Takes a member that ended (None: it was lost to errors), and returns the verdict if its
         group is now whole."""
-        group = group_of(trial)
+        group = group_of(trial, self._size)
         members = self._members.setdefault(group, [])
         members.append(segment)
         if len(members) < self._size:
@@ -190,7 +163,10 @@ class Evaluations:
         run: Path,
     ) -> None:
         self._config = config
-        self._tasks = tasks
+        # Where evaluations have settings of their own, their envs are of suites of their own.
+        self._tasks = [(EVALUATED + suite, task) for suite, task in tasks]
+        if not config.eval_env_config:
+            self._tasks = list(tasks)
         self._policy = policy
         self._description = description
         self._run = run
@@ -253,6 +229,7 @@ class Evaluations:
                     checkpoint.POLICY: self._description.to_plain(),
                     checkpoint.SCORE: {**table, **score.to_json()},
                 },
+                frozen=self._run / checkpoint.FROZEN,
             )
         self._policy.release(holder)
         self._trials = []

@@ -1,14 +1,14 @@
 """The policy that collects: it samples chunks with the newest published weights, and says how
 likely they were.
 
-It has its own copy of the network, which only the thread that infers touches. Weights change at
-the start of a call, never within one. Rows that belong together (an evaluation, a pinned group) can
-be held to the weights that the first of them saw.
+It has a network of its own, which only the thread that infers touches; frozen parts may be shared
+with a learner. Weights change at the start of a call, never within one. Rows that belong together
+(an evaluation, a pinned group) can be held to the weights that the first of them saw.
 """
 
 from __future__ import annotations
 
-import copy
+import dataclasses
 import math
 import queue
 from collections.abc import Callable, Hashable, Mapping
@@ -22,16 +22,22 @@ from hocket.core.contracts.policy import Binds, Policy
 from hocket.core.data import Actions, Array, ArraySpec, Batch, EnvSpec, PolicySpec, Row, Trial
 from hocket.engine.chunk_rules import check_answer
 from hocket.errors import SpecMismatchError
+from hocket.train.algorithms.gradients import autocast
+from hocket.train.config import Precision
 from hocket.train.learner.weights import WeightBlock, packed_starts
 from hocket.train.networks.contract import (
     BASE,
+    PROMPT,
     TASK,
     Acted,
+    Observations,
     Shapes,
     Tensors,
     Trainable,
+    history_of,
     published_tensors,
 )
+from hocket.train.networks.memory import twin
 
 SAMPLE, LOG_PROB, VALUE, VERSION = "sample", "log_prob", "value", "version"
 """Keys of what an answer holds beside the actions to execute."""
@@ -70,17 +76,22 @@ class CollectingPolicy:
         replan: int | None = None,
         device: str = "cpu",
         base: Policy | None = None,
+        precision: Precision = "fp32",
     ) -> None:
         self._shapes = shapes
         self.block = block
         """Where new weights appear; while it is None the network stays as it was given."""
         self._holding = holding
         self._device = torch.device(device)
-        self._live = Snapshot(-1, copy.deepcopy(network).to(self._device).eval())
+        self._precision: Precision = precision
+        self._live = Snapshot(-1, network.to(self._device).eval())
         self._staging = Staging(self._device)
         self._held: dict[Hashable, Snapshot] = {}
         self._released: queue.SimpleQueue[Hashable] = queue.SimpleQueue()
         self._base = base
+        self.texts: list[str] = []
+        """Every prompt that a row had, in the order of their coming. It only grows."""
+        self._text_index: dict[str, int] = {}
         self.spec = _spec_of(network, shapes, max_batch=max_batch, replan=replan, base=base)
 
     def bind(self, spec: EnvSpec) -> None:
@@ -98,6 +109,10 @@ class CollectingPolicy:
         base: object = self._base
         if isinstance(base, Binds):
             base.bind(spec)
+
+    def limit(self, max_batch: int) -> None:
+        """Sets how many rows a batch may have."""
+        self.spec = dataclasses.replace(self.spec, max_batch=max_batch)
 
     def infer(self, batch: Batch) -> Actions:
         """Makes chunks for a batch, every row with the weights that it is held to."""
@@ -117,8 +132,9 @@ class CollectingPolicy:
                 if key not in merged:
                     merged[key] = values
                 merged[key][rows] = values[rows]
-        if BASE in arrays:
-            merged[BASE] = arrays[BASE]
+        for key in (PROMPT, BASE):
+            if key in arrays:
+                merged[key] = arrays[key]
         return Actions(
             self._clipped(batch, merged[SAMPLE]), merged, version=max(0, self._live.version)
         )
@@ -132,9 +148,10 @@ class CollectingPolicy:
         self._released.put(holder)
 
     def held_weights(self, holder: Hashable) -> tuple[int, dict[str, torch.Tensor]]:
-        """Returns the version and the weights that this holds; valid until they are released."""
+        """Returns the version and the weights that this holds, without what is frozen; valid until
+        they are released."""
         snapshot = self._held[holder]
-        return snapshot.version, snapshot.network.state_dict()
+        return snapshot.version, published_tensors(snapshot.network)
 
     def _refresh(self) -> None:
         while not self._released.empty():
@@ -143,7 +160,7 @@ class CollectingPolicy:
             return
         network = self._live.network
         if any(held is self._live for held in self._held.values()):
-            network = copy.deepcopy(network)
+            network = twin(network, self._device)
         version = self.block.read(published_tensors(network))
         self._live = Snapshot(version, network)
 
@@ -157,6 +174,8 @@ class CollectingPolicy:
         arrays = dict(batch.arrays)
         tasks = [self._shapes.tasks.index(row.trial.task) for row in batch.rows]
         arrays[TASK] = np.array(tasks + tasks[-1:] * batch.pad, np.int64)
+        prompts = [self._index(row.prompt) for row in batch.rows]
+        arrays[PROMPT] = np.array(prompts + prompts[-1:] * batch.pad, np.int64)
         if self._base is not None:
             answer = check_answer(
                 self._base.infer(batch),
@@ -169,6 +188,12 @@ class CollectingPolicy:
             arrays[BASE] = np.asarray(answer.values, np.float32)
         return arrays
 
+    def _index(self, prompt: str) -> int:
+        index = self._text_index.setdefault(prompt, len(self.texts))
+        if index == len(self.texts):
+            self.texts.append(prompt)
+        return index
+
     def _act(
         self, snapshot: Snapshot, arrays: dict[str, Array], batch: Batch, *, deterministic: bool
     ) -> dict[str, Array]:
@@ -180,11 +205,16 @@ class CollectingPolicy:
                 noise[i] = np.random.Generator(bits).standard_normal(network.noise_size, np.float32)
         with torch.no_grad():
             observation = self._staging.upload({**arrays, _NOISE: noise})
-            acted: Acted = network.act(
-                observation, observation.pop(_NOISE), deterministic=deterministic
-            )
+            drawn = observation.pop(_NOISE)
+            seen = Observations(observation, self.texts)
+            with autocast(self._device, self._precision):
+                acted: Acted = network.act(seen, drawn, deterministic=deterministic)
             answer = {SAMPLE: acted.actions, LOG_PROB: acted.log_prob, VALUE: acted.value}
-            found = self._staging.download({**answer, **acted.extras})
+            answer.update(acted.extras)
+            # numpy has no numbers of half the bits.
+            found = self._staging.download(
+                {k: t.float() if t.dtype == torch.bfloat16 else t for k, t in answer.items()}
+            )
         found[VERSION] = np.full(batch.size, snapshot.version, np.int64)
         return found
 
@@ -205,7 +235,13 @@ def _spec_of(
         key: shapes.observations[key] for key in network.inputs if key != BASE
     }
     cameras: tuple[str, ...] | None = tuple(k for k in network.inputs if k in shapes.cameras)
+    replan = replan or getattr(network, "replan", None)
     if base is not None:
+        if base.spec.history > 1:
+            raise SpecMismatchError(
+                "The policy reads a history of observations; corrections of such policies cannot "
+                "be trained."
+            )
         inputs = None
         known = base.spec.cameras
         cameras = None if known is None else tuple(dict.fromkeys((*known, *(cameras or ()))))
@@ -215,6 +251,7 @@ def _spec_of(
         action_size=shapes.action_size,
         inputs=inputs,
         cameras=cameras,
+        history=history_of(network),
         max_batch=max_batch,
         replan=replan,
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 import numpy as np
 
@@ -18,13 +17,13 @@ from hocket.core.events import (
     EpisodesEnded,
     Event,
 )
-from hocket.errors import ConfigError
 from hocket.train.algorithms.rollout import Segment
 from hocket.train.collect.plan import is_training
 from hocket.train.collect.policy import LOG_PROB, SAMPLE, VALUE, VERSION
-from hocket.train.networks.contract import BASE, TASK
+from hocket.train.networks.contract import BASE, PROMPT, TASK
+from hocket.train.rewards import Rewards
 
-_OWN = (SAMPLE, LOG_PROB, VALUE, VERSION, BASE)
+_OWN = (SAMPLE, LOG_PROB, VALUE, VERSION, BASE, PROMPT)
 """Extras of an answer that have columns of their own; the others are the network's."""
 
 
@@ -47,6 +46,7 @@ class _Open:
     lane: int
     floor: int
     """No chunk of its open stretch has an older version."""
+    prompt: str = ""
     rows: list[_Row] = field(default_factory=list)
     final: Mapping[str, Array] | None = None
 
@@ -66,21 +66,25 @@ class Trajectories:
         tasks: Sequence[str],
         newest: Callable[[], int],
         *,
-        reward: Literal["success", "env"],
+        rewards: Rewards,
+        texts: Sequence[str] = ("",),
         segment_chunks: int = 0,
         max_staleness: int = 0,
     ) -> None:
-        """A row's `task` is an index into `tasks`. `newest` returns the version that any later
+        """A row's `task` is an index into `tasks`, and what an answer calls its prompt is one into
+        `texts`, which may grow. `newest` returns the version that any later
         inference will have at least. Stretches have `segment_chunks`; 0 leaves episodes whole. An
         episode may span `max_staleness` versions before it is cut, rather than lost; 0 never cuts.
         """
         self._tasks = tasks
         self._newest = newest
-        self._reward = reward
+        self._rewards = rewards
+        self._texts = texts
         self._segment_chunks = segment_chunks
         self._max_staleness = max_staleness
         self._open: dict[Key, _Open] = {}
         self._ended: dict[Key, Segment] = {}
+        self._terms: dict[Key, dict[str, float]] = {}
 
     @property
     def in_flight(self) -> int:
@@ -110,11 +114,16 @@ class Trajectories:
         elif isinstance(event, AttemptFailed):
             self._open.pop((event.trial.id, event.attempt), None)
             self._ended.pop((event.trial.id, event.attempt), None)
+            self._terms.pop((event.trial.id, event.attempt), None)
         return []
 
     def seal(self, episode: Episode) -> Segment | None:
         """Returns the last segment of an episode that counts; None if it was lost to errors."""
         return self._ended.pop((episode.trial.id, episode.attempt), None)
+
+    def terms(self, episode: Episode) -> dict[str, float]:
+        """Returns what each term of the reward gave in an episode that counts; asked once."""
+        return self._terms.pop((episode.trial.id, episode.attempt), {})
 
     def _inferred(self, event: BatchInferred) -> list[Segment]:
         assert event.observations is not None  # the engine was asked to keep them
@@ -125,10 +134,12 @@ class Trajectories:
                 continue
             row = self._row(event.observations, i, event.trials[i], chunk, event.chunks[i])
             version = int(chunk.extras[VERSION])
+            one.prompt = self._texts[int(chunk.extras.get(PROMPT, 0))]
             if one.rows and self._is_long(one, version):
                 # What a critic needs of the observation after a stretch.
                 final = {key: seen for key, seen in row.observation.items() if key != BASE}
-                cut.append(self._segment(event.attempts[i], one, final=final))
+                stretch = self._segment(event.attempts[i], one, final=final)
+                cut.append(self._rewards.give(stretch).segment)
                 one.rows = []
             one.floor = min(one.floor, version) if one.rows else version
             one.rows.append(row)
@@ -175,17 +186,9 @@ class Trajectories:
         )
         if episode.outcome is not Outcome.FINISHED:
             segment = replace(segment, success=episode.outcome is Outcome.SUCCESS)
-        if self._reward == "success":
-            if segment.success is None:
-                raise ConfigError(
-                    f"Task {episode.trial.task!r} does not tell success, which is the reward. Use "
-                    f"--reward env."
-                )
-            if segment.success:
-                rewards = segment.rewards.copy()
-                rewards[-1, int(segment.executed[-1]) - 1] = 1.0
-                segment = replace(segment, rewards=rewards)
-        self._ended[episode.trial.id, episode.attempt] = segment
+        rewarded = self._rewards.give(segment)
+        self._terms[episode.trial.id, episode.attempt] = rewarded.terms
+        self._ended[episode.trial.id, episode.attempt] = rewarded.segment
 
     def _segment(
         self,
@@ -199,10 +202,9 @@ class Trajectories:
         rows = one.rows
         length = rows[0].extras[SAMPLE].shape[0]
         rewards = np.zeros((len(rows), length))
-        if self._reward == "env":
-            for c, row in enumerate(rows):
-                assert row.rewards is not None  # every row before a cut or an end was executed
-                rewards[c, : row.executed] = row.rewards
+        for c, row in enumerate(rows):
+            assert row.rewards is not None  # every row before a cut or an end was executed
+            rewards[c, : row.executed] = row.rewards
         extras = [key for key in rows[0].extras if key not in _OWN]
         return Segment(
             trial=one.trial,
@@ -221,6 +223,7 @@ class Trajectories:
             terminated=terminated,
             truncated=truncated,
             final=final,
+            prompt=one.prompt,
             extras={key: _column(rows, key) for key in extras},
         )
 

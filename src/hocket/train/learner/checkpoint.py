@@ -4,8 +4,11 @@
                                    statistics.safetensors, where anything is measured
                                    policy.json           state.json
     <run>/best/                    weights.safetensors   policy.json    score.json
+    <run>/frozen.safetensors       the parameters that are not trained, where there are any
 
-A folder is written under another name and renamed when it is whole and durable.
+Weights are what is trained, and the buffers. What is frozen is written once: every folder has it
+under the same name as a hard link, so that a folder can be taken elsewhere as it is. A folder is
+written under another name and renamed when it is whole and durable.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from hocket.errors import ConfigError, RunFolderError
 from hocket.records.folder import disk_error, sync_folder
 
 WEIGHTS, OPTIMIZER = "weights.safetensors", "optimizer.safetensors"
+FROZEN = "frozen.safetensors"
 STATISTICS = "statistics.safetensors"
 POLICY, STATE = "policy.json", "state.json"
 CHECKPOINTS, BEST, SCORE = "checkpoints", "best", "score.json"
@@ -41,9 +45,11 @@ def write_folder(
     folder: Path,
     tensors: Mapping[str, Mapping[str, torch.Tensor]],
     tables: Mapping[str, Mapping[str, Any]],
+    *,
+    frozen: Path | None = None,
 ) -> None:
     """Writes a folder of safetensors and JSON files, whole or not at all; it replaces one of that
-    name."""
+    name. A file of `frozen` parameters, where there is one, is linked and not written again."""
     draft = folder.with_name(f".{folder.name}.tmp")
     old = folder.with_name(f".{folder.name}.old")
     try:
@@ -51,8 +57,9 @@ def write_folder(
             shutil.rmtree(stale, ignore_errors=True)
         draft.mkdir(parents=True)
         for name, group in tensors.items():
-            plain = {key: value.detach().cpu().contiguous() for key, value in group.items()}
-            save_file(plain, draft / name)
+            save_file(_apart(group), draft / name)
+        if frozen is not None and frozen.is_file():
+            _link(frozen, draft / FROZEN)
         for name, table in tables.items():
             (draft / name).write_text(json.dumps(table, indent=1))
         for file in draft.iterdir():
@@ -66,6 +73,40 @@ def write_folder(
         shutil.rmtree(old, ignore_errors=True)
     except OSError as exc:
         raise disk_error(exc, folder) from exc
+
+
+def save_frozen(run: Path, parameters: Mapping[str, torch.Tensor]) -> None:
+    """Writes the parameters that a run leaves as they are, if it has any, and has not yet."""
+    file = run / FROZEN
+    if not parameters or file.is_file():
+        return
+    draft = file.with_name(f".{FROZEN}.tmp")
+    try:
+        save_file(_apart(parameters), draft)
+        with open(draft, "rb") as opened:
+            os.fsync(opened.fileno())
+        os.rename(draft, file)
+        sync_folder(run)
+    except OSError as exc:
+        raise disk_error(exc, file) from exc
+
+
+def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Returns the tensors as a file takes them: in the host's memory, none inside of another."""
+    plain, known = {}, set[int]()
+    for key, value in tensors.items():
+        tensor = value.detach().cpu().contiguous()
+        memory = tensor.untyped_storage().data_ptr()
+        plain[key] = tensor.clone() if memory in known else tensor
+        known.add(memory)
+    return plain
+
+
+def _link(file: Path, link: Path) -> None:
+    try:
+        os.link(file, link)
+    except OSError:  # a file system without links
+        shutil.copyfile(file, link)
 
 
 def save_checkpoint(
@@ -84,7 +125,8 @@ def save_checkpoint(
     tensors = {WEIGHTS: weights, OPTIMIZER: optimizer}
     if statistics:
         tensors[STATISTICS] = statistics
-    write_folder(folder, tensors, {POLICY: policy, STATE: dict(state)})
+    tables = {POLICY: policy, STATE: dict(state)}
+    write_folder(folder, tensors, tables, frozen=run / FROZEN)
     for stale in checkpoints(run)[:-_KEPT]:
         shutil.rmtree(stale, ignore_errors=True)
     return folder
@@ -121,6 +163,15 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
     except Exception as exc:
         hint = "" if path.suffix == ".safetensors" else _HINT.format(name=path.with_suffix("").name)
         raise ConfigError(f"Weights {str(path)!r} cannot be read: {exc}{hint}") from exc
+    return tensors
+
+
+def read_weights(path: Path) -> dict[str, torch.Tensor]:
+    """Reads a file of weights, and what is frozen beside it where it is one of `write_folder`."""
+    tensors = read_tensors(path)
+    frozen = path.with_name(FROZEN)
+    if path.name == WEIGHTS and frozen.is_file():
+        tensors = {**read_tensors(frozen), **tensors}
     return tensors
 
 

@@ -9,22 +9,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
+from hocket.train.algorithms.cloning import Cloning, Demonstrated
 from hocket.train.algorithms.grpo import GRPO
 from hocket.train.algorithms.ppo import PPO
 from hocket.train.algorithms.ranks import Ranks
 from hocket.train.algorithms.ratios import Comparison
 from hocket.train.algorithms.rollout import Parcel, Segment, in_trial_order
 from hocket.train.algorithms.update import Pace
-from hocket.train.config import Level, TrainConfig
+from hocket.train.config import SUCCESS, Level, TrainConfig
+from hocket.train.data.store import DATA, open_data
+from hocket.train.data.windows import Windows
 from hocket.train.learner import checkpoint
 from hocket.train.learner.statistics import Statistics
 from hocket.train.learner.weights import WeightBlock
-from hocket.train.networks.building import Description, make_network
-from hocket.train.networks.contract import published_tensors, trainable_parameters
+from hocket.train.networks.building import Description, Made, make_network
+from hocket.train.networks.contract import (
+    history_of,
+    published_tensors,
+    trainable_parameters,
+)
+from hocket.train.networks.memory import checkpoint_activations
 
 _RNG, _PACE = "rng", "pace"
+_ROWS_AT_A_TIME = 4096
+"""Recorded rows that are measured at a time. Chosen by hand; no benchmark row."""
 _NEVER = -1
 _REMEMBERED = 100_000
 """Attempts whose next chunk is known. Far more than can be outstanding, so that what is forgotten
@@ -58,16 +69,22 @@ class Learner:
         description: Description,
         ranks: Ranks,
         *,
+        run: Path | None = None,
+        made: Made | None = None,
         block_fd: int | None = None,
         resume: Path | None = None,
     ) -> None:
+        """`run` is the run's folder, which holds recorded episodes where it learns from any. What
+        was `made` in this process is not made again."""
         torch.set_num_threads(config.threads)
         self.config = config
         self.description = description
-        self.network: Any = make_network(config, description, resume)
+        made = made or make_network(config, description, resume, refers=True)
+        self.network: Any = made.network
         ranks.same_start(self.network)
-        # What GRPO is held to is the policy that training began with, also after a resume.
-        self._start: Any = make_network(config, description, None) if config.kl_weight else None
+        self._reference = made.reference
+        if config.checkpoint_activations:
+            checkpoint_activations(self.network)
         # A chunk's probability is that of the network that sampled it, which drops nothing out.
         self.network.to(config.device).eval()
         self._ranks = ranks
@@ -81,9 +98,19 @@ class Learner:
         self._statistics = Statistics(
             self.network,
             # Rewards of success are of a known size, and GRPO compares returns of one group.
-            scales_rewards=config.reward == "env" and config.algo == "ppo",
+            scales_rewards=config.reward != SUCCESS and config.algo == "ppo",
             gamma=config.gamma,
         )
+        self._windows: Windows | None = None
+        if config.data:
+            assert run is not None
+            data = open_data(run / DATA)
+            self._windows = Windows(
+                data,
+                self.network.chunk_length,
+                history=history_of(self.network),
+                device=config.device,
+            )
         self.version = 0
         self.queue = SegmentQueue(batch=config.batch, max_staleness=config.staleness)
         if resume is not None:
@@ -96,7 +123,8 @@ class Learner:
     def update(self, floor: int, fraction: float) -> Updated | None:
         """Learns from the next batch, if there is one that may be taken. `floor` is the oldest
         version in flight; `fraction` of the training is done."""
-        if not self.queue.is_due(self.version, floor):
+        is_cloning = isinstance(self._algorithm, Cloning)
+        if not is_cloning and not self.queue.is_due(self.version, floor):
             return None
         began = time.perf_counter()
         taken = self.queue.take(self.version)
@@ -127,6 +155,10 @@ class Learner:
         units between two updates; only before the first, since a critic that has learnt in one
         unit knows nothing in another, and a new policy hardly depends on them."""
         statistics, ranks = self._statistics, self._ranks
+        if isinstance(self._algorithm, Cloning):
+            if statistics.is_new:
+                self._measure_data(self._algorithm.recorded.windows)
+            return self._algorithm.update(self._rng)
         statistics.add_returns(segments, ranks)
         is_new = statistics.is_new
         if is_new:
@@ -138,6 +170,12 @@ class Learner:
             statistics.add_seen(segments, ranks)
         return {**measures, "reward_scale": statistics.reward_scale}
 
+    def _measure_data(self, windows: Windows) -> None:
+        """Tells the network the units of what was recorded, all of it: they stay from then on."""
+        for begin in range(0, len(windows), _ROWS_AT_A_TIME):
+            rows = np.arange(begin, min(begin + _ROWS_AT_A_TIME, len(windows)))
+            self._statistics.add_observation(windows.seen(rows, self.network.states), Ranks())
+
     def save(self, run: Path, counters: Mapping[str, Any]) -> Path:
         """Writes a checkpoint with what the collecting side has to remember, and returns its
         folder."""
@@ -145,7 +183,7 @@ class Learner:
         return checkpoint.save_checkpoint(
             run,
             self.version,
-            weights=self.network.state_dict(),
+            weights=self._published,
             optimizer={
                 **optimizer,
                 _RNG: self._rng.get_state(),
@@ -165,8 +203,20 @@ class Learner:
         checkpoint.load_optimizer(self._optimizer, list(self._parameters), tensors)
         self.version = int(checkpoint.read_table(folder / checkpoint.STATE)["version"])
 
-    def _make_algorithm(self, ranks: Ranks) -> PPO | GRPO:
-        config = self.config
+    def _make_algorithm(self, ranks: Ranks) -> PPO | GRPO | Cloning:
+        config, beside = self.config, None
+        if self._windows is not None:
+            weight = 1.0 if config.algo == "bc" else config.bc_weight
+            beside = Demonstrated(
+                network=self.network,
+                windows=self._windows,
+                config=config,
+                ranks=ranks,
+                weight=weight,
+            )
+        if config.algo == "bc":
+            assert beside is not None  # the configuration names them
+            return Cloning(self._optimizer, beside)
         # Where a chunk's actions cannot be told apart, only the whole has a probability.
         finest: Level = "action" if self.network.is_factorised else "chunk"
         comparison = Comparison(
@@ -175,10 +225,24 @@ class Learner:
             truncate=config.truncate,
         )
         if config.algo == "ppo":
-            return PPO(self.network, self._optimizer, config, comparison, ranks, pace=self._pace)
-        start = None if self._start is None else self._start.to(config.device).eval()
+            return PPO(
+                self.network,
+                self._optimizer,
+                config,
+                comparison,
+                ranks,
+                pace=self._pace,
+                beside=beside,
+            )
         return GRPO(
-            self.network, self._optimizer, config, comparison, ranks, start, pace=self._pace
+            self.network,
+            self._optimizer,
+            config,
+            comparison,
+            ranks,
+            self._reference,
+            pace=self._pace,
+            beside=beside,
         )
 
 

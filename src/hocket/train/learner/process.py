@@ -29,7 +29,7 @@ from hocket.train.algorithms.rollout import Parcel, Segment
 from hocket.train.config import TrainConfig
 from hocket.train.learner.learner import Learner, Updated
 from hocket.train.learner.weights import WeightBlock
-from hocket.train.networks.building import Description
+from hocket.train.networks.building import Description, Made
 from hocket.train.networks.contract import published_tensors
 
 _LENGTH = struct.Struct("<Q")
@@ -53,9 +53,10 @@ class InProcess:
         run: Path,
         *,
         ranks: Ranks,
+        made: Made,
         resume: Path | None,
     ) -> None:
-        self.learner = Learner(config, description, ranks, resume=resume)
+        self.learner = Learner(config, description, ranks, run=run, made=made, resume=resume)
         self.block = self.learner.block
         self._run = run
         self._ranks = ranks
@@ -98,13 +99,14 @@ class Remote:
         description: Description,
         run: Path,
         *,
+        made: Made,
         wake: Callable[[], None],
         resume: Path | None,
     ) -> None:
-        """`wake` is called from another thread when there is news."""
+        """`made` is the collecting side's network. `wake` is called from another thread when there
+        is news."""
         self._wake = wake
-        network = description.build(config.policy)
-        self.block = WeightBlock(published_tensors(network))
+        self.block = WeightBlock(published_tensors(made.network))
         ours, theirs = socket.socketpair()
         self._socket = ours
         self._outbox: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
@@ -245,6 +247,7 @@ def _serve(stream: socket.socket, inbox: Inbox, block_fd: int) -> None:
         TrainConfig.from_plain(start["config"]),
         Description.from_plain(start["description"]),
         Ranks(),
+        run=run,
         block_fd=block_fd,
         resume=None if resume is None else Path(resume),
     )

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hocket.train.algorithms.ranks import Ranks
 from hocket.train.algorithms.rollout import Segment
-from hocket.train.networks.contract import TASK, Normalises
+from hocket.train.networks.contract import TASK, Normalises, Observations, Tensors
 
 _CONSTANT = 1e-4
 """A spread below this is that of a constant, which is not scaled. Chosen by hand."""
@@ -87,18 +87,25 @@ class Statistics:
     def add_seen(self, segments: Sequence[Segment], ranks: Ranks) -> None:
         """Measures what the network saw, and tells the network. Whoever calls this gives the
         weights a new version: probabilities of what was sampled hold for the old numbers."""
+        if self._seen is not None and self._network is not None:
+            self.add_observation(
+                {
+                    key: torch.from_numpy(np.concatenate([s.observation[key] for s in segments]))
+                    for key in (TASK, *self._network.states)
+                },
+                ranks,
+            )
+
+    def add_observation(self, observation: Tensors, ranks: Ranks) -> None:
+        """The same, of observations `[B, ...]` with the keys that the network measures."""
         if self._seen is None or self._network is None:
             return
-        observation = {
-            key: torch.from_numpy(np.concatenate([s.observation[key] for s in segments])).to(
-                self._network.mean.device
-            )
-            for key in (TASK, *self._network.states)
-        }
+        device = self._network.mean.device
+        there = {key: observation[key].to(device) for key in (TASK, *self._network.states)}
         with torch.no_grad():
-            features = self._network.features(observation)
+            features = self._network.features(Observations(there))
         for task in range(len(self._seen.count)):
-            self._seen.add(task, features[observation[TASK] == task], ranks)
+            self._seen.add(task, features[there[TASK] == task], ranks)
         self._network.mean.copy_(self._seen.mean)
         self._network.scale.copy_(self._seen.spread)
 

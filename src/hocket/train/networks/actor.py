@@ -13,7 +13,15 @@ from torch import Tensor, nn
 
 from hocket.core.data import ArraySpec
 from hocket.errors import ConfigError
-from hocket.train.networks.contract import BASE, TASK, Acted, Evaluated, Shapes, Tensors
+from hocket.train.networks.contract import (
+    BASE,
+    TASK,
+    Acted,
+    Evaluated,
+    Observations,
+    Shapes,
+    Tensors,
+)
 from hocket.train.networks.policies import ActorConfig, FlowConfig
 
 _LOG_2PI = math.log(2 * math.pi)
@@ -65,7 +73,7 @@ class ChunkActor(nn.Module):  # type: ignore[misc]
         self.register_buffer("mean", torch.zeros(len(shapes.tasks), size))
         self.register_buffer("scale", torch.ones(len(shapes.tasks), size))
 
-    def act(self, observation: Tensors, noise: Tensor, *, deterministic: bool) -> Acted:
+    def act(self, observation: Observations, noise: Tensor, *, deterministic: bool) -> Acted:
         seen = self._see(observation)
         mean = self._means(seen, observation)
         actions = mean
@@ -77,20 +85,20 @@ class ChunkActor(nn.Module):  # type: ignore[misc]
             value=self._values(seen, observation),
         )
 
-    def evaluate(self, observation: Tensors, actions: Tensor, extras: Tensors) -> Evaluated:
+    def evaluate(self, observation: Observations, actions: Tensor, extras: Tensors) -> Evaluated:
         del extras
         seen = self._see(observation)
         log_prob = self._log_prob(self._means(seen, observation), actions)
         entropy = (0.5 + 0.5 * _LOG_2PI + self._log_std()).sum(-1).expand(log_prob.shape)
         return Evaluated(log_prob=log_prob, entropy=entropy, value=self._values(seen, observation))
 
-    def value(self, observation: Tensors) -> Tensor:
+    def value(self, observation: Observations) -> Tensor:
         return self._values(self._see(observation), observation)
 
-    def features(self, observation: Tensors) -> Tensor:
+    def features(self, observation: Observations) -> Tensor:
         return features_of(self._features, [observation[key] for key in self.states])
 
-    def _see(self, observation: Tensors) -> Tensor:
+    def _see(self, observation: Observations) -> Tensor:
         parts = []
         if self.states:
             task = observation[TASK]
@@ -100,11 +108,11 @@ class ChunkActor(nn.Module):  # type: ignore[misc]
             parts.append(self.encoder([observation[key] for key in self.cameras]))
         return torch.cat(parts, -1)
 
-    def _means(self, seen: Tensor, observation: Tensors) -> Tensor:
+    def _means(self, seen: Tensor, observation: Observations) -> Tensor:
         flat = by_task(self.actors, seen, observation[TASK])
         return flat.view(-1, self.chunk_length, self.action_size)
 
-    def _values(self, seen: Tensor, observation: Tensors) -> Tensor:
+    def _values(self, seen: Tensor, observation: Observations) -> Tensor:
         return by_task(self.critics, seen, observation[TASK]).squeeze(-1)
 
     def _log_prob(self, mean: Tensor, actions: Tensor) -> Tensor:
@@ -144,7 +152,7 @@ class ResidualActor(ChunkActor):
                 mlp([size, *config.hidden, self.noise_size], last=0.01) for _ in shapes.tasks
             )
 
-    def _means(self, seen: Tensor, observation: Tensors) -> Tensor:
+    def _means(self, seen: Tensor, observation: Observations) -> Tensor:
         base = observation[BASE].float()
         both = torch.cat((seen, base.flatten(1)), -1)
         correction = by_task(self.actors, both, observation[TASK])
@@ -192,66 +200,59 @@ class FlowActor(nn.Module):  # type: ignore[misc]
         self.register_buffer("mean", torch.zeros(len(shapes.tasks), size))
         self.register_buffer("scale", torch.ones(len(shapes.tasks), size))
 
-    def act(self, observation: Tensors, noise: Tensor, *, deterministic: bool) -> Acted:
+    def act(self, observation: Observations, noise: Tensor, *, deterministic: bool) -> Acted:
         """Samples a chain. Without noise it starts from zeros, the middle of the noise."""
-        seen, task = self._see(observation), observation[TASK]
+        seen = self.encode(observation)
         shape = (len(noise), self._steps + 1, self.chunk_length, self.action_size)
         noise = torch.zeros_like(noise).view(shape) if deterministic else noise.view(shape)
         chain = [noise[:, 0]]
         for step in range(self._steps):
-            mean = self._next_mean(seen, task, chain[-1], step)
+            mean = self._next_mean(seen, chain[-1], step)
             chain.append(mean + self.log_std[step].exp() * noise[:, step + 1])
         whole = torch.stack(chain, 1)
         return Acted(
             actions=chain[-1],
-            log_prob=self._log_prob(seen, task, whole),
-            value=self._value(seen, task),
+            log_prob=self._log_prob(seen, whole),
+            value=self._value(seen),
             extras={CHAIN: whole},
         )
 
-    def evaluate(self, observation: Tensors, actions: Tensor, extras: Tensors) -> Evaluated:
-        seen, task = self._see(observation), observation[TASK]
-        log_prob = self._log_prob(seen, task, extras[CHAIN])
+    def evaluate(self, observation: Observations, actions: Tensor, extras: Tensors) -> Evaluated:
+        seen = self.encode(observation)
+        log_prob = self._log_prob(seen, extras[CHAIN])
         entropy = (0.5 + 0.5 * _LOG_2PI + self.log_std).sum() * self.action_size
         return Evaluated(
             log_prob=log_prob,
             entropy=entropy.expand(actions.shape[:2]),
-            value=self._value(seen, task),
+            value=self._value(seen),
         )
 
-    def value(self, observation: Tensors) -> Tensor:
-        return self._value(self._see(observation), observation[TASK])
+    def value(self, observation: Observations) -> Tensor:
+        return self._value(self.encode(observation))
 
-    def matching_loss(self, observation: Tensors, actions: Tensor, noise: Tensor) -> Tensor:
-        """Returns the loss of flow matching on demonstrations: the velocity should lead from noise
-        straight to the action. `noise` is `[B, T * A + 1]`; its last column, squashed, is the
-        time."""
-        seen, task = self._see(observation), observation[TASK]
-        start = noise[:, :-1].view(actions.shape)
-        time = torch.sigmoid(noise[:, -1])
-        mixed = start + time[:, None, None] * (actions - start)
-        return ((self._velocity(seen, task, mixed, time) - (actions - start)) ** 2).mean()
-
-    def _see(self, observation: Tensors) -> Tensor:
+    def encode(self, observation: Observations) -> tuple[Tensor, Tensor]:
+        """Returns what the fields see of each row, and the row's task."""
         state = features_of(self._features, [observation[key] for key in self.inputs])
         task = observation[TASK]
-        return (state - self.mean[task]) / self.scale[task]
+        return (state - self.mean[task]) / self.scale[task], task
 
-    def _value(self, seen: Tensor, task: Tensor) -> Tensor:
-        return by_task(self.critics, seen, task).squeeze(-1)
+    def velocity(self, features: tuple[Tensor, Tensor], x_t: Tensor, t: Tensor) -> Tensor:
+        """Returns how fast chunks `x_t` `[B, T, A]` move at times `t` `[B]`."""
+        seen, task = features
+        joined = torch.cat((seen, x_t.flatten(1), t[:, None]), -1)
+        return by_task(self.fields, joined, task).view(x_t.shape)
 
-    def _velocity(self, seen: Tensor, task: Tensor, chunk: Tensor, time: Tensor) -> Tensor:
-        joined = torch.cat((seen, chunk.flatten(1), time[:, None]), -1)
-        return by_task(self.fields, joined, task).view(chunk.shape)
+    def _value(self, features: tuple[Tensor, Tensor]) -> Tensor:
+        return by_task(self.critics, *features).squeeze(-1)
 
-    def _next_mean(self, seen: Tensor, task: Tensor, chunk: Tensor, step: int) -> Tensor:
+    def _next_mean(self, features: tuple[Tensor, Tensor], chunk: Tensor, step: int) -> Tensor:
         time = torch.full((len(chunk),), step / self._steps, device=chunk.device)
-        return chunk + self._velocity(seen, task, chunk, time) / self._steps
+        return chunk + self.velocity(features, chunk, time) / self._steps
 
-    def _log_prob(self, seen: Tensor, task: Tensor, chain: Tensor) -> Tensor:
+    def _log_prob(self, features: tuple[Tensor, Tensor], chain: Tensor) -> Tensor:
         total = chain.new_zeros(chain.shape[0], self.chunk_length)
         for step in range(self._steps):
-            off = chain[:, step + 1] - self._next_mean(seen, task, chain[:, step], step)
+            off = chain[:, step + 1] - self._next_mean(features, chain[:, step], step)
             scaled = off * (-self.log_std[step]).exp()
             total = total + (-0.5 * (scaled**2 + _LOG_2PI) - self.log_std[step]).sum(-1)
         return total

@@ -24,7 +24,10 @@ from hocket.train.config import TrainConfig
 from hocket.train.learner import checkpoint
 from hocket.train.networks.actor import ResidualConfig
 from hocket.train.networks.contract import BASE, Shapes
+from hocket.train.networks.lora import add_adapter
+from hocket.train.networks.memory import twin
 from hocket.train.networks.policies import ActorConfig
+from hocket.train.networks.wrapped import WrappedConfig, wrap
 
 NETWORKS = {
     "hocket.train.actor:ChunkActor": "hocket.train.networks.actor:ChunkActor",
@@ -37,6 +40,10 @@ _NORMALISED = ("hocket.train.actor:ChunkActor", "hocket.train.residual:ResidualA
 _UNSAID = {"normalise": False, "limit": None}
 """What a saved policy of these classes means by settings that it does not name."""
 _CONTRACT = ("act", "evaluate", "value")
+_SETTINGS = "settings"
+"""Key of the policy's own settings, where a torch module behind a policy is trained."""
+_CRITIC = "critic"
+"""How names of parameters begin that weights may lack."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +61,8 @@ class Description:
     """The policy whose actions a residual network corrects; empty without one."""
     base_config: Mapping[str, Any] = field(default_factory=dict)
     """The settings of that policy."""
+    adapter: str = ""
+    """What was added to the network, as in `--adapter`; empty without anything."""
 
     def to_plain(self) -> dict[str, Any]:
         """Returns the same as values that JSON knows."""
@@ -71,18 +80,29 @@ class Description:
         return cls(**{**plain, "config": config, "shapes": shapes})
 
     def build(self, named: str = "") -> Any:
-        """Returns the network with first weights. `named` is the class that the user named."""
+        """Returns the network with first weights, as it is saved: with its adapter, if it has one.
+        `named` is the class that the user named."""
+        network = self.build_plain(named)
+        if self.adapter:
+            add_adapter(network, self.adapter)
+        return network
+
+    def build_plain(self, named: str = "") -> Any:
+        """Returns the network without its adapter."""
         if self.network not in NETWORKS and self.network != named:
             raise ConfigError(
                 f"These weights belong to the class {self.network!r}, which is not imported "
                 f"unasked. Name it: --policy.network {self.network}"
             )
-        module, _, attribute = NETWORKS.get(self.network, self.network).partition(":")
-        kind = getattr(importlib.import_module(module), attribute)
-        values = {
+        values: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value
             for key, value in self.config.items()
         }
+        if _SETTINGS in values:
+            inner = _module(self.network, values.pop(_SETTINGS))
+            return wrap(inner, self.shapes, WrappedConfig(**values))
+        module, _, attribute = NETWORKS.get(self.network, self.network).partition(":")
+        kind = getattr(importlib.import_module(module), attribute)
         network = kind(self.shapes, kind.Config(**values))
         missing = [name for name in _CONTRACT if not callable(getattr(network, name, None))]
         if missing or not isinstance(network, torch.nn.Module):
@@ -93,6 +113,13 @@ class Description:
         return network
 
 
+def _module(name: str, settings: Mapping[str, Any]) -> Any:
+    """Returns the torch module behind the policy of this name, such as torch:... or lerobot:..."""
+    adapter = plugins.find("policies", name)
+    build: Any = adapter.build
+    return build.module(adapter.argument, plugins.configure(adapter, settings))
+
+
 def require_trainable(config: TrainConfig) -> None:
     """Refuses a policy that is no network, unless a correction of it is trained."""
     if config.residual or config.policy == "reference":
@@ -101,18 +128,37 @@ def require_trainable(config: TrainConfig) -> None:
     build: Any = adapter.build
     is_network = isinstance(build, type) and issubclass(build, torch.nn.Module)
     is_saved = (Path(config.policy) / checkpoint.POLICY).is_file()
-    if not (is_network or is_saved or hasattr(build, "network")):
+    if not (is_network or is_saved or hasattr(build, "network") or hasattr(build, "module")):
         raise UsageError(
             f"Policy {config.policy!r} is no network that can be trained here: it tells no "
             f"probabilities of its actions. Add --residual to train a correction of them, or begin "
-            f"with reference, actor, flow, a folder such as runs/x/best, or a torch module of your "
-            f"own as package.module:Class."
+            f"with reference, actor, flow, a folder such as runs/x/best, lerobot:FOLDER, or a "
+            f"torch module of your own as package.module:Class or torch:package.module:Class."
         )
+
+
+def cameras_of(config: TrainConfig) -> tuple[str, ...] | None:
+    """Returns the cameras that a network may want to see, which is not built yet; None for all that
+    the env has. Only those that it turns out to read are rendered while it is trained."""
+    saved = Path(config.policy) / checkpoint.POLICY
+    if saved.is_file():
+        return Shapes.from_plain(checkpoint.read_table(saved)["shapes"]).cameras
+    adapter = plugins.find("policies", config.policy)
+    is_own = config.policy != "reference" and not hasattr(adapter.build, "network")
+    settings = plugins.configure(adapter, config.policy_config)
+    return None if getattr(settings, "images", is_own) else ()
 
 
 def describe(config: TrainConfig, shapes: Shapes, start: Path | None = None) -> Description:
     """Returns the description of the policy that a run is configured with, or of the one in the
     checkpoint `start` that it goes on from."""
+    found = _describe(config, shapes, start)
+    if found.adapter or not config.adapter:
+        return found
+    return dataclasses.replace(found, adapter=config.adapter)
+
+
+def _describe(config: TrainConfig, shapes: Shapes, start: Path | None) -> Description:
     if start is not None:
         found = Description.from_plain(checkpoint.read_table(start / checkpoint.POLICY))
         return dataclasses.replace(found, shapes=shapes)
@@ -136,12 +182,27 @@ def describe(config: TrainConfig, shapes: Shapes, start: Path | None = None) -> 
         found = Description.from_plain(checkpoint.read_table(saved))
         replan = config.replan or found.replan
         return _with_own_units(dataclasses.replace(found, shapes=shapes, replan=replan))
+    if hasattr(adapter.build, "module"):
+        return _describe_module(config, adapter, shapes)
     kind = getattr(adapter.build, "network", config.policy)
     plain = dataclasses.asdict(plugins.configure(adapter, config.policy_config))
     if config.std is not None and "std" in plain:
         plain["std"] = config.std
     made = Description(network=kind, config=plain, shapes=shapes, replan=config.replan)
     return _with_own_units(made) if config.weights else made
+
+
+def _describe_module(config: TrainConfig, adapter: Any, shapes: Shapes) -> Description:
+    added = WrappedConfig(critic_features=config.critic_features, seed=config.seed)
+    if config.std is not None:
+        added = dataclasses.replace(added, std=config.std)
+    settings = dataclasses.asdict(plugins.configure(adapter, config.policy_config))
+    return Description(
+        network=config.policy,
+        config={**dataclasses.asdict(added), _SETTINGS: settings},
+        shapes=shapes,
+        replan=config.replan,
+    )
 
 
 def _describe_residual(config: TrainConfig, shapes: Shapes) -> Description:
@@ -169,30 +230,74 @@ def _with_own_units(found: Description) -> Description:
     return dataclasses.replace(found, config={**found.config, "normalise": False})
 
 
-def make_network(config: TrainConfig, description: Description, start: Path | None) -> Any:
-    """Returns the network with the weights that training begins with, or those of the checkpoint
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Made:
+    """The networks of a process."""
+
+    network: Any
+    """The one to train, or to act with. There is no other with frozen parts of its own."""
+    reference: Any = None
+    """The policy that training began with, also after a resume, where GRPO is held to it."""
+
+
+def make_network(
+    config: TrainConfig, description: Description, start: Path | None, *, refers: bool = False
+) -> Made:
+    """Builds the network with the weights that training begins with, or those of the checkpoint
     `start`. The learner and the collecting side both begin with this: later only the parameters
-    that are trained are published."""
-    network = description.build(config.policy)
+    that are trained are published. `refers`: the reference of GRPO is made too, if it has one."""
+    refers = refers and config.algo == "grpo" and config.kl_weight > 0
+    network = description.build_plain(config.policy)
+    saved = Path(config.policy) / checkpoint.POLICY
+    is_adapted = saved.is_file() and bool(checkpoint.read_table(saved).get("adapter"))
+    if is_adapted:  # its weights are those of network and adapter
+        add_adapter(network, description.adapter)
+    if start is None or refers:
+        _load_first(network, config, description.shapes)
+    if description.adapter and not is_adapted:
+        add_adapter(network, description.adapter)
+    reference = twin(network, config.device) if refers else None
     if start is not None:
         load_weights(network, start / checkpoint.WEIGHTS)
-    if start is not None or config.residual:
-        return network
+    return Made(network=network, reference=reference)
+
+
+def _load_first(network: Any, config: TrainConfig, shapes: Shapes) -> None:
+    """Loads the weights that training begins with; a critic may be new."""
+    if config.residual:
+        return
+    saved = Path(config.policy) / checkpoint.WEIGHTS
     if config.policy == "reference":
-        _load_reference(network, config, description.shapes)
-    elif (Path(config.policy) / checkpoint.WEIGHTS).is_file():
-        load_weights(network, Path(config.policy) / checkpoint.WEIGHTS)
+        _load_reference(network, config, shapes)
+    elif saved.is_file():
+        load_weights(network, saved, may_be_fresh=True)
     if config.weights:
-        load_weights(network, Path(config.weights))
-    return network
+        load_weights(network, Path(config.weights), may_be_fresh=True)
 
 
-def load_weights(network: Any, path: Path) -> None:
-    """Loads all of a network's weights from a safetensors file."""
+def load_weights(network: Any, path: Path, *, may_be_fresh: bool = False) -> None:
+    """Loads all of a network's weights from a safetensors file, but for its critic and what else it
+    calls `fresh` where these may be new."""
+    given = checkpoint.read_weights(path)
     try:
-        network.load_state_dict(checkpoint.read_tensors(path))
+        result = network.load_state_dict(given, strict=False)
     except RuntimeError as exc:
         raise ConfigError(f"The weights {str(path)!r} are not this network's: {exc}") from exc
+    # What shares memory is saved once, under one of its names.
+    state = network.state_dict()
+    filled = {state[key].data_ptr() for key in given if key in state}
+    fresh = (_CRITIC, *getattr(network, "fresh", ())) if may_be_fresh else ()
+    missing = [
+        key
+        for key in result.missing_keys
+        if state[key].data_ptr() not in filled and not key.startswith(fresh)
+    ]
+    wrong = [*(f"lack {k}" for k in missing), *(f"have {k}" for k in result.unexpected_keys)]
+    if wrong:
+        raise ConfigError(
+            f"The weights {str(path)!r} are not this network's: they {', '.join(wrong[:4])}"
+            f"{f' and {len(wrong) - 4} more' if len(wrong) > 4 else ''}."
+        )
 
 
 def _load_reference(network: Any, config: TrainConfig, shapes: Shapes) -> None:

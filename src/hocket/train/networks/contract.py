@@ -7,9 +7,14 @@
         def evaluate(self, observation, actions, extras) -> Evaluated: ...
         def value(self, observation) -> Tensor: ...
 
-Observations are dicts of tensors `[B, ...]` with the env's keys, and `task`, int64 `[B]`, the index
-of each row's task in `Shapes.tasks`. Only parameters that require gradients are trained and saved
-with optimizer state; they and all persistent buffers are published to the collecting side.
+`observation` is `Observations`: tensors `[B, ...]` with the env's keys, and the prompt of each row
+as text. A module that says `history = H` gets `[B, H, ...]`, oldest first. Images come as uint8
+`[height, width, channels]`, and only cameras named in `inputs` are rendered, when a chunk is
+decided on. What becomes of a text, and of its tokens, is the module's own affair.
+
+Only parameters that require gradients are trained and saved with optimizer state; they and all
+persistent buffers are published to the collecting side. Weights to begin with may lack a critic:
+parameters whose names begin with `critic`, or with what a module lists as `fresh`, may be new.
 
 A network acts and learns in evaluation mode, so that dropout and the like are off: a chunk's
 probability must be the same when it is sampled and when it is learnt from.
@@ -17,7 +22,7 @@ probability must be the same when it is sampled and when it is learnt from.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -28,8 +33,28 @@ from hocket.core.data import ArraySpec
 Tensors = Mapping[str, Tensor]
 TASK = "task"
 """Key of the row's task, beside the env's own."""
+PROMPT = "prompt"
+"""Key of the row's prompt, beside the env's own."""
 BASE = "base"
 """Key of the chunk that another policy proposed, `[T, A]`, in residual training."""
+
+
+class Observations(dict[str, Tensor]):
+    """What the rows of a batch saw, by the env's keys: `[B, ...]`, or `[B, H, ...]` with a history.
+
+    Beside them, `task` is int64 `[B]`, an index into `Shapes.tasks`, and `prompt` is int64 `[B]`,
+    an index into `texts`.
+    """
+
+    def __init__(self, tensors: Tensors, texts: Sequence[str] = ("",)) -> None:
+        super().__init__(tensors)
+        self.texts = texts
+        """The prompts that rows of this batch may have, each once."""
+
+    @property
+    def prompts(self) -> list[str]:
+        """The prompt of each row. On a GPU this waits for the device, so ask once for a call."""
+        return [self.texts[index] for index in self[PROMPT].tolist()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +62,7 @@ class Shapes:
     """What a network must know of the env."""
 
     observations: Mapping[str, ArraySpec]
-    """Shape and dtype of one observation, by key."""
+    """Shape and dtype of one observation, by key; without history."""
     action_size: int
     """A: numbers in an action."""
     tasks: tuple[str, ...]
@@ -109,17 +134,25 @@ class Trainable(Protocol):
     """Whether the actions of a chunk are independent given the observation. If so, the executed
     ones have a probability of their own; if not, the whole chunk counts."""
 
-    def act(self, observation: Tensors, noise: Tensor, *, deterministic: bool) -> Acted:
+    def act(self, observation: Observations, noise: Tensor, *, deterministic: bool) -> Acted:
         """Makes chunks from noise `[B, noise_size]`; the most likely ones if `deterministic`."""
         ...
 
-    def evaluate(self, observation: Tensors, actions: Tensor, extras: Tensors) -> Evaluated:
+    def evaluate(self, observation: Observations, actions: Tensor, extras: Tensors) -> Evaluated:
         """Evaluates given chunks again, with gradients; `extras` are those of `Acted`."""
         ...
 
-    def value(self, observation: Tensors) -> Tensor:
+    def value(self, observation: Observations) -> Tensor:
         """Estimates the return to expect from each observation, `[B]`."""
         ...
+
+
+@runtime_checkable
+class ReadsHistory(Protocol):
+    """A network that sees more than the present."""
+
+    history: int
+    """H: observations of how many consecutive control steps it reads, the present included."""
 
 
 @runtime_checkable
@@ -135,14 +168,24 @@ class Normalises(Protocol):
     scale: Tensor
     """A buffer `[tasks, F]`: what they are divided by."""
 
-    def features(self, observation: Tensors) -> Tensor:
+    def features(self, observation: Observations) -> Tensor:
         """Returns what is measured of each observation, `[B, F]`."""
         ...
+
+
+def history_of(network: object) -> int:
+    """Returns how many control steps a network reads."""
+    return network.history if isinstance(network, ReadsHistory) else 1
 
 
 def trainable_parameters(network: Any) -> dict[str, Tensor]:
     """Returns the parameters that require gradients, by name and in a fixed order."""
     return {name: p for name, p in network.named_parameters() if p.requires_grad}
+
+
+def frozen_parameters(network: Any) -> dict[str, Tensor]:
+    """Returns the parameters that stay as they are. They are never published, and saved once."""
+    return {name: p for name, p in network.named_parameters() if not p.requires_grad}
 
 
 def published_tensors(network: Any) -> dict[str, Tensor]:

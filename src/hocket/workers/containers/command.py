@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hocket.errors import WorkerFailed
+from hocket.workers.owner import is_gone, owner
 
 # Chosen by hand.
 _ASK_S = 60.0
@@ -98,33 +99,10 @@ class Command:
 
 
 def container_name(number: int) -> str:
-    """A name that says whose container it is: of which process, in which set of processes."""
-    return "-".join((_PREFIX, *_owner(os.getpid()), str(number)))
-
-
-def _owner(pid: int) -> tuple[str, str, str, str]:
-    """Boot, process namespace, process id, and when the process began: no two are ever the same."""
-    with open("/proc/sys/kernel/random/boot_id") as file:
-        boot = file.read()[:8]
-    namespace = os.stat("/proc/self/ns/pid").st_ino
-    return boot, str(namespace), str(pid), _began(pid)
-
-
-def _began(pid: int) -> str:
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[19]
-    except OSError:
-        return ""
+    """A name that says whose container it is."""
+    return f"{_PREFIX}-{owner()}-{number}"
 
 
 def _is_stray(name: str) -> bool:
-    parts = name.split("-")
-    if len(parts) != 6 or parts[0] != _PREFIX or not parts[3].isdigit():
-        return False
-    boot, namespace, pid, began = parts[1:5]
-    ours = _owner(int(pid))
-    if boot != ours[0]:
-        return True  # The machine was started anew since.
-    # Processes of another namespace cannot be seen from here.
-    return namespace == ours[1] and began != ours[3]
+    prefix, _, rest = name.partition("-")
+    return prefix == _PREFIX and is_gone(rest.rpartition("-")[0])

@@ -18,13 +18,19 @@ def dockerfile(name: str) -> str:
     return (Path(__file__).parent / "dockerfiles" / name).read_text()
 
 
-def build_once(command: Command, path_of: str) -> str:
-    """The name of the image of a Dockerfile, or of the folder that holds it. It is built where no
-    image of the same context is here; of two runs that start at once, one builds."""
+def find_dockerfile(path_of: str) -> Path:
+    """The whole path of a Dockerfile, or of the one in a folder. Raises WorkerFailed."""
     path = Path(path_of).absolute()
     path = path / "Dockerfile" if path.is_dir() else path
     if not path.is_file():
         raise WorkerFailed(f"There is no Dockerfile at {str(path)!r}. Check --runtime.dockerfile.")
+    return path
+
+
+def build_once(command: Command, path_of: str) -> str:
+    """The name of the image of a Dockerfile, or of the folder that holds it. It is built where no
+    image of the same context is here; of two runs that start at once, one builds."""
+    path = find_dockerfile(path_of)
     tag = f"{_REPOSITORY}:{context_hash(path)}"
     if command.has_image(tag):
         return tag

@@ -12,10 +12,8 @@ import contextlib
 import json
 import os
 import select
-import shutil
 import socket
 import subprocess
-import tempfile
 import threading
 import time
 from dataclasses import dataclass
@@ -25,6 +23,7 @@ import msgpack
 
 import hocket
 from hocket.core.contracts.runtime import Usability, WorkerSpec
+from hocket.core.scratch import ScratchFolder
 from hocket.errors import HocketError, UsageError, WorkerFailed
 from hocket.workers.containers.command import Command, container_name
 from hocket.workers.containers.images import build_once
@@ -288,14 +287,14 @@ class Container:
         os.close(self._log)
 
     def _run(self, ident: int, index: int, fds: list[int]) -> None:
-        folder = tempfile.mkdtemp(prefix="hocket-link-")
         try:
-            # The folder that is seen in the container may be entered by whoever the image makes
-            # its user; the one around it by nobody else.
-            link = os.path.join(folder, "link")
-            os.mkdir(link)
-            os.chmod(link, 0o755)
-            requests = self._accept(link)
+            with ScratchFolder("link") as folder:
+                # The folder that is seen in the container may be entered by whoever the image makes
+                # its user; the one around it by nobody else.
+                link = os.path.join(folder.path, "link")
+                os.mkdir(link)
+                os.chmod(link, 0o755)
+                requests = self._accept(link)
             with self._lock:
                 if self._is_ended:
                     requests.close()
@@ -307,7 +306,6 @@ class Container:
         finally:
             for fd in fds:
                 os.close(fd)
-            shutil.rmtree(folder, ignore_errors=True)
 
     def _accept(self, link: str) -> socket.socket:
         """Start the container, and take the one connection that it makes."""

@@ -9,25 +9,32 @@ import struct
 import zipfile
 from pathlib import Path
 
-_MAIN = """\
-import importlib.util, os, shutil, sys, tempfile, zipfile
+CHECKS = """\
+import importlib.util, sys
 
 if sys.version_info < (3, 10):
     sys.exit("hocket's workers need Python 3.10 or newer; this is " + sys.version)
 if importlib.util.find_spec("numpy") is None:
     sys.exit("hocket's workers need numpy, which " + sys.executable + " lacks.")
-folder = tempfile.mkdtemp(prefix="hocket-code-")
-try:
-    with zipfile.ZipFile(globals().get("HOCKET_CODE", sys.argv[0])) as file:
-        file.extractall(folder)
+"""
+"""Lines of Python that exit, with words, where no worker can run."""
+_MAIN = f"""\
+{CHECKS}
+import os, zipfile
+
+file = zipfile.ZipFile(globals().get("HOCKET_CODE", sys.argv[0]))
+scratch = {{"__name__": "scratch"}}  # The module that makes folders, before it can be imported.
+exec(file.read("first/hocket/core/scratch.py"), scratch)
+with scratch["ScratchFolder"]("code") as unpacked:
+    folder = str(unpacked.path)
+    file.extractall(folder)
+    file.close()
     # hocket itself goes before what is installed here, the libraries that came along after it.
     sys.path[0] = os.path.join(folder, "first")
     sys.path.append(os.path.join(folder, "last"))
     from hocket.workers.remote.far import main
 
     code = main(sys.argv[1:])
-finally:
-    shutil.rmtree(folder, ignore_errors=True)
 sys.exit(code)
 """
 _LEFT_OUT = ("cli", "train", "serve", "results", "runs", "adapters/policies")

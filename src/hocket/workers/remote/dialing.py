@@ -53,8 +53,9 @@ class _Dialing:
     def run(self) -> None:
         try:
             attachment = self._attach(self._stream)
-        except (HocketError, OSError) as exc:
-            self._trouble = str(exc) or type(exc).__name__
+        except Exception as exc:  # noqa: BLE001 - the packages of providers may raise anything
+            is_ours = isinstance(exc, (HocketError, OSError)) and str(exc)
+            self._trouble = str(exc) if is_ours else f"{type(exc).__name__}: {exc}"
             with contextlib.suppress(OSError):
                 self._stream.shutdown(socket.SHUT_RDWR)
             self._stream.close()

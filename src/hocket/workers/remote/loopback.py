@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.plugins import NoSettings
+from hocket.core.scratch import ScratchFolder
 from hocket.errors import WorkerFailed
 from hocket.workers.link import Link
 from hocket.workers.remote.archive import code_archive
@@ -38,7 +37,7 @@ class LoopbackRuntime:
         # Guards that whoever is started is ended by `close`.
         self._lock = threading.Lock()
         self._far: list[FarProcess] = []
-        self._folder: str | None = None
+        self._folder: ScratchFolder | None = None
 
     def start(self, spec: WorkerSpec) -> Link:
         """Ask for a worker; a thread starts and calls it."""
@@ -59,10 +58,9 @@ class LoopbackRuntime:
     def _code(self) -> str:
         with self._lock:
             if self._folder is None:
-                self._folder = tempfile.mkdtemp(prefix="hocket-loopback-")
-                with open(os.path.join(self._folder, "code.zip"), "wb") as file:
-                    file.write(code_archive())
-            return os.path.join(self._folder, "code.zip")
+                self._folder = ScratchFolder("loopback")
+                (self._folder.path / "code.zip").write_bytes(code_archive())
+            return str(self._folder.path / "code.zip")
 
     def close(self) -> None:
         with self._lock:
@@ -70,7 +68,7 @@ class LoopbackRuntime:
         for far in gone:
             far.close()
         if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.close()
             self._folder = None
 
 

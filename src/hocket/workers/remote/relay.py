@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import select
-import shutil
 import socket
-import tempfile
 import time
 from dataclasses import replace
 
 from hocket.core.contracts.runtime import Runtime, WorkerSpec
+from hocket.core.scratch import ScratchFolder
 from hocket.core.wire import (
     Ended,
     Frames,
@@ -118,7 +117,7 @@ def serve(stream: socket.socket, runtime: Runtime | None = None) -> None:
     """Be the far end of a stream for as long as its one worker lives."""
     stream.settimeout(_SILENCE_S)
     runtime = runtime or LocalRuntime()
-    folder = tempfile.mkdtemp(prefix="hocket-relay-")
+    scratch = ScratchFolder("relay")
     try:
         stream.sendall(GREETING)
         frames = Frames()
@@ -128,13 +127,13 @@ def serve(stream: socket.socket, runtime: Runtime | None = None) -> None:
             if not data:
                 return
             messages = frames.feed(data)
-        _relay(stream, frames, messages, runtime, folder)
+        _relay(stream, frames, messages, runtime, str(scratch.path))
     except (OSError, TimeoutError):
         return  # The engine is gone, and whoever would care with it.
     finally:
         runtime.close()
         stream.close()
-        shutil.rmtree(folder, ignore_errors=True)
+        scratch.close()
 
 
 def _relay(

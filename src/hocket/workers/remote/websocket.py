@@ -11,6 +11,7 @@ import hmac
 import secrets
 import socket
 import threading
+import urllib.parse
 from collections.abc import Callable, Mapping
 
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
@@ -20,6 +21,7 @@ from websockets.sync.connection import Connection
 from websockets.sync.server import ServerConnection, serve
 
 from hocket.errors import WorkerFailed
+from hocket.workers.remote.tls import open_tls
 
 KEY_HEADER = "X-Hocket-Key"
 KEY_VARIABLE = "HOCKET_KEY"
@@ -64,27 +66,33 @@ def dial(
     url: str, key: str, headers: Mapping[str, str] | None = None, timeout_s: float = _OPEN_S
 ) -> WebSocket:
     """Connect to a far end. Raises WorkerFailed where it refuses, OSError where nobody answers."""
-    stack = contextlib.ExitStack()
-    try:
-        opening = connect(
-            url,
-            additional_headers={**(headers or {}), KEY_HEADER: key},
-            compression=None,
-            max_size=MAX_MESSAGE,
-            open_timeout=timeout_s,
-            close_timeout=1.0,
-            ping_interval=_PING_S,
-            proxy=None,
-        )
-        connection = stack.enter_context(opening)
-    except InvalidStatus as exc:
-        status, body = exc.response.status_code, (exc.response.body or b"")[:300]
-        text = body.decode("utf-8", "replace").strip()
-        raise WorkerFailed(f"{url} refused the connection ({status}): {text}") from exc
-    except (WebSocketException, TimeoutError, AssertionError) as exc:
-        # The library asserts that nobody answers before being asked, and some do.
-        raise WorkerFailed(f"{url} is no worker of hocket's: {exc!r}") from exc
-    return WebSocket(connection, stack.close)
+    parts = urllib.parse.urlsplit(url)
+    with contextlib.ExitStack() as stack:
+        sock = None
+        if parts.scheme == "wss":
+            # The library reads and writes in two threads, which TLS does not bear.
+            sock = stack.enter_context(open_tls(parts.hostname or "", parts.port or 443, timeout_s))
+        try:
+            opening = connect(
+                urllib.parse.urlunsplit(parts._replace(scheme="ws")),
+                sock=sock,
+                additional_headers={**(headers or {}), KEY_HEADER: key},
+                compression=None,
+                max_size=MAX_MESSAGE,
+                open_timeout=timeout_s,
+                close_timeout=1.0,
+                ping_interval=_PING_S,
+                proxy=None,
+            )
+            connection = stack.enter_context(opening)
+        except InvalidStatus as exc:
+            status, body = exc.response.status_code, (exc.response.body or b"")[:300]
+            text = body.decode("utf-8", "replace").strip()
+            raise WorkerFailed(f"{url} refused the connection ({status}): {text}") from exc
+        except (WebSocketException, TimeoutError, AssertionError) as exc:
+            # The library asserts that nobody answers before being asked, and some do.
+            raise WorkerFailed(f"{url} is no worker of hocket's: {exc!r}") from exc
+        return WebSocket(connection, stack.pop_all().close)
 
 
 def listen(

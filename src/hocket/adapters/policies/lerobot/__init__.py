@@ -73,8 +73,8 @@ class LeRobot:
             name = "cuda" if torch.cuda.is_available() else "cpu"
         self._device = torch.device(name)
         self._loaded = load(folder, settings, name)
-        self._keys = _keys(self._loaded.config, settings.keys)
-        self.spec = _spec(self._loaded.config, self._keys, settings)
+        self._keys = keys_of(self._loaded.config, settings.keys)
+        self.spec = spec_of(self._loaded.config, self._keys, settings)
         # Invariant: the policy's own queues and the noise's keys belong to one call at a time.
         self._lock = threading.Lock()
 
@@ -249,6 +249,13 @@ class _Loader:
 
     Config = LeRobotConfig
 
+    def module(self, argument: str, config: LeRobotConfig) -> torch.nn.Module:
+        """The policy as a module of chunks, for training."""
+        from hocket.adapters.policies.lerobot.module import make_module
+
+        folder = find_folder(argument)
+        return make_module(check_folder(folder)["type"], folder, config)
+
     def __call__(self, argument: str, config: LeRobotConfig) -> LeRobot:
         folder = find_folder(argument)
         plain = check_folder(folder)
@@ -261,7 +268,7 @@ class _Loader:
 load_policy = _Loader()
 
 
-def _keys(config: Any, given: Mapping[str, str]) -> dict[str, str]:
+def keys_of(config: Any, given: Mapping[str, str]) -> dict[str, str]:
     """Our key of each input, and LeRobot's."""
     wanted = [
         name
@@ -288,7 +295,8 @@ def default_key(name: str) -> str:
     return f"observation/{name}"
 
 
-def _spec(config: Any, keys: Mapping[str, str], settings: LeRobotConfig) -> PolicySpec:
+def spec_of(config: Any, keys: Mapping[str, str], settings: LeRobotConfig) -> PolicySpec:
+    """What a policy reads and gives."""
     inputs: dict[str, ArraySpec] = {}
     cameras = []
     for ours, theirs in keys.items():

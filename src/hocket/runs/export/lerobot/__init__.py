@@ -208,7 +208,7 @@ def _columns(demo: Demonstration) -> tuple[dict[str, Array], dict[str, list[str]
     if joined:
         columns["observation.state"] = _join(demo, joined)
         names["observation.state"] = [
-            part for name, rows in joined.items() for part in _number_names(name, rows.shape[1:])
+            part for name, rows in joined.items() for part in number_names(name, rows.shape[1:])
         ]
     for name, rows in seen.items():
         if name not in joined:
@@ -222,7 +222,7 @@ def _columns(demo: Demonstration) -> tuple[dict[str, Array], dict[str, list[str]
     return columns, names
 
 
-def _number_names(name: str, shape: tuple[int, ...]) -> list[str]:
+def number_names(name: str, shape: tuple[int, ...]) -> list[str]:
     """A name for each number of an array: `goal_0`, `goal_1`, or `matrix_0_1`."""
     return ["_".join([name, *map(str, index)]) for index in np.ndindex(*shape)]
 

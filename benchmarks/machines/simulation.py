@@ -1,0 +1,314 @@
+"""The driver's real code with many simulated sites: how well it spreads trials, what the end of a
+run costs, and how much of a core it needs.
+
+    python benchmarks/machines/simulation.py --sites 1 10 100 1000 --lanes 64 --episodes 50
+    python benchmarks/machines/simulation.py --sites 1000 --lanes 64 --episodes 2 --ledger
+
+Time is simulated: an event at a time, from a heap. Tasks differ in length (log-normal, sigma 0.8, a
+mean of 20 s) and so do episodes of a task (sigma 0.3). Every twentieth site is half as fast as the
+others. With `--faults` one site in a hundred dies in the middle of the run, as many join late, and
+the lease of a dead one ends 30 s later. Messages take 5 ms each way.
+
+`speed-up` is the work of the episodes that counted, in lane seconds, over what all lanes could have
+done from their joining to the end of the run (or to their death). `tail` is the time from the last
+beginning of an episode to the end of the run, over the longest episode. `driver` is the CPU time in
+the driver's code, for each episode; with `--ledger` the ledger's commits on their own thread and
+the receipt of a file of 20 kB are in it, without it both are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import heapq
+import itertools
+import random
+import tempfile
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import hocket
+from hocket.core.data import Ref, Trial
+from hocket.machines import protocol
+from hocket.machines.driver import Driver, DriverConfig
+from hocket.machines.leases import LeaseId
+from hocket.machines.server import TURN_S
+from hocket.records.ledger.ledger import Ledger
+from hocket.runs.config import EvalConfig
+from hocket.runs.elsewhere import Work
+
+DELAY_S = 0.005
+TASKS = 40
+FILE = bytes(20_000)
+DIGEST = hashlib.sha256(FILE).digest()
+IDENTITY = {"code": {}, "hardware": {}}
+
+
+class NoLedger:
+    """Stands where the ledger stands and keeps nothing."""
+
+    def __init__(self, folder: Path) -> None:
+        from hocket.records.folder import RunFolder
+
+        self.folder, self.leg, self.committed = RunFolder.at(folder), 0, 0
+
+    def next_attempts(self) -> dict[str, int]:
+        return {}
+
+    def meta(self) -> dict[str, Any]:
+        return {}
+
+    def attach(self, recorder: Any) -> None:
+        self.recorder = recorder
+
+    def on(self, event: Any) -> None:
+        if type(event).__name__ == "EpisodesSealed":
+            for episode in event.episodes:
+                self.recorder.take(episode)
+                self.committed += 1
+
+    def unmade(self) -> int:
+        return 0
+
+    def behind(self) -> bool:
+        return False
+
+    def keep(self, *_: Any) -> None: ...
+    def choose(self, *_: Any) -> None: ...
+    def forget(self, *_: Any) -> None: ...
+    def flush(self) -> None: ...
+    def sync_files(self) -> None: ...
+
+
+@dataclass(slots=True)
+class SimulatedSite:
+    name: str
+    lanes: int
+    speed: float
+    joined: float
+    waiting: deque[LeaseId] = field(default_factory=deque)
+    running: set[LeaseId] = field(default_factory=set)
+    died: float | None = None
+
+
+class Simulation:
+    def __init__(self, folder: Path, arguments: argparse.Namespace, sites: int) -> None:
+        draw = self.draw = random.Random(arguments.seed)
+        self.arguments = arguments
+        self.now = 0.0
+        self.heap: list[tuple[float, int, Any, tuple[Any, ...]]] = []
+        self.order = itertools.count()
+        self.cpu = 0.0
+        self.has_turn = False
+        means = [draw.lognormvariate(0.0, 0.8) for _ in range(TASKS)]
+        scale = 20.0 / (sum(means) / TASKS)
+        count = sites * arguments.lanes * arguments.episodes
+        self.trials = [Trial("sim", f"t{i % TASKS}", i // TASKS) for i in range(count)]
+        self.lengths = [
+            means[i % TASKS] * scale * draw.lognormvariate(-0.045, 0.3) for i in range(count)
+        ]
+        if arguments.ledger:
+            ledger: Any = Ledger.create(folder, self.trials, {})
+        else:
+            ledger = NoLedger(folder)
+        self.ledger = ledger
+        work = Work(
+            config=EvalConfig(env=("toy:count",), policy="random"),
+            ledger=ledger,
+            planned=self.trials,
+            remaining=self.trials,
+            done=[],
+            readers=(ledger,),
+            sinks=(Ref(name="states"),) if arguments.ledger else (),
+            record=lambda *_: {},
+            begin=lambda _: None,
+            learn=lambda *_: None,
+        )
+        self.driver = Driver(work, DriverConfig(), self.post)
+        self.driver.start(0.0)
+        self.sites: dict[str, SimulatedSite] = {}
+        self.last_begun = 0.0
+        self.longest = 0.0
+        self.counted = 0.0
+        self.episodes = 0
+        expected = sum(self.lengths) / (sites * arguments.lanes)
+        for i in range(sites):
+            self.at(draw.uniform(0, 5), self.join, f"s{i}", 0.5 if i % 20 == 19 else 1.0)
+        if arguments.faults:
+            for i in range(max(1, sites // 100)):
+                self.at(draw.uniform(0.2, 0.6) * expected, self.die, f"s{i * 7 % sites}")
+                self.at(draw.uniform(0.3, 0.8) * expected, self.join, f"late{i}", 1.0)
+
+    def at(self, delay: float, call: Any, *arguments: Any) -> None:
+        heapq.heappush(self.heap, (self.now + delay, next(self.order), call, arguments))
+
+    def run(self) -> None:
+        self.at(0.0, self.tick)
+        while not self.driver.is_done:
+            self.now, _, call, arguments = heapq.heappop(self.heap)
+            call(*arguments)
+        with self.timed():
+            self.driver.finish(self.now)
+
+    # -- the driver's side ---------------------------------------------------------------------
+
+    def timed(self) -> Timed:
+        return Timed(self)
+
+    def tick(self) -> None:
+        with self.timed():
+            self.driver.tick(self.now)
+        self.at(0.1, self.tick)
+
+    def post(self, site: str, message: protocol.Message) -> None:
+        self.at(DELAY_S, self.hear, site, message)
+
+    def say(self, site: SimulatedSite, *messages: protocol.Message) -> None:
+        self.at(DELAY_S, self.deliver, site.name, protocol.pack(messages))
+
+    def deliver(self, name: str, data: bytes) -> None:
+        with self.timed():
+            for message in protocol.unpack(data):
+                self.driver.hear(name, message, self.now)
+        if not self.has_turn:
+            self.has_turn = True
+            self.at(TURN_S, self.turn)
+
+    def turn(self) -> None:
+        self.has_turn = False
+        with self.timed():
+            self.driver.turn(self.now)
+
+    # -- the sites' side -----------------------------------------------------------------------
+
+    def join(self, name: str, speed: float) -> None:
+        site = self.sites[name] = SimulatedSite(name, self.arguments.lanes, speed, self.now)
+        version = hocket.__version__
+        with self.timed():
+            self.driver.open(protocol.Hello(protocol.PROTOCOL, version, name, name))
+        self.say(
+            site,
+            protocol.Joined(
+                lanes=site.lanes,
+                cores=1,
+                level="bitwise",
+                identity=IDENTITY,
+                is_shared=False,
+                holds=[],
+            ),
+        )
+        self.beat(site)
+
+    def die(self, name: str) -> None:
+        if name in self.sites:
+            self.sites[name].died = self.now
+
+    def beat(self, site: SimulatedSite) -> None:
+        if site.died is None:
+            self.say(site, protocol.Beat(self.now, [0, 0, 0, 0, 0.0, 0.0], (0, 0), "running"))
+            self.at(2.0, self.beat, site)
+
+    def hear(self, name: str, message: protocol.Message) -> None:
+        site = self.sites[name]
+        if site.died is not None:
+            return
+        if isinstance(message, protocol.Leased):
+            site.waiting.extend(LeaseId(*lease[:2]) for lease in message.leases)
+            self.begin(site)
+        elif isinstance(message, protocol.AskedBack):
+            for one in message.leases:
+                if one in site.waiting:
+                    site.waiting.remove(one)
+                    self.say(site, protocol.Returned(*one, "", False))  # noqa: FBT003
+
+    def begin(self, site: SimulatedSite) -> None:
+        began = []
+        while site.waiting and len(site.running) < site.lanes:
+            one = site.waiting.popleft()
+            site.running.add(one)
+            began.append(one)
+            self.last_begun = self.now
+            self.at(self.lengths[one.trial] / site.speed, self.end, site, one)
+        if began:
+            self.say(site, protocol.Began(began))
+
+    def end(self, site: SimulatedSite, one: LeaseId) -> None:
+        if site.died is not None:
+            return
+        site.running.discard(one)
+        length = self.lengths[one.trial]
+        self.longest = max(self.longest, length / site.speed)
+        self.counted += length
+        self.episodes += 1
+        files = ["states.npz"] if self.arguments.ledger else []
+        sealed = protocol.SealedEpisode(
+            *one,
+            outcome="success",
+            steps=100,
+            total_reward=1.0,
+            terminated=True,
+            truncated=False,
+            chunks=10,
+            seconds=length / site.speed,
+            files=files,
+            rows=[],
+        )
+        if self.arguments.ledger:
+            piece = protocol.FilePiece(*one, "states.npz", 0, FILE, DIGEST)
+            self.say(site, piece, sealed)
+        else:
+            self.say(site, sealed)
+        self.begin(site)
+
+    def told(self) -> str:
+        could = sum(
+            site.lanes * site.speed * ((site.died or self.now) - site.joined)
+            for site in self.sites.values()
+        )
+        tail = (self.now - self.last_begun) / self.longest
+        return (
+            f"{self.episodes:10,} {self.now:8.0f} s {self.counted / could:9.3f} {tail:7.2f} "
+            f"{1e6 * self.cpu / max(1, self.episodes):9.0f} us"
+        )
+
+
+class Timed:
+    """Adds the CPU time of what is done inside to the driver's, its threads' included."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+
+    def __enter__(self) -> None:
+        self._began = time.thread_time()
+
+    def __exit__(self, *_: object) -> None:
+        self._simulation.cpu += time.thread_time() - self._began
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--sites", type=int, nargs="+", default=[1, 10, 100])
+    parser.add_argument("--lanes", type=int, default=64)
+    parser.add_argument("--episodes", type=int, default=50, help="for each lane")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--ledger", action="store_true", help="with commits and files")
+    parser.add_argument("--faults", action="store_true")
+    arguments = parser.parse_args()
+    print("     sites   episodes     takes  speed-up    tail    driver")
+    for sites in arguments.sites:
+        with tempfile.TemporaryDirectory() as folder:
+            simulation = Simulation(Path(folder) / "run", arguments, sites)
+            process, mine = time.process_time(), time.thread_time()
+            simulation.run()
+            if arguments.ledger:
+                simulation.ledger.close()
+                # What the ledger's own thread took.
+                simulation.cpu += (time.process_time() - process) - (time.thread_time() - mine)
+            print(f"{sites:10,} {simulation.told()}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

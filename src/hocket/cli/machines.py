@@ -1,0 +1,42 @@
+"""The flags that say which machines a run is on, for every verb that makes a run."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated
+
+from tyro.conf import arg
+
+from hocket.machines.config import MachinesConfig, SiteConfig
+
+if TYPE_CHECKING:
+    from hocket.machines.machines import Machines
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineFlags:
+    """Where the trials of a run are run."""
+
+    machines: Annotated[str | None, arg(metavar="WHERE")] = None
+    """Run on several machines, an engine on each, one plan and one ledger here. local:N (N
+    processes, to try it), listen[:HOST:PORT] (whoever runs `hocket work`), ssh:HOST,HOST, ray or
+    ray://HOST:PORT. Results do not depend on it."""
+    sites: Annotated[int | None, arg(metavar="N")] = None
+    """With --machines ray: how many sites; by default as many as the cluster can place."""
+    site: SiteConfig = field(default_factory=SiteConfig)
+    """What each site is."""
+
+
+@contextlib.contextmanager
+def machines_of(flags: MachineFlags, *, more: bool = False) -> Iterator[Machines | None]:
+    """The machines that the flags name; None where the run is here. `more`: for several runs."""
+    if flags.machines is None:
+        yield None
+        return
+    from hocket.machines.machines import Machines
+
+    config = MachinesConfig(where=flags.machines, sites=flags.sites, site=flags.site)
+    with Machines(config, more=more) as machines:
+        yield machines

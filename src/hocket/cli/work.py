@@ -1,0 +1,101 @@
+"""`hocket work`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import arg
+
+from hocket.cli import OK
+from hocket.cli.parse import parse
+from hocket.errors import ConfigError, UsageError
+
+_LAST_S = 20.0
+"""Seconds for a site that is told to end, before it is ended."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkFlags:
+    """Take part in a run that a driver elsewhere leads (hocket eval --machines listen): load its
+    policy, run the trials that it leases to this machine, deliver their episodes. Ctrl-C or SIGTERM
+    gives everything back. Started by whatever a site has: srun, a Kubernetes Job, a shell."""
+
+    connect: Annotated[str, arg(metavar="wss://HOST:PORT")]
+    """The driver."""
+    key_file: Annotated[str, arg(metavar="FILE")]
+    """The key and the certificate that the driver wrote. - reads them from standard input up to an
+    empty line, and ends when standard input does."""
+    name: str = ""
+    """What the site is called; by default the machine's name."""
+    wait_s: Annotated[float, arg(name="wait", metavar="SECONDS")] = 600.0
+    """How long the driver may be away before the site gives up."""
+    cores: Annotated[str, arg(metavar="0,1,...")] = ""
+    """Keep to these cores."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Work until the driver says that there is no more to do."""
+    flags = parse(WorkFlags, arguments, verb="work")
+    from hocket.machines.credentials import Credentials
+    from hocket.machines.link import Link
+    from hocket.machines.site import Site
+
+    if not flags.connect.startswith(("ws://", "wss://")):
+        raise UsageError(f"--connect {flags.connect} is no address such as wss://head:7000.")
+    if flags.cores:
+        _keep_to(flags.cores)
+    text = _read_key(flags.key_file)
+    credentials = Credentials.parse(text, f"--key-file {flags.key_file}")
+    if flags.connect.startswith("wss://") and not credentials.certificate:
+        raise ConfigError(f"{flags.key_file} has no certificate: it is not of that driver.")
+    site = Site(flags.name or f"{os.uname().nodename}-{os.getpid()}")
+    signal.signal(signal.SIGTERM, lambda *_: site.leave())
+    if flags.key_file == "-":
+        _end_with_input(site.leave)
+    try:
+        site.work(Link(flags.connect, credentials, site, wait_s=flags.wait_s))
+    except KeyboardInterrupt:
+        site.leave()
+        raise
+    return OK
+
+
+def _keep_to(cores: str) -> None:
+    try:
+        os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
+    except (ValueError, OSError) as exc:
+        raise UsageError(f"--cores {cores} names no cores of this machine: {exc}.") from exc
+
+
+def _read_key(file: str) -> str:
+    if file == "-":
+        lines = []
+        while (line := sys.stdin.readline()).strip():
+            lines.append(line)
+        return "".join(lines)
+    try:
+        return Path(file).read_text()
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"The key file {file!r} cannot be read: {exc}") from None
+
+
+def _end_with_input(leave: Callable[[], None]) -> None:
+    """End when whoever started this process is gone."""
+
+    def watch() -> None:
+        while sys.stdin.readline():
+            pass
+        leave()
+        # A policy that is loading, or hangs, does not look.
+        timer = threading.Timer(_LAST_S, lambda: os._exit(1))
+        timer.daemon = True
+        timer.start()
+
+    threading.Thread(target=watch, name="hocket-input", daemon=True).start()

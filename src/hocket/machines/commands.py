@@ -1,0 +1,208 @@
+"""Sites that are commands: processes of this machine, or of others, by ssh."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import random
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from hocket.core import machine
+from hocket.errors import UsageError
+from hocket.workers.remote.ssh import Host, SshConfig
+from hocket.workers.shm import create_file, read_tail
+
+_TAIL = 2000
+_END_S = 15.0
+"""Seconds for a site to end by itself once it is told."""
+_RESTARTS = 3
+"""Times that a site which was killed is started again, for each that was asked for."""
+_LOST = 255
+"""ssh's code where the connection could not be made, or broke."""
+_PORTS = range(20000, 60000)
+"""Ports on other hosts that are forwarded here; one that is taken is tried again as another."""
+
+
+class SiteProcess:
+    """The command of one site. It ends with its standard input."""
+
+    def __init__(self, name: str, words: Sequence[str], credentials: str) -> None:
+        self.name = name
+        self._log = create_file("hocket-site-log", 0)
+        try:
+            self._process = subprocess.Popen(
+                words,
+                stdin=subprocess.PIPE,
+                stdout=self._log,
+                stderr=self._log,
+                start_new_session=True,
+            )
+        except OSError as exc:
+            os.close(self._log)
+            raise UsageError(f"{words[0]!r} cannot be run: {exc}") from exc
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # It has ended, and `code` says how.
+            self._process.stdin.write(f"{credentials}\n".encode())
+            self._process.stdin.flush()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def code(self) -> int | None:
+        """How it ended; None while it lives."""
+        return self._process.poll()
+
+    def account(self) -> str:
+        """How it ended, in words."""
+        code = self._process.returncode
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+        said = read_tail(self._log, _TAIL).decode("utf-8", "replace").strip()
+        return f"{how}.\n{said}".strip()
+
+    def hang_up(self) -> None:
+        """Tell it to end."""
+        if self._process.stdin is not None and not self._process.stdin.closed:
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.close()
+
+    def close(self) -> None:
+        """Wait for it to end, by force in the end."""
+        self.hang_up()
+        try:
+            self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        os.close(self._log)
+
+
+class Place(Protocol):
+    """Where one site is."""
+
+    def words(self, port: int, name: str) -> list[str]:
+        """The command that runs it. It is to call this port of this machine."""
+
+    @property
+    def label(self) -> str:
+        """What sites there are called, with a number after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """A part of this machine: some of its cores, where there are enough."""
+
+    cores: Sequence[int]
+    label: str = "local"
+
+    def words(self, port: int, name: str) -> list[str]:
+        words = [sys.executable, "-m", "hocket", *_work(port, name)]
+        return words + (["--cores", ",".join(map(str, self.cores))] if self.cores else [])
+
+
+@dataclass(frozen=True, slots=True)
+class BehindSsh:
+    """Another host. It reaches the driver by a port that ssh forwards."""
+
+    host: str
+    config: SshConfig
+
+    @property
+    def label(self) -> str:
+        return self.host.rpartition("@")[2]
+
+    def words(self, port: int, name: str) -> list[str]:
+        there = random.choice(_PORTS)
+        forward = (f"RemoteForward={there} 127.0.0.1:{port}", "ExitOnForwardFailure=yes")
+        config = dataclasses.replace(self.config, options=(*self.config.options, *forward))
+        command = shlex.join([config.python, "-m", "hocket", *_work(there, name)])
+        if config.folder:
+            command = f"cd {shlex.quote(config.folder)} && exec {command}"
+        return Host(self.host, config).words(command)
+
+
+def _work(port: int, name: str) -> list[str]:
+    return ["work", "--name", name, "--connect", f"ws://127.0.0.1:{port}", "--key-file", "-"]
+
+
+def places_here(count: int) -> list[Here]:
+    """So many sites on this machine."""
+    if count < 1:
+        raise UsageError("Say how many sites, as in --machines local:3.")
+    return [Here(_share_of_cores(place, count)) for place in range(count)]
+
+
+def places_behind_ssh(hosts: str, config: SshConfig) -> list[BehindSsh]:
+    """A site on each of these hosts, which are separated by commas."""
+    names = [name for name in hosts.split(",") if name]
+    if not names or any(name.startswith("-") for name in names):
+        raise UsageError("Name the hosts, as in --machines ssh:user@host,user@other.")
+    return [BehindSsh(name, config) for name in names]
+
+
+class CommandLauncher:
+    """Starts a site at each place, and one that was killed again. All end with this process."""
+
+    outlives = False
+
+    def __init__(self, places: Sequence[Place]) -> None:
+        self._places = places
+        self._restarts = _RESTARTS * len(places)
+        self._named = 0
+        self._port = 0
+        self._credentials = ""
+        self._sites: dict[int, SiteProcess] = {}
+        """By the index of their place."""
+        self._is_started = False
+
+    def start(self, port: int, credentials: str) -> None:
+        self._port, self._credentials = port, credentials
+        if not self._is_started:
+            self._is_started = True
+            for index in range(len(self._places)):
+                self._start(index)
+
+    def poll(self) -> Sequence[tuple[str, str]]:
+        told = []
+        for index, site in list(self._sites.items()):
+            code = site.code()
+            if code is None:
+                continue
+            del self._sites[index]
+            told.append((site.name, site.account()))
+            site.close()
+            if (code < 0 or code == _LOST) and self._restarts > 0:
+                self._restarts -= 1
+                self._start(index)
+        return told
+
+    def is_hopeless(self) -> bool:
+        return not self._sites
+
+    def close(self) -> None:
+        ending, self._sites = self._sites, {}
+        for site in ending.values():
+            site.hang_up()
+        for site in ending.values():
+            site.close()
+
+    def _start(self, index: int) -> None:
+        self._named += 1
+        place = self._places[index]
+        name = f"{place.label}-{self._named}"
+        words = place.words(self._port, name)
+        self._sites[index] = SiteProcess(name, words, self._credentials)
+
+
+def _share_of_cores(place: int, count: int) -> list[int]:
+    """The cores of one site of so many; none where there are too few to share out."""
+    if not hasattr(os, "sched_getaffinity") or count > machine.cores():
+        return []
+    cores = sorted(os.sched_getaffinity(0))
+    return cores[place * len(cores) // count : (place + 1) * len(cores) // count]

@@ -1,0 +1,63 @@
+"""How a user says which machines a run is on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hocket.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteConfig:
+    """What each site is, and how long it may be silent."""
+
+    lease_s: float = 30.0
+    """A site that is not heard of for so many seconds has lost what it was running. It spends no
+    retry."""
+    mixed: bool = False
+    """Let sites take part whose versions, files or weights differ; run.yaml then says so."""
+    copies: bool = False
+    """Once nothing else is left, let idle sites run what others still run, for the case that those
+    disappear. Only where results are the same to the bit."""
+    key_file: str = ""
+    """With listen: where the key and the certificate for `hocket work` are written; by default
+    site.key in the run folder's parent."""
+    python: str = "python3"
+    """With ssh: the interpreter there, in which hocket is installed."""
+    folder: str = ""
+    """With ssh: the folder to start in there."""
+    options: tuple[str, ...] = ()
+    """With ssh: options of ssh as its configuration has them (Port=2222)."""
+    cpus: float = 1.0
+    """With ray: cores that each site asks for."""
+    gpus: float = 0.0
+    """With ray: GPUs that each site asks for."""
+    memory: int = 0
+    """With ray: bytes of memory that each site asks for."""
+
+    runtime_env: str = ""
+    """With ray: a YAML file with Ray's runtime_env (working_dir, pip, image_uri ...), by which the
+    code comes to the sites."""
+
+    def __post_init__(self) -> None:
+        if not self.lease_s > 0:
+            raise ConfigError(f"site.lease_s is {self.lease_s}; it must be above 0.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachinesConfig:
+    """Where the sites of a run are."""
+
+    where: str
+    """local:N, listen[:HOST:PORT], ssh:HOST,..., ray or ray://HOST:PORT."""
+    sites: int | None = None
+    """With ray: how many; None as many as the cluster can place."""
+    site: SiteConfig
+
+    @property
+    def kind(self) -> str:
+        return self.where.partition(":")[0]
+
+    @property
+    def argument(self) -> str:
+        return self.where.partition(":")[2]

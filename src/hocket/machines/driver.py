@@ -1,0 +1,453 @@
+"""The driver of a run on many machines: hears sites, leases trials to them, and owns the ledger.
+
+It has no clock and no socket: time is an argument, and what it has to say goes to `post`. A lease's
+number is committed before the lease is posted; an episode is acknowledged once it is committed.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from hocket.core.data import EnvSpec, Episode, Outcome, PolicySpec, RowChecks, Trial
+from hocket.core.events import (
+    AttemptFailed,
+    AttemptsBegan,
+    EpisodesEnded,
+    EpisodesSealed,
+    Event,
+    Noted,
+    RowsChecked,
+    RunEnded,
+    RunStarted,
+    SitesChanged,
+    SpecLearned,
+)
+from hocket.errors import EnvError, HocketError, SpecMismatchError, UsageError, WireError, from_name
+from hocket.machines import protocol
+from hocket.machines.leases import Lease, LeaseBook, LeaseConfig, LeaseId
+from hocket.machines.receipts import INBOXES, Receipts
+from hocket.machines.roster import Entry, Roster
+from hocket.machines.rows import SiteRows, checked_episode
+from hocket.records.ledger.ledger import Ledger
+from hocket.runs.elsewhere import Work
+from hocket.workers.files import declared_names
+
+Post = Callable[[str, protocol.Message], None]
+_KEY = "machines"
+"""The key in the ledger's `meta` under which the run's name for sites is kept."""
+_EARLIER = "an earlier driver's site"
+_TELL_S = 0.5
+"""Seconds between two accounts of all sites."""
+_BEAT_S = 2.0
+"""Seconds between two signs of life, which tell what a site has done, too."""
+_BEATS = 6
+"""Signs of life in the time after which a lease ends without one. Chosen by hand."""
+_FATAL = (UsageError, SpecMismatchError, EnvError)
+"""Errors of a site that every other site would have too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverConfig:
+    """How a run is spread over machines."""
+
+    lease_s: float = 30.0
+    """A site that is not heard of for so long has lost what it was running."""
+    mixed: bool = False
+    """Let sites take part whose versions or files differ; run.yaml then says so."""
+    second_copies: bool = False
+    """Run trials twice at the end, on idle sites, where results are the same to the bit."""
+    honours: bool = False
+    """Sites may have outlived the driver that began the run: its leases stand until they are
+    silent for too long."""
+
+
+class Driver:
+    """Drives one run. One thread calls it."""
+
+    def __init__(self, work: Work, config: DriverConfig, post: Post) -> None:
+        self._work = work
+        self._config = config
+        self._post = post
+        self._trials = list(work.planned)
+        self._ledger = work.ledger
+        self._rows = SiteRows(leg=work.ledger.leg)
+        work.ledger.attach(self._rows)
+        work.ledger.sync_files()
+        self._receipts = Receipts(work.ledger.folder, declared_names(work.sinks))
+        self._book = LeaseBook(
+            LeaseConfig(
+                lease_s=config.lease_s,
+                retries=work.config.retries,
+                second_copies=config.second_copies,
+            )
+        )
+        done = {episode.trial.id: episode.attempt for episode in work.done}
+        self._book.add(self._trials, work.ledger.next_attempts(), done)
+        self._run = _run_name(work.ledger)
+        self._sites = Roster(work.ledger.folder.root / INBOXES)
+        self._sealed: dict[LeaseId, Episode] = {}
+        """Episodes that are here and wait for an elder lease to end."""
+        self._accepted: deque[tuple[str, LeaseId]] = deque()
+        self._acknowledged = 0
+        self._specs: set[tuple[str, str]] = set()
+        self._hungry: set[str] = set()
+        self._told = -_TELL_S
+        self.trouble: HocketError | None = None
+        """Why the last site that left in trouble did so."""
+
+    # -- beginning and end ---------------------------------------------------------------------
+
+    def start(self, now: float) -> None:
+        """Tell readers that the run begins."""
+        self._emit(
+            RunStarted(
+                trials=self._work.planned,
+                done=self._work.done,
+                lanes=0,
+                cores=1,
+                policy=PolicySpec(chunk_length=0),
+            )
+        )
+        if self._config.honours:
+            index = {trial: i for i, trial in enumerate(self._trials)}
+            for trial, attempt in self._ledger.unsettled():
+                self._book.stand(LeaseId(index[trial], attempt), _EARLIER, now)
+        self._work.begin(self._plan)
+
+    def _plan(self, trials: Sequence[Trial]) -> None:
+        self._trials += trials
+        self._book.add(trials)
+        self._hungry.update(self._sites)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every planned trial has its episode."""
+        return self._book.is_done
+
+    @property
+    def late(self) -> int:
+        """Episodes that came too late to count."""
+        return self._book.late
+
+    def finish(self, now: float) -> None:
+        """Commit what was accepted, and tell readers that the run has ended."""
+        self._tell_sites(now)
+        if self._book.late:
+            plural = "s" if self._book.late > 1 else ""
+            self._emit(Noted(text=f"{self._book.late} episode{plural} came too late to count."))
+        self._ledger.flush()
+        notes = {"late": self._book.late, "unmade": self._ledger.unmade()}
+        self._emit(RunEnded(time=now, complete=self.is_done, notes=notes))
+        self._acknowledge()
+        shutil.rmtree(self._ledger.folder.root / INBOXES, ignore_errors=True)
+
+    # -- sites come and go ---------------------------------------------------------------------
+
+    def open(self, hello: protocol.Hello) -> None:
+        """A site has connected, for the first time or again."""
+        site = self._sites.greet(hello)
+        if isinstance(site, protocol.Refused):
+            self._post(hello.site, site)
+            return
+        self._post(
+            hello.site,
+            protocol.Welcome(
+                run=self._run,
+                config=self._work.config.to_plain(),
+                sinks=[sink.to_plain() for sink in self._work.sinks],
+                trial=self._work.remaining[0],
+                episodes=len(self._work.remaining),
+                inbox=str(site.inbox),
+                proof=site.proof,
+                beat_s=min(_BEAT_S, self._config.lease_s / _BEATS),
+            ),
+        )
+
+    def hear(self, name: str, message: protocol.Message, now: float) -> None:
+        """Take what a site says; WireError where it may not say that."""
+        site = self._sites.get(name)
+        if site is None:
+            raise WireError("A site spoke that has not said hello.")
+        self._book.hear(name, now)
+        if isinstance(message, protocol.FilePiece):
+            self._take(name, message)
+        elif isinstance(message, protocol.SealedEpisode):
+            self._seal(name, site, message, now)
+        elif isinstance(message, protocol.Began):
+            for lease in message.leases:
+                self._book.began(LeaseId(*lease))
+        elif isinstance(message, protocol.Beat):
+            site.hear(message, now)
+            self._check(message, now)
+        elif isinstance(message, protocol.Returned):
+            self._give_back(name, message, now)
+        elif isinstance(message, protocol.Joined):
+            self._join(name, site, message, now)
+        elif isinstance(message, protocol.Learned):
+            self._learn(message, now)
+        elif isinstance(message, protocol.Left):
+            self._leave(name, site, message, now)
+        else:
+            raise WireError(f"A site sent {type(message).__name__}, which only drivers send.")
+
+    def _join(self, name: str, site: Entry, message: protocol.Joined, now: float) -> None:
+        refused = self._sites.admit(site, message, mixed=self._config.mixed)
+        if refused is not None:
+            self._post(name, refused)
+            self._emit(Noted(text=f"{site.name} was refused. {refused.why}"))
+            self._remove(name, now, "was refused")
+            return
+        self._work.learn(*self._sites.account())
+        self._book.join(name, site.lanes, now)
+        self._honour(name, message.holds)
+        self._hungry.add(name)
+
+    def _honour(self, name: str, holds: Sequence[tuple[int, int]]) -> None:
+        """Leases that the site holds go on where they stand; it may forget the others."""
+        forgotten = []
+        held = {LeaseId(*one) for one in holds}
+        for one in sorted(held):
+            lease = self._book.lease(one)
+            if lease is None:
+                forgotten.append(one)
+            elif lease.site != name:
+                self._book.move(one, name)
+        for one in self._book.held(name) - held:
+            # It was posted on a connection that broke.
+            self._book.give_back(one, spends=False)
+            self._settle_attempt(one, "", 0.0)
+        if forgotten:
+            self._post(name, protocol.Settled(forgotten))
+        for one in held:
+            self._receipts.restart(one)
+
+    def disconnect(self, name: str) -> None:
+        """A site's connection is gone; it may come back, and its leases stand meanwhile."""
+        site = self._sites.get(name)
+        if site is None:
+            return
+        site.doing = "not connected"
+        for one in self._book.held(name):
+            self._receipts.restart(one)
+
+    def bury(self, called: str, now: float, why: str) -> None:
+        """The site that is called so is gone for good."""
+        for name in self._sites.called(called):
+            self._remove(name, now, why)
+
+    def bury_site(self, name: str, now: float, why: str) -> None:
+        """The site with this identifier takes no further part."""
+        if self._sites.get(name) is not None:
+            self._remove(name, now, why)
+
+    def _leave(self, name: str, site: Entry, message: protocol.Left, now: float) -> None:
+        if message.kind:
+            error = from_name(message.kind, message.message) or HocketError(message.message)
+            self.trouble = type(error)(f"{site.name}: {error}")
+            self._emit(Noted(text=f"{site.name} has left: {message.message}"))
+            if isinstance(error, _FATAL) and not self._acknowledged and not self._accepted:
+                raise self.trouble
+        self._remove(name, now, "has left")
+
+    def _remove(self, name: str, now: float, why: str) -> None:
+        self._lose(name, self._book.leave(name), now, why)
+        site = self._sites.get(name)
+        if site is not None:
+            site.go(why)
+
+    def _lose(self, name: str, lost: Sequence[LeaseId], now: float, why: str) -> None:
+        site = self._sites.get(name)
+        who = site.name if site is not None else name
+        for one in lost:
+            self._receipts.discard(one, self._trials[one.trial])
+            self._settle_attempt(one, f"LostSite: {who} {why}.", now)
+        for one in self._book.heirs(lost):
+            self._accept(one, self._sealed.pop(one), now)
+        self._hungry.update(self._sites)
+
+    # -- leases --------------------------------------------------------------------------------
+
+    def turn(self, now: float) -> None:
+        """Grant leases to sites that have spoken; to be called after each lot of messages."""
+        self._acknowledge()
+        if self._hungry and not self._ledger.behind():
+            self._grant(self._book.grant(now, self._hungry), now)
+            self._hungry.clear()
+
+    def tick(self, now: float) -> None:
+        """Do what is due by time; to be called a few times a second."""
+        for name, lost in self._book.expire(now).items():
+            self._lose(name, lost, now, f"was silent for {self._config.lease_s:g} s")
+            if (site := self._sites.get(name)) is not None:
+                site.go("silent")
+        asked: dict[str, list[tuple[int, int]]] = {}
+        for lease in self._book.ask_back():
+            asked.setdefault(lease.site, []).append(lease.id)
+        for slow, leases in asked.items():
+            self._post(slow, protocol.AskedBack(leases))
+        if not self._ledger.behind():
+            self._grant(self._book.copy(now), now)
+        self.turn(now)
+        if now - self._told >= _TELL_S:
+            self._tell_sites(now)
+
+    def _grant(self, granted: Sequence[Lease], now: float) -> None:
+        if not granted:
+            return
+        trials = [self._trials[lease.id.trial] for lease in granted]
+        attempts = [lease.id.attempt for lease in granted]
+        # Committed before any of them is posted.
+        self._emit(
+            AttemptsBegan(time=now, lanes=[0] * len(trials), trials=trials, attempts=attempts)
+        )
+        posts: dict[str, list[protocol.Grant]] = {}
+        for lease, trial in zip(granted, trials, strict=True):
+            record = self._work.record(trial, lease.id.attempt)
+            posts.setdefault(lease.site, []).append((*lease.id, trial, record))
+        for site, leases in posts.items():
+            self._post(site, protocol.Leased(leases))
+
+    def _give_back(self, name: str, message: protocol.Returned, now: float) -> None:
+        one = LeaseId(message.trial, message.attempt)
+        self._hungry.add(name)
+        self._post(name, protocol.Settled([one]))
+        if self._book.lease(one) is None:
+            return
+        given = self._book.give_back(one, spends=message.spends)
+        assert given is not None
+        trial = self._trials[one.trial]
+        self._receipts.discard(one, trial)
+        if not message.error:
+            self._settle_attempt(one, "", now)
+            return
+        if given.is_final and not self._specs:
+            raise EnvError(
+                f"No env could be built and reset, in {one.attempt + 1} attempts.\n{message.error}"
+            )
+        failed = AttemptFailed(
+            time=now,
+            lane=0,
+            trial=trial,
+            attempt=one.attempt,
+            error=message.error,
+            again=not given.is_final,
+        )
+        self._emit(failed)
+        if given.is_final:
+            episode = Episode(trial, one.attempt, Outcome.ERROR, 0, 0.0, error=message.error)
+            self._accept(one, episode, now)
+        elif given.wins is not None:
+            self._accept(given.wins, self._sealed.pop(given.wins), now)
+        elif not message.spends and (again := self._book.regrant(one.trial, name, now)):
+            self._grant([again], now)
+
+    def _settle_attempt(self, one: LeaseId, error: str, now: float) -> None:
+        """Tell what became of a lease that ended without an episode. One that never began is no
+        lost attempt, but a driver that goes on must not wait for it."""
+        trial = self._trials[one.trial]
+        if not error:
+            self._ledger.forget(trial, one.attempt)
+            return
+        self._emit(
+            AttemptFailed(
+                time=now, lane=0, trial=trial, attempt=one.attempt, error=error, again=True
+            )
+        )
+
+    # -- episodes ------------------------------------------------------------------------------
+
+    def _take(self, name: str, piece: protocol.FilePiece) -> None:
+        one = LeaseId(piece.trial, piece.attempt)
+        lease = self._book.lease(one)
+        # Pieces of what stands no more are let go by; its end is answered.
+        if lease is not None and lease.site == name and not lease.is_sealed:
+            self._receipts.take(one, self._trials[one.trial], piece)
+
+    def _seal(self, name: str, site: Entry, message: protocol.SealedEpisode, now: float) -> None:
+        one = LeaseId(message.trial, message.attempt)
+        if not 0 <= one.trial < len(self._trials):
+            raise WireError(f"There is no trial {one.trial}.")
+        self._hungry.add(name)
+        lease, trial = self._book.lease(one), self._trials[one.trial]
+        if lease is not None and lease.site != name:
+            raise WireError(f"{site.name} sealed a lease that it does not have.")
+        if lease is None or lease.is_sealed:
+            verdict = self._book.seal(one, message.seconds)
+            if verdict == "late":
+                self._receipts.discard(one, trial)
+            self._post(name, protocol.Settled([one]))
+            return
+        if site.is_shared:
+            files = self._receipts.link(one, trial, message.files, site.inbox)
+        else:
+            files = self._receipts.finish(one, message.files)
+        episode = checked_episode(message, trial, files)
+        shift = 0.0 if site.shift is None else site.shift
+        self._rows.put(
+            trial, one.attempt, message.rows, lane=site.first_lane, site=site.number, shift=shift
+        )
+        site.episodes += 1
+        if self._book.seal(one, message.seconds) == "waits":
+            self._sealed[one] = episode
+            self._post(name, protocol.Settled([one]))
+        else:
+            self._accept(one, episode, now, name)
+
+    def _accept(self, one: LeaseId, episode: Episode, now: float, site: str = "") -> None:
+        """Let the episode count: it is given to the ledger, and acknowledged once it is durable."""
+        for other in [o for o in self._sealed if o.trial == one.trial]:
+            del self._sealed[other]
+            self._receipts.discard(other, episode.trial)
+            self._rows.forget(episode.trial, other.attempt)
+        self._ledger.choose(episode.trial, one.attempt)
+        self._emit(EpisodesEnded(time=now, lanes=[0], episodes=[episode]))
+        self._emit(EpisodesSealed(time=now, episodes=[episode]))
+        self._accepted.append((site, one))
+
+    def _acknowledge(self) -> None:
+        committed = self._ledger.committed
+        posts: dict[str, list[LeaseId]] = {}
+        while self._accepted and self._acknowledged < committed:
+            site, one = self._accepted.popleft()
+            self._acknowledged += 1
+            if site:
+                posts.setdefault(site, []).append(one)
+        for site, leases in posts.items():
+            self._post(site, protocol.Settled(leases))
+
+    # -- what readers are told -----------------------------------------------------------------
+
+    def _learn(self, message: protocol.Learned, now: float) -> None:
+        spec = EnvSpec.from_plain(message.spec)
+        task = (message.suite, spec.task.name)
+        if task not in self._specs:
+            self._specs.add(task)
+            self._emit(SpecLearned(time=now, suite=message.suite, spec=spec))
+
+    def _check(self, message: protocol.Beat, now: float) -> None:
+        made, differed = message.checks
+        if made:
+            self._emit(RowsChecked(time=now, checks=RowChecks(made=made, differed=differed)))
+
+    def _tell_sites(self, now: float) -> None:
+        self._told = now
+        running = {name: self._book.running(name) for name in self._sites}
+        states = self._sites.states(running)
+        self._emit(SitesChanged(time=now, sites=states, done=self._sites.done()))
+
+    def _emit(self, event: Event) -> None:
+        for reader in self._work.readers:
+            reader.on(event)
+
+
+def _run_name(ledger: Ledger) -> str:
+    """Names the run for sites, which may have known it under an earlier driver."""
+    found = ledger.meta().get(_KEY)
+    if found is None:
+        found = secrets.token_hex(16)
+        ledger.keep(_KEY, found)
+    return str(found)

@@ -1,0 +1,95 @@
+"""The trials that a site has leases of, handed to its engine."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from hocket.core.data import Trial
+from hocket.engine.trials import TrialQueue
+from hocket.machines.leases import LeaseId
+from hocket.machines.protocol import Grant
+
+
+class LeasedTrials(TrialQueue):
+    """A queue that is filled from another thread while the engine's takes from it. What comes lies
+    in an inbox, which the engine's thread empties."""
+
+    def __init__(self, on_returned: Callable[[LeaseId], None]) -> None:
+        """`on_returned` is told, on the engine's thread, of leases that were asked back and had not
+        begun."""
+        super().__init__()
+        self._on_returned = on_returned
+        self._inbox: deque[Grant | LeaseId] = deque()
+        self._is_open = True
+        self._unbegun: dict[Trial, deque[LeaseId]] = {}
+        self._held: dict[tuple[Trial, int], tuple[LeaseId, Mapping[str, Any]]] = {}
+
+    # -- for any thread ------------------------------------------------------------------------
+
+    def lease(self, grants: Iterable[Grant]) -> None:
+        """Take further leases."""
+        self._inbox.extend(grants)
+
+    def ask_back(self, leases: Iterable[LeaseId]) -> None:
+        """Give leases back that have not begun."""
+        self._inbox.extend(leases)
+
+    def close(self) -> None:
+        """Take no more: the engine ends with what it has begun."""
+        self._is_open = False
+
+    def held(self) -> list[LeaseId]:
+        """All leases that have not ended."""
+        inbox = [LeaseId(one[0], one[1]) for one in list(self._inbox) if len(one) == 4]
+        return [name for name, _ in list(self._held.values())] + inbox
+
+    # -- for the engine's thread ---------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        return self._is_open
+
+    def __len__(self) -> int:
+        if self._inbox:
+            self._empty_inbox()
+        return super().__len__()
+
+    def number(self, trial: Trial) -> int:
+        return self._unbegun[trial].popleft().attempt
+
+    def name(self, trial: Trial, attempt: int) -> LeaseId:
+        """The lease of an attempt."""
+        return self._held[trial, attempt][0]
+
+    def record(self, trial: Trial, attempt: int) -> Mapping[str, Any]:
+        """What the sinks are asked for in an attempt."""
+        return self._held[trial, attempt][1]
+
+    def end(self, trial: Trial, attempt: int) -> LeaseId:
+        """The attempt has ended, one way or the other."""
+        return self._held.pop((trial, attempt))[0]
+
+    def _empty_inbox(self) -> None:
+        while self._inbox:
+            one = self._inbox.popleft()
+            if isinstance(one, LeaseId):
+                self._return(one)
+                continue
+            index, attempt, fields, record = one
+            trial, name = Trial(*fields), LeaseId(index, attempt)
+            if (trial, attempt) not in self._held:
+                self._held[trial, attempt] = (name, record)
+                self._unbegun.setdefault(trial, deque()).append(name)
+                self.add([trial])
+
+    def _return(self, name: LeaseId) -> None:
+        for trial, waiting in self._unbegun.items():
+            if name in waiting:
+                waiting.remove(name)
+                self._waiting[trial.suite, trial.task].remove(trial)
+                self._left -= 1
+                self._held.pop((trial, name.attempt))
+                self._on_returned(name)
+                return

@@ -1,0 +1,190 @@
+"""A site's connection to its driver, in a thread of its own, made again whenever it breaks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
+
+from hocket.errors import HocketError, UsageError, WireError
+from hocket.machines import protocol
+from hocket.machines.credentials import Credentials
+from hocket.workers.remote.websocket import KEY_HEADER
+
+_AGAIN_S = 0.5
+"""Seconds between two tries to connect."""
+_OPEN_S = 20.0
+_LAST_S = 5.0
+"""Seconds for the last messages to leave."""
+
+
+class Listener(Protocol):
+    """What a link talks for. All of it is called on the link's thread."""
+
+    def greet(self) -> protocol.Message:
+        """The first message of a new connection."""
+
+    def hear(self, message: protocol.Message) -> None:
+        """Take what the driver says."""
+
+    def beat(self) -> protocol.Message | None:
+        """A sign of life, where there is a run; called every `beat_s` seconds."""
+
+    @property
+    def beat_s(self) -> float: ...
+
+
+Outgoing = Callable[[], Iterator[protocol.Message]]
+"""Makes messages when their turn has come: the pieces of a file are not read before."""
+
+
+class Link:
+    """Connects, and says what is posted, in order. What was not sent when a connection broke is
+    forgotten: the site and the driver compare what they hold when it is made again."""
+
+    def __init__(
+        self, url: str, credentials: Credentials, listener: Listener, *, wait_s: float
+    ) -> None:
+        """`wait_s` is how long the driver may be away."""
+        self._url = url
+        self._credentials = credentials
+        self._listener = listener
+        self._wait_s = wait_s
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiting: list[Outgoing] = []
+        self._has_some: asyncio.Event | None = None
+        self._is_ending = False
+        self._on_end: Callable[[HocketError | None], None] = lambda _: None
+        self._thread = threading.Thread(target=self._run, name="hocket-link", daemon=True)
+
+    def start(self, on_end: Callable[[HocketError | None], None]) -> None:
+        """Begin to connect; `on_end` is told once when it is over, with the reason."""
+        self._on_end = on_end
+        self._thread.start()
+
+    def post(self, message: protocol.Message) -> None:
+        """Send a message. May come from any thread."""
+        self.post_all(lambda: iter((message,)))
+
+    def post_all(self, make: Outgoing) -> None:
+        """Send messages that are made one after the other. May come from any thread."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # The loop has ended.
+                self._loop.call_soon_threadsafe(self._add, make)
+
+    def end(self) -> None:
+        """Send what is posted, then close. May come from any thread; waits for it."""
+        self._is_ending = True
+        self.post_all(lambda: iter(()))
+        self._thread.join(_LAST_S)
+
+    def _add(self, make: Outgoing) -> None:
+        self._waiting.append(make)
+        if self._has_some is not None:
+            self._has_some.set()
+
+    def _run(self) -> None:
+        error: HocketError | None = None
+        try:
+            asyncio.run(self._keep())
+        except HocketError as exc:
+            error = exc
+        self._on_end(error)
+
+    async def _keep(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._has_some = asyncio.Event()
+        last_seen = time.monotonic()
+        while not self._is_ending:
+            try:
+                async with self._connect() as connection:
+                    await self._talk(connection)
+                last_seen = time.monotonic()
+            except InvalidStatus as exc:
+                body = (exc.response.body or b"")[:300].decode("utf-8", "replace").strip()
+                raise UsageError(f"{self._url} refused this site: {body}") from exc
+            except ConnectionClosed:
+                last_seen = time.monotonic()
+            except (OSError, WebSocketException, TimeoutError) as exc:
+                if time.monotonic() - last_seen > self._wait_s:
+                    raise UsageError(
+                        f"No driver answered at {self._url} for {self._wait_s:g} s: {exc}"
+                    ) from exc
+            if not self._is_ending:
+                await asyncio.sleep(_AGAIN_S)
+
+    def _connect(self) -> connect:
+        is_safe = self._url.startswith("wss://")
+        return connect(
+            self._url,
+            additional_headers={KEY_HEADER: self._credentials.key},
+            ssl=self._credentials.client_context() if is_safe else None,
+            compression=None,
+            max_size=protocol.MAX_MESSAGE,
+            open_timeout=_OPEN_S,
+            close_timeout=1.0,
+            ping_interval=10.0,
+            ping_timeout=30.0,
+            proxy=None,
+        )
+
+    async def _talk(self, connection: ClientConnection) -> None:
+        assert self._has_some is not None
+        self._waiting.clear()
+        await connection.send(protocol.pack([self._listener.greet()]))
+        tasks = [
+            asyncio.create_task(self._say(connection)),
+            asyncio.create_task(self._beat()),
+            asyncio.create_task(self._hear(connection)),
+        ]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            done = await asyncio.gather(*tasks, return_exceptions=True)
+        for result in done:
+            if isinstance(result, Exception):
+                raise result
+
+    async def _say(self, connection: ClientConnection) -> None:
+        assert self._has_some is not None
+        while True:
+            await self._has_some.wait()
+            self._has_some.clear()
+            while self._waiting:
+                lot, self._waiting = self._waiting, []
+                messages: list[protocol.Message] = []
+                size = 0
+                for make in lot:
+                    for message in make():
+                        messages.append(message)
+                        if isinstance(message, protocol.FilePiece):
+                            size += len(message.data)
+                        if size > 1 << 20:
+                            await connection.send(protocol.pack(messages))
+                            messages, size = [], 0
+                if messages:
+                    await connection.send(protocol.pack(messages))
+            if self._is_ending:
+                return
+
+    async def _beat(self) -> None:
+        while True:
+            message = self._listener.beat()
+            if message is not None:
+                self.post(message)
+            await asyncio.sleep(self._listener.beat_s)
+
+    async def _hear(self, connection: ClientConnection) -> None:
+        async for data in connection:
+            if isinstance(data, str):
+                raise WireError("Text came where messages were expected.")
+            for message in protocol.unpack(data):
+                self._listener.hear(message)

@@ -1,0 +1,154 @@
+"""The machines that a run is on: listens, has sites started, and runs what there is to run."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import socket
+import sys
+from pathlib import Path
+
+from hocket.core.plugins import did_you_mean
+from hocket.core.text import printable
+from hocket.errors import UsageError
+from hocket.machines.commands import CommandLauncher, places_behind_ssh, places_here
+from hocket.machines.config import MachinesConfig
+from hocket.machines.credentials import DriverSecrets
+from hocket.machines.driver import DriverConfig
+from hocket.machines.server import Launcher, Server
+from hocket.runs.elsewhere import Work
+from hocket.workers.remote.ssh import SshConfig
+
+KINDS = ("local", "listen", "ssh", "ray")
+
+
+class Listening:
+    """Starts nothing: sites are started by whoever has machines, and come by themselves."""
+
+    outlives = True
+
+    def start(self, port: int, credentials: str) -> None: ...
+
+    def poll(self) -> list[tuple[str, str]]:
+        return []
+
+    def is_hopeless(self) -> bool:
+        return False
+
+    def close(self) -> None: ...
+
+
+class Machines:
+    """An `Elsewhere` for one run after the other. A context manager; closing twice is safe."""
+
+    def __init__(
+        self, config: MachinesConfig, *, more: bool = False, launcher: Launcher | None = None
+    ) -> None:
+        """`more`: sites stay when a run is over, for the next one. `launcher` starts sites in
+        another way than the configuration's."""
+        self._config = config
+        self._more = more
+        self._address = _address(config)
+        self._is_encrypted = config.kind in ("listen", "ray")
+        self._secrets: DriverSecrets | None = None
+        self._listener: socket.socket | None = None
+        self.launcher = launcher or _launcher(config)
+
+    def __enter__(self) -> Machines:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.launcher.close()
+        if self._listener is not None:
+            self._listener.close()
+
+    def roll(self, work: Work) -> None:
+        """Run what remains of a run."""
+        folder = work.ledger.folder.root
+        found, listener = self._open(folder)
+        found.save(folder / SECRETS)
+        if self._config.kind == "listen":
+            self._invite(folder, found)
+        self.launcher.start(found.port, found.credentials.text())
+        site = self._config.site
+        server = Server(listener, found.key, found.server_context(), self.launcher)
+        config = DriverConfig(
+            lease_s=site.lease_s,
+            mixed=site.mixed,
+            second_copies=site.copies,
+            honours=bool(work.ledger.meta().get(OUTLIVES)),
+        )
+        work.ledger.keep(OUTLIVES, self.launcher.outlives)
+        with contextlib.suppress(KeyboardInterrupt):
+            asyncio.run(server.run(work, config, goes_on=self._more))
+        # After a crash sites may still be there, and the next driver is to be known to them.
+        (folder / SECRETS).unlink(missing_ok=True)
+
+    def _open(self, folder: Path) -> tuple[DriverSecrets, socket.socket]:
+        """Listen, as an earlier driver of the run did where there was one."""
+        if self._secrets is not None and self._listener is not None:
+            return self._secrets, self._listener
+        host, port = self._address
+        earlier = DriverSecrets.load(folder / SECRETS) if self._config.kind == "listen" else None
+        found = earlier or DriverSecrets.new(encrypted=self._is_encrypted)
+        try:
+            listener = socket.create_server((host, port or found.port), backlog=1024)
+        except OSError as exc:
+            raise UsageError(f"Nobody can listen on {host}:{port or found.port}: {exc}.") from exc
+        self._listener = listener
+        self._secrets = dataclasses.replace(found, port=listener.getsockname()[1])
+        return self._secrets, listener
+
+    def _invite(self, folder: Path, found: DriverSecrets) -> None:
+        """Write the key file, and say how sites join."""
+        file = Path(self._config.site.key_file or folder.parent / "site.key")
+        found.credentials.save(file)
+        host = self._address[0]
+        host = socket.gethostname() if host in ("0.0.0.0", "::") else host
+        told = f"hocket work --connect wss://{host}:{found.port} --key-file {file}"
+        sys.stderr.write(printable(f"Sites join with: {told}") + "\n")
+        sys.stderr.flush()
+
+
+SECRETS = ".driver"
+"""The file in the run folder by which a driver that goes on is known to the sites."""
+OUTLIVES = "sites_outlive"
+"""The key in the ledger's `meta` that says whether sites may have outlived the driver."""
+
+
+def _address(config: MachinesConfig) -> tuple[str, int]:
+    """Where the driver listens. Sites on this machine, and those behind ssh, call it locally."""
+    if config.kind == "listen":
+        host, _, port = config.argument.rpartition(":")
+        if config.argument and not port.isdigit():
+            raise UsageError(
+                f"--machines {config.where}: give host and port, as in listen:0.0.0.0:7000."
+            )
+        return host or "0.0.0.0", int(port or 0)
+    return ("0.0.0.0" if config.kind == "ray" else "127.0.0.1"), 0
+
+
+def _launcher(config: MachinesConfig) -> Launcher:
+    kind = config.kind
+    if kind == "local":
+        if not config.argument.isdigit():
+            raise UsageError("Say how many sites, as in --machines local:3.")
+        return CommandLauncher(places_here(int(config.argument)))
+    if kind == "listen":
+        return Listening()
+    site = config.site
+    if kind == "ssh":
+        there = SshConfig(python=site.python, folder=site.folder, options=site.options)
+        return CommandLauncher(places_behind_ssh(config.argument, there))
+    if kind == "ray":
+        from hocket.machines.ray import RayLauncher
+
+        return RayLauncher(config)
+    raise UsageError(
+        f"There are no machines {config.where!r}.{did_you_mean(kind, KINDS)} Give local:N, "
+        f"listen[:HOST:PORT], ssh:HOST,... or ray[://HOST:PORT]."
+    )

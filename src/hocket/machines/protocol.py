@@ -1,0 +1,213 @@
+"""The messages between the driver and its sites, and how they become bytes.
+
+A message is a NamedTuple; several are packed together as a msgpack array of arrays, each behind its
+number in `MESSAGES`. Nothing is pickled. Leases are named by the place of their trial in the plan
+and the number of the attempt. Times are seconds of the site's engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Union, get_args
+
+import msgpack
+
+from hocket.errors import WireError
+
+PROTOCOL = 1
+MAX_MESSAGE = 16 << 20
+"""Most bytes that are sent at once."""
+
+# -- From a site -----------------------------------------------------------------------------------
+
+
+class Hello(NamedTuple):
+    """The first message of every connection."""
+
+    protocol: int
+    version: str
+    """hocket's."""
+    site: str
+    """Names the process of the site, over all its connections."""
+    name: str
+    """What people call it."""
+
+
+class Joined(NamedTuple):
+    """The site is ready: its policy is loaded and its lanes are counted."""
+
+    lanes: int
+    cores: int
+    level: str
+    """What "same trial, same result" can mean there."""
+    identity: Mapping[str, Mapping[str, str]]
+    """Versions, hashes and hardware; see `identity.py`."""
+    is_shared: bool
+    """It writes where the driver reads."""
+    holds: Sequence[tuple[int, int]]
+    """Leases that it has from an earlier connection."""
+
+
+class Began(NamedTuple):
+    """Attempts were begun."""
+
+    leases: Sequence[tuple[int, int]]
+
+
+class Returned(NamedTuple):
+    """A lease is given back."""
+
+    trial: int
+    attempt: int
+    error: str
+    """Why the attempt was lost; empty where it never began."""
+    spends: bool
+    """Whether the trial is to blame."""
+
+
+class FilePiece(NamedTuple):
+    """A part of a file of an ended attempt, as `hocket.core.wire.Piece` has it. All come, in order,
+    before their SealedEpisode."""
+
+    trial: int
+    attempt: int
+    name: str
+    begin: int
+    data: bytes
+    digest: bytes
+
+
+class SealedEpisode(NamedTuple):
+    """An attempt has ended, and all its files are there."""
+
+    trial: int
+    attempt: int
+    outcome: str
+    steps: int
+    total_reward: float
+    terminated: bool
+    truncated: bool
+    chunks: int
+    seconds: float
+    files: Sequence[str]
+    """Names without folders."""
+    rows: Sequence[Sequence[Any]]
+    """The fields of the ChunkRow of each chunk."""
+
+
+class Learned(NamedTuple):
+    """What the env of a task turned out to be, as an EnvSpec's plain values."""
+
+    suite: str
+    spec: Mapping[str, Any]
+
+
+class Beat(NamedTuple):
+    """A sign of life, every few seconds."""
+
+    at: float
+    """What the site's clock says."""
+    done: Sequence[float]
+    """The sums of WorkDone, since the site began."""
+    checks: tuple[int, int]
+    """Rows that were checked since the last one, and how many of them differed."""
+    doing: str
+
+
+class Left(NamedTuple):
+    """The last message: the site goes, and why."""
+
+    kind: str
+    """The name of the error's class; empty where it was asked to go."""
+    message: str
+
+
+# -- To a site -------------------------------------------------------------------------------------
+
+
+class Refused(NamedTuple):
+    """The site may not take part. It ends."""
+
+    why: str
+
+
+class Welcome(NamedTuple):
+    """The run that there is to do."""
+
+    run: str
+    config: Mapping[str, Any]
+    sinks: Sequence[Mapping[str, Any]]
+    trial: tuple[str, str, int, int]
+    """One of its trials, by which lanes are counted."""
+    episodes: int
+    """How many remain."""
+    inbox: str
+    """The folder for this site's files, where it shares the driver's disk."""
+    proof: str
+    """What stands in the file `proof` there."""
+    beat_s: float
+    """Seconds between two signs of life."""
+
+
+Grant = tuple[int, int, tuple[str, str, int, int], Mapping[str, Any]]
+"""A lease as it travels: trial, attempt, the trial's fields, and what to record."""
+
+
+class Leased(NamedTuple):
+    """Leases for the site."""
+
+    leases: Sequence[Grant]
+
+
+class AskedBack(NamedTuple):
+    """Leases to be given back where they have not begun."""
+
+    leases: Sequence[tuple[int, int]]
+
+
+class Settled(NamedTuple):
+    """Leases that the site can forget: their episodes are committed, or nobody wants them."""
+
+    leases: Sequence[tuple[int, int]]
+
+
+class Over(NamedTuple):
+    """The run is over."""
+
+    goes_on: bool
+    """Whether another run may follow: the site says Hello again."""
+
+
+Message = Union[
+    Hello,
+    Joined,
+    Began,
+    Returned,
+    FilePiece,
+    SealedEpisode,
+    Learned,
+    Beat,
+    Left,
+    Refused,
+    Welcome,
+    Leased,
+    AskedBack,
+    Settled,
+    Over,
+]
+MESSAGES: tuple[type[Any], ...] = get_args(Message)
+_CODES = {kind: code for code, kind in enumerate(MESSAGES)}
+
+
+def pack(messages: Sequence[Message]) -> bytes:
+    packed: bytes = msgpack.packb([(_CODES[type(message)], *message) for message in messages])
+    return packed
+
+
+def unpack(data: bytes) -> list[Message]:
+    try:
+        return [
+            MESSAGES[code](*fields) for code, *fields in msgpack.unpackb(data, strict_map_key=False)
+        ]
+    except (ValueError, TypeError, IndexError, RecursionError, msgpack.UnpackException) as exc:
+        raise WireError(f"{len(data)} bytes are no messages of hocket's: {exc}") from exc

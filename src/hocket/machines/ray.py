@@ -1,0 +1,170 @@
+"""Sites as actors of a Ray cluster.
+
+Ray places them and says when they end. Nothing rests on its word that something did not run: an
+actor that Ray counts as dead may go on and deliver, and its leases stand until it is silent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hocket.errors import ConfigError, MissingExtraError, UsageError
+from hocket.machines.commands import SiteProcess
+from hocket.machines.config import MachinesConfig
+
+_LOOK_S = 2.0
+"""Seconds between two looks at what else the cluster can place."""
+_RESTARTS = 3
+"""Times that a site which has ended is placed anew, for each that there is."""
+
+
+class SiteActor:
+    """Runs a site beside itself: whatever becomes of the actor, the site ends with it."""
+
+    def run(self, url: str, credentials: str, name: str) -> str:
+        """Run a site to its end, and say how it ended."""
+        words = [sys.executable, "-m", "hocket", "work", "--name", name]
+        site = SiteProcess(name, [*words, "--connect", url, "--key-file", "-"], credentials)
+        try:
+            while site.code() is None:
+                time.sleep(0.1)
+            return site.account()
+        finally:
+            site.close()
+
+
+@dataclass(slots=True)
+class _Placed:
+    name: str
+    actor: Any
+    ending: Any
+    """Ray's reference to the account of how it ended."""
+
+
+class RayLauncher:
+    """Keeps so many sites placed, or as many as the cluster has room for."""
+
+    outlives = False
+
+    def __init__(self, config: MachinesConfig) -> None:
+        self._ray = _import_ray()
+        self._config = config
+        self._count = config.sites
+        self._named = 0
+        self._restarts = _RESTARTS
+        self._url = ""
+        self._credentials = ""
+        self._sites: list[_Placed] = []
+        self._looked = 0.0
+        self._has_begun = False
+        address = "auto" if config.where == "ray" else config.where
+        if not self._ray.is_initialized():
+            try:
+                self._ray.init(address=address, log_to_driver=False, runtime_env=self._runtime())
+            except (ConnectionError, RuntimeError) as exc:
+                raise UsageError(
+                    f"No Ray cluster answers at {address!r}: {exc}. Start one with `ray start "
+                    f"--head`, or name it: --machines ray://HOST:10001."
+                ) from exc
+            self._has_begun = True
+
+    def _runtime(self) -> dict[str, Any]:
+        file = self._config.site.runtime_env
+        if not file:
+            return {}
+        try:
+            found = yaml.safe_load(Path(file).read_text())
+        except (OSError, yaml.YAMLError) as exc:
+            raise ConfigError(f"--site.runtime-env {file} cannot be read: {exc}") from exc
+        return dict(found or {})
+
+    def start(self, port: int, credentials: str) -> None:
+        host = self._ray.util.get_node_ip_address()
+        self._url, self._credentials = f"wss://{host}:{port}", credentials
+        self._fill()
+
+    def poll(self) -> Sequence[tuple[str, str]]:
+        told = []
+        for site in list(self._sites):
+            if not self._ray.wait([site.ending], timeout=0)[0]:
+                continue
+            self._sites.remove(site)
+            try:
+                told.append((site.name, self._ray.get(site.ending)))
+            except self._ray.exceptions.RayError:
+                # Ray says that it is gone; whether it is, its silence will tell.
+                self._kill(site)
+            if self._restarts > 0:
+                self._restarts -= 1
+                self._place()
+        if time.monotonic() - self._looked > _LOOK_S:
+            self._fill()
+        return told
+
+    def is_hopeless(self) -> bool:
+        return not self._sites and self._count is not None
+
+    def close(self) -> None:
+        ending, self._sites = self._sites, []
+        for site in ending:
+            self._kill(site)
+        if self._has_begun:
+            self._has_begun = False
+            self._ray.shutdown()
+
+    def _kill(self, site: _Placed) -> None:
+        with contextlib.suppress(self._ray.exceptions.RayError):
+            self._ray.kill(site.actor)
+
+    def _fill(self) -> None:
+        """Place what is missing: the number that was asked for, or what there is room for."""
+        self._looked = time.monotonic()
+        room = self._count - len(self._sites) if self._count is not None else self._room()
+        if self._count is not None and self._named >= self._count:
+            return
+        for _ in range(room):
+            self._restarts += _RESTARTS
+            self._place()
+
+    def _room(self) -> int:
+        """How many more sites each node could have, together. Of a site that was just asked for
+        Ray may not have taken the resources yet: then it waits there for its place."""
+        needs = self._needs()
+        wanted = {"CPU": needs["num_cpus"], "GPU": needs["num_gpus"]}
+        wanted["memory"] = needs.get("memory", 0)
+        total = self._ray.cluster_resources()
+        could = [int(total.get(name, 0) // amount) for name, amount in wanted.items() if amount > 0]
+        return max(0, min(could, default=1) - len(self._sites))
+
+    def _needs(self) -> dict[str, Any]:
+        site = self._config.site
+        needs: dict[str, Any] = {"num_cpus": site.cpus, "num_gpus": site.gpus}
+        return {**needs, "memory": site.memory} if site.memory else needs
+
+    def _place(self) -> None:
+        self._named += 1
+        name = f"ray-{self._named}"
+        remote = self._ray.remote(SiteActor).options(
+            **self._needs(), max_restarts=0, scheduling_strategy="SPREAD"
+        )
+        actor = remote.remote()
+        ending = actor.run.remote(self._url, self._credentials, name)
+        self._sites.append(_Placed(name, actor, ending))
+
+
+def _import_ray() -> Any:
+    try:
+        import ray
+    except ImportError as exc:
+        raise MissingExtraError(
+            "--machines ray needs the package 'ray'. Run: pip install 'hocket[ray]'"
+        ) from exc
+    return ray

@@ -1,0 +1,175 @@
+"""The sites of a run: who they are, whether they are alike, and what they have done."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_args
+
+import hocket
+from hocket.core.data import Exactness
+from hocket.core.events import SiteState, WorkDone
+from hocket.errors import WireError
+from hocket.machines import protocol
+from hocket.machines.identity import Identity, differences
+from hocket.machines.receipts import PROOF
+
+_LEVELS: tuple[Exactness, ...] = get_args(Exactness)
+_ID = re.compile(r"[0-9a-z]{1,64}")
+
+
+@dataclass(slots=True)
+class Entry:
+    """What the driver knows of a site."""
+
+    name: str
+    number: int
+    inbox: Path
+    """Where it writes, if it sees the driver's disk."""
+    proof: str
+    lanes: int = 0
+    """Its lanes; 0 while it takes no part."""
+    size: int = 0
+    """Its lanes when it joined."""
+    cores: int = 0
+    first_lane: int = 0
+    """The number of its first lane among those of all sites."""
+    is_shared: bool = False
+    identity: Identity = field(default_factory=dict)
+    shift: float | None = None
+    """What its clock lags behind the driver's, in seconds."""
+    episodes: int = 0
+    done: WorkDone = field(default_factory=WorkDone)
+    doing: str = "loading its policy and counting its lanes"
+
+    def hear(self, beat: protocol.Beat, now: float) -> None:
+        late = now - beat.at
+        # The least delay is the nearest to the truth.
+        self.shift = late if self.shift is None else min(self.shift, late)
+        self.done = WorkDone(*beat.done)  # type: ignore[arg-type]
+        self.doing = beat.doing
+
+    def go(self, why: str) -> None:
+        """The site takes no part any more, or not now."""
+        self.lanes, self.doing = 0, why
+
+
+class Roster:
+    """All sites that have ever said hello, by their identifiers."""
+
+    def __init__(self, inboxes: Path) -> None:
+        self._inboxes = inboxes
+        self._entries: dict[str, Entry] = {}
+        self._first: Entry | None = None
+        """The first site that joined: others are compared with it."""
+        self._lanes = 0
+        self._level: Exactness = "bitwise"
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def get(self, site: str) -> Entry | None:
+        return self._entries.get(site)
+
+    def called(self, name: str) -> list[str]:
+        """The identifiers of sites with this name."""
+        return [site for site, entry in self._entries.items() if entry.name == name]
+
+    def greet(self, hello: protocol.Hello) -> Entry | protocol.Refused:
+        """The entry of a site that has connected, for the first time or again."""
+        if not _ID.fullmatch(hello.site):
+            raise WireError("A site has an identifier that no site has.")
+        if (hello.protocol, hello.version) != (protocol.PROTOCOL, hocket.__version__):
+            return protocol.Refused(
+                f"The driver runs hocket {hocket.__version__}, this site {hello.version}. Install "
+                f"the same version at every site."
+            )
+        entry = self._entries.get(hello.site)
+        if entry is None:
+            # Named alike by every driver of the run: the site may have files there.
+            inbox = self._inboxes / hello.site
+            inbox.mkdir(parents=True, exist_ok=True)
+            entry = Entry(hello.name, len(self._entries), inbox, secrets.token_hex(16))
+            (inbox / PROOF).write_text(entry.proof)
+            self._entries[hello.site] = entry
+        return entry
+
+    def admit(
+        self, entry: Entry, joined: protocol.Joined, *, mixed: bool
+    ) -> protocol.Refused | None:
+        """Take a site in that is ready; says why not where it does not run what others run."""
+        if self._first is not None and not mixed:
+            found = differences(self._first.identity, joined.identity, "code")
+            if found:
+                return protocol.Refused(
+                    f"This site does not run what {self._first.name} runs: {'; '.join(found)}. "
+                    f"Make them the same, or let them differ with --site.mixed."
+                )
+        if joined.level not in _LEVELS:
+            raise WireError(f"There is no exactness {joined.level!r:.40}.")
+        entry.lanes = entry.size = joined.lanes
+        entry.cores, entry.doing = joined.cores, ""
+        entry.is_shared = joined.is_shared and _is_proven(entry)
+        if not entry.identity:
+            entry.first_lane, self._lanes = self._lanes, self._lanes + joined.lanes
+        entry.identity = joined.identity
+        self._first = self._first or entry
+        level: Exactness = joined.level
+        self._level = max(self._level, level, key=_LEVELS.index)
+        return None
+
+    def account(self) -> tuple[Exactness, dict[str, Any]]:
+        """How exact the run can be with these sites, and what is to be written down of them."""
+        assert self._first is not None
+        joined = [entry for entry in self._entries.values() if entry.identity]
+        uneven: set[str] = set()
+        for part in ("code", "hardware"):
+            for entry in joined:
+                uneven.update(differences(self._first.identity, entry.identity, part))
+        about: dict[str, Any] = {
+            "lanes": self._lanes,
+            "sites": [
+                {
+                    "name": entry.name,
+                    "lanes": entry.size,
+                    "first_lane": entry.first_lane,
+                    "cores": entry.cores,
+                }
+                for entry in joined
+            ],
+            "site": {part: dict(found) for part, found in self._first.identity.items()},
+        }
+        if uneven:
+            about["differences"] = sorted(uneven)
+        is_lowered = uneven and self._level == "bitwise"
+        return ("inputs" if is_lowered else self._level), about
+
+    def states(self, running: dict[str, int]) -> list[SiteState]:
+        """What each site is and does; `running` has the attempts under way."""
+        return [
+            SiteState(
+                name=entry.name,
+                lanes=entry.lanes,
+                cores=entry.cores,
+                running=running.get(site, 0),
+                episodes=entry.episodes,
+                doing=entry.doing,
+            )
+            for site, entry in self._entries.items()
+        ]
+
+    def done(self) -> WorkDone:
+        """What all sites have done together."""
+        columns = zip(*(entry.done for entry in self._entries.values()), strict=True)
+        return WorkDone(*map(sum, columns))
+
+
+def _is_proven(entry: Entry) -> bool:
+    """Whether what the site wrote into its inbox can be read here."""
+    try:
+        return (entry.inbox / f"{PROOF}-seen").read_text() == entry.proof
+    except OSError:
+        return False

@@ -1,0 +1,240 @@
+"""The loop and the sockets around a driver.
+
+Every site has a connection, a WebSocket on which it showed the key. What a site says is heard in
+the order in which it comes; while the driver is busy nobody is read from, so that sites wait rather
+than that messages pile up. A site that does not read what it is sent is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import socket
+import ssl
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request, Response
+
+from hocket.core.events import Noted
+from hocket.errors import HocketError, UsageError, WireError
+from hocket.machines import protocol
+from hocket.machines.driver import Driver, DriverConfig
+from hocket.runs.elsewhere import Work
+from hocket.workers.remote.websocket import KEY_HEADER
+
+_TICK_S = 0.1
+TURN_S = 0.01
+"""Seconds in which what sites say is gathered before leases are granted: the numbers of all are
+committed at once. Lanes do not wait for it while trials wait at their site."""
+_MOST = 4096
+"""Messages that may wait for a site to read them. Chosen by hand: a site is never owed so many
+while it reads."""
+_GOODBYE_S = 5.0
+"""Seconds for the last messages to leave."""
+_OPEN_S = 20.0
+
+
+class Launcher(Protocol):
+    """Starts sites, and says which have ended."""
+
+    @property
+    def outlives(self) -> bool:
+        """Whether its sites may go on without the driver."""
+
+    def start(self, port: int, credentials: str) -> None:
+        """Start the sites, which call this port of this machine. `credentials` is the text of the
+        key file. Called before every run; what lives goes on."""
+
+    def poll(self) -> Sequence[tuple[str, str]]:
+        """The names of sites that have ended for good since the last call, each with an account."""
+
+    def is_hopeless(self) -> bool:
+        """Whether no site lives, and none will come."""
+
+    def close(self) -> None:
+        """End all sites that it has started. Twice is safe."""
+
+
+class Connection:
+    """A site's connection, and what is on its way to it."""
+
+    def __init__(self, socket_: ServerConnection) -> None:
+        self._socket = socket_
+        self._waiting: list[protocol.Message] = []
+        self._has_some = asyncio.Event()
+        self._is_closing = False
+
+    def post(self, message: protocol.Message) -> None:
+        self._waiting.append(message)
+        self._has_some.set()
+
+    @property
+    def is_clogged(self) -> bool:
+        return len(self._waiting) > _MOST
+
+    async def send(self) -> None:
+        """Send what is posted, until the connection ends or `drain` was called."""
+        with contextlib.suppress(ConnectionClosed):
+            while self._waiting or not self._is_closing:
+                await self._has_some.wait()
+                self._has_some.clear()
+                messages, self._waiting = self._waiting, []
+                if messages:
+                    await self._socket.send(protocol.pack(messages))
+            await self._socket.close()
+
+    def drain(self) -> None:
+        """Close once everything is sent."""
+        self._is_closing = True
+        self._has_some.set()
+
+    def cut(self) -> None:
+        """End it at once."""
+        self._socket.transport.abort()
+
+
+class Server:
+    """Runs a driver until its run is over."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        key: str,
+        context: ssl.SSLContext | None,
+        launcher: Launcher,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._listener = listener
+        self._key = key.encode()
+        self._context = context
+        self._launcher = launcher
+        self._clock = clock
+        self._begun = 0.0
+        self._connections: dict[str, Connection] = {}
+        self._trouble: asyncio.Future[None] | None = None
+        self._turn: asyncio.TimerHandle | None = None
+
+    async def run(self, work: Work, config: DriverConfig, *, goes_on: bool) -> None:
+        """Run what remains. After a cancellation what has come so far is kept."""
+        self._begun = self._clock()
+        self._trouble = asyncio.get_running_loop().create_future()
+        driver = Driver(work, config, self._post)
+        driver.start(0.0)
+        async with serve(
+            lambda connection: self._attend(driver, connection),
+            sock=self._listener.dup(),
+            ssl=self._context,
+            process_request=self._admit,
+            compression=None,
+            max_size=protocol.MAX_MESSAGE,
+            open_timeout=_OPEN_S,
+            close_timeout=1.0,
+            ping_interval=config.lease_s / 3,
+            ping_timeout=config.lease_s,
+            server_header=None,
+        ):
+            try:
+                await self._watch(driver, work)
+            except asyncio.CancelledError:
+                # Ctrl-C: what has ended is kept, the rest is left.
+                goes_on = False
+            finally:
+                if self._turn is not None:
+                    self._turn.cancel()
+                driver.finish(self._now())
+                await self._dismiss(protocol.Over(goes_on=goes_on))
+
+    def _now(self) -> float:
+        return self._clock() - self._begun
+
+    async def _watch(self, driver: Driver, work: Work) -> None:
+        assert self._trouble is not None
+        while not driver.is_done:
+            await asyncio.wait([self._trouble], timeout=_TICK_S)
+            if self._trouble.done():
+                self._trouble.result()
+            for name, account in self._launcher.poll():
+                driver.bury(name, self._now(), account)
+                for reader in work.readers:
+                    reader.on(Noted(text=f"{name} {account}"))
+            driver.tick(self._now())
+            for connection in self._connections.values():
+                if connection.is_clogged:
+                    connection.cut()
+            if self._launcher.is_hopeless() and not self._connections:
+                raise driver.trouble or UsageError("No site is left, and none could be started.")
+
+    async def _dismiss(self, last: protocol.Message) -> None:
+        for connection in self._connections.values():
+            connection.post(last)
+            connection.drain()
+        deadline = self._clock() + _GOODBYE_S
+        while self._connections and self._clock() < deadline:
+            await asyncio.sleep(0.02)
+
+    def _post(self, site: str, message: protocol.Message) -> None:
+        connection = self._connections.get(site)
+        # To a site that is not connected nothing can be said: when it comes back, both compare.
+        if connection is not None:
+            connection.post(message)
+
+    def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
+        shown = request.headers.get(KEY_HEADER, "").encode()
+        if not hmac.compare_digest(shown, self._key):
+            return connection.respond(401, "The key is missing or wrong.\n")
+        return None
+
+    async def _attend(self, driver: Driver, socket_: ServerConnection) -> None:
+        connection = Connection(socket_)
+        sending = asyncio.create_task(connection.send())
+        name = ""
+        try:
+            async for data in socket_:
+                if isinstance(data, str):
+                    raise WireError("Text came where messages were expected.")
+                for message in protocol.unpack(data):
+                    if isinstance(message, protocol.Hello):
+                        name = self._meet(message, connection)
+                        driver.open(message)
+                    else:
+                        driver.hear(name, message, self._now())
+                if self._turn is None:
+                    loop = asyncio.get_running_loop()
+                    self._turn = loop.call_later(TURN_S, self._take_turn, driver)
+        except (WireError, TypeError, ValueError) as error:
+            connection.post(protocol.Refused(f"The driver did not understand: {error}"))
+            driver.bury_site(name, self._now(), f"broke the protocol: {error}")
+        except HocketError as error:
+            self._fail(error)
+        except ConnectionClosed:
+            pass
+        finally:
+            if self._connections.get(name) is connection:
+                del self._connections[name]
+                driver.disconnect(name)
+            connection.drain()
+            with contextlib.suppress(asyncio.TimeoutError, ConnectionClosed):
+                await asyncio.wait_for(sending, 2.0)
+
+    def _take_turn(self, driver: Driver) -> None:
+        self._turn = None
+        try:
+            driver.turn(self._now())
+        except HocketError as error:
+            self._fail(error)
+
+    def _meet(self, hello: protocol.Hello, connection: Connection) -> str:
+        before = self._connections.get(hello.site)
+        if before is not None and before is not connection:
+            before.cut()
+        self._connections[hello.site] = connection
+        return hello.site
+
+    def _fail(self, error: Exception) -> None:
+        if self._trouble is not None and not self._trouble.done():
+            self._trouble.set_exception(error)

@@ -1,0 +1,143 @@
+"""The engine of an evaluation: policy, lanes and batches that its configuration asks for."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hocket.core.contracts.policy import Policy, Reconnects
+from hocket.core.contracts.recorder import Reader
+from hocket.core.data import EnvSpec, Exactness, Ref, Trial
+from hocket.engine.batches import BatchConfig
+from hocket.engine.chunk_rules import make_rule
+from hocket.engine.deadline import InferDeadline
+from hocket.engine.inference import Inference
+from hocket.engine.loop import Engine, EngineConfig
+from hocket.engine.policy_thread import keeps_state
+from hocket.errors import ConfigError, SpecMismatchError
+from hocket.runs.assembly import Assembly
+from hocket.runs.config import EvalConfig
+from hocket.runs.probe import check_specs
+from hocket.workers.fleet import FleetConfig, Fleets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Rollout:
+    """A configuration with a live policy, its lanes counted. Whoever runs trials, here or for a run
+    on another machine, takes its engine from here."""
+
+    config: EvalConfig
+    assembly: Assembly
+    policy: Policy
+    batching: BatchConfig
+    lanes: int
+
+    @classmethod
+    def prepare(
+        cls, config: EvalConfig, assembly: Assembly, policy: Policy, trial: Trial, episodes: int
+    ) -> Rollout:
+        """Count the lanes, where that is left to us by a look at `trial`; PolicyHungError where the
+        policy does not answer."""
+        _refuse_long_replan(config, policy)
+        batching = _batching(config, policy)
+        lanes = assembly.count_lanes(
+            policy,
+            trial,
+            episodes,
+            replan=config.replan,
+            fits=_refuse_misfits(policy),
+            alone=batching.alone,
+        )
+        return cls(config=config, assembly=assembly, policy=policy, batching=batching, lanes=lanes)
+
+    @property
+    def level(self) -> Exactness:
+        """What "same trial, same result" means here."""
+        # A server may put a row that was asked for alone into a batch with rows of other clients.
+        is_alone = self.batching.alone and not isinstance(self.policy, Reconnects)
+        return self.policy.spec.exactness(alone=is_alone)
+
+    @contextlib.contextmanager
+    def inference(self) -> Iterator[Inference]:
+        """The policy's threads."""
+        deadline = InferDeadline(seconds=self.config.infer_timeout_s)
+        alone = self.batching.alone
+        inference = self.assembly.inference(self.policy, alone=alone, deadline=deadline)
+        with contextlib.closing(inference):
+            yield inference
+
+    def engine(
+        self,
+        inference: Inference,
+        fleets: Fleets,
+        *,
+        readers: Sequence[Reader],
+        sinks: Sequence[Ref] = (),
+        record: Callable[[Trial, int], Mapping[str, Any]] | None = None,
+        folder: str | None = None,
+        check: bool = True,
+        gives_back: bool = False,
+    ) -> Engine:
+        """The engine with its workers, which `fleets` lends. `gives_back`: see EngineConfig."""
+        config, policy = self.config, self.policy
+        worker = replace(self.assembly.worker(policy.spec, self.lanes), sinks=tuple(sinks))
+        fleet = fleets.lend(
+            self.assembly.runtime,
+            worker,
+            _watching(config, self.lanes),
+            where=(config.runtime, config.runtime_config),
+        )
+        return Engine(
+            fleet=fleet,
+            inference=inference,
+            batches=self.assembly.batches(policy, inference, self.lanes, self.batching),
+            make_rule=make_rule(config.replan or policy.spec.replan, config.ensemble),
+            config=EngineConfig(
+                retries=config.retries, max_steps=config.max_steps, gives_back=gives_back
+            ),
+            readers=readers,
+            fits=_refuse_misfits(policy) if check else lambda _: None,
+            record=record,
+            folder=folder,
+        )
+
+
+def _batching(config: EvalConfig, policy: Policy) -> BatchConfig:
+    """How rows are put into batches: each alone where `exact` asks for what the policy does not
+    promise, else together and, where they can be asked for twice, with checks."""
+    alone = config.exact and not policy.spec.batch_invariant
+    checks = policy.spec.exactness(alone=alone) == "inputs" and not keeps_state(policy)
+    return BatchConfig(alone=alone, checks=checks)
+
+
+def _refuse_misfits(policy: Policy) -> Callable[[EnvSpec], None]:
+    def fits(spec: EnvSpec) -> None:
+        problems = check_specs(policy.spec, spec)
+        if problems:
+            raise SpecMismatchError(
+                f"Env task {spec.task.name!r} and the policy do not fit: {' '.join(problems)} "
+                "`hocket check` shows both side by side."
+            )
+
+    return fits
+
+
+def _refuse_long_replan(config: EvalConfig, policy: Policy) -> None:
+    length = policy.spec.chunk_length
+    if config.replan is not None and 0 < length < config.replan:
+        raise ConfigError(
+            f"replan is {config.replan}, but a chunk of policy {config.policy!r} has only {length} "
+            f"actions. Choose at most {length}."
+        )
+
+
+def _watching(config: EvalConfig, lanes: int) -> FleetConfig:
+    return FleetConfig(
+        lanes=lanes,
+        step_timeout_s=config.step_timeout_s,
+        start_timeout_s=config.start_timeout_s,
+        worker_memory=config.worker_memory,
+        recycle_after=config.recycle_after,
+    )

@@ -1,0 +1,121 @@
+"""Behaviour cloning: the policy is fitted to recorded chunks, alone (`bc`) or beside another
+algorithm. The spread of its actions stays as it is: a demonstration does not say how to explore."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hocket.core.contracts.module import Encodes, HasVelocity
+from hocket.train.algorithms.gradients import added, autocast
+from hocket.train.algorithms.ranks import Measures, Ranks
+from hocket.train.config import UpdateConfig
+from hocket.train.data.windows import Window, Windows
+from hocket.train.networks.contract import trainable_parameters
+
+STEPS = 100
+"""Optimizer steps of an update that clones alone: weights are published, and clocks looked at,
+between two updates. Chosen by hand; no benchmark row."""
+_NEAR = 0.1
+"""Differences of actions below this count by their square, larger ones by their size, so that a few
+odd demonstrations do not outweigh the rest. The recipe of the bundled clone has the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demonstrated:
+    """Recorded chunks that a network is fitted to; `ranks` learn as one."""
+
+    network: Any
+    windows: Windows
+    config: UpdateConfig
+    ranks: Ranks
+    weight: float = 1.0
+    """What the loss weighs beside others."""
+
+    def gradients(
+        self, count: int, rng: torch.Generator, measures: Measures
+    ) -> list[Tensor | None]:
+        """Draws `count` chunks on this rank, and returns the gradients of their weighted loss for
+        each parameter that is trained, None where it does not depend on it."""
+        parameters = list(trainable_parameters(self.network).values())
+        rows = self.windows.draw(count, rng)
+        actions = self.ranks.count(self.windows.actions_at(rows))
+        whole: list[Tensor | None] = [None] * len(parameters)
+        total = torch.zeros((), device=parameters[0].device)
+        # Drawn for all, so that it does not depend on how they are split.
+        numbers = self.windows.chunk_size + 1 if isinstance(self.network, HasVelocity) else 0
+        noise = torch.randn(count, numbers, generator=rng)
+        size = self.config.micro_batch or count
+        for begin in range(0, count, size):
+            window = self.windows.at(rows[begin : begin + size])
+            drawn = noise[begin : begin + size].to(window.actions.device)
+            with autocast(parameters[0].device, self.config.precision):
+                loss = cloning_loss(self.network, window, drawn) / actions
+            found = torch.autograd.grad(self.weight * loss, parameters, allow_unused=True)
+            whole = added(whole, found)
+            total += loss.detach().float()
+        measures.add(cloning_loss=total)
+        return whole
+
+
+def cloning_loss(network: Any, window: Window, noise: Tensor) -> Tensor:
+    """Returns how far a network is from recorded chunks, summed over their actions: by flow
+    matching where it tells its flow, else between the chunks that it finds most likely and those
+    recorded. `noise` is `[B, T * A + 1]`, standard normal, where there is a flow."""
+    actions, mask = window.actions, window.mask
+    if isinstance(network, HasVelocity):
+        return _counted(_matching(network, window, noise), mask)
+    nothing = torch.zeros(len(actions), network.noise_size, device=actions.device)
+    acted = network.act(window.observation, nothing, deterministic=True).actions
+    if not acted.requires_grad:
+        # A network that tells its likeliest chunk without gradients still tells probabilities.
+        return -(network.evaluate(window.observation, actions, {}).log_prob * mask).sum()
+    off = torch.nn.functional.smooth_l1_loss(acted, actions, beta=_NEAR, reduction="none")
+    return _counted(off, mask)
+
+
+def _matching(network: Any, window: Window, noise: Tensor) -> Tensor:
+    """The velocity should lead from noise straight to the recorded chunk, at any time between."""
+    actions, seen = window.actions, window.observation
+    start, time = noise[:, :-1].view(actions.shape), torch.sigmoid(noise[:, -1])
+    mixed = start + time[:, None, None] * (actions - start)
+    features = network.encode(seen) if isinstance(network, Encodes) else seen
+    apart: Tensor = (network.velocity(features, mixed, time) - (actions - start)) ** 2
+    return apart
+
+
+def _counted(off: Tensor, mask: Tensor) -> Tensor:
+    """Sums `[B, T, A]` over the actions that count, each the mean of its numbers."""
+    return (off.mean(-1) * mask).sum()
+
+
+@dataclass(eq=False)
+class Cloning:
+    """Fits a network to recorded chunks alone."""
+
+    optimizer: Any
+    recorded: Demonstrated
+
+    def update(self, rng: torch.Generator) -> dict[str, float]:
+        """Improves the weights, and returns what was measured."""
+        recorded, config = self.recorded, self.recorded.config
+        measures = Measures(recorded.ranks)
+        parameters = list(trainable_parameters(recorded.network).values())
+        for _ in range(STEPS):
+            found = recorded.gradients(config.minibatch, rng, measures)
+            if recorded.ranks.size > 1:
+                # What no row of this rank depends on may be in another's.
+                pairs = zip(found, parameters, strict=True)
+                found = [torch.zeros_like(p) if one is None else one for one, p in pairs]
+            known = [one for one in found if one is not None]
+            recorded.ranks.sum_all(known)
+            norm = torch.nn.utils.get_total_norm(known)
+            share = (config.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
+            for parameter, one in zip(parameters, found, strict=True):
+                parameter.grad = None if one is None else one * share
+            self.optimizer.step()
+            measures.note(cloning_grad_norm=norm)
+        return measures.result()

@@ -1,0 +1,114 @@
+"""Reads demonstrations by the names that `--data` gives: run folders of hocket, and LeRobot
+datasets. Of episodes that can succeed only those that did are taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hocket.core.data import TaskInfo
+from hocket.core.scratch import ScratchFolder
+from hocket.errors import UsageError
+from hocket.records.folder import RunFolder
+from hocket.records.video.encoder import read_pictures
+from hocket.records.video.sink import camera_name
+from hocket.results.recorded import open_recorded
+from hocket.runs.export import Choice, ExportConfig, Watcher, open_chosen
+from hocket.runs.export.demonstrations import Demonstration, Demonstrations
+from hocket.train.data import lerobot
+from hocket.train.data.store import DataWriter, Recorded, discard
+from hocket.train.networks.contract import Shapes
+
+_TAKEN = ("success", "finished")
+"""Outcomes that are learnt from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is read of recorded episodes."""
+
+    shapes: Shapes
+    tasks: Sequence[TaskInfo]
+    """What the suites say of `shapes.tasks`, in that order."""
+    inputs: Sequence[str]
+    """Observation keys that the network reads."""
+    first: int | None
+    """How many episodes of each task are taken from a folder; None for all."""
+
+    @property
+    def cameras(self) -> tuple[str, ...]:
+        """The keys of `inputs` that are pictures."""
+        return tuple(key for key in self.inputs if key in self.shapes.cameras)
+
+
+def read_data(names: Sequence[str], wanted: Wanted, out: Path, watcher: Watcher) -> None:
+    """Reads all that `names` name into the folder `out`, which is whole or not there."""
+    writer = DataWriter(out, wanted.shapes, wanted.inputs)
+    try:
+        for name in names:
+            before = writer.episodes
+            for recorded in _episodes(Path(name), wanted, watcher):
+                writer.add(recorded)
+            if writer.episodes == before:
+                raise UsageError(
+                    f"{name!r} has no successful episode of {', '.join(wanted.shapes.tasks)}: "
+                    f"there is nothing to learn from."
+                )
+        writer.finish()
+    except BaseException:
+        writer.close()
+        discard(out)
+        raise
+    watcher.note(
+        f"learning from {writer.episodes} recorded episodes, {writer.steps:,} steps, of "
+        f"{', '.join(names)}"
+    )
+
+
+def _episodes(path: Path, wanted: Wanted, watcher: Watcher) -> Iterator[Recorded]:
+    if RunFolder.at(path).ledger.is_file():
+        return _of_run(path, wanted, watcher)
+    if (path / lerobot.INFO).is_file():
+        return lerobot.read_dataset(
+            path,
+            wanted.shapes,
+            wanted.tasks,
+            cameras=wanted.cameras,
+            first=wanted.first,
+            watcher=watcher,
+        )
+    raise UsageError(
+        f"{str(path)!r} is neither a run folder nor a LeRobot dataset (v3.0). `hocket collect` "
+        f"makes either of them; a training run records no steps."
+    )
+
+
+def _of_run(path: Path, wanted: Wanted, watcher: Watcher) -> Iterator[Recorded]:
+    known = {trial.task for trial in open_recorded(path).trials}
+    tasks = tuple(task for task in wanted.shapes.tasks if task in known)
+    if not tasks:
+        raise UsageError(
+            f"{str(path)!r} has episodes of {', '.join(sorted(known))}, and none of "
+            f"{', '.join(wanted.shapes.tasks)}."
+        )
+    run = open_chosen(path, Choice(outcomes=_TAKEN, tasks=tasks, first=wanted.first))
+    cameras = wanted.cameras
+    config = ExportConfig(images=bool(cameras), cameras=cameras)
+    with ScratchFolder("data") as scratch:
+        for one in Demonstrations(run, config, scratch.path, watcher):
+            yield _recorded(one, wanted)
+
+
+def _recorded(one: Demonstration, wanted: Wanted) -> Recorded:
+    films = {key: one.cameras.get(camera_name(key)) for key in wanted.cameras}
+    return Recorded(
+        name=one.episode.trial.id,
+        task=wanted.shapes.tasks.index(one.episode.trial.task),
+        prompt=one.prompt,
+        actions=one.actions,
+        observations={key: rows[: one.length] for key, rows in one.observations.items()},
+        pictures={
+            key: read_pictures(film, one.length) for key, film in films.items() if film is not None
+        },
+    )

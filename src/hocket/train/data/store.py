@@ -1,0 +1,203 @@
+"""The recorded steps that a run learns from, as arrays in its folder.
+
+    <run>/data/   data.json   0.bin 1.bin ...
+
+They are read once, when the run begins: whoever resumes it, and a learner in another process, find
+the same rows in the same order. Arrays are mapped, so that pictures need not fit into memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from hocket.core.data import Array
+from hocket.errors import RunFolderError
+from hocket.records.folder import disk_error
+from hocket.train.networks.contract import Shapes
+
+DATA = "data"
+_TABLE = "data.json"
+_ACTIONS = "actions"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Recorded:
+    """A recorded episode of N steps: row i is what was seen before action i."""
+
+    name: str
+    """What messages call it."""
+    task: int
+    """The index of its task in `Shapes.tasks`."""
+    prompt: str
+    actions: Array
+    """`[N, A]`."""
+    observations: Mapping[str, Array]
+    """Arrays `[N, ...]` by the env's keys, without pictures."""
+    pictures: Mapping[str, Iterable[Array]]
+    """N pictures of each camera that is read, by the env's keys."""
+
+
+class DataWriter:
+    """Appends episodes to a folder; `finish` makes it whole. Only the keys `inputs` are kept."""
+
+    def __init__(self, folder: Path, shapes: Shapes, inputs: Sequence[str]) -> None:
+        self._folder = folder
+        self._shapes = shapes
+        self._inputs = tuple(inputs)
+        self._files: dict[str, BinaryIO] = {}
+        self._lengths: list[int] = []
+        self._tasks: list[int] = []
+        self._prompts: list[str] = []
+
+    @property
+    def episodes(self) -> int:
+        """Episodes that were added."""
+        return len(self._lengths)
+
+    @property
+    def steps(self) -> int:
+        """Their steps."""
+        return sum(self._lengths)
+
+    def add(self, one: Recorded) -> None:
+        """Appends an episode whose arrays are those of the env."""
+        size = self._shapes.action_size
+        if one.actions.shape[1:] != (size,):
+            raise RunFolderError(
+                f"{one.name} has actions of shape {one.actions.shape[1:]}; the env takes {size} "
+                f"numbers."
+            )
+        try:
+            self._append(_ACTIONS, one.actions.astype(np.float32))
+            for key in self._inputs:
+                if key in self._shapes.cameras:
+                    self._append_pictures(one, key)
+                else:
+                    self._append(key, self._fitting(one, key))
+        except OSError as exc:
+            raise disk_error(exc, self._folder) from exc
+        self._lengths.append(len(one.actions))
+        self._tasks.append(one.task)
+        self._prompts.append(one.prompt)
+
+    def finish(self) -> None:
+        """Writes what the arrays are."""
+        self.close()
+        specs = {key: self._shapes.observations[key] for key in self._inputs}
+        arrays = {_ACTIONS: [[self._shapes.action_size], "float32"]}
+        arrays |= {key: [list(spec.shape), spec.dtype] for key, spec in specs.items()}
+        table = {
+            "lengths": self._lengths,
+            "tasks": self._tasks,
+            "prompts": self._prompts,
+            "arrays": arrays,
+        }
+        (self._folder / _TABLE).write_text(json.dumps(table))
+
+    def close(self) -> None:
+        """Closes the files. Closing twice is safe."""
+        for file in self._files.values():
+            file.close()
+
+    def _append(self, key: str, rows: Array) -> None:
+        if key not in self._files:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            path = self._folder / f"{len(self._files)}.bin"
+            self._files[key] = open(path, "wb")  # noqa: SIM115 - closed by `close`
+        self._files[key].write(np.ascontiguousarray(rows).data)
+
+    def _append_pictures(self, one: Recorded, key: str) -> None:
+        wanted = self._shapes.observations[key].shape
+        if key not in one.pictures:
+            raise RunFolderError(f"{one.name} has no pictures of {key!r}, which the policy reads.")
+        count = 0
+        for picture in one.pictures[key]:
+            if picture.shape != wanted:
+                raise RunFolderError(
+                    f"{one.name} has pictures {picture.shape} of {key!r}, and the env gives "
+                    f"{wanted}. Run in an env with the settings that were recorded with (--env.*)."
+                )
+            self._append(key, picture)
+            count += 1
+        if count != len(one.actions):
+            raise RunFolderError(
+                f"{one.name} has {count} pictures of {key!r} and {len(one.actions)} actions."
+            )
+
+    def _fitting(self, one: Recorded, key: str) -> Array:
+        spec, rows = self._shapes.observations[key], one.observations.get(key)
+        if rows is None:
+            known = ", ".join(map(repr, one.observations)) or "no arrays"
+            raise RunFolderError(
+                f"{one.name} lacks {key!r}, which the policy reads; it has {known}."
+            )
+        wanted = (len(one.actions), *spec.shape)
+        if rows.size != np.prod(wanted):
+            raise RunFolderError(
+                f"{key!r} is {rows.shape[1:]} in {one.name}, and {spec.shape} in the env."
+            )
+        fitting: Array = rows.reshape(wanted).astype(spec.dtype)
+        return fitting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Data:
+    """All recorded steps, row by row, episode after episode."""
+
+    actions: Array
+    """`[R, A]` float32."""
+    observations: Mapping[str, Array]
+    """`[R, ...]` by key, pictures included."""
+    first: Array
+    """The first row of the episode of each row, `[R]` int64."""
+    last: Array
+    """The last row of the episode of each row, `[R]` int64."""
+    task: Array
+    """`[R]` int64."""
+    prompt: Array
+    """What was to be done in each row, an index into `texts`, `[R]` int64."""
+    texts: tuple[str, ...]
+    """The prompts, each once."""
+
+    def __len__(self) -> int:
+        return len(self.actions)
+
+
+def open_data(folder: Path) -> Data:
+    """Maps what a `DataWriter` wrote."""
+    try:
+        table: dict[str, Any] = json.loads((folder / _TABLE).read_text())
+        lengths = np.array(table["lengths"], np.int64)
+        rows = int(lengths.sum())
+        arrays = {
+            key: np.memmap(folder / f"{i}.bin", np.dtype(dtype), "r", shape=(rows, *shape))
+            for i, (key, (shape, dtype)) in enumerate(table["arrays"].items())
+        }
+    except (OSError, ValueError, KeyError) as exc:
+        raise RunFolderError(f"The recorded data in {str(folder)!r} cannot be read: {exc}") from exc
+    ends, prompts = np.cumsum(lengths), table["prompts"]
+    texts = tuple(dict.fromkeys(prompts))
+    return Data(
+        actions=arrays.pop(_ACTIONS),
+        observations=arrays,
+        first=np.repeat(ends - lengths, lengths),
+        last=np.repeat(ends - 1, lengths),
+        task=np.repeat(np.array(table["tasks"], np.int64), lengths),
+        prompt=np.repeat(np.array([texts.index(one) for one in prompts], np.int64), lengths),
+        texts=texts,
+    )
+
+
+def discard(folder: Path) -> None:
+    """Deletes the files of a folder that was not finished."""
+    with contextlib.suppress(OSError):
+        for file in folder.iterdir():
+            file.unlink()
+        folder.rmdir()

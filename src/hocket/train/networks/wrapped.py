@@ -1,0 +1,320 @@
+"""Makes any torch module of chunks trainable: one that returns chunks gets a Gaussian around them,
+one that tells its flow gets noise in each step of it, and both get a critic.
+
+A module is what `core/contracts/module.py` describes, with what it may say of itself. Its own
+parameters are trained where they require gradients.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hocket.core.contracts.module import Decodes, Encodes, HasVelocity
+from hocket.errors import ConfigError, SpecMismatchError
+from hocket.train.networks.actor import CHAIN, features_of, mlp
+from hocket.train.networks.contract import (
+    BASE,
+    PROMPT,
+    TASK,
+    Acted,
+    Evaluated,
+    Observations,
+    Shapes,
+    Tensors,
+)
+
+_LOG_2PI = math.log(2 * math.pi)
+_STEPS = 10
+"""Steps of a flow where neither the module nor the user says. Flow policies such as pi0 and SmolVLA
+take as many."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrappedConfig:
+    """Settings of what is added to a module."""
+
+    std: float = 0.1
+    """Spread of actions at the start, or of the noise that each step of a flow adds."""
+    critic_features: str = ""
+    """The module's submodule whose output the critic sees."""
+    hidden: tuple[int, ...] = (256, 256)
+    """Widths of the critic's layers."""
+    seed: int = 0
+    """Seed of the critic's first weights."""
+
+    def __post_init__(self) -> None:
+        if self.std <= 0:
+            raise ConfigError(f"std is {self.std}; it must be above 0.")
+
+
+def wrap(module: nn.Module, shapes: Shapes, config: WrappedConfig) -> WrappedChunk:
+    """Returns the module as a network that can be trained."""
+    return (FlowChunk if isinstance(module, HasVelocity) else GaussianChunk)(module, shapes, config)
+
+
+class WrappedChunk(nn.Module):  # type: ignore[misc]
+    """What both kinds share: inputs, the critic and its features."""
+
+    fresh = ("log_std",)
+    is_factorised: bool
+    noise_size: int
+
+    def __init__(self, module: nn.Module, shapes: Shapes, config: WrappedConfig) -> None:
+        super().__init__()
+        self.module = module.eval()
+        self.action_size = shapes.action_size
+        self.history = int(getattr(module, "history", 1))
+        self.inputs = _inputs(module, shapes)
+        self.replan: int | None = getattr(module, "replan", None)
+        self._states = tuple(key for key in self.inputs if key not in shapes.cameras)
+        self._features_from = config.critic_features or getattr(module, "critic_features", "")
+        self._captured: Tensor | None = None
+        if self._features_from:
+            self._submodule().register_forward_hook(self._capture)
+        elif not self._states:
+            raise ConfigError(
+                "The env gives images alone, which the critic cannot see. Name a submodule whose "
+                "output it shall see: --critic-features."
+            )
+        with torch.no_grad():
+            example = self._example(shapes)
+            chunk = self._first_chunk(example)
+            seen = self._see(example)
+        if chunk.ndim != 3 or chunk.shape[2] != shapes.action_size:
+            raise SpecMismatchError(
+                f"{type(module).__name__} answers one row with {tuple(chunk.shape)}; the env needs "
+                f"chunks [1, T, {shapes.action_size}]."
+            )
+        self.chunk_length = chunk.shape[1]
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            self.critic = mlp([seen.shape[-1], *config.hidden, 1], last=1.0)
+
+    def value(self, observation: Observations) -> Tensor:
+        observation = _in_float32(observation)
+        if self._features_from:
+            self._run(observation)
+        return self._value(observation)
+
+    def _first_chunk(self, observation: Observations) -> Tensor:
+        raise NotImplementedError
+
+    def _run(self, observation: Observations) -> Any:
+        """Runs as much of the module as its features need."""
+        raise NotImplementedError
+
+    def _value(self, observation: Observations) -> Tensor:
+        value: Tensor = self.critic(self._see(observation)).squeeze(-1)
+        return value
+
+    def _see(self, observation: Observations) -> Tensor:
+        """What the critic sees, in units of its own spread. A new critic's loss must not move what
+        the module knows: no gradient flows back from it."""
+        if not self._features_from:
+            states = [observation[key] for key in self._states]
+            return features_of("plain", states)
+        if self._captured is None:
+            raise ConfigError(f"The module never called its submodule {self._features_from!r}.")
+        seen, self._captured = self._captured.detach().float(), None
+        return nn.functional.layer_norm(seen, seen.shape[-1:])
+
+    def _capture(self, _module: nn.Module, _given: Any, output: Any) -> None:
+        seen = output[0] if isinstance(output, tuple) else output
+        if not isinstance(seen, Tensor) or seen.ndim not in (2, 3):
+            raise ConfigError(
+                f"The submodule {self._features_from!r} does not give features [B, F] or [B, N, F]."
+            )
+        self._captured = seen.mean(1) if seen.ndim == 3 else seen
+
+    def _submodule(self) -> nn.Module:
+        try:
+            found: nn.Module = self.module.get_submodule(self._features_from)
+        except AttributeError:
+            known = [name for name, _ in self.module.named_children()]
+            raise ConfigError(
+                f"The module has no submodule {self._features_from!r} for its critic. It has: "
+                f"{', '.join(known) or 'none'}."
+            ) from None
+        return found
+
+    def _example(self, shapes: Shapes) -> Observations:
+        """One row of zeros, with which sizes are found out."""
+        first = next(iter(self.module.parameters()), torch.zeros(()))
+        past = (self.history,) if self.history > 1 else ()
+        tensors = {
+            key: torch.zeros(
+                (1, *past, *shapes.observations[key].shape), dtype=_dtype(shapes, key)
+            ).to(first.device)
+            for key in self.inputs
+        }
+        index = torch.zeros(1, dtype=torch.int64, device=first.device)
+        return _in_float32(Observations({**tensors, TASK: index, PROMPT: index}))
+
+
+class GaussianChunk(WrappedChunk):
+    """Actions are Gaussian around the module's chunk, each with a spread of its own that is learnt
+    and does not depend on the observation."""
+
+    is_factorised = True
+
+    def __init__(self, module: nn.Module, shapes: Shapes, config: WrappedConfig) -> None:
+        if "noise_seeds" in inspect.signature(module.forward).parameters:
+            raise ConfigError(
+                f"{type(module).__name__} draws noise, so that the probability of what it drew is "
+                f"not known. Give it a method `velocity` if its chunks flow from noise."
+            )
+        super().__init__(module, shapes, config)
+        self.noise_size = self.chunk_length * self.action_size
+        shape = (self.chunk_length, self.action_size)
+        self.log_std = nn.Parameter(torch.full(shape, math.log(config.std)))
+
+    def act(self, observation: Observations, noise: Tensor, *, deterministic: bool) -> Acted:
+        observation = _in_float32(observation)
+        mean = self._run(observation)
+        actions = mean if deterministic else mean + self.log_std.exp() * noise.view(mean.shape)
+        return Acted(
+            actions=actions,
+            log_prob=self._log_prob(mean, actions),
+            value=self._value(observation),
+        )
+
+    def evaluate(self, observation: Observations, actions: Tensor, extras: Tensors) -> Evaluated:
+        del extras
+        observation = _in_float32(observation)
+        log_prob = self._log_prob(self._run(observation), actions)
+        entropy = (0.5 + 0.5 * _LOG_2PI + self.log_std).sum(-1).expand(log_prob.shape)
+        return Evaluated(log_prob=log_prob, entropy=entropy, value=self._value(observation))
+
+    def _first_chunk(self, observation: Observations) -> Tensor:
+        return self._run(observation)
+
+    def _run(self, observation: Observations) -> Tensor:
+        chunk: Tensor = self.module(observation)
+        return chunk.float() if chunk.dtype != torch.float64 else chunk
+
+    def _log_prob(self, mean: Tensor, actions: Tensor) -> Tensor:
+        off = (actions - mean) * (-self.log_std).exp()
+        return (-0.5 * (off**2 + _LOG_2PI) - self.log_std).sum(-1)
+
+
+class FlowChunk(WrappedChunk):
+    """Each step of the module's flow adds Gaussian noise of a learnt spread. The whole chain is
+    recorded: given it, the log-probability of what was done is exact, a sum over the steps."""
+
+    is_factorised = False
+
+    def __init__(self, module: nn.Module, shapes: Shapes, config: WrappedConfig) -> None:
+        self._steps = int(getattr(module, "denoising_steps", _STEPS))
+        self._flow_size = int(getattr(module, "flow_size", shapes.action_size))
+        super().__init__(module, shapes, config)
+        self.noise_size = (self._steps + 1) * self.chunk_length * self._flow_size
+        self.log_std = nn.Parameter(torch.full((self._steps,), math.log(config.std)))
+
+    def act(self, observation: Observations, noise: Tensor, *, deterministic: bool) -> Acted:
+        """Samples a chain. Without noise it starts from zeros, the middle of the noise."""
+        observation = _in_float32(observation)
+        seen = self._run(observation)
+        shape = (len(noise), self._steps + 1, self.chunk_length, self._flow_size)
+        noise = torch.zeros_like(noise).view(shape) if deterministic else noise.view(shape)
+        chain, log_prob = [noise[:, 0]], noise.new_zeros(shape[0], self.chunk_length)
+        for step in range(self._steps):
+            mean = self._next_mean(seen, chain[-1], step)
+            chain.append(mean + self.log_std[step].exp() * noise[:, step + 1])
+            log_prob = log_prob + self._step_log_prob(chain[-1] - mean, step)
+        return Acted(
+            actions=self._decoded(chain[-1]),
+            log_prob=log_prob,
+            value=self._value(observation),
+            extras={CHAIN: torch.stack(chain, 1)},
+        )
+
+    def evaluate(self, observation: Observations, actions: Tensor, extras: Tensors) -> Evaluated:
+        observation = _in_float32(observation)
+        seen, chain = self._run(observation), extras[CHAIN]
+        value = self._value(observation)
+        log_prob = chain.new_zeros(len(chain), self.chunk_length)
+        for step in range(self._steps):
+            off = chain[:, step + 1] - self._next_mean(seen, chain[:, step], step)
+            log_prob = log_prob + self._step_log_prob(off, step)
+        entropy = (0.5 + 0.5 * _LOG_2PI + self.log_std).sum() * self._flow_size
+        return Evaluated(log_prob=log_prob, entropy=entropy.expand(actions.shape[:2]), value=value)
+
+    def encode(self, observation: Observations) -> Any:
+        """Reads an observation once, for all steps of the flow."""
+        return self._run(_in_float32(observation))
+
+    def velocity(self, features: Any, x_t: Tensor, t: Tensor) -> Tensor:
+        """Returns how fast chunks `x_t` `[B, T, A]` move at times `t` `[B]`."""
+        if x_t.shape[-1] != self._flow_size:
+            raise ConfigError(
+                f"{type(self.module).__name__} flows in {self._flow_size} numbers of its own, not "
+                f"in actions: ppo and grpo improve it, and recorded actions cannot be cloned."
+            )
+        found: Tensor = self.module.velocity(features, x_t, t)
+        return found.to(x_t.dtype)
+
+    def _first_chunk(self, observation: Observations) -> Tensor:
+        length = getattr(self.module, "chunk_length", None)
+        if not length:
+            raise ConfigError(
+                f"{type(self.module).__name__} must say how long its chunks are: `chunk_length`."
+            )
+        like = next(iter(self.module.parameters()))
+        start = torch.zeros(1, length, self._flow_size, device=like.device)
+        return self._decoded(self.velocity(self._run(observation), start, start[:, 0, 0]))
+
+    def _run(self, observation: Observations) -> Any:
+        return self.module.encode(observation) if isinstance(self.module, Encodes) else observation
+
+    def _decoded(self, end: Tensor) -> Tensor:
+        actions: Tensor = self.module.decode(end) if isinstance(self.module, Decodes) else end
+        return actions
+
+    def _next_mean(self, features: Any, chunk: Tensor, step: int) -> Tensor:
+        time = torch.full((len(chunk),), step / self._steps, device=chunk.device)
+        return chunk + self.velocity(features, chunk, time) / self._steps
+
+    def _step_log_prob(self, off: Tensor, step: int) -> Tensor:
+        log_std = self.log_std[step]
+        return (-0.5 * ((off * (-log_std).exp()) ** 2 + _LOG_2PI) - log_std).sum(-1)
+
+
+def _inputs(module: nn.Module, shapes: Shapes) -> tuple[str, ...]:
+    """The keys that a module reads: those that it names, else all, with the cameras it names."""
+    given = getattr(module, "inputs", None)
+    cameras = getattr(module, "cameras", None)
+    known = [key for key in sorted(shapes.observations) if key != BASE]
+    wanted = known if given is None else list(given)
+    if cameras is not None:
+        wanted = [key for key in wanted if key not in shapes.cameras or key in cameras]
+        wanted += [key for key in cameras if key not in wanted]
+    missing = [key for key in wanted if key not in known]
+    if missing:
+        raise SpecMismatchError(
+            f"{type(module).__name__} reads {missing[0]!r}, which the env does not give. It gives: "
+            f"{', '.join(known)}."
+        )
+    return tuple(wanted)
+
+
+def _dtype(shapes: Shapes, key: str) -> torch.dtype:
+
+    return torch.from_numpy(np.empty(0, np.dtype(shapes.observations[key].dtype))).dtype
+
+
+def _in_float32(observation: Observations) -> Observations:
+    """The same, with numbers in the precision that modules have."""
+    return Observations(
+        {
+            key: tensor.float() if tensor.dtype == torch.float64 else tensor
+            for key, tensor in observation.items()
+        },
+        observation.texts,
+    )

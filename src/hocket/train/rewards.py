@@ -1,0 +1,112 @@
+"""What a policy is trained for: a weighted sum of terms, each computed from a recorded episode.
+
+    --reward success                                   1 at the step that ends with success
+    --reward env                                       the env's own reward of each step
+    --reward success,0.1*env,-0.01*my_rewards:effort   all of these, weighted
+
+A term of your own is a function of a `Segment`, a whole episode as `algorithms/rollout.py`
+documents it: what was seen before each of its C chunks, the actions, how many of them were
+executed, the env's rewards, how it ended, and whether it succeeded. It returns one number, which is
+given at the last step, or an array `[C, T]` like `Segment.rewards`: a reward for each step, whose
+entries beyond `executed` are left out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hocket.core.data import Array
+from hocket.core.plugins import load_named
+from hocket.errors import ConfigError, HocketError
+from hocket.train.algorithms.rollout import Segment
+from hocket.train.config import ENV, SUCCESS, RewardTerm, reward_terms
+
+
+class RewardError(HocketError):
+    """A reward function that raised, or returned what is no reward."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Rewarded:
+    """A segment with the rewards that are trained for, and what each term gave."""
+
+    segment: Segment
+    terms: dict[str, float]
+    """The weighted sum of each term's rewards, by name."""
+
+
+class Rewards:
+    """The reward of a run."""
+
+    def __init__(self, text: str) -> None:
+        """Loads the functions that `text` names."""
+        self._terms = reward_terms(text)
+        self._functions: dict[str, Callable[[Segment], Any]] = {
+            term.name: load_named(term.name, "reward function")
+            for term in self._terms
+            if term.is_function
+        }
+
+    @property
+    def needs_whole_episodes(self) -> bool:
+        """Whether a stretch of an episode cannot be rewarded before its end."""
+        return bool(self._functions)
+
+    def give(self, segment: Segment) -> Rewarded:
+        """Returns a segment that has the env's rewards with those that are trained for."""
+        total = np.zeros_like(segment.rewards)
+        sums = {}
+        for term in self._terms:
+            given = term.weight * self._of(term, segment)
+            sums[term.name] = float(given.sum())
+            total += given
+        return Rewarded(segment=dataclasses.replace(segment, rewards=total), terms=sums)
+
+    def _of(self, term: RewardTerm, segment: Segment) -> Array:
+        if term.name == ENV:
+            return segment.rewards
+        if term.name == SUCCESS:
+            if segment.is_end and segment.success is None:
+                raise ConfigError(
+                    f"Task {segment.trial.task!r} does not tell success, which is a reward. Use "
+                    f"--reward env."
+                )
+            return at_the_end(segment, float(segment.is_end and bool(segment.success)))
+        return self._called(term.name, segment)
+
+    def _called(self, name: str, segment: Segment) -> Array:
+        try:
+            found = np.asarray(self._functions[name](segment), np.float64)
+        except Exception as exc:
+            raise RewardError(
+                f"The reward function {name!r} raised {type(exc).__name__}: {exc} (in episode "
+                f"{segment.trial.id})."
+            ) from exc
+        if found.ndim == 0:
+            found = at_the_end(segment, float(found))
+        shape = segment.rewards.shape
+        if found.shape != shape:
+            raise RewardError(
+                f"The reward function {name!r} returned an array {found.shape} for episode "
+                f"{segment.trial.id}; it must return one number, or an array {shape} like "
+                f"`Segment.rewards`."
+            )
+        counted: Array = np.where(np.arange(shape[1]) < segment.executed[:, None], found, 0.0)
+        if not np.isfinite(counted).all():
+            raise RewardError(
+                f"The reward function {name!r} returned {counted[~np.isfinite(counted)][0]} for "
+                f"episode {segment.trial.id}: rewards must be finite."
+            )
+        return counted
+
+
+def at_the_end(segment: Segment, reward: float) -> Array:
+    """Returns rewards `[C, T]` that are 0 but at the last executed step."""
+    given = np.zeros(segment.rewards.shape)
+    given[-1, int(segment.executed[-1]) - 1] = reward
+    return given

@@ -1,0 +1,49 @@
+"""Whose a container or a machine elsewhere is: names by which the next start knows that the process
+that asked for it has ended."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+
+
+def owner(pid: int | None = None) -> str:
+    """A process of this machine: boot, process namespace, process id, and when the process began,
+    with dashes between; no two are ever the same."""
+    pid = os.getpid() if pid is None else pid
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        boot = file.read()[:8]
+    namespace = os.stat("/proc/self/ns/pid").st_ino
+    return f"{boot}-{namespace}-{pid}-{_began(pid)}"
+
+
+def is_gone(name: str) -> bool:
+    """Whether the process of this machine that `owner` named has ended; false where that cannot be
+    seen from here."""
+    parts = name.split("-")
+    if len(parts) != 4 or not parts[2].isdigit():
+        return False
+    boot, namespace, _, began = owner(int(parts[2])).split("-")
+    if parts[0] != boot:
+        return True  # The machine was started anew since.
+    # Processes of another namespace cannot be seen from here.
+    return parts[1] == namespace and parts[3] != began
+
+
+def host() -> str:
+    """This machine, as others that use the same account are told apart from it."""
+    try:
+        with open("/etc/machine-id") as file:
+            number = file.read().strip()
+    except OSError:
+        number = ""
+    return hashlib.sha256(f"{number} {platform.node()}".encode()).hexdigest()[:16]
+
+
+def _began(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[19]
+    except OSError:
+        return ""

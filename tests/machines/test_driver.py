@@ -1,0 +1,360 @@
+"""The driver without sockets: what it posts, commits, refuses and drops."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hocket
+from hocket.core.data import Ref, Trial
+from hocket.core.events import Event, RunEnded
+from hocket.errors import EnvError, WireError
+from hocket.machines import protocol
+from hocket.machines.driver import Driver, DriverConfig
+from hocket.machines.leases import LeaseId
+from hocket.machines.rows import plain_rows
+from hocket.records.chunks import ChunkRow
+from hocket.records.ledger.ledger import Ledger
+from hocket.records.ledger.view import LedgerView
+from hocket.runs.elsewhere import Work
+from support.sites import attempts, toys
+
+IDENTITY = {"code": {"hocket": "1"}, "hardware": {"cpu": "one"}}
+FILE = "states.npz"
+
+
+class Desk:
+    """A driver at work on a few trials, what it has posted, and sites that are played by hand."""
+
+    def __init__(
+        self, folder: Path, count: int = 2, *, again: bool = False, retries: int = 2, **config: Any
+    ) -> None:
+        self.trials = [Trial("toy:count", "count", seed) for seed in range(count)]
+        self.ledger = Ledger.open(folder) if again else Ledger.create(folder, self.trials, {})
+        self.folder = folder
+        self.posts: list[tuple[str, protocol.Message]] = []
+        self.events: list[Event] = []
+        self.learnt: list[tuple[str, Any]] = []
+        self.on_post: Callable[[protocol.Message], None] = lambda _: None
+        done = self.ledger.episodes()
+        ended = {episode.trial for episode in done}
+        self.work = Work(
+            config=toys(retries=retries),
+            ledger=self.ledger,
+            planned=self.trials,
+            remaining=[trial for trial in self.trials if trial not in ended],
+            done=done,
+            readers=(self.ledger, self),
+            sinks=(Ref(name="states"),),
+            record=lambda *_: {},
+            begin=lambda _: None,
+            learn=lambda level, about: self.learnt.append((level, about)),
+        )
+        self.driver = Driver(self.work, DriverConfig(lease_s=10.0, **config), self._post)
+        self.driver.start(0.0)
+
+    def on(self, event: Event) -> None:
+        self.events.append(event)
+
+    def close(self) -> None: ...
+
+    def _post(self, site: str, message: protocol.Message) -> None:
+        self.on_post(message)
+        self.posts.append((site, message))
+
+    def take(self, kind: type[Any], site: str | None = None) -> list[Any]:
+        """What was posted of a kind since the last time."""
+        found = [m for s, m in self.posts if isinstance(m, kind) and site in (None, s)]
+        self.posts = [(s, m) for s, m in self.posts if m not in found]
+        return found
+
+    def hello(self, site: str, version: str = hocket.__version__) -> None:
+        self.driver.open(protocol.Hello(protocol.PROTOCOL, version, site, f"name of {site}"))
+
+    def join(self, site: str, lanes: int = 1, now: float = 0.0, **fields: Any) -> None:
+        self.hello(site)
+        values: dict[str, Any] = {"identity": IDENTITY, "is_shared": False, "holds": []}
+        message = protocol.Joined(lanes=lanes, cores=1, level="bitwise", **{**values, **fields})
+        self.driver.hear(site, message, now)
+        self.driver.turn(now)
+
+    def leases(self, site: str) -> list[LeaseId]:
+        return [
+            LeaseId(*grant[:2])
+            for message in self.take(protocol.Leased, site)
+            for grant in message[0]
+        ]
+
+    def pieces(self, site: str, lease: LeaseId, data: bytes = b"data", name: str = FILE) -> None:
+        digest = hashlib.sha256(data).digest()
+        self.driver.hear(site, protocol.FilePiece(*lease, name, 0, data, digest), 0.0)
+
+    def seal(self, site: str, lease: LeaseId, now: float = 0.0, *, files: Any = ()) -> None:
+        rows = plain_rows([ChunkRow(0, 0, batch=1, requested=0.5)])
+        message = protocol.SealedEpisode(
+            *lease, "success", 5, 1.0, True, False, 1, 0.5, list(files), rows
+        )
+        self.driver.hear(site, message, now)
+        self.driver.turn(now)
+
+    def settled(self, site: str) -> list[LeaseId]:
+        """Leases that the site may forget, once all that was accepted is durable."""
+        self.ledger.flush()
+        self.driver.turn(0.0)
+        return [
+            LeaseId(*one) for message in self.take(protocol.Settled, site) for one in message[0]
+        ]
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path / "run")
+
+
+def test_the_number_of_a_lease_is_committed_before_it_is_sent(desk: Desk) -> None:
+    seen = []
+
+    def look(message: protocol.Message) -> None:
+        if isinstance(message, protocol.Leased):
+            seen.append([row[:2] for row in attempts(desk.folder)])
+
+    desk.on_post = look
+    desk.join("a", lanes=2)
+    assert seen == [[(1, 0), (2, 0)]]
+    assert desk.leases("a") == [LeaseId(0, 0), LeaseId(1, 0)]
+
+
+def test_an_episode_is_acknowledged_once_it_is_committed_and_counts_once(desk: Desk) -> None:
+    desk.join("a", lanes=2)
+    one, _ = desk.leases("a")
+    desk.pieces("a", one)
+    desk.seal("a", one, files=[FILE])
+    assert desk.settled("a") == [one]
+    (episode,) = desk.ledger.episodes()
+    assert (desk.folder / episode.files[0]).read_bytes() == b"data"
+    desk.seal("a", one, files=[FILE])
+    assert desk.settled("a") == [one]
+    assert len(desk.ledger.episodes()) == 1
+    assert desk.driver.late == 0
+
+
+def test_a_late_episode_is_counted_and_dropped(desk: Desk) -> None:
+    desk.join("a")
+    (lost,) = desk.leases("a")
+    desk.driver.tick(11.0)
+    desk.join("b", lanes=2, now=11.0)
+    again, other = desk.leases("b")
+    assert (again.trial, again.attempt) == (lost.trial, 1)
+    desk.pieces("a", lost)
+    desk.seal("a", lost, 12.0, files=[FILE])
+    assert desk.settled("a") == [lost]
+    assert desk.driver.late == 1
+    assert not list((desk.folder / "episodes").rglob(FILE))
+    for lease in (again, other):
+        desk.seal("b", lease, 12.0)
+    assert desk.driver.is_done
+    desk.driver.finish(13.0)
+    assert [episode.attempt for episode in desk.ledger.episodes()] == [1, 0]
+    (ended,) = [event for event in desk.events if isinstance(event, RunEnded)]
+    assert ended.complete
+    assert ended.notes["late"] == 1
+
+
+def test_a_lost_site_spends_no_retry(tmp_path: Path) -> None:
+    desk = Desk(tmp_path / "run", count=1, retries=0)
+    for number in range(3):
+        desk.join(f"s{number}", now=20.0 * number)
+        assert desk.leases(f"s{number}") == [LeaseId(0, number)]
+        desk.driver.tick(20.0 * number + 11)
+    desk.join("last", now=70.0)
+    (lease,) = desk.leases("last")
+    desk.seal("last", lease, 70.0)
+    assert desk.driver.is_done
+
+
+def test_what_a_dead_site_held_goes_to_others_at_once(desk: Desk) -> None:
+    desk.join("a", lanes=2)
+    desk.leases("a")
+    desk.driver.bury("name of a", 1.0, "was killed")
+    desk.join("b", lanes=2, now=1.0)
+    assert desk.leases("b") == [LeaseId(0, 1), LeaseId(1, 1)]
+    desk.ledger.flush()
+    errors = [error for *_, error in attempts(desk.folder) if error]
+    assert errors == ["LostSite: name of a was killed."] * 2
+
+
+def test_leases_that_were_lost_on_their_way_are_granted_again(desk: Desk) -> None:
+    desk.join("a", lanes=2)
+    one, other = desk.leases("a")
+    desk.driver.disconnect("a")
+    desk.join("a", lanes=2, now=1.0, holds=[one])
+    assert desk.leases("a") == [LeaseId(other.trial, 1)]
+
+
+def test_a_file_that_was_cut_in_the_middle_is_sent_again_from_its_beginning(desk: Desk) -> None:
+    desk.join("a")
+    (lease,) = desk.leases("a")
+    desk.driver.hear("a", protocol.FilePiece(*lease, FILE, 0, b"da", b""), 0.0)
+    desk.driver.disconnect("a")
+    desk.join("a", now=1.0, holds=[lease])
+    desk.pieces("a", lease)
+    desk.seal("a", lease, 1.0, files=[FILE])
+    (episode,) = [desk.settled("a"), *desk.ledger.episodes()][1:]
+    assert (desk.folder / episode.files[0]).read_bytes() == b"data"
+
+
+def test_a_driver_that_goes_on_honours_the_leases_of_the_last_one(tmp_path: Path) -> None:
+    first = Desk(tmp_path / "run", count=3)
+    first.join("a", lanes=2)
+    held = first.leases("a")
+    first.ledger.close()
+    second = Desk(tmp_path / "run", count=3, again=True, honours=True)
+    second.join("b")
+    assert second.leases("b") == [LeaseId(2, 0)]
+    second.join("a", lanes=2, now=1.0, holds=held)
+    for lease in held:
+        second.seal("a", lease, 1.0)
+    second.seal("b", LeaseId(2, 0), 1.0)
+    assert second.driver.is_done
+    second.driver.finish(1.0)
+    assert [episode.attempt for episode in second.ledger.episodes()] == [0, 0, 0]
+    second.ledger.close()
+
+
+def test_leases_of_the_last_driver_whose_sites_do_not_come_back_are_granted_again(
+    tmp_path: Path,
+) -> None:
+    first = Desk(tmp_path / "run", count=1)
+    first.join("a")
+    first.ledger.close()
+    second = Desk(tmp_path / "run", count=1, again=True, honours=True)
+    second.join("b")
+    assert second.leases("b") == []
+    second.driver.hear("b", protocol.Began([]), 11.0)
+    second.driver.tick(11.0)
+    assert second.leases("b") == [LeaseId(0, 1)]
+    second.ledger.close()
+
+
+def test_an_episode_that_the_last_driver_committed_is_only_acknowledged(tmp_path: Path) -> None:
+    first = Desk(tmp_path / "run", count=2)
+    first.join("a", lanes=2)
+    one, other = first.leases("a")
+    first.seal("a", one)
+    first.ledger.close()
+    second = Desk(tmp_path / "run", count=2, again=True, honours=True)
+    second.join("a", lanes=2, holds=[one, other])
+    assert second.take(protocol.Settled) == [protocol.Settled([one])]
+    second.seal("a", one)
+    assert second.settled("a") == [one]
+    assert second.driver.late == 0
+    second.ledger.close()
+
+
+def test_a_site_of_another_version_is_refused_in_words(desk: Desk) -> None:
+    desk.hello("old", version="0.0.1")
+    (refused,) = desk.take(protocol.Refused)
+    assert hocket.__version__ in refused.why
+    assert "0.0.1" in refused.why
+
+
+def test_a_site_with_other_weights_is_refused_in_words_and_its_leases_are_nobodys(
+    desk: Desk,
+) -> None:
+    desk.join("a")
+    other = {**IDENTITY, "code": {"hocket": "1", "files of ckpt": "abc"}}
+    desk.join("b", identity=other)
+    (refused,) = desk.take(protocol.Refused, "b")
+    assert "files of ckpt: abc there, missing at the first site" in refused.why
+    assert "--site.mixed" in refused.why
+    assert desk.leases("b") == []
+
+
+def test_a_difference_that_is_allowed_is_written_down_and_lowers_exactness(tmp_path: Path) -> None:
+    desk = Desk(tmp_path / "run", mixed=True)
+    desk.join("a")
+    assert desk.learnt[-1][0] == "bitwise"
+    desk.join("b", identity={**IDENTITY, "code": {"hocket": "2"}})
+    level, about = desk.learnt[-1]
+    assert level == "inputs"
+    assert about["differences"] == ["hocket: 2 there, 1 at the first site"]
+    assert desk.leases("b")
+
+
+def test_other_hardware_lowers_exactness(desk: Desk) -> None:
+    desk.join("a")
+    desk.join("b", identity={**IDENTITY, "hardware": {"cpu": "another"}})
+    assert desk.learnt[-1][0] == "inputs"
+    assert desk.leases("b")
+
+
+@pytest.mark.parametrize(
+    "name", ["../escape", "/etc/passwd", "other.txt", ".hidden", "a/states.npz"]
+)
+def test_a_site_cannot_choose_where_its_files_go(desk: Desk, name: str) -> None:
+    desk.join("a")
+    (lease,) = desk.leases("a")
+    with pytest.raises(WireError):
+        desk.pieces("a", lease, name=name)
+
+
+def test_an_inbox_cannot_lead_elsewhere(desk: Desk, tmp_path: Path) -> None:
+    desk.hello("a")
+    (welcome,) = desk.take(protocol.Welcome)
+    inbox = Path(welcome.inbox)
+    (inbox / "proof-seen").write_text(welcome.proof)
+    desk.join("a", is_shared=True)
+    (lease,) = desk.leases("a")
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / FILE).write_text("secret")
+    slug = desk.trials[lease.trial].slug
+    (inbox / "episodes" / slug).mkdir(parents=True)
+    (inbox / "episodes" / slug / "0").symlink_to(tmp_path / "secret")
+    with pytest.raises(WireError, match="may come"):
+        desk.seal("a", lease, files=[FILE])
+
+
+def test_a_site_may_not_seal_what_it_does_not_have(desk: Desk) -> None:
+    desk.join("a")
+    (lease,) = desk.leases("a")
+    desk.join("b")
+    with pytest.raises(WireError, match="does not have"):
+        desk.seal("b", lease)
+    with pytest.raises(WireError, match="no trial"):
+        desk.seal("b", LeaseId(99, 0))
+    with pytest.raises(WireError, match="None of the files"):
+        desk.seal("a", lease, files=[FILE])
+
+
+def test_errors_that_every_site_would_have_stop_a_run_that_has_nothing_yet(desk: Desk) -> None:
+    desk.join("a")
+    with pytest.raises(EnvError, match="name of a: broken"):
+        desk.driver.hear("a", protocol.Left("EnvError", "broken"), 0.0)
+
+
+def test_a_site_that_leaves_later_is_only_noted(desk: Desk) -> None:
+    desk.join("a", lanes=2)
+    one, other = desk.leases("a")
+    desk.seal("a", one)
+    desk.driver.hear("a", protocol.Left("EnvError", "broken"), 0.0)
+    desk.join("b")
+    assert desk.leases("b") == [LeaseId(other.trial, 1)]
+
+
+def test_leases_that_were_taken_over_are_no_lost_attempts(tmp_path: Path) -> None:
+    desk = Desk(tmp_path / "run", count=1)
+    desk.join("a")
+    (lease,) = desk.leases("a")
+    desk.driver.hear("a", protocol.Returned(*lease, "", False), 0.0)
+    desk.driver.turn(0.0)
+    (again,) = desk.leases("a")
+    desk.seal("a", again)
+    desk.driver.finish(0.0)
+    with LedgerView.open(desk.folder) as ledger:
+        assert ledger.failures() == []
+        assert ledger.unmade() == 1
+        assert ledger.unsettled() == []

@@ -1,0 +1,121 @@
+"""Whole runs on several sites, each a thread with an engine of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hocket.core.data import Outcome
+from hocket.errors import EnvError, UsageError
+from hocket.machines.config import MachinesConfig, SiteConfig
+from hocket.machines.machines import Machines
+from hocket.machines.receipts import INBOXES
+from hocket.machines.site import SiteWork
+from hocket.records.chunks import load_chunks
+from hocket.records.ledger.view import LedgerView
+from hocket.records.run_file import load_about
+from hocket.results.progress import Progress
+from hocket.results.timing import load_timing
+from hocket.runs.collect import CollectConfig, collect
+from hocket.runs.jobs import Job, run_jobs
+from hocket.runs.run import Run
+from support.sites import ThreadSites, assert_same, attempts, machines, run_here, run_on, toys
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_trials_have_the_same_results_here_and_on_three_sites(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_shared: bool
+) -> None:
+    if not is_shared:
+        monkeypatch.setattr(SiteWork, "_shared_folder", lambda _: None)
+    config = toys(env=("toy:count", "toy:plain"))
+    run_here(config, tmp_path / "here")
+    report = run_on(config, tmp_path / "there", ThreadSites(3))
+    assert_same(tmp_path / "here", tmp_path / "there")
+    assert report.complete
+    assert report.exactness == "bitwise"
+    assert not (tmp_path / "there" / INBOXES).exists()
+    sites = load_about(tmp_path / "there")["sites"]
+    assert sorted(site["first_lane"] for site in sites) == [0, 1, 2]
+
+
+def test_chunks_of_all_sites_lie_in_one_table(tmp_path: Path) -> None:
+    run_on(toys(episodes=9), tmp_path / "run", ThreadSites(3))
+    chunks = load_chunks(tmp_path / "run").to_pydict()
+    assert len(set(zip(chunks["trial"], chunks["chunk"], strict=True))) == len(chunks["trial"])
+    lanes_of = {batch: set() for batch in chunks["batch"]}
+    for batch, lane in zip(chunks["batch"], chunks["lane"], strict=True):
+        lanes_of[batch].add(lane)
+    assert all(len(lanes) == 1 for lanes in lanes_of.values()), "Batches of two sites were mixed."
+    timing = load_timing(tmp_path / "run")
+    assert timing is not None
+    assert timing.lanes == 3
+    assert "thread-0: 1 lanes" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_an_attempt_that_fails_is_retried_by_the_driver(tmp_path: Path) -> None:
+    once = {"raise_at": 5, "fault_seed": 2, "once_file": str(tmp_path / "once")}
+    report = run_on(toys(env_config=once), tmp_path / "run", ThreadSites(2))
+    assert report.overall.errors == 0
+    assert [error for *_, error in attempts(tmp_path / "run") if error]
+
+
+def test_a_trial_that_always_fails_ends_as_an_error_with_its_retries_spent(tmp_path: Path) -> None:
+    config = toys(env_config={"raise_at": 5, "fault_seed": 2}, retries=1)
+    report = run_on(config, tmp_path / "run", ThreadSites(2))
+    (failed,) = [e for e in report.episodes if e.outcome is Outcome.ERROR]
+    assert failed.trial.seed == 2
+    assert "ToyError" in (failed.error or "")
+    with LedgerView.open(tmp_path / "run") as ledger:
+        assert len([f for f in ledger.failures() if f.trial.seed == 2]) == 2
+
+
+def test_an_env_that_cannot_be_built_stops_the_run_in_words(tmp_path: Path) -> None:
+    with pytest.raises(EnvError, match="cannot be built"):
+        run_on(toys(env_config={"raise_in_init": True}), tmp_path / "run", ThreadSites(2))
+    assert not (tmp_path / "run").exists()
+
+
+def test_jobs_keep_their_sites(tmp_path: Path) -> None:
+    jobs = [
+        Job(name=name, config=toys(seed=seed, episodes=3)) for name, seed in (("a", 0), ("b", 9))
+    ]
+    launcher = ThreadSites(2)
+    config = MachinesConfig(where="local:1", site=SiteConfig())
+    with Machines(config, more=True, launcher=launcher) as elsewhere:
+        results = run_jobs(
+            jobs, tmp_path, reader=lambda _: Progress(quiet=True), elsewhere=elsewhere
+        )
+    assert [result.error for result in results] == [None, None]
+    assert len(launcher.sites) == 2
+    run_here(jobs[1].config, tmp_path / "here")
+    assert_same(tmp_path / "here", tmp_path / "b")
+
+
+def test_a_collection_plans_more_trials_and_keeps_its_sites(tmp_path: Path) -> None:
+    config = CollectConfig(run=toys(episodes=3), to="run")
+    where = MachinesConfig(where="local:1", site=SiteConfig())
+    launcher = ThreadSites(2)
+    with Machines(where, more=True, launcher=launcher) as elsewhere:
+        done = collect(config, tmp_path / "run", elsewhere=elsewhere)
+    assert done.is_complete
+    assert done.episodes == 3
+    assert len(launcher.sites) == 2
+    collect(config, tmp_path / "here")
+    assert_same(tmp_path / "here", tmp_path / "run")
+
+
+def test_a_run_without_a_folder_is_refused() -> None:
+    with (
+        machines(ThreadSites(1)) as elsewhere,
+        Run.new(toys(), None) as run,
+        pytest.raises(UsageError, match="run folder"),
+    ):
+        run.finish(elsewhere=elsewhere)
+
+
+@pytest.mark.parametrize("where", ["local", "local:x", "cloud", "listen:nowhere"])
+def test_machines_that_do_not_exist_are_refused(where: str) -> None:
+    with pytest.raises(UsageError, match="machines"):
+        Machines(MachinesConfig(where=where, site=SiteConfig()))

@@ -1,0 +1,221 @@
+"""Rewards of one's own, evaluations with settings of their own, and curricula."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hocket.core.data import Trial
+from hocket.errors import ConfigError, UnknownNameError
+from hocket.train.algorithms.rollout import Segment, group_of
+from hocket.train.collect.curriculum import Curriculum, CurriculumError, Start, weigh_hard
+from hocket.train.config import TrainConfig
+from hocket.train.rewards import RewardError, Rewards
+from train.test_training import ENV, records, run, same_weights, success
+
+
+def segment(trial: Trial | None = None, **changes: Any) -> Segment:
+    """Two chunks of three actions, of which three and two were executed."""
+    plain: dict[str, Any] = {
+        "trial": trial or Trial(suite="toy", task="count", seed=0),
+        "attempt": 0,
+        "lane": 0,
+        "observation": {"observation/state": np.arange(2.0)[:, None]},
+        "actions": np.full((2, 3, 1), 0.5, np.float32),
+        "executed": np.array([3, 2]),
+        "rewards": np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 0.0]]),
+        "log_prob": np.zeros((2, 3), np.float32),
+        "value": np.zeros(2, np.float32),
+        "version": np.zeros(2, np.int64),
+        "chunk": np.arange(2),
+        "terminated": True,
+        "truncated": False,
+        "final": None,
+        "success": True,
+    }
+    return Segment(**{**plain, **changes})
+
+
+def effort(episode: Segment) -> Any:
+    return (episode.actions**2).sum(-1)
+
+
+def haste(episode: Segment) -> float:
+    return 1.0 / episode.steps
+
+
+def broken(episode: Segment) -> Any:
+    raise KeyError("speed")
+
+
+def ragged(episode: Segment) -> Any:
+    return np.zeros(episode.steps)
+
+
+def endless(episode: Segment) -> float:
+    return float("nan")
+
+
+constant = 3.0
+HERE = "train.test_rewards"
+
+
+def test_terms_are_weighted_and_summed_and_told_apart() -> None:
+    rewards = Rewards(f"success, 0.1*env, -2*{HERE}:effort, {HERE}:haste")
+    found = rewards.give(segment())
+    wanted = 0.1 * np.array([[1, 2, 3], [4, 5, 0.0]]) - 0.5 * np.array([[1, 1, 1], [1, 1, 0.0]])
+    wanted[1, 1] += 1.0 + 0.2
+    np.testing.assert_allclose(found.segment.rewards, wanted)
+    assert found.terms == {
+        "success": 1.0,
+        "env": pytest.approx(1.5),
+        f"{HERE}:effort": pytest.approx(-2.5),
+        f"{HERE}:haste": pytest.approx(0.2),
+    }
+    assert rewards.needs_whole_episodes
+    assert not Rewards("success,env").needs_whole_episodes
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("sucess", "Did you mean 'success'"),
+        ("much*env", "'much' is no weight"),
+        ("env,2*env", "named twice"),
+        ("", "There is no reward ''"),
+    ],
+)
+def test_a_reward_that_cannot_be_read_is_refused(text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        TrainConfig(env=(ENV,), policy="actor", reward=text)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nowhere_at_all:reward", "no module 'nowhere_at_all'"),
+        (f"{HERE}:efort", "Did you mean 'effort'"),
+        (f"{HERE}:constant", "is a float, no function"),
+    ],
+)
+def test_a_reward_function_that_is_not_there_is_refused_before_anything_runs(
+    tmp_path: Path, name: str, said: str
+) -> None:
+    with pytest.raises(UnknownNameError, match=said):
+        run(tmp_path, reward=name)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("broken", "raised KeyError: 'speed' .in episode toy/count/0"),
+        ("ragged", r"returned an array \(5,\) .* like `Segment.rewards`"),
+        ("endless", "rewards must be finite"),
+    ],
+)
+def test_a_reward_function_that_fails_is_named(name: str, said: str) -> None:
+    with pytest.raises(RewardError, match=said):
+        Rewards(f"{HERE}:{name}").give(segment())
+
+
+def test_a_function_is_what_is_trained_for_and_its_terms_are_logged(tmp_path: Path) -> None:
+    result = run(tmp_path, reward=f"success,0.5*{HERE}:haste", steps=300)
+    for record in records(result, "update"):
+        parts = record["reward/success"] + record[f"reward/{HERE}:haste"]
+        assert record["train/return"] == pytest.approx(parts)
+        assert record["reward/success"] == record["train/success"]
+    with pytest.raises(ConfigError, match="leave out --segment-chunks"):
+        run(tmp_path, "cut", reward=f"{HERE}:haste", segment_chunks=2)
+
+
+def test_evaluations_have_settings_of_their_own(tmp_path: Path) -> None:
+    seen = {kind: tmp_path / kind for kind in ("trained", "evaluated")}
+    run(
+        tmp_path,
+        steps=200,
+        eval_every=200,
+        eval_episodes=2,
+        env_config={"witness": str(seen["trained"])},
+        eval_env_config={"witness": str(seen["evaluated"])},
+    )
+    seeds = {
+        kind: {int(line.split()[1]) for line in path.read_text().splitlines() if "reset" in line}
+        for kind, path in seen.items()
+    }
+    assert seeds["evaluated"] == {0, 1}
+    # The first look at the env has a seed of evaluation's.
+    assert {seed for seed in seeds["trained"] if seed < 10_000_000} == {0}
+    assert len(seeds["trained"]) > 16
+    with pytest.raises(ConfigError, match="has no setting 'wind'"):
+        run(tmp_path, "other", eval_env_config={"wind": 1})
+
+
+# -- curricula -------------------------------------------------------------------------------------
+
+TASKS = [("toy", "count"), ("toy", "plain")]
+
+
+def test_starts_come_as_often_as_they_weigh() -> None:
+    def only_the_last(starts: Any) -> list[float]:
+        return [float(start is starts[-1]) for start in starts]
+
+    trials = [Curriculum(TASKS, 0, starts=3, weigh=only_the_last).next_group() for _ in range(2)]
+    assert {(t.task, t.seed) for group in trials for t in group} == {("plain", 10_000_002)}
+    fair = Curriculum(TASKS, 0, 2, starts=3)
+    groups = [fair.next_group() for _ in range(60)]
+    assert len({(t.task, t.seed) for group in groups for t in group}) == 6
+    assert len({t.id for group in groups for t in group}) == 120
+    assert len({group_of(t, 2) for group in groups for t in group}) == 60
+
+
+def test_hard_starts_weigh_more() -> None:
+    outcomes = [(0, 0), (8, 0), (8, 8)]
+    starts = [
+        Start(suite="toy", task="count", seed=i, tried=tried, succeeded=succeeded)
+        for i, (tried, succeeded) in enumerate(outcomes)
+    ]
+    assert weigh_hard(starts) == pytest.approx([0.5, 0.9, 0.1])
+
+
+def test_weights_change_when_an_update_is_done_and_survive_a_checkpoint() -> None:
+    plan = Curriculum(TASKS[:1], 0, starts=2, weigh=weigh_hard)
+    trial = Trial(suite="toy", task="count", seed=10_000_000, repeat=0)
+    for ended in (True, True, False, None):
+        plan.add(trial, None if ended is None else segment(trial, success=ended))
+    assert plan.to_curves()["starts/tried"] == 0.0
+    plan.settle()
+    assert plan.to_state() == [[3, 2, 45.0], [0, 0, 0.0]]
+    again = Curriculum(TASKS[:1], 0, starts=2, weigh=weigh_hard)
+    again.restore(plan.planned, plan.to_state())
+    assert [plan.next_group() for _ in range(9)] == [again.next_group() for _ in range(9)]
+
+
+@pytest.mark.parametrize("weights", [[1.0], [0.0, 0.0], [1.0, -1.0], [1.0, float("nan")]])
+def test_what_are_no_weights_is_refused(weights: list[float]) -> None:
+    with pytest.raises(CurriculumError, match="must return 2 weights"):
+        Curriculum(TASKS[:1], 0, starts=2, weigh=lambda _: weights)
+
+
+def test_a_run_with_a_curriculum_is_the_same_to_the_bit_also_when_it_was_resumed(
+    tmp_path: Path,
+) -> None:
+    chosen = {"curriculum": "hard", "starts": 8, "steps": 700}
+    whole = run(tmp_path, "whole", **chosen)
+    other = run(tmp_path, "other", lanes=2, **chosen)
+    run(tmp_path, "part", minutes=0.0, **chosen)
+    rest = run(tmp_path, "part", resume=True, **chosen)
+    assert same_weights(whole.run, other.run)
+    assert same_weights(whole.run, rest.run)
+    last = records(whole, "update")[-1]
+    assert last["starts/tried"] == 8.0
+    assert last["starts/effective"] < 8.0
+
+
+def test_groups_of_a_start_that_comes_again_are_apart(tmp_path: Path) -> None:
+    result = run(tmp_path, algo="grpo", group=4, starts=2, steps=400, eval_every=0)
+    assert result.complete
+    assert success(result) == []
