@@ -16,7 +16,9 @@ from tyro.conf import Positional, arg
 from hocket.cli import FAILED, INTERRUPTED, OK
 from hocket.cli.machines import MachineFlags, machines_of
 from hocket.cli.parse import FileFlags, knobs_of, parse, parse_run, refuse_bad_run_file, scan
+from hocket.cli.telemetry import told_to
 from hocket.cli.values import format_bytes
+from hocket.cli.watch import shown
 from hocket.core import machine
 from hocket.core.plugins import share_settings
 from hocket.runs.config import EvalConfig
@@ -24,6 +26,7 @@ from hocket.runs.config import EvalConfig
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from hocket.core.contracts.recorder import Reader
     from hocket.results.progress import Progress
     from hocket.results.report import Report
     from hocket.runs.elsewhere import Elsewhere
@@ -42,6 +45,12 @@ class Eval(MachineFlags, FileFlags):
     runs/TIME-ENV-POLICY."""
     json: bool = False
     """Print the report as JSON on standard output; progress goes to standard error."""
+    watch: bool = False
+    """Show the run in the browser while it goes on, from a process beside it, and print the page's
+    address; see hocket watch --help."""
+    telemetry: Annotated[str | None, arg(metavar="otlp[=URL]")] = None
+    """Send runs, episodes, chunks, inferences, stalls and videos as OpenTelemetry spans and metrics
+    to a collector, by default at http://localhost:4318 (pip install 'hocket[otel]')."""
     dry_run: bool = False
     """Print what would be run, and build no simulator."""
     jobs: Annotated[Path | None, arg(metavar="FILE")] = None
@@ -59,6 +68,8 @@ class Jobs(MachineFlags):
     """The file of jobs."""
     out: Annotated[Path, arg(metavar="FOLDER")] = Path("runs/jobs")
     """Holds one run folder for each job, and jobs.html."""
+    watch: bool = False
+    """Show the runs in the browser while they go on."""
     json: bool = False
     """Print all reports as JSON on standard output, by name."""
 
@@ -72,6 +83,8 @@ class Resume(MachineFlags):
     """The run folder."""
     infer_timeout_s: Annotated[float | None, arg(name="infer-timeout", metavar="SECONDS")] = None
     """Another deadline for the policy than the run was begun with; see hocket eval --help."""
+    watch: bool = False
+    """Show the run in the browser while it goes on; see hocket watch --help."""
     json: bool = False
     """Print the report as JSON on standard output; progress goes to standard error."""
 
@@ -108,13 +121,22 @@ def run(arguments: Sequence[str]) -> int:
     with (
         machines_of(flags) as machines,
         Run.new(config, out) as planned,
+        shown(out, wanted=flags.watch),
+        told_to(flags.telemetry, out) as told,
         Progress(quiet=quiet) as progress,
     ):
-        return _finish(planned, progress, out, machines, as_json=flags.json)
+        readers = [progress, *told]
+        return _finish(planned, progress, readers, out, machines, as_json=flags.json)
 
 
 def _finish(
-    run: Run, progress: Progress, out: Path, machines: Elsewhere | None, *, as_json: bool
+    run: Run,
+    progress: Progress,
+    readers: Sequence[Reader],
+    out: Path,
+    machines: Elsewhere | None,
+    *,
+    as_json: bool,
 ) -> int:
     """Run what is left, and print the report as soon as it is known, before anything is filmed."""
     code = OK
@@ -124,7 +146,7 @@ def _finish(
         with progress.paused():
             code = _conclude(report, out, as_json=as_json)
 
-    run.finish(readers=[progress], elsewhere=machines, on_report=tell)
+    run.finish(readers=readers, elsewhere=machines, on_report=tell)
     return code
 
 
@@ -176,7 +198,10 @@ def _run_jobs(arguments: Sequence[str]) -> int:
         progress.__enter__()
         return progress
 
-    with machines_of(flags, more=True) as machines:
+    with (
+        machines_of(flags, more=True) as machines,
+        shown(flags.out, wanted=flags.watch, is_one_run=False),
+    ):
         results = run_jobs(jobs, flags.out, reader=follow, elsewhere=machines)
     if flags.json:
         document = {r.job.name: r.report.to_json() if r.report else None for r in results}
@@ -220,8 +245,13 @@ def resume(arguments: Sequence[str]) -> int:
                 f"Nothing is left to run: all {len(unfinished.trials)} planned trials have ended.\n"
             )
         quiet = flags.json and not sys.stderr.isatty()
-        with machines_of(flags) as machines, Progress(quiet=quiet) as progress:
-            return _finish(unfinished, progress, flags.folder, machines, as_json=flags.json)
+        with (
+            machines_of(flags) as machines,
+            shown(flags.folder, wanted=flags.watch),
+            Progress(quiet=quiet) as progress,
+        ):
+            out, readers = flags.folder, [progress]
+            return _finish(unfinished, progress, readers, out, machines, as_json=flags.json)
 
 
 def report(arguments: Sequence[str]) -> int:

@@ -283,7 +283,10 @@ def _parse(
     own = _flags_of(owner)
     for name in own.keys() & knobs.keys():
         own[name] = dataclasses.replace(own[name], default=knobs[name].default)
-    fields: list[Any] = [flag.field(name, file) for name, flag in {**knobs, **own}.items()]
+    groups = {name: flag for name, flag in own.items() if dataclasses.is_dataclass(flag.annotation)}
+    flat = {name: flag for name, flag in {**knobs, **own}.items() if name not in groups}
+    fields: list[Any] = [flag.field(name, file) for name, flag in flat.items()]
+    fields += [_group(name, flag) for name, flag in groups.items()]
     for group in settings:
         fields += group.fields(file.get(group.field) or {})
     # Lines that do not begin with a letter are left as they are; others would be joined again.
@@ -301,7 +304,25 @@ def _parse(
     config = {**file, **{name: _plain(getattr(parsed, name)) for name in knobs}}
     for group in settings:
         config[group.field] = group.given(getattr(parsed, group.field, None))
-    return Parsed(owner(**{name: getattr(parsed, name) for name in own}), config)
+    values = {name: getattr(parsed, name) for name in own}
+    for name, flag in groups.items():
+        values[name] = flag.annotation(**dataclasses.asdict(values[name]))
+    return Parsed(owner(**values), config)
+
+
+def _group(name: str, flag: Flag) -> tuple[str, Any]:
+    """The fields of a dataclass as a group of flags, --NAME.FIELD."""
+    known = _flags_of(flag.annotation)
+    fields = [
+        dataclasses.replace(
+            one, annotation=Annotated[_spelled(one.annotation), FIELDS[f"{name}.{field}"]]
+        ).field(field, {})
+        if f"{name}.{field}" in FIELDS
+        else one.field(field, {})
+        for field, one in known.items()
+    ]
+    text = tyro.conf.arg(name=name, help=flag.help)
+    return name, Annotated[_make_class(fields), text]
 
 
 def _make_class(fields: Sequence[Any]) -> type[Any]:

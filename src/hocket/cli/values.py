@@ -122,6 +122,15 @@ Latencies = Annotated[
 Name = Annotated[str, arg(metavar="NAME")]
 
 FIELDS: Mapping[str, Any] = {
+    # Where: the group of flags --site.NAME.
+    "site.lease_s": arg(name="lease", metavar="SECONDS"),
+    "site.key_file": arg(metavar="FILE"),
+    "site.python": arg(metavar="PATH"),
+    "site.folder": arg(metavar="PATH"),
+    "site.cpus": arg(metavar="N"),
+    "site.gpus": arg(metavar="N"),
+    "site.memory": _BYTES,
+    "site.runtime_env": arg(metavar="FILE"),
     # What is run in what.
     "env": _names("NAME[,NAME...]"),
     "policy": arg(metavar="NAME"),

@@ -122,6 +122,11 @@ class Engine:
         self._start = time.perf_counter()
         self._is_stopping = False
 
+    def look(self, lane: int) -> Observation:
+        """A lane's last observation, for readers that are told that it has executed a chunk: views,
+        valid until its next chunk is sent."""
+        return self._fleet.arrays(lane)
+
     def stop(self) -> None:
         """End the run soon, as Ctrl-C does: what has ended is kept, the rest is left."""
         self._is_stopping = True

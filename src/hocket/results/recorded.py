@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from hocket.core.data import Episode, Trial
 from hocket.errors import DamagedSegmentError, RunFolderError
 from hocket.records.evidence import Evidence, kept_evidence
 from hocket.records.folder import TEMPORARY, RunFolder
+from hocket.records.labels import load_labels
 from hocket.records.ledger.view import Failure, LedgerView
 from hocket.records.run_file import load_about
 from hocket.records.states import FILE as STATES
@@ -35,6 +36,8 @@ class RecordedRun:
     """What is kept of the attempts that were lost."""
     filmed_tasks: frozenset[tuple[str, str]] = frozenset()
     """Suite and task of the envs that have cameras and can be shown again from their states."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """What people said of episodes, by trial id."""
     timing: Timing | None = None
     damage: str | None = None
     """Why there is no timing, where its rows are there and cannot be trusted."""
@@ -118,6 +121,7 @@ def open_recorded(folder: Path, report: Report | None = None) -> RecordedRun:
             for task, spec in specs.items()
             if spec.cameras and is_rendered_later(spec.abilities)
         ),
+        labels={trial: label.text for trial, label in load_labels(root.root).items()},
         timing=timing,
         damage=damage,
     )

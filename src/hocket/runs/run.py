@@ -33,6 +33,7 @@ from hocket.results.config_diff import scheme_difference
 from hocket.results.decision import KEY as DECISION
 from hocket.results.decision import Decision
 from hocket.results.exactness import Claim
+from hocket.results.live import LiveStatus
 from hocket.results.page.report_page import write_report_page
 from hocket.results.progress import Tally
 from hocket.results.recorded import build_report, depends_on
@@ -69,6 +70,8 @@ class Run:
         self.decider = _decider(config, self.assembly)
         self._done: list[Episode] = ledger.episodes() if ledger else []
         self._is_new = False
+        self._live: LiveStatus | None = None
+        """What is told to who watches, while the run goes on."""
         self._hung: PolicyHungError | None = None
         """Why the run stopped before its end."""
         self._is_stuck = False
@@ -121,6 +124,8 @@ class Run:
 
     def close(self) -> None:
         """Give the folder back. Twice is safe."""
+        if self._live is not None:
+            self._live.close()
         if self._ledger is not None:
             self._ledger.close()
 
@@ -163,6 +168,8 @@ class Run:
             return report
         if self.folder is not None:
             require_encoders(self.config)
+            self._live = LiveStatus(self.folder)
+            readers = (*readers, self._live)
             self._recorded = _without_impossible_video(self.config, readers)
         with contextlib.ExitStack() as stack:
             if fleets is None:
@@ -304,6 +311,8 @@ class Run:
                 check=check,
             )
             self._fleet = fleets.lent
+            if self._live is not None:
+                self._live.follow(engine.look, tally)
             queue = TrialQueue(self.remaining)
             self._begin_decider(queue.add, rollout.lanes)
             try:

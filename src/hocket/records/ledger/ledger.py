@@ -224,6 +224,9 @@ class Ledger(LedgerView):
         try:
             self._writer.close()
             self._writer.raise_failure()
+            with schema.translated(self.folder.ledger):
+                # SQLite does so where nobody reads: the file shall be whole without its WAL.
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         finally:
             super().close()
             self._folder_lock.release()

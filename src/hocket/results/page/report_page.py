@@ -27,6 +27,7 @@ from hocket.results.page.episodes import (
     shown_tasks,
 )
 from hocket.results.page.faults import fault_section
+from hocket.results.page.labels import label_section
 from hocket.results.page.markup import (
     Child,
     Markup,
@@ -67,6 +68,7 @@ def report_page(run: RecordedRun) -> str:
         _success_section(run),
         _grid_section(run, listed),
         video_section(run, listed),
+        label_section(run, listed),
         _length_section(run),
         speed_section(run),
         fault_section(run, listed),
