@@ -7,8 +7,8 @@ makes one run alone and one beside `hocket watch` with ten pages that follow it 
 lanes each: clients that take what a browser's page takes, in one process that stands back (nice 19)
 as browsers of other machines would. In every other repeat the order is turned round. Printed are
 env steps a second and the CPU seconds of the run's own processes for 1,000 steps, as ratios of
-medians with the range of the repeats' own ratios, the share of a core that the viewer took, and what
-`live/status.json` costs a run that nobody looks at (CPU, against the same run without it).
+medians with the range of the repeats' own ratios, the share of a core that the viewer took, and
+what `live/status.json` costs a run that nobody looks at (CPU, against the same run without it).
 """
 
 from __future__ import annotations

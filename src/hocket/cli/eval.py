@@ -6,10 +6,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
@@ -112,7 +112,10 @@ def run(arguments: Sequence[str]) -> int:
     from hocket.results.terminal import Console
     from hocket.runs.run import Run
 
-    config, flags = EvalConfig.from_plain(parsed.config), parsed.flags
+    flags = parsed.flags
+    if "," in str(parsed.config["delay"]):
+        return _run_sweep(parsed.config, flags)
+    config = EvalConfig.from_plain(parsed.config)
     out = new_folder(flags.out, config.env, config.policy)
     if flags.dry_run:
         Console().print(_describe(config, out))
@@ -186,23 +189,19 @@ def _describe(config: EvalConfig, out: Path) -> RenderableType:
 def _run_jobs(arguments: Sequence[str]) -> int:
     """Make every run of a file of jobs."""
     flags = parse(Jobs, arguments, verb="eval")
-    from hocket.results.progress import Progress
     from hocket.runs.jobs import load_jobs, run_jobs
 
     jobs = load_jobs(flags.jobs)
-    quiet = flags.json and not sys.stderr.isatty()
-
-    def follow(job: object) -> Progress:
-        sys.stderr.write(f"-- {getattr(job, 'name', job)}\n")
-        progress = Progress(quiet=quiet)
-        progress.__enter__()
-        return progress
-
     with (
         machines_of(flags, more=True) as machines,
         shown(flags.out, wanted=flags.watch, is_one_run=False),
     ):
-        results = run_jobs(jobs, flags.out, reader=follow, elsewhere=machines)
+        results = run_jobs(
+            jobs,
+            flags.out,
+            reader=_follower(quiet=_is_quiet(flags.json)),
+            elsewhere=machines,
+        )
     if flags.json:
         document = {r.job.name: r.report.to_json() if r.report else None for r in results}
         sys.stdout.write(json.dumps(document, indent=2) + "\n")
@@ -211,18 +210,66 @@ def _run_jobs(arguments: Sequence[str]) -> int:
     return _exit_code(results)
 
 
+def _run_sweep(plain: dict[str, Any], flags: Eval) -> int:
+    """Make a run for each delay, on the same trials, and report what latency costs."""
+    from hocket.records.run_file import new_folder
+    from hocket.results.terminal import Console
+    from hocket.runs.sweep import run_sweep, sweep_jobs
+
+    jobs = sweep_jobs(plain)
+    first = jobs[0].config
+    if flags.dry_run:
+        for job in jobs:
+            Console().print(f"{job.name}: --delay {job.config.delay}", highlight=False)
+        return OK
+    folder = flags.out or new_folder(None, first.env, first.policy)
+    results, report = run_sweep(jobs, folder, reader=_follower(quiet=_is_quiet(flags.json)))
+    if flags.json:
+        sys.stdout.write(json.dumps(report.to_json(), indent=2) + "\n")
+    else:
+        _show_failed(results)
+        Console().print(report.table().rich())
+        where = f"Runs, delays.json and delays.html: {folder}"
+        Console().print(where, highlight=False, soft_wrap=True)
+    return _exit_code(results)
+
+
+def _is_quiet(as_json: bool) -> bool:  # noqa: FBT001
+    return as_json and not sys.stderr.isatty()
+
+
+def _follower(*, quiet: bool) -> Callable[[object], Reader]:
+    """Makes the display that follows one run of several."""
+    from hocket.results.progress import Progress
+
+    def follow(job: object) -> Progress:
+        sys.stderr.write(f"-- {getattr(job, 'name', job)}\n")
+        progress = Progress(quiet=quiet)
+        progress.__enter__()
+        return progress
+
+    return follow
+
+
 def _show_jobs(results: Sequence[JobResult], folder: Path) -> None:
     from hocket.results.terminal import Console
     from hocket.runs.jobs import summary
 
     console = Console()
     console.print(summary(results).rich())
+    _show_failed(results)
+    console.print(f"Runs and jobs.html: {folder}", highlight=False, soft_wrap=True)
+
+
+def _show_failed(results: Sequence[JobResult]) -> None:
+    from hocket.results.terminal import Console
+
+    console = Console()
     for result in results:
         if result.error is not None:
             console.print(f"{result.job.name}: {result.error}", highlight=False, style="red")
         elif result.report is None:
             console.print(f"{result.job.name}: not begun", highlight=False)
-    console.print(f"Runs and jobs.html: {folder}", highlight=False, soft_wrap=True)
 
 
 def _exit_code(results: Sequence[JobResult]) -> int:

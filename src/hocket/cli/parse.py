@@ -42,7 +42,7 @@ from hocket.records.run_file import load_run
 
 T = TypeVar("T")
 
-_GROUPS = ("env_config", "policy_config", "runtime_config", "eval_env_config")
+_GROUPS = ("env_config", "policy_config", "runtime_config", "eval_env_config", "rtc_config")
 """Fields of a configuration that are groups of flags: what adapters are set to."""
 _OF_THE_RUN = ("seed_scheme",)
 """Settings of adapters that the run has for all of them."""
@@ -97,7 +97,7 @@ class Flag:
 class Settings:
     """The settings of all adapters that are named as env, policy or runtime, by field name."""
 
-    kind: Literal["env", "policy", "runtime", "eval.env"]
+    kind: Literal["env", "policy", "runtime", "eval.env", "rtc"]
     names: Sequence[str]
     flags: Mapping[str, Flag]
 
@@ -174,6 +174,10 @@ def parse_run(
     if evaluates_apart:
         settings.append(evaluation_settings(env))
     arguments = spell_out(arguments, settings[1])
+    if "method" in knobs and (scan(arguments, "--method") or file.get("method")) == "rtc":
+        from hocket.adapters.policies.rtc import RtcConfig
+
+        settings.append(Settings("rtc", ["--method rtc"], _flags_of(RtcConfig)))
     return _parse(owner, knobs, settings, file, arguments, verb=verb)
 
 

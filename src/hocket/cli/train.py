@@ -45,6 +45,11 @@ def run(arguments: Sequence[str]) -> int:
     # Python's last collections walk through all of torch: a second of CPU after everything is
     # closed, and several on a busy machine, while Ctrl-C seems not to have been heard.
     atexit.register(gc.freeze)
+    if scan(arguments, "--delay") is not None:
+        raise UsageError(
+            "hocket train has no --delay: what is learnt from is collected while the world waits. "
+            "Evaluate what was trained with hocket eval --delay."
+        )
     resumed = scan(arguments, "--resume")
     if resumed is None:
         knobs = knobs_of(TrainConfig, without=("policy_devices",))

@@ -143,6 +143,7 @@ FIELDS: Mapping[str, Any] = {
     "lanes": arg(metavar="N|auto"),
     "replan": arg(metavar="K"),
     "ensemble": arg(metavar="M"),
+    "delay": arg(metavar="STEPS|MS|A..B|measured[,...]"),
     "max_steps": arg(metavar="N"),
     "step_timeout_s": arg(name="step-timeout", metavar="SECONDS"),
     "infer_timeout_s": arg(name="infer-timeout", metavar="SECONDS"),

@@ -99,7 +99,7 @@ class EnvSpec:
     cameras: tuple[str, ...]
     """Keys of `observations` that are images."""
     abilities: tuple[str, ...]
-    """Some of `deferred`, `snapshot`, `cameras`, `batched` and `masked`."""
+    """Some of `deferred`, `snapshot`, `cameras`, `hold`, `batched` and `masked`."""
     notes: tuple[str, ...] = ()
     """What the user should know (a slow renderer, a changed image); shown once."""
     facts: Mapping[str, str] = field(default_factory=dict)

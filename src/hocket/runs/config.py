@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from hocket.errors import ConfigError
 from hocket.runs.subject import Subject
@@ -28,6 +29,17 @@ class EvalConfig(Subject):
     ensemble: float | None = None
     """Ask after every action (every K with --replan K) and average what the overlapping chunks
     say of a step, the i-th oldest weighing exp(-M i): temporal ensembling. ACT uses 0.01."""
+    delay: int | str = 0
+    """How long the world goes on while the policy thinks. Control steps (4), milliseconds by the
+    env's control rate (80ms), a range drawn for each chunk (2..6, spikes:2..9@0.1,
+    geometric:2..9@0.5), measured (what one row takes on this machine, measured once), or several
+    with commas (0,1,2,4,8): a run for each on the same trials, and one report. Needs --method."""
+    method: Literal["pause", "blocking", "naive", "rtc", "prefix"] = "pause"
+    """What happens meanwhile. pause: nothing, the world waits. blocking: the robot holds still.
+    naive: it goes on with the last chunk, then switches. rtc: the same, and the new chunk is guided
+    to continue the last one while it is sampled. prefix: for policies trained to continue one."""
+    first_chunk: Literal["free", "held"] = "free"
+    """Whether an episode's first chunk is there at once, or the robot holds still for it too."""
     exact: bool = False
     """Infer every row alone, in a batch of one, so that results are the same to the bit whatever
     the number of lanes. Costs what batches save: the policy is asked once for every chunk, one
@@ -80,6 +92,9 @@ class EvalConfig(Subject):
     video_overlay: bool = False
     """Burn the task, the step and the outcome into videos."""
 
+    rtc_config: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of --method rtc."""
+
     def __post_init__(self) -> None:
         Subject.__post_init__(self)
         for name, low in (
@@ -109,6 +124,8 @@ class EvalConfig(Subject):
         # Imported here because they import numpy, and the help of every verb reads this class.
         from hocket.engine.chunk_rules import make_rule
         from hocket.records.video.sink import VideoSelection
+        from hocket.runs.realtime import check_realtime
 
         VideoSelection.parse(self.video)
         make_rule(self.replan, self.ensemble)
+        check_realtime(self)

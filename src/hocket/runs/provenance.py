@@ -179,7 +179,7 @@ def _chunks(config: EvalConfig, policy: Policy) -> dict[str, Any]:
         "length": spec.chunk_length,
         "replan": config.replan or spec.replan or spec.chunk_length,
         "ensemble": config.ensemble,
-        "delay": 0,  # the simulation waits while the policy infers
+        "delay": config.delay,
         "history": spec.history,
         "policy_control_rate": spec.control_rate,
     }

@@ -43,6 +43,7 @@ from hocket.runs.assembly import Assembly, examine_python
 from hocket.runs.config import EvalConfig
 from hocket.runs.early_stop import Decider, paired_with, rounds_of, sequential_test
 from hocket.runs.elsewhere import Elsewhere, Work
+from hocket.runs.measured import fixed_delay
 from hocket.runs.provenance import FileDigests, files_of, provenance
 from hocket.runs.readers import AboutReader, ExactnessReader
 from hocket.runs.rollout import Rollout
@@ -86,6 +87,7 @@ class Run:
     @classmethod
     def new(cls, config: EvalConfig, folder: Path | None) -> Run:
         """Plan a run. A folder that is given must not hold a run yet."""
+        config = fixed_delay(config)
         trials = plan_trials(config)
         assembly = Assembly(config, config.lanes)
         assembly.require_envs()

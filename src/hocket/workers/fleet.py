@@ -20,6 +20,7 @@ from hocket.core.wire import (
     Execute,
     Executed,
     Message,
+    Observed,
     Ready,
     Sealed,
 )
@@ -136,27 +137,30 @@ class Fleet:
         chunks: Sequence[int],
         actions: Sequence[Array] | Array,
         observe_at: Sequence[int] = (),
+        holds: Sequence[tuple[int, int]] = (),
     ) -> None:
-        """Run one chunk `[k, A]` in each lane; all of them may be one array `[B, k, A]`."""
+        """Run one chunk `[k, A]` in each lane; all of them may be one array `[B, k, A]`. Where it
+        is said, each lane is observed after `observe_at` steps, and holds still for so many steps
+        before and after its actions."""
         now = time.monotonic()
         if isinstance(actions, np.ndarray) and self._source() is not None:
             counts = [actions.shape[1]] * len(actions)
-            whole = Execute(lanes, attempts, chunks, counts, actions, observe_at)
+            whole = Execute(lanes, attempts, chunks, counts, actions, observe_at, holds)
             self._execute(self._workers[0], whole, now)
             return
         counts, data = _packed(actions)
         if self._is_one:
-            message = Execute(lanes, attempts, chunks, counts, data, observe_at)
+            message = Execute(lanes, attempts, chunks, counts, data, observe_at, holds)
             self._execute(self._workers[0], message, now)
             return
         width = len(data) // sum(counts)
         ends = [width * steps for steps in accumulate(counts)]
-        if self._width == 1:
+        if self._width == 1 and not observe_at:
             for lane, attempt, chunk, count, end in zip(
                 lanes, attempts, chunks, counts, ends, strict=True
             ):
                 part = data[end - width * count : end]
-                message = Execute(_ONE, (attempt,), (chunk,), (count,), part, observe_at)
+                message = Execute(_ONE, (attempt,), (chunk,), (count,), part)
                 self._execute(self._workers[lane], message, now)
             return
         for worker, rows, indices in self._by_worker(lanes):
@@ -166,7 +170,8 @@ class Fleet:
                 [chunks[index] for index in indices],
                 [counts[index] for index in indices],
                 b"".join([data[ends[i] - width * counts[i] : ends[i]] for i in indices]),
-                observe_at,
+                [observe_at[index] for index in indices] if observe_at else (),
+                [holds[index] for index in indices] if holds else (),
             )
             self._execute(worker, message, now)
 
@@ -205,12 +210,13 @@ class Fleet:
         """Make a `poll` in progress return early. Any thread may call this."""
         self._supervisor.waker.wake()
 
-    def arrays(self, lane: int) -> Observation:
-        """The lane's last observation: views, valid until its next chunk or attempt is sent."""
+    def arrays(self, lane: int, chunk: int = 0) -> Observation:
+        """The lane's last observation: views, valid until its next chunk or attempt is sent. With
+        two slots the one for this chunk, valid until the chunk after it is sent."""
         link = self._workers[lane // self._width].link
         if link is None:
             raise WorkerFailed(f"Lane {lane} has no worker.")
-        return link.arrays(lane % self._width)
+        return link.arrays(lane % self._width, chunk)
 
     def gather(self, lanes: Sequence[int]) -> Mapping[str, Array] | None:
         """The observations of these lanes, stacked where they live; None where each lies apart."""
@@ -321,6 +327,8 @@ class Fleet:
         for message in messages:
             if isinstance(message, Executed):
                 has_ended |= self._inbox.executed(worker, message, now)
+            elif isinstance(message, Observed):
+                self._inbox.observed(worker, message)
             elif isinstance(message, Ready):
                 self._inbox.ready(worker, message)
             elif isinstance(message, Sealed):

@@ -16,7 +16,7 @@ from hocket.adapters.envs.metaworld import (
     UPSIDE_DOWN,
     MetaWorld,
 )
-from hocket.core.contracts.env import DeferredObservation, SelectsCameras, Snapshot
+from hocket.core.contracts.env import DeferredObservation, Holds, SelectsCameras, Snapshot
 from hocket.errors import ConfigError, EnvError, ObservationError, UnknownNameError
 
 pytestmark = pytest.mark.skipif(not find_spec("metaworld"), reason="no metaworld")
@@ -222,6 +222,14 @@ def test_a_step_before_reset_is_refused():
     env = make("reach")
     with pytest.raises(EnvError, match="reset"):
         env.advance(np.zeros(4))
+    env.close()
+
+
+def test_holding_still_keeps_the_hand_and_the_gripper():
+    env = make("reach")
+    assert isinstance(env, Holds)
+    assert env.hold_action(None).tolist() == [0, 0, 0, 0]
+    assert env.hold_action(np.array([1, -1, 0.5, 0.25], np.float32)).tolist() == [0, 0, 0, 0.25]
     env.close()
 
 

@@ -105,11 +105,21 @@ class RendersForPeople(Protocol):
         costs much and tells people little, such as shadows. An env begins with `full`."""
 
 
+@runtime_checkable
+class Holds(Protocol):
+    """An env that knows how its robot stays where it is for a step: zeros where actions are
+    differences, the last target where they are places, the gripper as it is."""
+
+    def hold_action(self, last: Array | None) -> Any:
+        """The action of one step of staying, after the action `last`; None right after a reset."""
+
+
 ABILITIES: Mapping[str, type[Any]] = {
     "deferred": DeferredObservation,
     "snapshot": Snapshot,
     "cameras": SelectsCameras,
     "quality": RendersForPeople,
+    "hold": Holds,
 }
 """The abilities of envs, by the names that `EnvSpec.abilities` has for them."""
 

@@ -257,7 +257,8 @@ def make_network(
         _load_first(network, config, description.shapes)
     if description.adapter and not is_adapted:
         add_adapter(network, description.adapter)
-    reference = twin(network, config.device) if refers else None
+    # Both on one device, where they can share what is frozen.
+    reference = twin(network.to(config.device), config.device) if refers else None
     if start is not None:
         load_weights(network, start / checkpoint.WEIGHTS)
     return Made(network=network, reference=reference)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,9 +32,12 @@ class ChunkResult:
 class ObservationBuffer:
     """Checks observations against the attempt's first one and lays them into shared memory."""
 
-    def __init__(self, reads: tuple[str, ...] | None, history: int) -> None:
+    def __init__(self, reads: tuple[str, ...] | None, history: int, slots: int = 1) -> None:
+        """With more than one of `slots` observations are kept here, and `publish` copies them into
+        the slots of shared memory: the policy may still read one of them."""
         self._reads = reads
         self._history = history
+        self._slots = slots
         self._views: Observation = {}
         self.last = -1
         """Step of the newest observation."""
@@ -44,6 +47,8 @@ class ObservationBuffer:
         """Number of keys in the attempt's first observation."""
         self.layout: Layout | None = None
         self.memory: Any = None
+        """The newest observation: shared with the parent where there is one slot."""
+        self._shared: Any = None
 
     def restart(self, arrays: Observation, allocate: Callable[[int], Any]) -> bool:
         """Begin an attempt with the observation of its reset; true where the layout is new."""
@@ -51,14 +56,23 @@ class ObservationBuffer:
         layout = Layout.of(chosen, self._history)
         is_new = layout != self.layout
         if is_new:
-            self.memory = allocate(layout.stride)
+            self._shared = self.memory = allocate(layout.stride * self._slots)
+            if self._slots > 1:
+                self.memory = bytearray(layout.stride)
             self._views = layout.views(self.memory, 0)
             self.layout = layout
         for key, view in self._views.items():
             view[...] = chosen[key]
         self._extent = len(arrays)
         self.last, self._streak = 0, 1
+        self.publish(0)
         return is_new
+
+    def publish(self, chunk: int) -> None:
+        """Let the parent read the newest observation, in the slot of this chunk."""
+        if self._slots > 1:
+            at = chunk % self._slots * len(self.memory)
+            self._shared[at : at + len(self.memory)] = self.memory
 
     def push(self, arrays: Observation, step: int) -> None:
         """Add the observation of a step; with a history the oldest goes."""
@@ -99,8 +113,8 @@ class ChunkRunner:
     """Runs the chunks of one attempt in its env.
 
     An env that can defer observations is observed only where somebody looks: at the end of a
-    chunk and the `history - 1` steps before it, at offsets asked for, and at every step where a
-    sink wants that or the history of a final observation must be whole.
+    chunk and the `history - 1` steps before it, and at every step where a sink wants that or the
+    history of a final observation must be whole.
     """
 
     def __init__(
@@ -148,13 +162,7 @@ class ChunkRunner:
         self._recording.open(self.attempt, prompt, record)
         self._record(None, 0.0, chunk=-1, observation=arrays)
 
-    def run(
-        self,
-        actions: Array,
-        chunk: int,
-        observe_at: Collection[int],
-        control: Control,
-    ) -> ChunkResult:
+    def run(self, actions: Array, chunk: int, control: Control) -> ChunkResult:
         """Execute a chunk up to its end, the episode's, or a recall."""
         began = time.perf_counter()
         result = ChunkResult()
@@ -168,7 +176,7 @@ class ChunkRunner:
             result.ends = self.attempt.judge(
                 turn.info, terminated=turn.terminated, truncated=turn.truncated
             )
-            is_seen = total - done < self._history or done in observe_at or self._looks_always
+            is_seen = total - done < self._history or self._looks_always
             self._look(turn, actions[done - 1], chunk, result, is_seen=is_seen)
             if result.ends:
                 break

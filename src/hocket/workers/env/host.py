@@ -21,13 +21,15 @@ from hocket.core.wire import (
     Executed,
     Failed,
     Message,
+    Observed,
     Ready,
     Render,
     Sealed,
 )
 from hocket.errors import EnvError, SeedIgnoredError, UsageError, WireError
 from hocket.workers.attempt import Attempt, Recording
-from hocket.workers.env.chunk_runner import ChunkRunner, ObservationBuffer
+from hocket.workers.env.chunk_runner import ChunkResult, ChunkRunner, ObservationBuffer
+from hocket.workers.env.delayed_runner import Course, DelayedRunner
 from hocket.workers.env.live_env import LiveEnv
 from hocket.workers.shm import Control
 from hocket.workers.spaces import flatten
@@ -63,7 +65,7 @@ class Host:
         self._control = control
         self._port = port
         self._env = LiveEnv(spec.suites, index)
-        self._buffer = ObservationBuffer(spec.reads, spec.history)
+        self._buffer = ObservationBuffer(spec.reads, spec.history, spec.slots)
         self._recording: Recording | None = None
         self._runner: ChunkRunner | None = None
         self._told: set[tuple[str, str]] = set()
@@ -112,7 +114,7 @@ class Host:
         built = time.perf_counter()
         self._env.use_quality("full")
         recording.prepare(self._env.task, message.record[0], self._env.abilities)
-        runner = ChunkRunner(
+        runner = (ChunkRunner if self._spec.slots == 1 else DelayedRunner)(
             self._env,
             self._buffer,
             recording,
@@ -163,11 +165,16 @@ class Host:
             drive = self._env.drive
             assert drive is not None
             actions = drive.decode(message.actions, message.counts[0])
-            result = runner.run(actions, chunk, message.observe_at, self._control)
+            if isinstance(runner, DelayedRunner):
+                result = self._follow(runner, message, actions)
+            else:
+                result = runner.run(actions, chunk, self._control)
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent, whatever it is
             self._fail(number, exc)
             return
-        is_observed = not result.ends or result.ends & END_OBSERVED
+        # Where the lane went on after it was observed, that was told already.
+        is_last = not message.observe_at or message.observe_at[0] >= len(result.rewards)
+        is_observed = result.ends & END_OBSERVED if result.ends else is_last
         answer = Executed(
             lanes=[0],
             attempts=[number],
@@ -182,6 +189,27 @@ class Host:
         self._port.post(answer)
         if result.ends:
             self._seal(runner)
+
+    def _follow(self, runner: DelayedRunner, message: Execute, actions: Array) -> ChunkResult:
+        """Execute a chunk, and tell on the way what is seen for the next decision."""
+        number, chunk = message.attempts[0], message.chunks[0]
+        before, after = message.holds[0] if message.holds else (0, 0)
+        end = before + len(actions) + after
+        look = message.observe_at[0] if message.observe_at else end
+
+        def tell(result: ChunkResult) -> None:
+            self._buffer.publish(chunk + 1)
+            steps = [len(result.rewards)]
+            self._port.post(Observed([0], [number], [chunk], steps, self._arrays()))
+
+        course = Course(chunk, actions, look, before, after)
+        result = runner.follow(course, self._control, tell)
+        if result.ends:
+            # The slot that the policy may still read is the other one.
+            self._buffer.publish(chunk)
+        elif look >= end:
+            self._buffer.publish(chunk + 1)
+        return result
 
     def _seal(self, runner: ChunkRunner) -> None:
         """Seal recordings, after the answer: the lane is free already, and waits for no disk."""

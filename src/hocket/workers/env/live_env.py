@@ -69,6 +69,15 @@ class LiveEnv:
         observation, reward, terminated, truncated, info = self._env.step(action)
         return Turn(float(reward), bool(terminated), bool(truncated), info, observation)
 
+    def hold(self, last: Array | None) -> Any:
+        """The action of a step in which the robot stays where it is."""
+        if "hold" not in self.abilities:
+            raise EnvError(
+                f"The env of {self.task.name!r} does not say what it means to hold still: it has "
+                "no method hold_action(last)."
+            )
+        return self._env.hold_action(last)
+
     def observe(self) -> Any:
         """The raw observation now, from an env that can defer it."""
         return self._env.observe()

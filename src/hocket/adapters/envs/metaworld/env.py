@@ -92,6 +92,13 @@ class MetaWorldEnv(CameraEnv, gymnasium.Env[dict[str, Any], Array]):
         success = bool(info["success"])
         return float(reward), bool(terminated), bool(truncated), {**info, "success": success}
 
+    def hold_action(self, last: Array | None) -> Array:
+        """Stay: actions move the hand by differences, and the gripper keeps its effort."""
+        action = np.zeros(4, np.float32)
+        if last is not None:
+            action[3] = last[3]
+        return action
+
     def observe(self) -> dict[str, Array]:
         images = {key: self._image(self._keys[key]) for key in self._in_use}
         return {STATE_KEY: self._state.copy(), **images}
