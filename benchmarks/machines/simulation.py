@@ -5,9 +5,10 @@ run costs, and how much of a core it needs.
     python benchmarks/machines/simulation.py --sites 1000 --lanes 64 --episodes 2 --ledger
 
 Time is simulated: an event at a time, from a heap. Tasks differ in length (log-normal, sigma 0.8, a
-mean of 20 s) and so do episodes of a task (sigma 0.3). Every twentieth site is half as fast as the
-others. With `--faults` one site in a hundred dies in the middle of the run, as many join late, and
-the lease of a dead one ends 30 s later. Messages take 5 ms each way.
+mean of 20 s) and so do episodes of a task (sigma 0.5, cut at twice the mean, as by a limit of
+steps). Every twentieth site is half as fast as the others. With `--faults` one site in a hundred
+dies in the middle of the run, as many join late, and the lease of a dead one ends 30 s later.
+Messages take 5 ms each way.
 
 `speed-up` is the work of the episodes that counted, in lane seconds, over what all lanes could have
 done from their joining to the end of the run (or to their death). `tail` is the time from the last
@@ -42,6 +43,7 @@ from hocket.runs.elsewhere import Work
 
 DELAY_S = 0.005
 TASKS = 40
+LIMIT = 2.0
 FILE = bytes(20_000)
 DIGEST = hashlib.sha256(FILE).digest()
 IDENTITY = {"code": {}, "hardware": {}}
@@ -108,7 +110,8 @@ class Simulation:
         count = sites * arguments.lanes * arguments.episodes
         self.trials = [Trial("sim", f"t{i % TASKS}", i // TASKS) for i in range(count)]
         self.lengths = [
-            means[i % TASKS] * scale * draw.lognormvariate(-0.045, 0.3) for i in range(count)
+            means[i % TASKS] * scale * min(LIMIT, draw.lognormvariate(-0.125, 0.5))
+            for i in range(count)
         ]
         if arguments.ledger:
             ledger: Any = Ledger.create(folder, self.trials, {})

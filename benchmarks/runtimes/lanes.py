@@ -1,11 +1,11 @@
 """What lanes in containers and behind a WebSocket cost, beside lanes in processes of this machine.
 
 Each setting runs the same trials in turn under `local` and under the other runtime, several times;
-the median of the ratios of their rates is printed with its range. A ratio is taken between two runs
-that follow each other, so that whatever else the machine does weighs on both.
+the median of the ratios of their rates is printed with quartiles and range. A ratio is taken
+between two runs that follow each other, so that whatever else the machine does weighs on both.
 
     python benchmarks/runtimes/lanes.py --runtime podman:IMAGE [--mounts A:B:ro,...] [--python PATH]
-    python benchmarks/runtimes/lanes.py --runtime loopback [--repeats 5] [--seconds 5] [--starts]
+    python benchmarks/runtimes/lanes.py --runtime loopback [--repeats 20] [--seconds 2] [--starts]
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ SETTINGS: dict[str, tuple[str, str, dict[str, Any]]] = {
         "image",
         {"length_min": 10**9, "length_max": 10**9, "image_size": 224, "render_s": 0.01},
     ),
-    "metaworld, one camera": ("metaworld:reach-v3", "reach-v3", {"image_size": 224}),
+    "metaworld, one camera": ("metaworld:reach-v3", "reach-v3", {"size": 224}),
     "metaworld, two cameras": (
         "metaworld:reach-v3",
         "reach-v3",
-        {"image_size": 224, "cameras": ("corner2", "gripperPOV")},
+        {"size": 224, "cameras": ("corner2", "gripperPOV")},
     ),
 }
 """By name: the env, its task and its settings."""
@@ -137,9 +137,9 @@ def main() -> None:
     parser.add_argument("--runtime", required=True)
     parser.add_argument("--python")
     parser.add_argument("--mounts")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--settings", default=",".join(("no-op", "two pictures")))
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--settings", default="no-op;two pictures")
     parser.add_argument("--starts", action="store_true")
     flags = parser.parse_args()
     config: dict[str, Any] = {}
@@ -153,11 +153,13 @@ def main() -> None:
             return plugins.build("runtimes", "local")
         return plugins.build("runtimes", flags.runtime, config)
 
-    for setting in SETTINGS if flags.settings == "all" else flags.settings.split(","):
+    for setting in SETTINGS if flags.settings == "all" else flags.settings.split(";"):
         found = compare(make, setting, flags.repeats, flags.seconds)
+        low, middle, high = statistics.quantiles(found, n=4)
         print(
-            f"{setting}: {statistics.median(found):.3f} of local "
-            f"({min(found):.3f} to {max(found):.3f}, n = {len(found)})"
+            f"{setting}: {middle:.3f} of local (half of the pairs within {low:.3f} to {high:.3f}, "
+            f"all within {min(found):.3f} to {max(found):.3f}, n = {len(found)})",
+            flush=True,
         )
     if flags.starts:
         took = starts(make)

@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from hocket.engine.loop import MANY, gc_frozen
+from hocket.engine.garbage import MANY, gc_frozen
 
 
 class Node:

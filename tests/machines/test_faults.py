@@ -115,7 +115,7 @@ def assert_whole(folder: Path, episodes: int, here: Path) -> None:
 @pytest.mark.slow
 def test_a_killed_and_a_stopped_site_cost_what_they_were_running(tmp_path: Path) -> None:
     words = ("--machines", "local:3", "--lanes", "1", "--episodes", "60", "--retries", "0")
-    driver = start(*EVAL, *TOYS, *words, "--site.lease-s", "3", cwd=tmp_path, log="log")
+    driver = start(*EVAL, *TOYS, *words, "--site.lease", "3", cwd=tmp_path, log="log")
     wait_until(lambda: count(tmp_path / "run") > 3)
     stopped, killed, *_ = sites_of(driver)
     os.kill(stopped, signal.SIGSTOP)
@@ -149,7 +149,7 @@ def test_a_killed_driver_leaves_no_local_site_and_its_run_is_resumed(tmp_path: P
 
 @pytest.mark.slow
 def test_sites_outlive_their_driver_and_deliver_to_the_next_one(tmp_path: Path) -> None:
-    where = ("--machines", "listen:127.0.0.1:0", "--site.lease-s", "5")
+    where = ("--machines", "listen:127.0.0.1:0", "--site.lease", "5")
     driver = start(
         *EVAL, *TOYS, *where, "--lanes", "2", "--episodes", "60", cwd=tmp_path, log="log"
     )

@@ -98,8 +98,12 @@ class Page:
 
     def open(self, file: Path) -> None:
         """Go to a file and wait until it is loaded."""
+        self.go(file.absolute().as_uri())
+
+    def go(self, address: str) -> None:
+        """Go to an address and wait until it is loaded."""
         self._loaded = False
-        self.call("Page.navigate", url=file.absolute().as_uri())
+        self.call("Page.navigate", url=address)
         deadline = time.monotonic() + _DEADLINE_S
         while not self._loaded:
             self._listen(deadline)
@@ -111,6 +115,19 @@ class Page:
         )
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
+
+    def until(self, claim: str) -> Any:
+        """Wait until an expression is true; returns its value."""
+        deadline = time.monotonic() + _DEADLINE_S
+        while not (found := self.ask(claim)):
+            assert time.monotonic() < deadline, f"It did not become true: {claim}"
+            time.sleep(0.05)
+        return found
+
+    def press(self, key: str) -> None:
+        """Press and release a key."""
+        for kind in ("keyDown", "keyUp"):
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, text=key)
 
     def screenshot(self, path: Path) -> None:
         """The whole page, from top to bottom."""

@@ -1,5 +1,5 @@
-"""Stands in for Daytona's API: the real package talks to it by HTTP, and its sandboxes are processes
-of this machine."""
+"""Stands in for Daytona's API: the real package talks to it by HTTP, and its sandboxes are
+processes of this machine."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ KEY = "dtn_right"
 
 
 class DaytonaCloud:
-    """`faults` maps a route, such as `POST sandbox`, to the status and words that it answers instead;
-    `calls` has the routes of all calls."""
+    """`faults` maps a route, such as `POST sandbox`, to the status and words that it answers
+    instead; `calls` has the routes of all calls."""
 
     def __init__(self, folder: Path) -> None:
         self.sandboxes = Sandboxes(folder, "x-daytona-preview-token")

@@ -24,7 +24,7 @@ TOKEN = ("ak-right", "as-right")
 
 
 class ModalCloud:
-    """`faults` maps a call's name to what it answers instead; `calls` has the names of all calls."""
+    """`faults` maps a call's name to what it answers instead; `calls` has all names."""
 
     def __init__(self, folder: Path) -> None:
         self.sandboxes = Sandboxes(folder, "Authorization", "Bearer ")

@@ -28,6 +28,8 @@ cgroup_manager = "cgroupfs"
 events_logger = "file"
 """
 _FOLDERS = ("usr", "lib", "lib64", "bin", "tmp", "run", "opt", "proc", "sys", "dev", "etc")
+_FOLDERS += ("sbin", "root", "var", "var/lib", "var/lib/dpkg", "var/lib/apt", "var/lib/apt/lists")
+_FOLDERS += ("var/cache", "var/cache/apt", "var/cache/apt/archives", "var/log")
 
 
 def mounts(*extra: str) -> tuple[str, ...]:

@@ -1,5 +1,5 @@
-"""Sandboxes that are processes of this machine, behind an entrance as clouds have it: encrypted, and
-open only to whoever brings a token. What stands in for the API of a provider starts them."""
+"""Sandboxes that are processes of this machine, behind an entrance as clouds have it: encrypted,
+and open only to whoever brings a token. What stands in for the API of a provider starts them."""
 
 from __future__ import annotations
 

@@ -133,20 +133,6 @@ def test_recalls_at_any_moment_lose_and_repeat_nothing(transport: str) -> None:
     assert made == expected
 
 
-def test_observe_at_observes_inside_of_the_chunk_too() -> None:
-    counts = []
-    for offsets in ((), (3, 5)):
-        with Rig(toy=LONG, runtime=InlineRuntime()) as rig:
-            rig.begin(task="image")
-            rig.wait(LanesReady)
-            env = link_of(rig)._host._env._env  # type: ignore[attr-defined]
-            before = env.pictures
-            rig.fleet.execute([0], [0], [0], [np.zeros((10, 4))], offsets)
-            rig.wait(LanesExecuted)
-            counts.append(env.pictures - before)
-    assert counts == [2, 6]
-
-
 def test_control_page_keeps_lanes_and_codes_apart() -> None:
     control = Control(bytearray(Control.size(2)))
     control.set_word(1, word(5, STOP))

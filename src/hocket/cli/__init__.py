@@ -39,7 +39,10 @@ VERBS = {
         "hocket.cli.eval", "Finish a run that was interrupted; nothing runs twice.", "resume"
     ),
     "report": Verb("hocket.cli.eval", "Make report.json and report.html of a run again.", "report"),
+    "watch": Verb("hocket.cli.watch", "See a run in the browser, while it goes on or afterwards."),
     "compare": Verb("hocket.cli.compare", "Compare two runs trial by trial: which is better?"),
+    "card": Verb("hocket.cli.card", "Put a run on a card that others can check."),
+    "verify": Verb("hocket.cli.verify", "Check a card: run a sample of its trials again."),
     "video": Verb("hocket.cli.video", "Film episodes of a run afterwards, from its states."),
     "export": Verb("hocket.cli.export", "Write a run for LeRobot, robomimic, Rerun or Perfetto."),
     "collect": Verb("hocket.cli.collect", "Collect demonstrations straight to a dataset."),
@@ -61,6 +64,7 @@ examples:
   hocket eval --env metaworld:mt10 --help       # with the flags of this env
   hocket eval --config runs/mine/run.yaml       # the same run again
   hocket train --env metaworld:push-v3 --policy reference --mode async
+  hocket watch runs                             # every run, live, in the browser
   hocket compare runs/mine runs/theirs --html compare.html
   hocket check --env metaworld:reach --policy my_package.models:MyPolicy
   hocket plan --lanes 1:128 --cores 8 --execute-s 0.16 --latency 75+8.5B

@@ -7,14 +7,19 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
 from hocket.cli.machines import MachineFlags, machines_of
 from hocket.cli.parse import FileFlags, knobs_of, parse_run
+from hocket.cli.telemetry import told_to
+from hocket.cli.watch import shown
 from hocket.core.text import printable
 from hocket.runs.config import EvalConfig
+
+if TYPE_CHECKING:
+    from hocket.core.contracts.recorder import Reader
 
 KNOBS = (
     "env",
@@ -54,6 +59,11 @@ class Collect(MachineFlags, FileFlags):
     episodes of the dataset alone; full keeps every picture while running, for other envs."""
     fps: Annotated[float | None, arg(metavar="N")] = None
     """Steps per second, where the env does not say."""
+    telemetry: Annotated[str | None, arg(metavar="otlp[=URL]")] = None
+    """Send runs, episodes, chunks, inferences, stalls and videos as OpenTelemetry spans and metrics
+    to a collector, by default at http://localhost:4318 (pip install 'hocket[otel]')."""
+    watch: bool = False
+    """Show the run in the browser while it goes on; see hocket watch --help."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -62,7 +72,7 @@ def run(arguments: Sequence[str]) -> int:
     from hocket import cli
     from hocket.cli.export import Teller
     from hocket.results.progress import Progress
-    from hocket.runs.collect import CollectConfig, collect
+    from hocket.runs.collect import CollectConfig, collect, run_folder
     from hocket.runs.export import ExportConfig
 
     flags = parsed.flags
@@ -74,10 +84,13 @@ def run(arguments: Sequence[str]) -> int:
         export=ExportConfig(fps=flags.fps),
     )
     with contextlib.ExitStack() as stack:
+        folder = run_folder(flags.out, flags.to)
 
-        def readers() -> list[Progress]:
-            return [stack.enter_context(Progress(quiet=not sys.stderr.isatty()))]
+        def readers() -> list[Reader]:
+            told = stack.enter_context(told_to(flags.telemetry, folder))
+            return [stack.enter_context(Progress(quiet=not sys.stderr.isatty())), *told]
 
+        stack.enter_context(shown(folder, wanted=flags.watch))
         teller = stack.enter_context(contextlib.closing(Teller()))
         machines = stack.enter_context(machines_of(flags, more=True))
         done = collect(config, flags.out, readers=readers, watcher=teller, elsewhere=machines)

@@ -9,14 +9,16 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
 from hocket.cli import FAILED, INTERRUPTED, OK
 from hocket.cli.machines import MachineFlags, machines_of
 from hocket.cli.parse import FileFlags, knobs_of, parse, parse_run, refuse_bad_run_file, scan
+from hocket.cli.telemetry import told_to
 from hocket.cli.values import format_bytes
+from hocket.cli.watch import shown
 from hocket.core import machine
 from hocket.core.plugins import share_settings
 from hocket.core.waits import awaiting
@@ -25,9 +27,12 @@ from hocket.runs.config import EvalConfig
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from hocket.core.contracts.recorder import Reader
     from hocket.results.progress import Progress
     from hocket.results.report import Report
+    from hocket.runs.elsewhere import Elsewhere
     from hocket.runs.jobs import Job, JobResult
+    from hocket.runs.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +46,12 @@ class Eval(MachineFlags, FileFlags):
     runs/TIME-ENV-POLICY."""
     json: bool = False
     """Print the report as JSON on standard output; progress goes to standard error."""
+    watch: bool = False
+    """Show the run in the browser while it goes on, from a process beside it, and print the page's
+    address; see hocket watch --help."""
+    telemetry: Annotated[str | None, arg(metavar="otlp[=URL]")] = None
+    """Send runs, episodes, chunks, inferences, stalls and videos as OpenTelemetry spans and metrics
+    to a collector, by default at http://localhost:4318 (pip install 'hocket[otel]')."""
     dry_run: bool = False
     """Print what would be run, and build no simulator."""
     jobs: Annotated[Path | None, arg(metavar="FILE")] = None
@@ -58,6 +69,8 @@ class Jobs(MachineFlags):
     """The file of jobs."""
     out: Annotated[Path, arg(metavar="FOLDER")] = Path("runs/jobs")
     """Holds one run folder for each job, and jobs.html."""
+    watch: bool = False
+    """Show the runs in the browser while they go on."""
     json: bool = False
     """Print all reports as JSON on standard output, by name."""
 
@@ -71,6 +84,8 @@ class Resume(MachineFlags):
     """The run folder."""
     infer_timeout_s: Annotated[float | None, arg(name="infer-timeout", metavar="SECONDS")] = None
     """Another deadline for the policy than the run was begun with; see hocket eval --help."""
+    watch: bool = False
+    """Show the run in the browser while it goes on; see hocket watch --help."""
     json: bool = False
     """Print the report as JSON on standard output; progress goes to standard error."""
 
@@ -95,10 +110,13 @@ def run(arguments: Sequence[str]) -> int:
     parsed = parse_run(Eval, knobs, arguments, verb="eval")
     from hocket.records.run_file import new_folder
 
+    flags = parsed.flags
     arms = scan(arguments, "--perturb")
     if arms is not None:  # one that only stands in the file is of that run alone
         parsed.config["perturb"] = ""
-    config, flags = EvalConfig.from_plain(parsed.config), parsed.flags
+    if "," in str(parsed.config["delay"]):
+        return _run_sweep(parsed.config, flags)
+    config = EvalConfig.from_plain(parsed.config)
     if arms is not None and not flags.dry_run:
         return _run_arms(config, arms, flags)
     if flags.dry_run:
@@ -114,9 +132,34 @@ def run(arguments: Sequence[str]) -> int:
         if flags.out is not None:
             clear_unbegun(flags.out)
         out = new_folder(flags.out, config.env, config.policy)
-        with Run.new(config, out) as planned:
-            report = planned.finish(readers=[progress], elsewhere=machines)
-    return _conclude(report, out, as_json=flags.json)
+        with (
+            Run.new(config, out) as planned,
+            shown(out, wanted=flags.watch),
+            told_to(flags.telemetry, out) as told,
+        ):
+            readers = [progress, *told]
+            return _finish(planned, progress, readers, out, machines, as_json=flags.json)
+
+
+def _finish(
+    run: Run,
+    progress: Progress,
+    readers: Sequence[Reader],
+    out: Path,
+    machines: Elsewhere | None,
+    *,
+    as_json: bool,
+) -> int:
+    """Run what is left, and print the report as soon as it is known, before anything is filmed."""
+    code = OK
+
+    def tell(report: Report) -> None:
+        nonlocal code
+        with progress.paused():
+            code = _conclude(report, out, as_json=as_json)
+
+    run.finish(readers=readers, elsewhere=machines, on_report=tell)
+    return code
 
 
 def _describe(config: EvalConfig, out: Path) -> RenderableType:
@@ -157,7 +200,10 @@ def _run_jobs(arguments: Sequence[str]) -> int:
     flags = parse(Jobs, arguments, verb="eval")
     from hocket.runs.jobs import load_jobs, run_jobs
 
-    with machines_of(flags, more=True) as machines:
+    with (
+        machines_of(flags, more=True) as machines,
+        shown(flags.out, wanted=flags.watch, is_one_run=False),
+    ):
         results = run_jobs(load_jobs(flags.jobs), flags.out, reader=_follow, elsewhere=machines)
     if flags.json:
         document = {r.job.name: r.report.to_json() if r.report else None for r in results}
@@ -203,18 +249,53 @@ def _follow(job: Job) -> Progress:
     return progress
 
 
+def _run_sweep(plain: dict[str, Any], flags: Eval) -> int:
+    """Make a run for each delay, on the same trials, and report what latency costs."""
+    from hocket.records.run_file import new_folder
+    from hocket.results.terminal import Console
+    from hocket.runs.sweep import run_sweep, sweep_jobs
+
+    jobs = sweep_jobs(plain)
+    first = jobs[0].config
+    if flags.dry_run:
+        for job in jobs:
+            Console().print(f"{job.name}: --delay {job.config.delay}", highlight=False)
+        return OK
+    folder = flags.out or new_folder(None, first.env, first.policy)
+    with (
+        machines_of(flags, more=True) as machines,
+        shown(folder, wanted=flags.watch, is_one_run=False),
+    ):
+        results, report = run_sweep(jobs, folder, reader=_follow, elsewhere=machines)
+    if flags.json:
+        sys.stdout.write(json.dumps(report.to_json(), indent=2) + "\n")
+    else:
+        _show_failed(results)
+        Console().print(report.table().rich())
+        where = f"Runs, delays.json and delays.html: {folder}"
+        Console().print(where, highlight=False, soft_wrap=True)
+    return _exit_code(results)
+
+
 def _show_jobs(results: Sequence[JobResult], folder: Path) -> None:
     from hocket.results.terminal import Console
     from hocket.runs.jobs import summary
 
     console = Console()
     console.print(summary(results).rich())
+    _show_failed(results)
+    console.print(f"Runs and jobs.html: {folder}", highlight=False, soft_wrap=True)
+
+
+def _show_failed(results: Sequence[JobResult]) -> None:
+    from hocket.results.terminal import Console
+
+    console = Console()
     for result in results:
         if result.error is not None:
             console.print(f"{result.job.name}: {result.error}", highlight=False, style="red")
         elif result.report is None:
             console.print(f"{result.job.name}: not begun", highlight=False)
-    console.print(f"Runs and jobs.html: {folder}", highlight=False, soft_wrap=True)
 
 
 def _exit_code(results: Sequence[JobResult]) -> int:
@@ -232,16 +313,17 @@ def resume(arguments: Sequence[str]) -> int:
     from hocket.runs.run import Run
 
     with Run.open(flags.folder, infer_timeout_s=flags.infer_timeout_s) as unfinished:
-        left = len(unfinished.remaining)
-        if not left:
+        if not unfinished.remaining:
             sys.stderr.write(
                 f"Nothing is left to run: all {len(unfinished.trials)} planned trials have ended.\n"
             )
-            return _conclude(unfinished.finish(), flags.folder, as_json=flags.json)
-        clock = machine.process_age_s()
-        with machines_of(flags) as machines, Progress(age_s=clock) as progress:
-            report = unfinished.finish(readers=[progress], elsewhere=machines)
-    return _conclude(report, flags.folder, as_json=flags.json)
+        with (
+            machines_of(flags) as machines,
+            shown(flags.folder, wanted=flags.watch),
+            Progress(age_s=machine.process_age_s()) as progress,
+        ):
+            out, readers = flags.folder, [progress]
+            return _finish(unfinished, progress, readers, out, machines, as_json=flags.json)
 
 
 def report(arguments: Sequence[str]) -> int:

@@ -34,7 +34,7 @@ from typing import (
 import docstring_parser
 import tyro
 
-from hocket.cli.values import FIELDS, Words, Yaml, parse_names
+from hocket.cli.values import FIELDS, SITE_FIELDS, Words, Yaml, parse_names
 from hocket.core import plugins
 from hocket.core.plugins import Kind
 from hocket.errors import ConfigError, UnknownNameError
@@ -42,7 +42,7 @@ from hocket.records.run_file import load_run
 
 T = TypeVar("T")
 
-_GROUPS = ("env_config", "policy_config", "runtime_config", "eval_env_config")
+_GROUPS = ("env_config", "policy_config", "runtime_config", "eval_env_config", "rtc_config")
 """Fields of a configuration that are groups of flags: what adapters are set to."""
 _OF_THE_RUN = ("seed_scheme",)
 """Settings of adapters that the run has for all of them."""
@@ -97,7 +97,7 @@ class Flag:
 class Settings:
     """The settings of all adapters that are named as env, policy or runtime, by field name."""
 
-    kind: Literal["env", "policy", "runtime", "eval.env"]
+    kind: Literal["env", "policy", "runtime", "eval.env", "rtc"]
     names: Sequence[str]
     flags: Mapping[str, Flag]
 
@@ -174,6 +174,10 @@ def parse_run(
     if evaluates_apart:
         settings.append(evaluation_settings(env))
     arguments = spell_out(arguments, settings[1])
+    if "method" in knobs and (scan(arguments, "--method") or file.get("method")) == "rtc":
+        from hocket.adapters.policies.rtc import RtcConfig
+
+        settings.append(Settings("rtc", ["--method rtc"], _flags_of(RtcConfig)))
     return _parse(owner, knobs, settings, file, arguments, verb=verb)
 
 
@@ -283,7 +287,10 @@ def _parse(
     own = _flags_of(owner)
     for name in own.keys() & knobs.keys():
         own[name] = dataclasses.replace(own[name], default=knobs[name].default)
-    fields: list[Any] = [flag.field(name, file) for name, flag in {**knobs, **own}.items()]
+    groups = {name: flag for name, flag in own.items() if dataclasses.is_dataclass(flag.annotation)}
+    flat = {name: flag for name, flag in {**knobs, **own}.items() if name not in groups}
+    fields: list[Any] = [flag.field(name, file) for name, flag in flat.items()]
+    fields += [_group(name, flag) for name, flag in groups.items()]
     for group in settings:
         fields += group.fields(file.get(group.field) or {})
     # Lines that do not begin with a letter are left as they are; others would be joined again.
@@ -301,7 +308,22 @@ def _parse(
     config = {**file, **{name: _plain(getattr(parsed, name)) for name in knobs}}
     for group in settings:
         config[group.field] = group.given(getattr(parsed, group.field, None))
-    return Parsed(owner(**{name: getattr(parsed, name) for name in own}), config)
+    values = {name: getattr(parsed, name) for name in own}
+    for name, flag in groups.items():
+        values[name] = flag.annotation(**dataclasses.asdict(values[name]))
+    return Parsed(owner(**values), config)
+
+
+def _group(name: str, flag: Flag) -> tuple[str, Any]:
+    """The fields of a dataclass as a group of flags, --NAME.FIELD."""
+    fields = []
+    for field, one in _flags_of(flag.annotation).items():
+        if field in SITE_FIELDS:
+            spelled: Any = Annotated[_spelled(one.annotation), SITE_FIELDS[field]]
+            one = dataclasses.replace(one, annotation=spelled)
+        fields.append(one.field(field, {}))
+    text = tyro.conf.arg(name=name, help=flag.help)
+    return name, Annotated[_make_class(fields), text]
 
 
 def _make_class(fields: Sequence[Any]) -> type[Any]:

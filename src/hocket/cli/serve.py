@@ -14,6 +14,7 @@ from tyro.conf import arg
 
 from hocket.cli.parse import parse_with_policy
 from hocket.cli.values import Bytes, Name
+from hocket.core.exposure import load_tls
 from hocket.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
@@ -85,7 +86,6 @@ def run(arguments: Sequence[str]) -> int:
         Listening,
         check_exposure,
         load_keys,
-        load_tls,
         serve_until_signal,
     )
 

@@ -13,6 +13,8 @@ from tyro.conf import arg
 
 from hocket.cli import INTERRUPTED, OK
 from hocket.cli.parse import FileFlags, knobs_of, parse_run, scan
+from hocket.cli.telemetry import told_to
+from hocket.cli.watch import shown
 from hocket.core.plugins import require_extra
 from hocket.errors import UsageError
 from hocket.records.run_file import load_run, new_folder
@@ -30,7 +32,12 @@ class Train(FileFlags):
     out: Annotated[Path | None, arg(metavar="FOLDER")] = None
     """The run folder; must be new or empty. The default is runs/TIME-ENV-POLICY."""
     resume: Annotated[Path | None, arg(metavar="FOLDER")] = None
-    """Go on with this run from its newest checkpoint; takes no other flags."""
+    """Go on with this run from its newest checkpoint; takes no other flags but --watch."""
+    telemetry: Annotated[str | None, arg(metavar="otlp[=URL]")] = None
+    """Send runs, episodes, chunks, inferences, stalls and videos as OpenTelemetry spans and metrics
+    to a collector, by default at http://localhost:4318 (pip install 'hocket[otel]')."""
+    watch: bool = False
+    """Show the run in the browser while it goes on; see hocket watch --help."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -38,11 +45,16 @@ def run(arguments: Sequence[str]) -> int:
     # Python's last collections walk through all of torch: a second of CPU after everything is
     # closed, and several on a busy machine, while Ctrl-C seems not to have been heard.
     atexit.register(gc.freeze)
+    if scan(arguments, "--delay") is not None:
+        raise UsageError(
+            "hocket train has no --delay: what is learnt from is collected while the world waits. "
+            "Evaluate what was trained with hocket eval --delay."
+        )
     resumed = scan(arguments, "--resume")
     if resumed is None:
         knobs = knobs_of(TrainConfig, without=("policy_devices",))
         parsed = parse_run(Train, knobs, arguments, verb="train", evaluates_apart=True)
-    elif len([one for one in arguments if one.startswith("--")]) > 1:
+    elif len([one for one in arguments if one.startswith("--") and one != "--watch"]) > 1:
         raise UsageError("--resume takes no other flags: the run has its configuration.")
     require_extra("policies", "trained")
     from hocket.results.terminal import Console
@@ -52,10 +64,13 @@ def run(arguments: Sequence[str]) -> int:
     if resumed is None:
         config = TrainConfig.from_plain(parsed.config)
         folder = new_folder(parsed.flags.out, config.env, config.policy)
+        is_watched, target = parsed.flags.watch, parsed.flags.telemetry
     else:
-        folder = Path(resumed)
+        folder, is_watched, target = Path(resumed), "--watch" in arguments, None
         config = TrainConfig.from_plain(load_run(folder))
-    if not train(config, folder, resume=resumed is not None).complete:
+    with shown(folder, wanted=is_watched), told_to(target, folder) as readers:
+        trained = train(config, folder, resume=resumed is not None, readers=readers)
+    if not trained.complete:
         return INTERRUPTED
     found = folder / BEST
     told = f"The best weights: hocket eval --env ... --policy {found}"

@@ -135,6 +135,7 @@ FIELDS: Mapping[str, Any] = {
     "replan": arg(metavar="K"),
     "perturb": arg(metavar="FACTOR[,FACTOR...]"),
     "ensemble": arg(metavar="M"),
+    "delay": arg(metavar="STEPS|MS|A..B|measured[,...]"),
     "max_steps": arg(metavar="N"),
     "step_timeout_s": arg(name="step-timeout", metavar="SECONDS"),
     "infer_timeout_s": arg(name="infer-timeout", metavar="SECONDS"),
@@ -142,7 +143,8 @@ FIELDS: Mapping[str, Any] = {
     "recycle_after": arg(metavar="N"),
     "against": arg(metavar="RUN"),
     "alpha": arg(metavar="P"),
-    "video": arg(metavar="none|first:N|failures|all"),
+    "keep_errors": arg(metavar="N"),
+    "video": arg(metavar="few|none|first:N|failures|all"),
     # Training.
     "data": _names("FOLDER[,FOLDER...]"),
     "reward": arg(metavar="[WEIGHT*]NAME[,...]"),
@@ -161,3 +163,15 @@ FIELDS: Mapping[str, Any] = {
     "weights": arg(metavar="FILE"),
 }
 """How fields of configurations are spelled, by name, where tyro would not find out by itself."""
+
+SITE_FIELDS: Mapping[str, Any] = {
+    "lease_s": arg(name="lease", metavar="SECONDS"),
+    "key_file": arg(metavar="FILE"),
+    "python": arg(metavar="PATH"),
+    "folder": arg(metavar="PATH"),
+    "cpus": arg(metavar="N"),
+    "gpus": arg(metavar="N"),
+    "memory": _BYTES,
+    "runtime_env": arg(metavar="FILE"),
+}
+"""The same for the flags --site.NAME."""

@@ -66,8 +66,12 @@ class Execute(NamedTuple):
     actions: bytes | Array
     """float64, little-endian: each lane's `[count, A]`, one after the other. A batched simulator in
     this process gets an array `[B, k, A]` instead, which it reads before `send` returns."""
-    observe_at: Sequence[int]
-    """Offsets inside the chunk to observe at, besides its end."""
+    observe_at: Sequence[int] = ()
+    """For each lane, after how many steps it is observed for its next decision: where it has steps
+    left then, Observed tells, and it goes on. Empty where all are observed at their ends."""
+    holds: Sequence[tuple[int, int]] = ()
+    """For each lane, how many steps it holds still before its actions and after them, as its env
+    says; empty where none does."""
 
 
 class Discard(NamedTuple):
@@ -164,6 +168,20 @@ class Executed(NamedTuple):
     """Seconds of these that were spent observing."""
     arrays: bytes | None
     """What shared memory would hold, where there is none and the end was observed."""
+
+
+class Observed(NamedTuple):
+    """Lanes were observed for their next decision, and go on with their chunks meanwhile. Executed
+    follows."""
+
+    lanes: list[int]
+    attempts: list[int]
+    chunks: list[int]
+    """The chunks that they go on with."""
+    steps: list[int]
+    """How many steps of these they had made."""
+    arrays: bytes | None
+    """What shared memory would hold, where there is none."""
 
 
 class Sealed(NamedTuple):
@@ -267,6 +285,7 @@ Message = Union[
     Said,
     Ended,
     Piece,
+    Observed,
     Remark,
 ]
 """Every message. A message's index here is its number on the wire, so new ones go to the end."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
-from typing import NamedTuple, overload
+from typing import TYPE_CHECKING, NamedTuple, overload
 
 from hocket.core.contracts.policy import Binds, Policy, Reconnects
 from hocket.core.data import (
@@ -31,6 +31,9 @@ from hocket.engine.trials import LaneState
 from hocket.errors import HocketError, PolicyHungError
 from hocket.workers.fleet import Fleet
 from hocket.workers.inbox import LanesExecuted
+
+if TYPE_CHECKING:
+    from hocket.engine.delay import DelayedLanes
 
 HANDLING_S = 6e-5
 HANDLING_ROW_S = 3e-5
@@ -125,6 +128,14 @@ class Delivery(NamedTuple):
     """The chunk of every row of the batch; None where nothing is sent."""
     failed: Sequence[tuple[int, LaneState, Exception]]
     """Lanes whose attempts are lost by an error of the policy."""
+    observe_at: Sequence[int] = ()
+    """Steps after which each of these lanes is observed, where that is not at the end."""
+    holds: Sequence[tuple[int, int]] = ()
+    """Steps for which each holds still, before and after its actions."""
+    early: Sequence[int] = ()
+    """Lanes that get their actions once they have executed what was committed."""
+    is_late: bool = False
+    """These lanes were such, and are known to be under way."""
 
     def event(self, now: float, start: float) -> BatchInferred:
         """What readers are told of it; `start` is when the run began by the policy's clock."""
@@ -220,13 +231,22 @@ class Batches:
     """
 
     def __init__(
-        self, policy: Policy, inference: Inference, scheduler: Scheduler, config: BatchConfig
+        self,
+        policy: Policy,
+        inference: Inference,
+        scheduler: Scheduler,
+        config: BatchConfig,
+        delayed: DelayedLanes | None = None,
     ) -> None:
+        """`delayed` knows the lanes, where they go on while the policy thinks."""
         self.scheduler = scheduler
+        self.delayed = delayed
         self._policy = policy
         # Asked once: a look for a Protocol's methods costs more than a whole turn.
         self._binds = policy if isinstance(policy, Binds) else None
-        self._flushed = policy if isinstance(policy, Reconnects) and policy.flushes else None
+        # What was committed is executed: with a delay nothing is recalled.
+        flushes = delayed is None and isinstance(policy, Reconnects) and policy.flushes
+        self._flushed = policy if flushes and isinstance(policy, Reconnects) else None
         self.recalls = self._flushed is not None
         """Whether chunks may have to be recalled when their source is gone."""
         self._reconnects = 0
@@ -365,14 +385,20 @@ class Batches:
             self._answered.append(answer)
             return
         self._inference.submit(job)
-        fleet.expect(plan.lanes, self.scheduler.infer_s(len(states)))
+        if self.delayed is None:  # Others move meanwhile: nobody holds a step for them.
+            fleet.expect(plan.lanes, self.scheduler.infer_s(len(states)))
 
     def _job(
         self, number: int, rows: Rows, states: list[LaneState], lanes: Sequence[int], fleet: Fleet
     ) -> Job:
         stacked = fleet.gather(lanes)
         self._is_at_hand = stacked is not None
-        views = [fleet.arrays(lane) for lane in lanes] if stacked is None else ()
+        views: Sequence[Observation] = ()
+        if self.delayed is not None:
+            stacked = stacked and {**stacked, **self.delayed.committed(states)}
+            views = self.delayed.views(states, lanes, fleet) if stacked is None else ()
+        elif stacked is None:
+            views = [fleet.arrays(lane) for lane in lanes]
         return Job(
             number=number,
             queue=states[0].queue,
@@ -385,6 +411,10 @@ class Batches:
         )
 
     # -- answers -------------------------------------------------------------------------------
+
+    def is_under_way(self, state: LaneState) -> bool:
+        """Whether the policy is asked, or about to be, for a chunk of this attempt."""
+        return any(state in batch.states for batch in self._pending.values())
 
     def deliveries(
         self, running: Mapping[int, LaneState], rule: SharedRule | None, now: float
@@ -412,7 +442,12 @@ class Batches:
             else:
                 took_s = answer.ended - answer.began + self._handling_s(size)
                 self.scheduler.inferred(size, took_s, now)
-            found.append(deliver(answer, batch, running, rule))
+            if self.delayed is None:
+                found.append(deliver(answer, batch, running, rule))
+            else:
+                delivery = self.delayed.deliver(answer, batch, running, now)
+                self._under_way(delivery.early, [running[lane] for lane in delivery.early], now)
+                found.append(delivery)
         return found
 
     def take_checks(self) -> RowChecks:
@@ -430,7 +465,14 @@ class Batches:
             for state, source in zip(states, delivery.sources, strict=True):
                 state.source = source
         attempts, chunks = [state.attempt for state in states], [state.chunk for state in states]
-        fleet.execute(lanes, attempts, chunks, delivery.actions)
+        fleet.execute(
+            lanes, attempts, chunks, delivery.actions, delivery.observe_at, delivery.holds
+        )
+        if not delivery.is_late:
+            self._under_way(lanes, states, now)
+
+    def _under_way(self, lanes: Sequence[int], states: Sequence[LaneState], now: float) -> None:
+        """Tell the scheduler that these lanes have their chunks, and will come back."""
         kinds = {state.kind for state in states}
         if len(kinds) == 1:
             self.scheduler.executing(lanes, kinds.pop(), now)

@@ -27,9 +27,11 @@ _REAL_KINDS = "fiu"
 class ChunkRule(Protocol):
     """Turns each newly inferred chunk into the actions to execute until the next decision."""
 
-    def take(self, chunk: Array, executed: int) -> Array:
-        """From a chunk `[T, A]`, and the env steps executed so far in this attempt, the actions
-        `[k, A]` to execute next: float64, C-contiguous, not shared with `chunk`."""
+    def take(self, chunk: Array, executed: int, first: int = 0, more: int = 0) -> Array:
+        """From a chunk `[T, A]`, and the env steps executed in this attempt when its observation
+        was taken, the actions `[k, A]` to execute next: float64, C-contiguous, not shared with
+        `chunk`. Where the world goes on while the policy thinks, the `first` ones are left out, and
+        `more` are executed beyond those of the rule."""
 
 
 @runtime_checkable
@@ -48,10 +50,12 @@ class ReplayFirst:
             _check_count(count)
         self.count = count
 
-    def take(self, chunk: Array, executed: int) -> Array:
-        if self.count is not None:
-            _check_length(chunk, self.count)
-        return np.array(chunk[: self.count], dtype=np.float64, order="C")
+    def take(self, chunk: Array, executed: int, first: int = 0, more: int = 0) -> Array:
+        stop = self.count
+        if stop is not None:
+            stop += more
+            _check_length(chunk, stop)
+        return np.array(chunk[first:stop], dtype=np.float64, order="C")
 
     def take_all(self, chunks: Array) -> Array:
         if self.count is not None:
@@ -83,8 +87,9 @@ class TemporalEnsemble:
         self._weights = np.zeros((0, 1))
         self._votes = np.zeros(0, dtype=np.intp)
 
-    def take(self, chunk: Array, executed: int) -> Array:
-        _check_length(chunk, self.count)
+    def take(self, chunk: Array, executed: int, first: int = 0, more: int = 0) -> Array:
+        stop = self.count + more
+        _check_length(chunk, stop)
         if executed < self._start:
             raise ValueError(f"The attempt went back from step {self._start} to {executed}.")
         length, size = chunk.shape
@@ -103,7 +108,7 @@ class TemporalEnsemble:
         weights[:length] += weight
         votes[:length] += 1
         self._start, self._sums, self._weights, self._votes = executed, sums, weights, votes
-        answer: Array = sums[: self.count] / weights[: self.count]
+        answer: Array = sums[first:stop] / weights[first:stop]
         return answer
 
 

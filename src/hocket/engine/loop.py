@@ -11,12 +11,10 @@ readers are told is collected over a turn, so that a thousand lanes make a handf
 
 from __future__ import annotations
 
-import gc
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from typing import Any, cast
@@ -26,11 +24,7 @@ from hocket.core.data import EnvSpec, Episode, Observation, Outcome, Trial
 from hocket.core.events import (
     AttemptFailed,
     AttemptsBegan,
-    ChunksExecuted,
-    EpisodesEnded,
-    EpisodesSealed,
     Event,
-    LanesReady,
     Noted,
     RowsChecked,
     RunEnded,
@@ -41,10 +35,13 @@ from hocket.core.events import (
 from hocket.core.wire import END_OBSERVED
 from hocket.engine.batches import Batches, Delivery, told_of
 from hocket.engine.chunk_rules import ChunkRule, SharedRule
+from hocket.engine.delay import Ahead, HeldLanes
+from hocket.engine.garbage import gc_frozen
 from hocket.engine.inference import Inference
 from hocket.engine.policy_thread import account
 from hocket.engine.suspects import Suspects
 from hocket.engine.trials import LaneState, TrialQueue
+from hocket.engine.turn import Turn
 from hocket.errors import EnvError, PolicyHungError
 from hocket.workers import inbox as notices
 from hocket.workers.fleet import Fleet
@@ -53,9 +50,6 @@ _LONGEST_WAIT_S = 1.0
 _LOOK_S = 0.1
 """Seconds that a turn waits at most, where something wakes it and where nothing may: a durable
 reader was behind, or a server is gone. Chosen by hand, with no benchmark row."""
-MANY = 256
-"""Lanes from which on a collection of garbage at the start is worth its time; see `gc_frozen`.
-Chosen by hand: of the runs in `batched.py`, those with thousands of rows gain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +88,7 @@ class Engine:
         self._inference = inference
         self._batches = batches
         self._scheduler = batches.scheduler
+        self._delayed = batches.delayed
         self._make_rule = make_rule
         self._rule = make_rule()
         self._shared_rule = self._rule if isinstance(self._rule, SharedRule) else None
@@ -110,6 +105,7 @@ class Engine:
         self._lanes: dict[int, LaneState] = {}
         """Lanes that have an attempt."""
         self._free: list[int] = []
+        self._held = HeldLanes()
         self._sealing: dict[int, Episode] = {}
         self._next_attempt: dict[str, int] = {}
         self._failures: Counter[str] = Counter()
@@ -122,6 +118,11 @@ class Engine:
         self._turn = Turn()
         self._start = time.perf_counter()
         self._is_stopping = False
+
+    def look(self, lane: int) -> Observation:
+        """A lane's last observation, for readers that are told that it has executed a chunk: views,
+        valid until its next chunk is sent."""
+        return self._fleet.arrays(lane)
 
     def stop(self) -> None:
         """End the run soon, as Ctrl-C does: what has ended is kept, the rest is left."""
@@ -166,11 +167,13 @@ class Engine:
             self._emit(RunEnded(time=self._now(), complete=False, notes={}))
             raise
         complete = not self._is_unfinished()
-        self._emit(RunEnded(time=self._now(), complete=complete, notes={}))
+        notes = {} if self._delayed is None else {"dropped_answers": self._delayed.dropped}
+        self._emit(RunEnded(time=self._now(), complete=complete, notes=notes))
         return complete
 
     def _is_unfinished(self) -> bool:
-        return bool(self._lanes or self._sealing or self._trials or self._trials.is_open)
+        is_left = self._lanes or self._sealing or self._held
+        return bool(is_left or self._trials or self._trials.is_open)
 
     def _take_turn(self) -> None:
         longest = _LOOK_S if self._free or self._batches.recalls else _LONGEST_WAIT_S
@@ -198,6 +201,8 @@ class Engine:
             self._executed(notice, now)
         elif isinstance(notice, notices.LanesReady):
             self._begun(notice, now)
+        elif isinstance(notice, notices.LanesObserved):
+            self._observed(notice, now)
         elif isinstance(notice, notices.LaneSealed):
             self._sealed(notice)
         elif isinstance(notice, notices.LaneFailed):
@@ -205,10 +210,12 @@ class Engine:
         elif isinstance(notice, notices.Remarked):
             self._emit(Noted(text=notice.text))
         elif isinstance(notice, notices.LanesUp):
-            self._free.extend(lane for lane in notice.lanes if lane not in self._lanes)
+            for lane in notice.lanes:
+                if lane not in self._lanes:
+                    self._set_free(lane)
             self._emit(WorkerChanged(time=now, lanes=notice.lanes, state="up"))
         else:
-            self._free = [lane for lane in self._free if lane not in notice.lanes]
+            self._withdraw(notice.lanes)
             self._emit(
                 WorkerChanged(time=now, lanes=notice.lanes, state="recycled", reason=notice.reason)
             )
@@ -256,32 +263,66 @@ class Engine:
             state.steps += steps
             state.total += total
             state.chunk += 1
+        is_asked = None if self._delayed is None else self._delayed.executed(running, notice.ends)
         self._turn.executed.append(told_of(notice, running, self._finals(notice), now))
-        lanes, busy_s = notice.lanes, notice.busy_s
+        lanes, busy_s, waits = notice.lanes, notice.busy_s, None
         if any(notice.ends):
             for lane, state, end in zip(lanes, running, notice.ends, strict=True):
                 if end:
                     self._end(lane, state.episode(end, now))
-            goes_on = [not end for end in notice.ends]
-            running = list(compress(running, goes_on))
-            lanes, busy_s = list(compress(lanes, goes_on)), list(compress(busy_s, goes_on))
+            waits = [not end for end in notice.ends]
+        if is_asked is not None:
+            waits = self._go_on(running, is_asked, notice.ends, now)
+        if waits is not None:
+            running = list(compress(running, waits))
+            lanes, busy_s = list(compress(lanes, waits)), list(compress(busy_s, waits))
+        if self._delayed is not None:
+            busy_s = self._delayed.durations(running, now)
         self._batches.add_all(lanes, running, now, busy_s)
+
+    def _observed(self, notice: notices.LanesObserved, now: float) -> None:
+        """Lanes go on while the policy is asked what comes after that."""
+        assert self._delayed is not None
+        found = [
+            (lane, state, steps)
+            for lane, attempt, steps in zip(*notice, strict=True)
+            if (state := self._lanes.get(lane)) is not None and state.attempt == attempt
+        ]
+        if found:
+            lanes, states, steps = zip(*found, strict=True)
+            self._delayed.observed(states, steps)
+            self._batches.add_all(lanes, states, now, self._delayed.durations(states, now))
+
+    def _go_on(
+        self,
+        running: Sequence[LaneState],
+        is_asked: Sequence[bool],
+        ends: Sequence[int],
+        now: float,
+    ) -> list[bool]:
+        """Give lanes the answers that were there before they had executed what was committed; says
+        which lanes the policy was not asked for yet."""
+        assert self._delayed is not None
+        goes_on = [asked and not end for asked, end in zip(is_asked, ends, strict=True)]
+        for delivery in self._delayed.catch_up(list(compress(running, goes_on))):
+            self._settle(delivery, now)
+        return [not asked and not end for asked, end in zip(is_asked, ends, strict=True)]
 
     def _finals(self, notice: notices.LanesExecuted) -> Sequence[Observation | None]:
         if not self._config.final_observation:
             return (None,) * len(notice.lanes)
         # The lanes are free at once, and their next episodes would write into the same memory.
         return [
-            {key: view.copy() for key, view in self._fleet.arrays(lane).items()}
+            {key: view.copy() for key, view in self._fleet.arrays(lane, chunk).items()}
             if end & END_OBSERVED
             else None
-            for lane, end in zip(notice.lanes, notice.ends, strict=True)
+            for lane, chunk, end in zip(notice.lanes, notice.chunks, notice.ends, strict=True)
         ]
 
     def _end(self, lane: int, episode: Episode) -> None:
         self._release(lane)
         self._suspects.acquit(episode.trial.id)
-        self._free.append(lane)
+        self._set_free(lane)
         self._sealing[lane] = episode
         self._turn.ended.append((lane, episode))
 
@@ -289,9 +330,25 @@ class Engine:
         """Take the lane's attempt from it; nobody awaits the lane any more."""
         self._scheduler.leave(lane)
         state = self._lanes.pop(lane)
-        if self._inference.has_sessions:
+        if self._delayed is not None and self._batches.is_under_way(state):
+            self._held.hold(lane, state)
+        elif self._inference.has_sessions:
             self._inference.end_session(state.session)
         return state
+
+    def _set_free(self, lane: int) -> None:
+        """Let the lane take another trial, once the policy reads nothing of its last one."""
+        if lane in self._held:
+            self._held.set_free(lane, is_free=True)
+        else:
+            self._free.append(lane)
+
+    def _withdraw(self, lanes: Sequence[int]) -> None:
+        """Give these lanes no trial before their workers are up again."""
+        self._free = [lane for lane in self._free if lane not in lanes]
+        for lane in lanes:
+            if lane in self._held:
+                self._held.set_free(lane, is_free=False)
 
     def _sealed(self, notice: notices.LaneSealed) -> None:
         episode = self._sealing.get(notice.lane)
@@ -308,7 +365,7 @@ class Engine:
         if (verdict := notice.verdict(any_built=bool(self._specs))) is not None:
             raise verdict
         if notice.gone:
-            self._free = [free for free in self._free if free != lane]
+            self._withdraw([lane])
             self._emit(WorkerChanged(time=now, lanes=[lane], state="lost", reason=notice.message))
         if lane in self._sealing and (notice.gone or notice.sealing):
             # The episode ended, but what it recorded is lost: it never happened.
@@ -319,7 +376,7 @@ class Engine:
         if state is not None and (notice.gone or is_its_own):
             self._lose(lane, error, now)
             if not notice.gone:
-                self._free.append(lane)
+                self._set_free(lane)
 
     def _lose(self, lane: int, error: str, now: float, *, spends: bool = True) -> None:
         """Give an attempt up; its trial runs again while it has retries left."""
@@ -366,17 +423,30 @@ class Engine:
 
     def _deliver_answers(self, now: float) -> None:
         for delivery in self._batches.deliveries(self._lanes, self._shared_rule, now):
-            if delivery.failed:
-                self._fail_rows(delivery, now)
-            if delivery.lanes:
-                self._batches.execute(delivery, self._fleet, now)
+            self._settle(delivery, now)
             self._emit(delivery.event(now, self._start))
+            if self._held:
+                self._let_go(delivery)
         if self._inference.restarts != self._restarts:
             self._restarts = self._inference.restarts
             self._begin_anew(now)
         checks = self._batches.take_checks()
         if checks.made:
             self._emit(RowsChecked(time=now, checks=checks))
+
+    def _settle(self, delivery: Delivery, now: float) -> None:
+        if delivery.failed:
+            self._fail_rows(delivery, now)
+        if delivery.lanes:
+            self._batches.execute(delivery, self._fleet, now)
+
+    def _let_go(self, delivery: Delivery) -> None:
+        """The policy has answered for attempts that were over: their lanes are free now."""
+        for lane, state, is_free in self._held.answered(delivery.batch):
+            if self._inference.has_sessions:
+                self._inference.end_session(state.session)
+            if is_free:
+                self._free.append(lane)
 
     def _fail_rows(self, delivery: Delivery, now: float) -> None:
         blameless = delivery.answer.blameless
@@ -386,7 +456,7 @@ class Engine:
         for lane, state, error in delivery.failed:
             self._lose(lane, account(error), now, spends=not blameless)
             self._fleet.discard([lane], [state.attempt])
-            self._free.append(lane)
+            self._set_free(lane)
             if self._inference.has_sessions and not blameless and len(delivery.batch.lanes) == 1:
                 cleared = self._suspects.convict(state.trial.id)
                 for other in self._lanes.values():
@@ -400,7 +470,7 @@ class Engine:
         for lane, state in list(self._lanes.items()):
             self._lose(lane, "The policy was started anew.", now, spends=False)
             self._fleet.discard([lane], [state.attempt])
-            self._free.append(lane)
+            self._set_free(lane)
 
     def _recall(self, is_stale: Callable[[str], bool]) -> None:
         """Stop chunks whose source is gone: their lanes ask again, with what they see then."""
@@ -433,6 +503,8 @@ class Engine:
             state = self._lanes[lane] = LaneState(
                 trial, attempt, self._new_rule(), kind, now, self._name
             )
+            if self._delayed is not None:
+                state.ahead = Ahead()
             lanes.append(lane)
             began.append(state)
             records.append({**record, **self._folder})
@@ -463,51 +535,3 @@ class Engine:
     def _tell(self) -> None:
         for event in self._turn.take(self._now()):
             self._emit(event)
-
-
-class Turn:
-    """Collects what one turn of the engine has to tell, until it becomes a few events."""
-
-    __slots__ = ("ended", "executed", "ready", "sealed")
-
-    def __init__(self) -> None:
-        self.executed: list[ChunksExecuted] = []
-        self.ready: list[tuple[int, Trial, int]] = []
-        self.ended: list[tuple[int, Episode]] = []
-        self.sealed: list[Episode] = []
-
-    def take(self, now: float) -> list[Event]:
-        """All events, in the order in which readers must hear them; nothing is left to tell."""
-        events: list[Event] = [*self.executed]
-        self.executed.clear()
-        if self.ready:
-            lanes, trials, attempts = zip(*self.ready, strict=True)
-            events.append(LanesReady(time=now, lanes=lanes, trials=trials, attempts=attempts))
-            self.ready.clear()
-        if self.ended:
-            ended_lanes, episodes = zip(*self.ended, strict=True)
-            events.append(EpisodesEnded(time=now, lanes=ended_lanes, episodes=episodes))
-            self.ended.clear()
-        if self.sealed:
-            events.append(EpisodesSealed(time=now, episodes=tuple(self.sealed)))
-            self.sealed.clear()
-        return events
-
-
-@contextmanager
-def gc_frozen(lanes: int) -> Iterator[None]:
-    """While many lanes run, keep Python's garbage collector from looking through what existed
-    before: it does so once, at the start. What is made meanwhile is collected as always.
-
-    With torch or JAX imported a full collection takes a tenth of a second or more, and thousands of
-    rows make enough tuples for one every second.
-    """
-    if lanes < MANY or not gc.isenabled() or gc.get_freeze_count():
-        yield
-        return
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()

@@ -8,6 +8,9 @@ alone, C the number of cores, L(B) the time to infer a batch, K the inferences t
              = max(g L(B) / K, E(B) + L(B), E(N))        if g > 1
     E(n)     = S max(1, n / C) ** contention
 
+With a delay of d of a chunk's s steps, lanes execute a share h = d / s of it while the policy
+works, so that E + L becomes max(L, h E) + (1 - h) E.
+
 `contention` is 1 where chunks compute all the time (E(N) is then N S / C, the cores' own limit) and
 0 where they do not compete for cores: they sleep, or wait for a device. `hocket plan` and `--lanes
 auto` go by it, and rows that share a step; when a batch leaves is decided by what
@@ -40,10 +43,18 @@ class Work:
     contention: float = 1.0
     """0: chunks do not compete for cores; 1: they compute all the time."""
     max_batch: int = 64
+    overlap: float = 0.0
+    """The share of a chunk that lanes execute while the policy works on the next one, 0 to 1."""
 
     def executing_s(self, lanes: float) -> float:
         """Seconds to execute a chunk while `lanes` of them execute."""
         return float(self.execute_s * max(1.0, lanes / self.cores) ** self.contention)
+
+    def turn_s(self, lanes: float, infer_s: float) -> float:
+        """Seconds from one answer to the next of a lane that waits for nobody else."""
+        execute_s = self.executing_s(lanes)
+        beside_s = self.overlap * execute_s
+        return execute_s - beside_s + max(infer_s, beside_s)
 
 
 def cycle_s(batch: int, lanes: int, work: Work, latency: LatencyOf) -> float:
@@ -51,10 +62,10 @@ def cycle_s(batch: int, lanes: int, work: Work, latency: LatencyOf) -> float:
     cohorts = ceil(lanes / batch)
     infer_s = latency(min(batch, lanes))
     if cohorts == 1:
-        return max(work.executing_s(lanes) + infer_s, infer_s / work.concurrency)
+        return max(work.turn_s(lanes, infer_s), infer_s / work.concurrency)
     return max(
         cohorts * infer_s / work.concurrency,
-        work.executing_s(batch) + infer_s,
+        work.turn_s(batch, infer_s),
         work.executing_s(lanes),
     )
 

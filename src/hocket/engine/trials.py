@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from hocket.core.data import EnvSpec, Episode, Outcome, Trial
 from hocket.core.wire import END_JUDGED, END_SUCCESS, END_TERMINATED, END_TRUNCATED
@@ -106,9 +107,16 @@ class LaneState:
     """When its last observation had come."""
     source: str = ""
     """Who made the chunk that it executes, where chunks may have to be recalled."""
+    ahead: Any = None
+    """What `hocket.engine.delay` knows of it, where lanes go on while the policy thinks."""
 
     def __post_init__(self) -> None:
         self.session = f"{self.trial.id}@{self.attempt} of {self.run}"
+
+    @property
+    def rate(self) -> float | None:
+        """Control steps per second of its env, where that is known."""
+        return None if self.env is None else self.env.task.control_rate
 
     def episode(self, end: int, now: float) -> Episode:
         """The attempt as an episode that ended with the flags `end` of the wire."""

@@ -32,8 +32,8 @@ class SiteConfig:
     """With ray: cores that each site asks for."""
     gpus: float = 0.0
     """With ray: GPUs that each site asks for."""
-    memory: int = 0
-    """With ray: bytes of memory that each site asks for."""
+    memory: int | None = None
+    """With ray: memory that each site asks for (64G)."""
 
     runtime_env: str = ""
     """With ray: a YAML file with Ray's runtime_env (working_dir, pip, image_uri ...), by which the
@@ -41,7 +41,7 @@ class SiteConfig:
 
     def __post_init__(self) -> None:
         if not self.lease_s > 0:
-            raise ConfigError(f"site.lease_s is {self.lease_s}; it must be above 0.")
+            raise ConfigError(f"site.lease is {self.lease_s}; it must be above 0.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

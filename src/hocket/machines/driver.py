@@ -201,7 +201,10 @@ class Driver:
             self._emit(Noted(text=f"{site.name} was refused. {refused.why}"))
             self._remove(name, now, "was refused")
             return
-        self._work.learn(*self._sites.account())
+        level, about = self._sites.account()
+        self._work.learn(level, about)
+        if level != "bitwise":
+            self._book.end_copies()
         self._book.join(name, site.lanes, now)
         self._honour(name, message.holds)
         self._hungry.add(name)

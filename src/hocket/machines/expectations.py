@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 Task = tuple[str, str]
 """Suite and task."""
+
+_SLOW = 1.25
+"""The pace from which on a site counts as slow. Chosen by hand: episodes differ, too."""
 
 
 class Expectations:
@@ -25,3 +29,12 @@ class Expectations:
     def seconds(self, task: Task) -> float:
         count, total = self._sums.get(task, (0, 0.0))
         return total / count if count else math.inf
+
+    def choose(self, tasks: Sequence[Task], pace: float) -> Task:
+        """The longest task, or at a site that takes `pace` times as long as others (where that is
+        more than a little) the longest that ends as soon there as the longest elsewhere."""
+        longest = max(tasks, key=self.seconds)
+        if pace < _SLOW:
+            return longest
+        fit = [task for task in tasks if pace * self.seconds(task) <= self.seconds(longest)]
+        return max(fit, key=self.seconds) if fit else min(tasks, key=self.seconds)

@@ -59,6 +59,8 @@ class _Site:
     held: set[LeaseId] = field(default_factory=set)
     tasks: Counter[Task] = field(default_factory=Counter)
     """How many of its leases are of each task."""
+    pace: float = 1.0
+    """How long episodes take there, over what they are expected to take."""
     begun: int = 0
     """How many of its leases have begun."""
 
@@ -95,6 +97,8 @@ class GivenBack:
 _NEAR = 3.0
 """How many of the longest episodes the rest of a run is worth, for each lane, when the longest
 trials begin to go first: with 0 `benchmarks/machines/simulation.py` loses 3 % on ten sites."""
+_LEARN = 0.1
+"""The share by which the last episode changes what is believed of its site's pace."""
 
 SealVerdict = Literal["counts", "waits", "known", "late"]
 
@@ -104,6 +108,7 @@ class LeaseBook:
 
     def __init__(self, config: LeaseConfig) -> None:
         self.config = config
+        self._has_copies = config.second_copies
         self.late = 0
         """Episodes that came too late to count."""
         self._trials: list[_Trial] = []
@@ -250,10 +255,11 @@ class LeaseBook:
 
     def _take(self, site: _Site) -> int:
         """The next trial for a site. While there is much to do it keeps to the tasks it has, since
-        building an env costs far more than resetting one; later the longest go first."""
+        building an env costs far more than resetting one; later the longest go first, at a slow
+        site the longest that end as soon there as others do elsewhere."""
         open_ = [task for task, queue in self._waiting.items() if queue]
         if self._is_near:
-            task = max(open_, key=self._expected.seconds)
+            task = self._expected.choose(open_, site.pace)
         else:
             open_ = [task for task in open_ if site.tasks[task]] or open_
             task = max(open_, key=lambda task: len(self._waiting[task]))
@@ -263,18 +269,15 @@ class LeaseBook:
     def _is_near_end(self) -> bool:
         """Whether what waits keeps the lanes busy for no more than a few of the longest episodes:
         from then on, the order decides how long the last lane is waited for."""
-        if self._waits <= 2 * self._lanes:
-            return True
         known = [task for task in self._waiting if self._expected.is_known(task)]
-        if not known:
-            return False
-        longest = max(map(self._expected.seconds, known))
+        longest = max(map(self._expected.seconds, known), default=math.inf)
         work = sum(len(self._waiting[task]) * self._expected.seconds(task) for task in known)
-        return work < _NEAR * longest * self._lanes
+        is_short = bool(known) and work < _NEAR * longest * self._lanes
+        return is_short or self._waits <= 2 * self._lanes
 
     def copy(self, now: float) -> list[Lease]:
         """Second leases of trials that others run, for idle sites, where nothing else is left."""
-        if self._waits or not self._left or not self.config.second_copies:
+        if self._waits or not self._left or not self._has_copies:
             return []
         alone = sorted(
             (lease.granted, lease.id)
@@ -288,6 +291,10 @@ class LeaseBook:
             alone = [(at, one) for at, one in alone if one not in mine]
             copies += [self._grant(one.trial, name, now) for one in mine]
         return copies
+
+    def end_copies(self) -> None:
+        """Grant no second leases from now on: results are not the same to the bit."""
+        self._has_copies = False
 
     def ask_back(self) -> list[Lease]:
         """Leases that their sites have not begun while lanes elsewhere are idle: to be asked back.
@@ -342,6 +349,11 @@ class LeaseBook:
         if lease is None:
             self.late += 1
             return "late"
+        if (site := self._sites.get(lease.site)) is not None and self._expected.is_known(
+            trial.task
+        ):
+            ratio = seconds / max(1e-9, self._expected.seconds(trial.task))
+            site.pace += _LEARN * (min(ratio, 10.0) - site.pace)
         self._expected.add(trial.task, seconds)
         if trial.leases[0] != name:
             lease.is_sealed = True

@@ -1,6 +1,8 @@
 """A run's folder on disk: where things lie, who may write, and how a file becomes durable.
 
     run.yaml  report.json  report.html
+    labels.jsonl                     what people said of episodes
+    live/                            what is told to who watches a run; may be deleted
     ledger.sqlite                    trials, attempts, episodes
     chunks/  steps/                  part-*.parquet
     episodes/<trial>/<attempt>/      what sinks sealed

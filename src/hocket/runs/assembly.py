@@ -29,6 +29,7 @@ from hocket.core.perturb import Factor, parse_factors
 from hocket.core.waits import awaiting
 from hocket.engine.batches import BatchConfig, Batches
 from hocket.engine.deadline import InferDeadline
+from hocket.engine.delay import DelayedLanes, Timing
 from hocket.engine.inference import Inference
 from hocket.engine.scheduler import Scheduler, SchedulerConfig
 from hocket.errors import HocketError, PolicyError, UnknownNameError, UsageError
@@ -291,8 +292,10 @@ class Assembly:
         inference: Inference,
         lanes: int,
         config: BatchConfig | None = None,
+        timing: Timing | None = None,
     ) -> Batches:
-        """The scheduler for this policy and so many lanes, joined with the policy's threads."""
+        """The scheduler for this policy and so many lanes, joined with the policy's threads. With a
+        `timing` lanes go on while the policy thinks; their workers need two slots."""
         config = config or BatchConfig()
         settings = SchedulerConfig(
             cores=self.cores(lanes),
@@ -300,7 +303,10 @@ class Assembly:
             concurrency=inference.concurrency,
             batch_sizes=policy.spec.batch_sizes,
         )
-        return Batches(policy, inference, Scheduler(settings), config)
+        delayed = None
+        if timing is not None:
+            delayed = DelayedLanes(timing, length=policy.spec.chunk_length)
+        return Batches(policy, inference, Scheduler(settings), config, delayed)
 
 
 def build_policy(name: str, settings: Mapping[str, Any]) -> Any:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from hocket.core.perturb import parse_factors
 from hocket.errors import ConfigError
@@ -32,6 +33,17 @@ class EvalConfig(Subject):
     ensemble: float | None = None
     """Ask after every action (every K with --replan K) and average what the overlapping chunks
     say of a step, the i-th oldest weighing exp(-M i): temporal ensembling. ACT uses 0.01."""
+    delay: int | str = 0
+    """How long the world goes on while the policy thinks. Control steps (4), milliseconds by the
+    env's control rate (80ms), a range drawn for each chunk (2..6, spikes:2..9@0.1,
+    geometric:2..9@0.5), measured (what one row takes on this machine, measured once), or several
+    with commas (0,1,2,4,8): a run for each on the same trials, and one report. Needs --method."""
+    method: Literal["pause", "blocking", "naive", "rtc", "prefix"] = "pause"
+    """What happens meanwhile. pause: nothing, the world waits. blocking: the robot holds still.
+    naive: it goes on with the last chunk, then switches. rtc: the same, and the new chunk is guided
+    to continue the last one while it is sampled. prefix: for policies trained to continue one."""
+    first_chunk: Literal["free", "held"] = "free"
+    """Whether an episode's first chunk is there at once, or the robot holds still for it too."""
     exact: bool = False
     """Infer every row alone, in a batch of one, so that results are the same to the bit whatever
     the number of lanes. Costs what batches save: the policy is asked once for every chunk, one
@@ -76,16 +88,32 @@ class EvalConfig(Subject):
     """What is kept of each step in the run folder. numbers: action, reward, state and the
     simulator's own state, from which video can be made later. full: every camera's picture too,
     without loss, as datasets need them."""
-    video: str = "first:1"
-    """Which episodes get a video; first:N means of each task. Where the env's states are kept they
-    are filmed after the run, in all cores' time, and `hocket video` can film more later; other
-    envs are filmed while they run."""
+    keep_errors: int = 20
+    """Of how many attempts that end in an error the run folder keeps what was recorded up to then:
+    steps, states, video. They are shown under errors, and count in no statistic."""
+    video: str = "few"
+    """Which episodes get a video. few: up to three failures and one success of each task; first:N:
+    the first N trials of each task. Where the env's states are kept they are filmed after the
+    result is told, which Ctrl-C may end without loss, and `hocket video` can film more later;
+    other envs are filmed while they run."""
+    video_quality: Literal["look", "full"] = "look"
+    """How what is filmed after the run is rendered. look leaves out what costs much and tells
+    people little (MuJoCo's shadows, reflections and multisampling); full is what policies see."""
     video_overlay: bool = False
     """Burn the task, the step and the outcome into videos."""
 
+    rtc_config: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of --method rtc."""
+
     def __post_init__(self) -> None:
         Subject.__post_init__(self)
-        for name, low in (("episodes", 1), ("retries", 0), ("max_steps", 1), ("recycle_after", 1)):
+        for name, low in (
+            ("episodes", 1),
+            ("retries", 0),
+            ("keep_errors", 0),
+            ("max_steps", 1),
+            ("recycle_after", 1),
+        ):
             value = getattr(self, name)
             if value is not None and value < low:
                 raise ConfigError(f"{name} is {value}; it must be at least {low}.")
@@ -99,6 +127,8 @@ class EvalConfig(Subject):
                 raise ConfigError(f"{name} is {seconds}; it must be above 0.")
         if (self.until == "decided") != (self.against is not None):
             raise ConfigError("until='decided' and against=RUN go together: give both, or none.")
+        if self.video_quality not in ("look", "full"):
+            raise ConfigError(f"video_quality is {self.video_quality!r}; it is 'look' or 'full'.")
         if self.sequential not in ("paired", "step"):
             raise ConfigError(f"sequential is {self.sequential!r}; it is 'paired' or 'step'.")
         if not 0 < self.alpha < 1:
@@ -106,7 +136,9 @@ class EvalConfig(Subject):
         # Imported here because they import numpy, and the help of every verb reads this class.
         from hocket.engine.chunk_rules import make_rule
         from hocket.records.video.sink import VideoSelection
+        from hocket.runs.realtime import check_realtime
 
         VideoSelection.parse(self.video)
         parse_factors(self.perturb)
         make_rule(self.replan, self.ensemble)
+        check_realtime(self)

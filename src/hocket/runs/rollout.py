@@ -13,6 +13,7 @@ from hocket.core.data import EnvSpec, Exactness, Ref, Trial
 from hocket.engine.batches import BatchConfig
 from hocket.engine.chunk_rules import make_rule
 from hocket.engine.deadline import InferDeadline
+from hocket.engine.delay import Timing
 from hocket.engine.inference import Inference
 from hocket.engine.loop import Engine, EngineConfig
 from hocket.engine.policy_thread import keeps_state
@@ -20,6 +21,7 @@ from hocket.errors import ConfigError, SpecMismatchError
 from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
 from hocket.runs.probe import check_specs
+from hocket.runs.realtime import timing_of
 from hocket.workers.fleet import FleetConfig, Fleets
 
 
@@ -33,6 +35,8 @@ class Rollout:
     policy: Policy
     batching: BatchConfig
     lanes: int
+    timing: Timing | None = None
+    """When answers can be used, where the world goes on while the policy thinks."""
 
     @classmethod
     def prepare(
@@ -41,6 +45,7 @@ class Rollout:
         """Count the lanes, where that is left to us by a look at `trial`; PolicyHungError where the
         policy does not answer."""
         _refuse_long_replan(config, policy)
+        timing = timing_of(config, policy)
         batching = _batching(config, policy)
         lanes = assembly.count_lanes(
             policy,
@@ -50,7 +55,14 @@ class Rollout:
             fits=_refuse_misfits(policy),
             alone=batching.alone,
         )
-        return cls(config=config, assembly=assembly, policy=policy, batching=batching, lanes=lanes)
+        return cls(
+            config=config,
+            assembly=assembly,
+            policy=policy,
+            batching=batching,
+            lanes=lanes,
+            timing=timing,
+        )
 
     @property
     def level(self) -> Exactness:
@@ -82,7 +94,11 @@ class Rollout:
     ) -> Engine:
         """The engine with its workers, which `fleets` lends. `gives_back`: see EngineConfig."""
         config, policy = self.config, self.policy
-        worker = replace(self.assembly.worker(policy.spec, self.lanes), sinks=tuple(sinks))
+        worker = replace(
+            self.assembly.worker(policy.spec, self.lanes),
+            sinks=tuple(sinks),
+            slots=1 if self.timing is None else 2,
+        )
         fleet = fleets.lend(
             self.assembly.runtime,
             worker,
@@ -92,13 +108,15 @@ class Rollout:
         return Engine(
             fleet=fleet,
             inference=inference,
-            batches=self.assembly.batches(policy, inference, self.lanes, self.batching),
+            batches=self.assembly.batches(
+                policy, inference, self.lanes, self.batching, self.timing
+            ),
             make_rule=make_rule(config.replan or policy.spec.replan, config.ensemble),
             config=EngineConfig(
                 retries=config.retries, max_steps=config.max_steps, gives_back=gives_back
             ),
             readers=readers,
-            fits=_refuse_misfits(policy) if check else lambda _: None,
+            fits=_refuse_misfits(policy, self.timing) if check else lambda _: None,
             record=record,
             folder=folder,
         )
@@ -112,8 +130,11 @@ def _batching(config: EvalConfig, policy: Policy) -> BatchConfig:
     return BatchConfig(alone=alone, checks=checks)
 
 
-def _refuse_misfits(policy: Policy) -> Callable[[EnvSpec], None]:
+def _refuse_misfits(policy: Policy, timing: Timing | None = None) -> Callable[[EnvSpec], None]:
     def fits(spec: EnvSpec) -> None:
+        if timing is not None:
+            timing.fits(spec)
+            timing.check(policy.spec.chunk_length, spec.task.control_rate)
         problems = check_specs(policy.spec, spec)
         if problems:
             raise SpecMismatchError(

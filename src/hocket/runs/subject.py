@@ -13,8 +13,17 @@ from hocket.core.contracts.env import SeedScheme
 from hocket.errors import ConfigError
 
 SubjectT = TypeVar("SubjectT", bound="Subject")
-_SILENT = ("runtime", "runtime_config", "start_timeout_s")
-"""Fields that no run file mentions unless they were set: they say where and how long, not what."""
+_SILENT = (
+    "runtime",
+    "runtime_config",
+    "start_timeout_s",
+    "delay",
+    "method",
+    "first_chunk",
+    "rtc_config",
+)
+"""Fields that no run file mentions unless they were set: they say where and how long, not what, or
+what most runs leave alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +100,7 @@ class Subject:
     def to_plain(self) -> dict[str, Any]:
         """The fields as values that YAML and JSON know."""
         plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        for f in dataclasses.fields(Subject):
+        for f in dataclasses.fields(self):
             # Where nothing was chosen there is nothing to compare.
             if f.name in _SILENT and plain[f.name] == (f.default if f.default != MISSING else {}):
                 del plain[f.name]

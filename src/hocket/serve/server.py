@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import hashlib
 import hmac
-import ipaddress
 import itertools
 import logging
 import os
@@ -35,8 +34,8 @@ from hocket.adapters.policies.openpi.protocol import (
     CLOSE_TRY_AGAIN,
     ERROR_REASON,
 )
+from hocket.core.exposure import is_loopback
 from hocket.errors import (
-    ConfigError,
     HocketError,
     PolicyUnavailableError,
     UsageError,
@@ -337,26 +336,3 @@ def check_exposure(host: str, keys: Keys, *, insecure: bool) -> None:
         f"{host} can be reached from other machines. Give a --key-file (or {API_KEY_VARIABLE}), or "
         f"say --insecure to serve anyone who can connect."
     )
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def load_tls(certificate: str | None, key: str | None) -> ssl.SSLContext | None:
-    """TLS from certificate files; None without them."""
-    if certificate is None:
-        if key is not None:
-            raise ConfigError("A TLS key needs its certificate: --tls-cert.")
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        context.load_cert_chain(certificate, key)
-    except (OSError, ssl.SSLError) as exc:
-        raise ConfigError(f"The certificate {certificate!r} cannot be used: {exc}") from exc
-    return context

@@ -38,6 +38,8 @@ class Cloner:
         self._parts = parts
         self._counts = Counts()
         self._evaluations = Evaluations(config, tasks, parts.policy, parts.description, parts.run)
+        self._evaluated_at = -1
+        """Steps at which this process last evaluated."""
         self._to_save = Crossing(config.checkpoint_every)
         self.is_complete = False
         if restored is not None:
@@ -62,19 +64,21 @@ class Cloner:
         # An interrupted run may owe an evaluation.
         is_owed = self._counts.updates == 0 or self._evaluations.is_due(self.total_steps)
         goes_on = self._evaluate(roll) if evaluates and is_owed else True
-        while goes_on and (self._counts.updates == 0 or not self._is_over()):
+        is_over = self._counts.updates > 0 and self._is_over()
+        while goes_on and not is_over:
             with _deferred_interrupt() as is_interrupted:
                 for updated in self._parts.link.news():
                     self._account(updated)
                 if self._to_save.fires(self.total_steps):
                     self._parts.link.save(self.counters())
             goes_on = not is_interrupted()
-            is_due = goes_on and evaluates and self._evaluations.is_due(self.total_steps)
-            if is_due and not self._is_over():
+            if goes_on and evaluates and self._evaluations.is_due(self.total_steps):
                 goes_on = self._evaluate(roll)
+            is_over = self._is_over()  # asked by all ranks alike
         if goes_on:
             self._parts.link.finish(self.counters())
-            self.is_complete = not evaluates or self._evaluate(roll)
+            is_measured = not evaluates or self._evaluated_at == self.total_steps
+            self.is_complete = is_measured or self._evaluate(roll)
 
     def on(self, event: Event) -> None:
         """Takes the episodes of an evaluation."""
@@ -109,7 +113,9 @@ class Cloner:
         trials = TrialQueue()
         trials.add(self._evaluations.begin(self.total_steps))
         is_done = roll(self, trials)
-        if not is_done:
+        if is_done:
+            self._evaluated_at = self.total_steps
+        else:
             self._evaluations.give_up()
         return is_done
 

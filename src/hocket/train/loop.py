@@ -23,6 +23,7 @@ from hocket.engine.trials import TrialQueue
 from hocket.errors import SpecMismatchError, UsageError
 from hocket.records import run_file as run_config
 from hocket.records.folder import RunFolder, temporary
+from hocket.results.live import LiveStatus
 from hocket.runs.assembly import Assembly
 from hocket.runs.probe import probe, retried
 from hocket.train.algorithms.ranks import Ranks, local_device
@@ -71,6 +72,7 @@ def train(
     run: Path,
     *,
     resume: bool = False,
+    readers: Sequence[Reader] = (),
     say: TextIO | None = sys.stderr,
 ) -> Trained:
     """Train in the folder `run`; with `resume`, go on from its newest checkpoint.
@@ -150,7 +152,11 @@ def train(
             rewards=rewards,
         )
         trainer: Trainer | Cloner
-        rolling = _Rolling(config, assembly, fleet, policy)
+        live = LiveStatus(run) if ranks.is_first else None
+        if live is not None:
+            stack.callback(live.close)
+            readers = (*readers, live)
+        rolling = _Rolling(config, assembly, fleet, policy, readers, live)
         if config.algo == "bc":
             trainer = Cloner(config, tasks, parts, restored=state)
             trainer.run(rolling.to_the_end)
@@ -197,6 +203,8 @@ class _Rolling:
     assembly: Assembly
     fleet: Fleet
     policy: CollectingPolicy
+    readers: Sequence[Reader] = ()
+    live: LiveStatus | None = None
 
     def train(self, trainer: Trainer) -> None:
         """Runs what a trainer plans."""
@@ -220,7 +228,7 @@ class _Rolling:
         inference = self.assembly.inference(self.policy)
         keeping = BatchConfig(pad=config.mode == "sync", keep_observations=config.algo != "bc")
         with contextlib.closing(inference):
-            yield Engine(
+            engine = Engine(
                 fleet=self.fleet,
                 inference=inference,
                 batches=self.assembly.batches(self.policy, inference, lanes, keeping),
@@ -228,8 +236,11 @@ class _Rolling:
                 config=EngineConfig(
                     retries=config.retries, max_steps=config.max_steps, final_observation=True
                 ),
-                readers=(reader,),
+                readers=(reader, *self.readers),
             )
+            if self.live is not None:
+                self.live.follow(engine.look)
+            yield engine
 
 
 def _look(

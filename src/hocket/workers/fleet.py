@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
@@ -19,23 +20,39 @@ from hocket.core.wire import (
     Execute,
     Executed,
     Message,
+    Observed,
     Ready,
     Remark,
     Sealed,
 )
 from hocket.errors import WorkerFailed
 from hocket.workers.inbox import LanesUp, Notice, Phase, Remarked, WorkerSlot
-from hocket.workers.link import Gathers
+from hocket.workers.link import Gathers, Link
 from hocket.workers.shm import STOP, word
 from hocket.workers.supervisor import WATCH_S, FleetConfig, Supervisor
 
-__all__ = ["Fleet", "FleetConfig", "Fleets"]
+__all__ = ["Borrowed", "Fleet", "FleetConfig", "Fleets"]
 
 _ONE = (0,)
 """The rows of a worker with one lane."""
 _GLANCE_S = 0.5e-3
 """Seconds for which a worker in this thread works before anyone looks what others have to say.
 Chosen by hand, with no benchmark row: less costs looks, more keeps others waiting."""
+
+
+@dataclass(slots=True)
+class Borrowed:
+    """A worker that a fleet has lent."""
+
+    link: Link
+    live: tuple[str, str] | None
+    """Suite and task that it has built."""
+    is_ended: bool = False
+
+    def end(self) -> None:
+        """End the worker, which may be in any state. Twice is safe."""
+        self.is_ended = True
+        self.link.kill()
 
 
 class Fleet:
@@ -121,27 +138,30 @@ class Fleet:
         chunks: Sequence[int],
         actions: Sequence[Array] | Array,
         observe_at: Sequence[int] = (),
+        holds: Sequence[tuple[int, int]] = (),
     ) -> None:
-        """Run one chunk `[k, A]` in each lane; all of them may be one array `[B, k, A]`."""
+        """Run one chunk `[k, A]` in each lane; all of them may be one array `[B, k, A]`. Where it
+        is said, each lane is observed after `observe_at` steps, and holds still for so many steps
+        before and after its actions."""
         now = time.monotonic()
         if isinstance(actions, np.ndarray) and self._source() is not None:
             counts = [actions.shape[1]] * len(actions)
-            whole = Execute(lanes, attempts, chunks, counts, actions, observe_at)
+            whole = Execute(lanes, attempts, chunks, counts, actions, observe_at, holds)
             self._execute(self._workers[0], whole, now)
             return
         counts, data = _packed(actions)
         if self._is_one:
-            message = Execute(lanes, attempts, chunks, counts, data, observe_at)
+            message = Execute(lanes, attempts, chunks, counts, data, observe_at, holds)
             self._execute(self._workers[0], message, now)
             return
         width = len(data) // sum(counts)
         ends = [width * steps for steps in accumulate(counts)]
-        if self._width == 1:
+        if self._width == 1 and not observe_at:
             for lane, attempt, chunk, count, end in zip(
                 lanes, attempts, chunks, counts, ends, strict=True
             ):
                 part = data[end - width * count : end]
-                message = Execute(_ONE, (attempt,), (chunk,), (count,), part, observe_at)
+                message = Execute(_ONE, (attempt,), (chunk,), (count,), part)
                 self._execute(self._workers[lane], message, now)
             return
         for worker, rows, indices in self._by_worker(lanes):
@@ -151,7 +171,8 @@ class Fleet:
                 [chunks[index] for index in indices],
                 [counts[index] for index in indices],
                 b"".join([data[ends[i] - width * counts[i] : ends[i]] for i in indices]),
-                observe_at,
+                [observe_at[index] for index in indices] if observe_at else (),
+                [holds[index] for index in indices] if holds else (),
             )
             self._execute(worker, message, now)
 
@@ -190,12 +211,13 @@ class Fleet:
         """Make a `poll` in progress return early. Any thread may call this."""
         self._supervisor.waker.wake()
 
-    def arrays(self, lane: int) -> Observation:
-        """The lane's last observation: views, valid until its next chunk or attempt is sent."""
+    def arrays(self, lane: int, chunk: int = 0) -> Observation:
+        """The lane's last observation: views, valid until its next chunk or attempt is sent. With
+        two slots the one for this chunk, valid until the chunk after it is sent."""
         link = self._workers[lane // self._width].link
         if link is None:
             raise WorkerFailed(f"Lane {lane} has no worker.")
-        return link.arrays(lane % self._width)
+        return link.arrays(lane % self._width, chunk)
 
     def gather(self, lanes: Sequence[int]) -> Mapping[str, Array] | None:
         """The observations of these lanes, stacked where they live; None where each lies apart."""
@@ -306,6 +328,8 @@ class Fleet:
         for message in messages:
             if isinstance(message, Executed):
                 has_ended |= self._inbox.executed(worker, message, now)
+            elif isinstance(message, Observed):
+                self._inbox.observed(worker, message)
             elif isinstance(message, Ready):
                 self._inbox.ready(worker, message)
             elif isinstance(message, Sealed):
@@ -316,6 +340,20 @@ class Fleet:
                 return
         if has_ended and self._recycles:
             self._supervisor.recycle_if_due(worker)
+
+    @contextlib.contextmanager
+    def borrowed(self, most: int) -> Iterator[list[Borrowed]]:
+        """Up to `most` of the workers that are up, in processes of their own and have no attempt,
+        for other work than an engine's. Whoever borrows ends those that cannot go on, by `end`;
+        the others go on here."""
+        slots = [worker for worker in self._workers if self._supervisor.can_leave(worker)][:most]
+        lent = [Borrowed(self._supervisor.detach(worker), worker.slots[0].live) for worker in slots]
+        try:
+            yield lent
+        finally:
+            for worker, each in zip(slots, lent, strict=True):
+                if not each.is_ended:
+                    self._supervisor.attach(worker, each.link)
 
     def close(self) -> None:
         """End all workers: in order for a second, then by force. Twice is safe."""
@@ -383,6 +421,11 @@ class Fleets:
         fleet = Fleet(build_runtime(), spec, config)
         self._kept = (spec, config, where, fleet)
         return fleet
+
+    @property
+    def lent(self) -> Fleet | None:
+        """The fleet that was lent last and is kept."""
+        return None if self._kept is None else self._kept[-1]
 
     def close(self) -> None:
         if self._kept is not None:

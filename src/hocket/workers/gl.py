@@ -34,6 +34,18 @@ class Device:
     backend: str
     index: int
     renderer: str
+    vendor: str = ""
+    version: str = ""
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What pictures depend on, by name."""
+        return {
+            "gl_backend": self.backend,
+            "gl_vendor": self.vendor,
+            "gl_renderer": self.renderer,
+            "gl_version": self.version,
+        }
 
     @property
     def on_cpu(self) -> bool:
@@ -85,7 +97,14 @@ def probe(backend: str) -> Probe:
         return Probe(backend=backend, devices=(), reason=reason)
     found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     devices = tuple(
-        Device(backend=backend, index=item["device"], renderer=item["renderer"]) for item in found
+        Device(
+            backend=backend,
+            index=item["device"],
+            renderer=item["renderer"],
+            vendor=item["vendor"],
+            version=item["version"],
+        )
+        for item in found
     )
     reason = "" if devices else done.stderr.strip() or f"{backend}: exit code {done.returncode}"
     return Probe(backend=backend, devices=devices, reason=reason)

@@ -18,6 +18,7 @@ from hocket.core.wire import (
     Failed,
     Hello,
     Message,
+    Observed,
     Open,
     Piece,
     Progress,
@@ -47,6 +48,8 @@ class Question(NamedTuple):
     chunk: int = -1
     actions: int = 0
     """Most steps of the chunk."""
+    looks: bool = False
+    """Whether Observed may come first."""
 
 
 class Guard:
@@ -76,10 +79,13 @@ class Guard:
                 self._asked[lane].append(Question(Ready, attempt, self._begun[lane]))
             return message._replace(record=[_without_folder(record) for record in message.record])
         if isinstance(message, Execute):
-            for lane, attempt, chunk, count in zip(
-                message.lanes, message.attempts, message.chunks, message.counts, strict=True
+            looks = bool(message.observe_at)
+            holds = message.holds or [(0, 0)] * len(message.lanes)
+            for lane, attempt, chunk, count, held in zip(
+                message.lanes, message.attempts, message.chunks, message.counts, holds, strict=True
             ):
-                question = Question(Executed, attempt, self._begun[lane], chunk, count)
+                most = count + sum(held)
+                question = Question(Executed, attempt, self._begun[lane], chunk, most, looks)
                 self._asked[lane].append(question)
         elif isinstance(message, Render):
             delivery = self._delivery(message.trial, message.attempt, message.record)
@@ -113,6 +119,8 @@ class Guard:
     def _admit(self, message: Message) -> Message | None:
         if isinstance(message, Executed):
             self._executed(message)
+        elif isinstance(message, Observed):
+            self._observed(message)
         elif isinstance(message, Ready):
             self._ready(message)
         elif isinstance(message, Piece):
@@ -191,6 +199,15 @@ class Guard:
                 self._asked[lane].appendleft(Question(Sealed, attempt, question.delivery))
         _require(type(message.rewards) is bytes, message)
         _require(len(message.rewards) == 8 * sum(message.steps), message)
+        _require(message.arrays is None or type(message.arrays) is bytes, message)
+
+    def _observed(self, message: Observed) -> None:
+        rows = zip(message.lanes, message.attempts, message.chunks, message.steps, strict=True)
+        for lane, attempt, chunk, steps in rows:
+            asked = self._expected(lane, Executed, attempt, chunk)
+            _require(asked[0].looks, message)
+            _require(type(steps) is int and 0 <= steps <= asked[0].actions, message)
+            asked[0] = asked[0]._replace(looks=False)
         _require(message.arrays is None or type(message.arrays) is bytes, message)
 
     def _failed(self, message: Failed) -> None:

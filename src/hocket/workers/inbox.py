@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Union
 import numpy as np
 
 from hocket.core.data import Array, EnvSpec
-from hocket.core.wire import Executed, Failed, Ready, Sealed
+from hocket.core.wire import Executed, Failed, Observed, Ready, Sealed
 from hocket.errors import HocketError, UsageError, WorkerFailed, from_name
 from hocket.workers.link import Audible, Gathers, Link, SelfDriven
 
@@ -58,6 +58,15 @@ class LanesExecuted(NamedTuple):
         """The same for the lanes of which `is_kept` is true."""
         columns: Sequence[list[Any]] = self
         return LanesExecuted(*[list(compress(column, is_kept)) for column in columns])
+
+
+class LanesObserved(NamedTuple):
+    """Lanes were observed for their next chunks, and go on with those that they have."""
+
+    lanes: list[int]
+    attempts: list[int]
+    steps: list[int]
+    """How many steps of the running chunk each had made."""
 
 
 class LaneSealed(NamedTuple):
@@ -113,7 +122,16 @@ class Remarked(NamedTuple):
     text: str
 
 
-Notice = Union[LanesUp, LanesReady, LanesExecuted, LaneSealed, LaneFailed, LanesRecycled, Remarked]
+Notice = Union[
+    LanesUp,
+    LanesReady,
+    LanesObserved,
+    LanesExecuted,
+    LaneSealed,
+    LaneFailed,
+    LanesRecycled,
+    Remarked,
+]
 
 
 class Phase(enum.Enum):
@@ -246,17 +264,18 @@ class Inbox:
     def __init__(self) -> None:
         self._notices: list[Notice] = []
         self._executed: LanesExecuted | None = None
+        self._observed: LanesObserved | None = None
         self._specs: dict[tuple[str, str], EnvSpec] = {}
         """The EnvSpec of each task. A worker tells it once, but every listener wants to know."""
 
     def __bool__(self) -> bool:
-        return self._executed is not None or bool(self._notices)
+        return bool(self._executed is not None or self._notices or self._observed)
 
     @property
     def chunks(self) -> int:
         """How many chunks have ended; 0 where anything else is noted too, or an episode ended."""
         executed = self._executed
-        if executed is None or self._notices or any(executed.ends):
+        if executed is None or self._notices or self._observed or any(executed.ends):
             return 0
         return len(executed.lanes)
 
@@ -264,12 +283,27 @@ class Inbox:
         self._notices.append(notice)
 
     def take(self) -> list[Notice]:
-        """All notices, chunks first: an attempt's end comes before its seal or a new worker."""
+        """All notices, chunks first: an attempt's end comes before its seal or a new worker, and
+        what a lane saw on the way before the end of its chunk."""
         notices, self._notices = self._notices, []
         if self._executed is not None:
             notices.insert(0, self._executed)
             self._executed = None
+        if self._observed is not None:
+            notices.insert(0, self._observed)
+            self._observed = None
         return notices
+
+    def observed(self, worker: WorkerSlot, message: Observed) -> None:
+        """Note what lanes saw that go on; what discarded attempts saw is told to nobody."""
+        if self._observed is None:
+            self._observed = LanesObserved([], [], [])
+        out = self._observed
+        for index, row in enumerate(message.lanes):
+            if not worker.slots[row].orphans:
+                out.lanes.append(worker.lanes[row])
+                out.attempts.append(message.attempts[index])
+                out.steps.append(message.steps[index])
 
     def executed(self, worker: WorkerSlot, message: Executed, now: float) -> bool:
         """Note that chunks were run; true where an episode ended."""

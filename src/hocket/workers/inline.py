@@ -112,20 +112,21 @@ class InlineLink(InThreadLink):
         super().__init__(spec)
         self._memory: bytearray | None = None
         self._randomness = Randomness()
-        self._views: Observation = {}
+        self._views: list[Observation] = [{}] * spec.slots
         self._host = Host(spec, self._control, self, 0)
         self.is_shared = True
         self.block = 0
 
-    def arrays(self, lane: int) -> Observation:
+    def arrays(self, lane: int, chunk: int = 0) -> Observation:
         del lane
-        return self._views
+        return self._views[chunk % len(self._views)]
 
     def post(self, message: Message) -> None:
         if isinstance(message, Ready) and message.layout is not None:
             assert self._memory is not None
-            layout = Layout.from_plain(message.layout, len(self._memory))
-            self._views = layout.views(self._memory, 0)
+            slots = len(self._views)
+            layout = Layout.from_plain(message.layout, len(self._memory) // slots)
+            self._views = [layout.views(self._memory, slot) for slot in range(slots)]
         super().post(message)
 
     def allocate(self, size: int) -> bytearray:

@@ -32,8 +32,9 @@ class Link(Protocol):
     def control(self, lane: int, word: int) -> None:
         """Set the lane's control word, which the worker reads between two steps."""
 
-    def arrays(self, lane: int) -> Observation:
-        """The lane's last observation; views are valid until its next chunk is sent."""
+    def arrays(self, lane: int, chunk: int = 0) -> Observation:
+        """The lane's last observation; views are valid until its next chunk is sent. With two slots
+        the one for this chunk, which is valid until the chunk after it is sent."""
 
     def memory(self) -> int | None:
         """Resident bytes of the worker, where that can be read."""

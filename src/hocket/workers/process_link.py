@@ -40,8 +40,9 @@ class ProcessLink(StreamLink):
         speak: Callable[[], None],
         explain: Callable[[], str],
         guard: Guard | None = None,
+        slots: int = 1,
     ) -> None:
-        super().__init__(stream, lanes, guard)
+        super().__init__(stream, lanes, guard, slots)
         self._control = control
         self._log = log
         self._end = end

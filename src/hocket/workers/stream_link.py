@@ -6,7 +6,17 @@ import abc
 import socket
 
 from hocket.core.data import Observation
-from hocket.core.wire import MAX_FRAME, Begin, Execute, Executed, Frames, Message, Ready, pack
+from hocket.core.wire import (
+    MAX_FRAME,
+    Begin,
+    Execute,
+    Executed,
+    Frames,
+    Message,
+    Observed,
+    Ready,
+    pack,
+)
 from hocket.errors import WireError, WorkerFailed
 from hocket.workers.guard import Guard
 from hocket.workers.lane_arrays import LaneArrays
@@ -30,14 +40,16 @@ class StreamLink(abc.ABC):
     container or on another machine, and is not trusted.
     """
 
-    def __init__(self, stream: socket.socket, lanes: int, guard: Guard | None) -> None:
+    def __init__(
+        self, stream: socket.socket, lanes: int, guard: Guard | None, slots: int = 1
+    ) -> None:
         stream.settimeout(0)
         self._stream = stream
         self._lanes = lanes
         self._guard = guard
         self._frames = Frames(MAX_FRAME if guard is None else _GUARDED_FRAME)
         self._out = bytearray()
-        self._arrays = LaneArrays(lanes)
+        self._arrays = LaneArrays(lanes, slots)
         self._expects_fd = False
 
     def send(self, message: Message) -> bool:
@@ -90,19 +102,29 @@ class StreamLink(abc.ABC):
     def fileno(self) -> int:
         return self._stream.fileno()
 
-    def arrays(self, lane: int) -> Observation:
-        return self._arrays.views(lane)
+    def arrays(self, lane: int, chunk: int = 0) -> Observation:
+        return self._arrays.views(lane, chunk)
 
     def _take(self, messages: list[Message]) -> list[Message]:
         """Take the arrays of messages."""
         for message in messages:
             kind = type(message)
-            if kind is Executed:
+            if kind is Executed or kind is Observed:
                 if message.arrays is not None:  # type: ignore[union-attr]
-                    self._arrays.fill(message.lanes, message.arrays)  # type: ignore[union-attr]
+                    self._fill(message)  # type: ignore[arg-type]
             elif kind is Ready:
                 self._arrays.adopt(message)  # type: ignore[arg-type]
         return messages
+
+    def _fill(self, message: Executed | Observed) -> None:
+        """Take the arrays of a message: what is seen for the next chunk, or at the episode's end,
+        where the policy may still read what was seen for the next."""
+        chunks = [chunk + 1 for chunk in message.chunks]
+        if isinstance(message, Executed):
+            ends = zip(message.chunks, message.ends, strict=True)
+            chunks = [chunk + (not end) for chunk, end in ends]
+        assert message.arrays is not None
+        self._arrays.fill(message.lanes, message.arrays, chunks)
 
     def _read(self) -> bytes | None:
         """The bytes that have come: None for none yet, empty at the end of the stream."""

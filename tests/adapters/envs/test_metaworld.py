@@ -16,7 +16,7 @@ from hocket.adapters.envs.metaworld import (
     UPSIDE_DOWN,
     MetaWorld,
 )
-from hocket.core.contracts.env import DeferredObservation, SelectsCameras, Snapshot
+from hocket.core.contracts.env import DeferredObservation, Holds, SelectsCameras, Snapshot
 from hocket.errors import ConfigError, EnvError, ObservationError, UnknownNameError
 
 pytestmark = pytest.mark.skipif(not find_spec("metaworld"), reason="no metaworld")
@@ -225,6 +225,14 @@ def test_a_step_before_reset_is_refused():
     env.close()
 
 
+def test_holding_still_keeps_the_hand_and_the_gripper():
+    env = make("reach")
+    assert isinstance(env, Holds)
+    assert env.hold_action(None).tolist() == [0, 0, 0, 0]
+    assert env.hold_action(np.array([1, -1, 0.5, 0.25], np.float32)).tolist() == [0, 0, 0, 0.25]
+    env.close()
+
+
 def test_the_env_has_the_three_abilities():
     env = make("reach")
     assert isinstance(env, DeferredObservation)
@@ -334,6 +342,20 @@ def test_a_start_looks_the_same_in_line_and_restored():
     again = env.observe()["observation/image"]
     env.close()
     assert np.array_equal(first, again)
+
+
+def test_people_may_be_given_cheaper_pictures_and_policies_the_same_as_before():
+    env = make("push", size=48)
+    env.use_cameras(env.camera_keys)
+    full = env.reset(seed=0)[0]["observation/image"]
+    env.use_quality("look")
+    look = env.observe()["observation/image"]
+    env.use_quality("full")
+    again = env.observe()["observation/image"]
+    env.close()
+    assert np.array_equal(full, again)
+    assert not np.array_equal(full, look)
+    assert np.abs(full.astype(int) - look).mean() < 25, "the same scene, without shadows"
 
 
 def test_exactly_the_cameras_that_hang_upside_down_are_turned():

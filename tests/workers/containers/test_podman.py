@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import random
 import signal
+import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -28,6 +30,7 @@ from support.rig import Rig, trials
 __all__ = ["podman"]
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("podman"), pytest.mark.timeout(300)]
 
+KILLS = 20
 ENGINE = """
 import sys
 sys.path.insert(0, {tests!r})
@@ -184,11 +187,16 @@ def test_two_runs_that_start_at_once_build_once(
     assert len(builds) == 1
 
 
-def test_no_container_outlives_an_engine_that_was_killed(tmp_path: Path) -> None:
+@pytest.mark.timeout(900)
+def test_no_container_and_no_folder_outlives_an_engine_that_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     chance = random.Random(os.urandom(4))
     code = ENGINE.format(tests=str(Path(__file__).parents[2]))
-    gone = []
-    for number in range(5):
+    took = []
+    for number in range(KILLS):
         engine = subprocess.Popen(
             [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=tmp_path
         )
@@ -197,15 +205,20 @@ def test_no_container_outlives_an_engine_that_was_killed(tmp_path: Path) -> None
             engine.stdout.readline()
             if number % 2:
                 engine.stdout.readline()
-            time.sleep(chance.random())
+            time.sleep(chance.random() * 2)
             engine.send_signal(signal.SIGKILL)
             engine.wait()
-        gone.append(f"-{engine.pid}-")
-
-    def is_clean() -> bool:
-        return not any(mark in name for name in containers() for mark in gone)
-
-    wait_until(is_clean)
+        began, mark = time.monotonic(), f"-{engine.pid}-"
+        wait_until(lambda mark=mark: not any(mark in name for name in containers()))
+        took.append(time.monotonic() - began)
+    with capsys.disabled():
+        sys.stderr.write(
+            f"After {KILLS} kills the last container was gone within {max(took):.1f} s, half of "
+            f"them within {statistics.median(took):.1f} s.\n"
+        )
+    with Rig(runtime=make_runtime()) as rig:
+        rig.wait(LanesUp)
+    assert list(tmp_path.glob("hocket-link-*")) == []
 
 
 def test_the_next_start_sweeps_what_could_not_end_by_itself(tmp_path: Path) -> None:

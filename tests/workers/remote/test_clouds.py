@@ -1,5 +1,5 @@
-"""Workers on Modal and Daytona: their real packages, with what stands in for their servers, and real
-workers behind an encrypted entrance."""
+"""Workers on Modal and Daytona: their real packages, with what stands in for their servers, and
+real workers behind an encrypted entrance."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ without cameras never touches OpenGL.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib
 import os
 from collections.abc import Collection, Iterator, Mapping
@@ -57,9 +58,12 @@ class CameraEnv:
     """Observation keys, and the camera behind each."""
     _in_use: tuple[str, ...]
     _renderer: OffscreenRenderer | None = None
+    _quality: str = "full"
     advance: Any
     observe: Any
     _data_notes: tuple[str, ...] = ()
+    _model_sha256: str = ""
+    """The digest of the simulator's model as it was loaded, with all its assets."""
     observation_space: Any
 
     @property
@@ -76,6 +80,17 @@ class CameraEnv:
         self._in_use = tuple(key for key in self._keys if key in keys)
         self._describe()
 
+    def use_quality(self, quality: str) -> None:
+        if quality != self._quality:
+            self._quality = quality
+            self._drop_renderer()
+
+    @property
+    def _is_fast(self) -> bool:
+        """Whether shadows, multisampling and reflections are left out. For people too: on a CPU
+        they cost ten times what all else does, and nothing that moves is missing without them."""
+        return self._config.render == "fast" or self._quality == "look"
+
     @property
     def notes(self) -> tuple[str, ...]:
         """What the user should know; complete once the first image was rendered."""
@@ -87,6 +102,12 @@ class CameraEnv:
         )
         device = self._renderer.device.notes if self._renderer is not None else ()
         return (*self._data_notes, *(fast if self._config.render == "fast" else ()), *device)
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What numbers depend on; the renderer is known once the first image was rendered."""
+        rendered = self._renderer.device.facts if self._renderer is not None else {}
+        return {"model_sha256": self._model_sha256, **rendered}
 
     def step(self, action: Array) -> tuple[dict[str, Array], float, bool, bool, dict[str, Any]]:
         reward, terminated, truncated, info = self.advance(action)
@@ -107,6 +128,21 @@ class CameraEnv:
         self.observation_space = spaces.Dict({**keys, **dict.fromkeys(self._in_use, image)})
 
 
+_digests: dict[str, str] = {}
+
+
+def model_digest(name: str, model: Any) -> str:
+    """The sha256 of a MuJoCo model with all its assets, made once for each name in a process. The
+    model must be as it was loaded."""
+    import mujoco
+
+    if name not in _digests:
+        packed = np.empty(mujoco.mj_sizeModel(model), np.uint8)
+        mujoco.mj_saveModel(model, None, packed)
+        _digests[name] = hashlib.sha256(packed.data).hexdigest()
+    return _digests[name]
+
+
 class OffscreenRenderer:
     """Square images of one model, upright, HWC uint8, without the geoms of `hidden_groups`. One may
     live in a process at a time: two OpenGL contexts in one process give silently wrong images."""
@@ -121,9 +157,11 @@ class OffscreenRenderer:
         self.device = gl.choose_device()
         model.vis.global_.offwidth = size
         model.vis.global_.offheight = size
+        quality = model.vis.quality
+        self._usual = (quality.shadowsize, quality.offsamples)
+        """What the model itself says, for renderers that come after this one."""
         if fast:
-            model.vis.quality.shadowsize = 0
-            model.vis.quality.offsamples = 0
+            quality.shadowsize = quality.offsamples = 0
         if self.device.backend == "egl":  # one device per process, from then on
             os.environ["MUJOCO_EGL_DEVICE_ID"] = str(self.device.index)
         self._gl = importlib.import_module(f"mujoco.{self.device.backend}").GLContext(size, size)
@@ -171,3 +209,5 @@ class OffscreenRenderer:
         self._context.free()
         self._gl.free()
         self._gl = None
+        quality = self._model.vis.quality
+        quality.shadowsize, quality.offsamples = self._usual

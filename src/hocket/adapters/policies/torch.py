@@ -31,7 +31,9 @@ from hocket.adapters.policies.devices import (
     on_device,
     own_dtype,
 )
+from hocket.adapters.policies.rtc import KEYS, Continuation, continuations_of, row_noise
 from hocket.core import plugins
+from hocket.core.contracts.policy import PREFIX
 from hocket.core.data import Actions, ArraySpec, Batch, PolicySpec
 from hocket.errors import ChunkShapeError, ConfigError, MissingExtraError
 
@@ -92,6 +94,7 @@ class TorchPolicy:
             if self._device.type != "cuda" or not self.spec.batch_sizes:
                 raise ConfigError("graphs=True needs device='cuda' and fixed_shapes.")
             self._call = Graphs(self._module)
+        self._continuation: Continuation | None = None
         self._takes_seeds = "noise_seeds" in inspect.signature(self._module.forward).parameters
         self._buffers: dict[str, HostBuffer] = {}
         # Invariant: the buffers hold the inputs of one batch only, until its forward is done.
@@ -101,16 +104,33 @@ class TorchPolicy:
     def device(self) -> str:
         return str(self._device)
 
+    @property
+    def continuations(self) -> tuple[str, ...]:
+        return continuations_of(self._module)
+
+    def continue_by(self, method: str, settings: Mapping[str, Any]) -> None:
+        """Make chunks from the module's flow, with noise from each row's seed, so that they go on
+        from what is committed; `forward` is not called any more."""
+        self._continuation = Continuation(self._module, method, settings)
+
     def infer(self, batch: Batch) -> Actions:
         import torch
 
         size = next((fixed for fixed in self.spec.batch_sizes if fixed >= batch.size), batch.size)
-        with self._lock, torch.inference_mode(), on_device(self._device):
+        # A backward pass cannot go through tensors of inference mode.
+        quietly = torch.inference_mode() if self._continuation is None else torch.no_grad()
+        with self._lock, quietly, on_device(self._device):
             tensors = {
                 key: self._tensor(key, array, size)
                 for key, array in batch.arrays.items()
-                if self.spec.inputs is None or key in self.spec.inputs
+                if self.spec.inputs is None or key in self.spec.inputs or key in KEYS
             }
+            if self._continuation is not None:
+                shape = tuple(tensors[PREFIX].shape[1:])
+                noise = torch.from_numpy(row_noise(batch.rows, size, shape))
+                noise = noise.to(self._device, self._float)
+                answer = self._continuation.sample(tensors, noise)
+                return Actions(np.array(answer[: batch.size].float().cpu().numpy()))
             if self._takes_seeds:
                 seeds = [row.noise_seed for row in batch.rows]
                 seeds += seeds[-1:] * (size - len(seeds))
@@ -155,6 +175,8 @@ class TorchPolicy:
             graphs=isinstance(self._call, Graphs),
         )
         twin._float = self._float
+        if self._continuation is not None:
+            twin._continuation = self._continuation.of(twin._module)
         return twin
 
     def _tensor(self, key: str, array: Any, size: int) -> torch.Tensor:

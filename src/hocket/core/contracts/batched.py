@@ -85,6 +85,15 @@ class RowSnapshots(Protocol):
 
 
 @runtime_checkable
+class HoldsRows(Protocol):
+    """A batched simulator that knows how its rows stay where they are for a step."""
+
+    def hold_actions(self, rows: Array, last: Array) -> Array:
+        """The actions `[k, ...]` of one step of staying, after the actions `last` `[k, ...]` of
+        these rows; zeros right after a reset."""
+
+
+@runtime_checkable
 class CostsByRow(Protocol):
     """A batched simulator that may say that a step takes as long as the rows that move in it take
     together. A step of any other takes nearly as long for one row as for all."""

@@ -4,14 +4,19 @@ Whoever brings a model writes a Policy: a spec, `infer` and `close`. hocket's ow
 `hocket.adapters.policies` (torch modules, LeRobot, OpenPI servers ...); a policy of yours is given
 to `hocket.evaluate` as an object, or named as `package.module:MyPolicy`. It lives in the engine's
 process. Every Protocol after the first is an ability: it is used where the policy has its methods.
+A policy may have an attribute `files`, paths of what its answers depend on: run.yaml and cards then
+have their sha256.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from hocket.core.data import Answer, Batch, EnvSpec, Observation, PolicySpec, Row
+
+PREFIX, PREFIX_LENGTH, DELAY = "action/prefix", "action/prefix_length", "action/delay"
+"""What a policy that continues chunks is told beside its observation; see `Continues`."""
 
 
 class Policy(Protocol):
@@ -52,6 +57,28 @@ class Sessions(Protocol):
 
     def end_session(self, session: str) -> None:
         """Forget what was kept for the attempt whose rows had this `Row.session`."""
+
+
+@runtime_checkable
+class Continues(Protocol):
+    """A policy whose chunks can go on from actions that are committed already, because the world
+    does not wait for it.
+
+    Once it was told to, each batch has three arrays more. `action/prefix` `[B, T, A]`: what is left
+    of the last chunk, from the action on that is executed first after the observation, as it was
+    answered (or as the extra `action/prefix` of that answer, where the policy keeps it in a space
+    of its own); zeros fill it. `action/prefix_length` `[B]`: how many actions that is; 0 for an
+    attempt's first chunk. `action/delay` `[B]`: of these, how many will have been executed before
+    the answer can be used.
+    """
+
+    @property
+    def continuations(self) -> Collection[str]:
+        """The methods that it knows: `rtc` (guided by the prefix while it samples), `prefix`
+        (trained to begin with one)."""
+
+    def continue_by(self, method: str, settings: Mapping[str, Any]) -> None:
+        """Continue chunks by this method from now on; `settings` are those of `--rtc.*`."""
 
 
 @runtime_checkable

@@ -35,6 +35,9 @@ class WorkerSpec:
     """Image keys to render; None renders all."""
     history: int = 1
     """Observations of how many consecutive control steps are sent, oldest first."""
+    slots: int = 1
+    """Observations of a lane that are kept at once: 2 where a lane goes on while the policy reads
+    what it saw. The observation for chunk k lies in slot k modulo `slots`."""
     sinks: tuple[Ref, ...] = ()
     folder: str | None = None
     """The run folder, where sinks write."""

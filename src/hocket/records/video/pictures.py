@@ -1,6 +1,6 @@
 """Pictures: which arrays are some, as frames of a video, with text in them, and side by side.
 
-Everything but `write_png` needs numpy alone.
+Everything but `write_png` and `encode_jpeg` needs numpy alone.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -153,6 +154,36 @@ def write_png(path: Path, image: Array) -> None:
     packets = [*codec.encode(frame), *codec.encode(None)]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"".join(bytes(packet) for packet in packets))
+
+
+def encode_jpeg(frames: Sequence[Array], width: int) -> bytes:
+    """RGB frames side by side as a JPEG, `width` pixels for each."""
+    import av
+
+    tallest = max(frame.shape[0] for frame in frames)
+    row = [np.pad(one, ((0, tallest - one.shape[0]), (0, 0), (0, 0))) for one in frames]
+    image = np.ascontiguousarray(row[0] if len(row) == 1 else np.concatenate(row, axis=1))
+    wide = width * len(frames)
+    height = max(2, round(tallest * wide / image.shape[1] / 2) * 2)
+    source = av.VideoFrame.from_ndarray(image, format="rgb24")
+    picture = _resized(av, source, wide, height)
+    codec = av.CodecContext.create("mjpeg", "w")
+    codec.width, codec.height, codec.pix_fmt = wide, height, "yuvj420p"
+    codec.time_base = Fraction(1, 25)
+    picture.pts = 0
+    packets = [*codec.encode(picture), *codec.encode(None)]
+    return b"".join(bytes(packet) for packet in packets)
+
+
+def _resized(av: Any, frame: Any, width: int, height: int) -> Any:
+    converter = av.video.reformatter.VideoReformatter()
+    size = {"width": width, "height": height, "format": "yuvj420p"}
+    try:
+        # Threads cost four times what the work does.
+        return converter.reformat(frame, **size, threads=1)
+    except TypeError:
+        # Before PyAV could be told, there was one thread anyway.
+        return converter.reformat(frame, **size)
 
 
 def _as_rgb(picture: Array) -> Array:

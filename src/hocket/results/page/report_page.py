@@ -22,12 +22,12 @@ from hocket.results.page.episodes import (
     MOST_TASKS,
     Listed,
     episode_table,
-    fault_section,
     outcome_counts,
     outcome_grid,
     shown_tasks,
-    video_section,
 )
+from hocket.results.page.faults import fault_section
+from hocket.results.page.labels import label_section
 from hocket.results.page.markup import (
     Child,
     Markup,
@@ -39,6 +39,7 @@ from hocket.results.page.markup import (
     tag,
 )
 from hocket.results.page.speed import duration, speed_section
+from hocket.results.page.videos import video_section
 from hocket.results.recorded import RecordedRun, open_recorded
 from hocket.results.report import Report
 from hocket.results.scores import Score
@@ -67,6 +68,7 @@ def report_page(run: RecordedRun) -> str:
         _success_section(run),
         _grid_section(run, listed),
         video_section(run, listed),
+        label_section(run, listed),
         _length_section(run),
         speed_section(run),
         fault_section(run, listed),

@@ -112,6 +112,10 @@ class ChosenRun:
     def config(self) -> dict[str, Any]:
         return dict(self.recorded.report.config)
 
+    def label(self, episode: Episode) -> str:
+        """What somebody said of an episode; empty where nobody did."""
+        return self.recorded.labels.get(episode.trial.id, "")
+
     @property
     def unfinished(self) -> int:
         """How many planned trials have no episode."""

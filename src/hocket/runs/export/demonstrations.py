@@ -69,6 +69,8 @@ class Demonstration:
     """A lossless video of N + 1 pictures for each camera, by its key without `observation/`."""
     prompt: str
     """What was to be done, in words; the task's name where the env has none."""
+    label: str = ""
+    """What somebody said of it; empty where nobody did."""
 
     @property
     def length(self) -> int:
@@ -224,6 +226,7 @@ class Demonstrations:
             states=load_states(path) if path.is_file() else None,
             cameras=self._cameras(episode) if self._config.images else {},
             prompt=prompt or task.prompt or task.name,
+            label=self._run.label(episode),
         )
 
     def _observations(self, episode: Episode, steps: pa.Table) -> dict[str, Array]:

@@ -134,6 +134,7 @@ def _beside(run: ChosenRun) -> dict[str, Any]:
         "env": run.config.get("env"),
         "planned": len(run.recorded.trials),
         "errors": sum(episode.outcome is Outcome.ERROR for episode in episodes),
+        "labels": {e.trial.id: run.label(e) for e in run.episodes if run.label(e)},
     }
 
 

@@ -57,6 +57,8 @@ def _write_demonstration(group: Any, demo: Demonstration, config: ExportConfig) 
     group.attrs["seed"] = trial.seed
     group.attrs["trial"] = printable(trial.id)
     group.attrs["outcome"] = demo.episode.outcome.value
+    if demo.label:
+        group.attrs["label"] = printable(demo.label)
     group["actions"] = demo.actions
     group["rewards"] = demo.rewards
     group["dones"] = (demo.terminated | demo.truncated).astype(np.int64)

@@ -68,7 +68,7 @@ def _events(run: ChosenRun, lanes: _Lanes, watcher: Watcher) -> Iterator[Event]:
     chosen = {episode.trial.id: episode for episode in run.episodes}
     for episode, rows in _by_episode(run, chosen):
         offset = offsets[rows[0]["leg"]]
-        yield from lanes.events(episode, rows, offset)
+        yield from lanes.events(episode, rows, offset, run.label(episode))
         told = [[row[name] for name in BATCH_COLUMNS] for row in rows if row["batch"] is not None]
         batches.add(np.array(told, np.float64).reshape(-1, 5) + np.array([0, 0, 0, offset, offset]))
         watcher.advance("writing")
@@ -82,7 +82,9 @@ class _Lanes:
 
     seen: set[int] = field(default_factory=set)
 
-    def events(self, episode: Episode, rows: list[Row], offset: float) -> Iterator[Event]:
+    def events(
+        self, episode: Episode, rows: list[Row], offset: float, label: str
+    ) -> Iterator[Event]:
         lane = rows[0]["lane"]
         self.seen.add(lane)
         times = [row[name] for row in rows for name in ("requested", "inferred", "executed")]
@@ -101,6 +103,7 @@ class _Lanes:
                 "steps": episode.steps,
                 "return": episode.total_reward if math.isfinite(episode.total_reward) else None,
                 "attempt": episode.attempt,
+                **({"label": label} if label else {}),
             },
         )
         end = -math.inf

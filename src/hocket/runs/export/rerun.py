@@ -71,6 +71,7 @@ class _Timeline:
         text = (
             f"# {episode.trial.id}\n\n{demo.prompt}\n\n**{episode.outcome.value}** after "
             f"{episode.steps} steps, return {episode.total_reward:.6g}"
+            f"{f' ({demo.label})' if demo.label else ''}"
         )
         self._at(0)
         self._stream.log("episode", self._rerun.TextDocument(text, media_type="text/markdown"))

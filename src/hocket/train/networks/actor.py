@@ -183,7 +183,7 @@ class FlowActor(nn.Module):  # type: ignore[misc]
         self.inputs = tuple(k for k in sorted(shapes.observations) if k not in shapes.cameras)
         if not self.inputs:
             raise ConfigError("Policy 'flow' sees states only, and the env has none.")
-        self._steps = config.denoising_steps
+        self._steps = self.denoising_steps = config.denoising_steps
         self._features = config.features
         chunk = config.chunk_length * shapes.action_size
         self.noise_size = (config.denoising_steps + 1) * chunk

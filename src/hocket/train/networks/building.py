@@ -247,7 +247,8 @@ def make_network(
     `start`. The learner and the collecting side both begin with this: later only the parameters
     that are trained are published. `refers`: the reference of GRPO is made too, if it has one."""
     refers = refers and config.algo == "grpo" and config.kl_weight > 0
-    network = description.build_plain(config.policy)
+    # A saved network of a class of the user's own is named beside its folder.
+    network = description.build_plain(config.policy_config.get("network") or config.policy)
     saved = Path(config.policy) / checkpoint.POLICY
     is_adapted = saved.is_file() and bool(checkpoint.read_table(saved).get("adapter"))
     if is_adapted:  # its weights are those of network and adapter
@@ -256,7 +257,8 @@ def make_network(
         _load_first(network, config, description.shapes)
     if description.adapter and not is_adapted:
         add_adapter(network, description.adapter)
-    reference = twin(network, config.device) if refers else None
+    # Both on one device, where they can share what is frozen.
+    reference = twin(network.to(config.device), config.device) if refers else None
     if start is not None:
         load_weights(network, start / checkpoint.WEIGHTS)
     return Made(network=network, reference=reference)

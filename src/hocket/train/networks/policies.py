@@ -4,12 +4,15 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from hocket.adapters.policies.rtc import continuations_of
 from hocket.core import plugins
-from hocket.core.contracts.policy import Policy
+from hocket.core.contracts.policy import PREFIX, Policy
 from hocket.core.data import Actions, Batch, EnvSpec
 from hocket.errors import ConfigError, UsageError
 
@@ -127,23 +130,39 @@ class TrainedPolicy:
         if not (folder / checkpoint.POLICY).is_file():
             raise ConfigError(f"{argument!r} is no folder with a trained policy.")
         description = Description.from_plain(checkpoint.read_table(folder / checkpoint.POLICY))
-        network: Any = description.build(config.network)
-        load_weights(network, folder / checkpoint.WEIGHTS)
-        self._inner = CollectingPolicy(
-            network,
-            description.shapes,
-            Holding(is_deterministic=lambda _: not config.sample, held_by=lambda _: None),
+        self._network: Any = description.build(config.network)
+        load_weights(self._network, folder / checkpoint.WEIGHTS)
+        self._wrap = functools.partial(
+            CollectingPolicy,
+            shapes=description.shapes,
+            holding=Holding(is_deterministic=lambda _: not config.sample, held_by=lambda _: None),
             replan=description.replan,
             device=config.device,
             base=_base(description, config),
         )
+        self._inner = self._wrap(self._network)
+        self._method = ""
         self.spec = self._inner.spec
+
+    @property
+    def continuations(self) -> tuple[str, ...]:
+        return continuations_of(self._network)
+
+    def continue_by(self, method: str, settings: Mapping[str, Any]) -> None:
+        """Let chunks continue what is committed; the network's own samples are left then."""
+        from hocket.train.networks.continuing import ContinuingNetwork
+
+        self._method = method
+        self._inner = self._wrap(ContinuingNetwork(self._network, method, settings))
 
     def bind(self, spec: EnvSpec) -> None:
         self._inner.bind(spec)
 
     def infer(self, batch: Batch) -> Actions:
-        return Actions(self._inner.infer(batch).values)
+        answer = self._inner.infer(batch)
+        # What was sampled, and not what was cut to the env's bounds, is continued.
+        extras = {PREFIX: answer.extras[PREFIX]} if self._method else {}
+        return Actions(answer.values, extras)
 
     def close(self) -> None:
         self._inner.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,9 +34,12 @@ class ChunkResult:
 class ObservationBuffer:
     """Checks observations against the attempt's first one and lays them into shared memory."""
 
-    def __init__(self, reads: tuple[str, ...] | None, history: int) -> None:
+    def __init__(self, reads: tuple[str, ...] | None, history: int, slots: int = 1) -> None:
+        """With more than one of `slots` observations are kept here, and `publish` copies them into
+        the slots of shared memory: the policy may still read one of them."""
         self._reads = reads
         self._history = history
+        self._slots = slots
         self._views: Observation = {}
         self.last = -1
         """Step of the newest observation."""
@@ -46,6 +49,8 @@ class ObservationBuffer:
         """Number of keys in the attempt's first observation."""
         self.layout: Layout | None = None
         self.memory: Any = None
+        """The newest observation: shared with the parent where there is one slot."""
+        self._shared: Any = None
 
     def restart(self, arrays: Observation, allocate: Callable[[int], Any]) -> bool:
         """Begin an attempt with the observation of its reset; true where the layout is new."""
@@ -53,14 +58,23 @@ class ObservationBuffer:
         layout = Layout.of(chosen, self._history)
         is_new = layout != self.layout
         if is_new:
-            self.memory = allocate(layout.stride)
+            self._shared = self.memory = allocate(layout.stride * self._slots)
+            if self._slots > 1:
+                self.memory = bytearray(layout.stride)
             self._views = layout.views(self.memory, 0)
             self.layout = layout
         for key, view in self._views.items():
             view[...] = chosen[key]
         self._extent = len(arrays)
         self.last, self._streak = 0, 1
+        self.publish(0)
         return is_new
+
+    def publish(self, chunk: int) -> None:
+        """Let the parent read the newest observation, in the slot of this chunk."""
+        if self._slots > 1:
+            at = chunk % self._slots * len(self.memory)
+            self._shared[at : at + len(self.memory)] = self.memory
 
     def push(self, arrays: Observation, step: int) -> None:
         """Add the observation of a step; with a history the oldest goes."""
@@ -101,8 +115,8 @@ class ChunkRunner:
     """Runs the chunks of one attempt in its env.
 
     An env that can defer observations is observed only where somebody looks: at the end of a
-    chunk and the `history - 1` steps before it, at offsets asked for, and at every step where a
-    sink wants that or the history of a final observation must be whole.
+    chunk and the `history - 1` steps before it, and at every step where a sink wants that or the
+    history of a final observation must be whole.
     """
 
     def __init__(
@@ -124,6 +138,7 @@ class ChunkRunner:
         self._history = history
         self._sinks_look = recording.observes_each_step
         needs = recording.needs
+        self._stride = needs.stride
         self._policy_cameras = cameras
         self._sink_cameras = None if needs.all_cameras else needs.cameras
         self._all_cameras: tuple[str, ...] | None = None
@@ -133,7 +148,7 @@ class ChunkRunner:
         self._decided = 0
         """The step whose observation the running chunk answers."""
         self._decisions = 0
-        self._last: Turn | None = None
+        self._ending: Turn | None = None
         """What the episode's last step gave, once it has ended."""
 
     def reset(self) -> tuple[Observation, str]:
@@ -160,13 +175,7 @@ class ChunkRunner:
         self._recording.open(self.attempt, prompt, record)
         self._record(None, 0.0, chunk=-1, observation=arrays)
 
-    def run(
-        self,
-        actions: Array,
-        chunk: int,
-        observe_at: Collection[int],
-        control: Control,
-    ) -> ChunkResult:
+    def run(self, actions: Array, chunk: int, control: Control) -> ChunkResult:
         """Execute a chunk up to its end, the episode's, or a recall."""
         began = time.perf_counter()
         result = ChunkResult()
@@ -181,10 +190,10 @@ class ChunkRunner:
             result.ends = self.attempt.judge(
                 turn.info, terminated=turn.terminated, truncated=turn.truncated
             )
-            is_seen = total - done < self._history or done in observe_at or self._looks_always
+            is_seen = total - done < self._history or self._looks_always
             self._look(turn, actions[done - 1], chunk, result, is_seen=is_seen)
             if result.ends:
-                self._last = turn
+                self._ending = turn
                 break
             if control.command(0, chunk) == STOP:
                 # The policy is owed a whole history: with one, a few more steps complete it.
@@ -202,11 +211,11 @@ class ChunkRunner:
 
     def remarks(self) -> list[str]:
         """What the user should be told, once the episode has ended."""
-        if self._last is None:
+        if self._ending is None:
             return []
-        found = remarks.of_end(self.attempt, self._last.info)
+        found = remarks.of_end(self.attempt, self._ending.info)
         if "deferred" not in self._env.abilities and not self._sinks_look:
-            arrays, _ = flatten(self._last.observation)
+            arrays, _ = flatten(self._ending.observation)
             found += remarks.of_frames(
                 self.attempt.task,
                 arrays,
@@ -225,7 +234,7 @@ class ChunkRunner:
         if is_seen:
             arrays = self._see(result, turn)
             result.ends |= END_OBSERVED if result.ends else 0
-        elif self._sinks_look:
+        elif self._sinks_look and (result.ends or self.attempt.steps % self._stride == 0):
             arrays = self._observe(result, turn, self._sink_cameras)
         self._record(action, turn.reward, chunk=chunk, observation=arrays)
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from hocket.core.contracts.runtime import WorkerSpec
-from hocket.core.data import Array, Outcome, Trial
+from hocket.core.data import Array, Observation, Outcome, Trial
 from hocket.core.wire import (
     END_OBSERVED,
     Begin,
@@ -21,19 +21,24 @@ from hocket.core.wire import (
     Executed,
     Failed,
     Message,
+    Observed,
     Ready,
     Remark,
     Render,
     Sealed,
 )
-from hocket.errors import EnvError, UsageError, WireError
+from hocket.errors import EnvError, SeedIgnoredError, UsageError, WireError
 from hocket.workers.attempt import Attempt, Recording
 from hocket.workers.env import remarks
-from hocket.workers.env.chunk_runner import ChunkRunner, ObservationBuffer
+from hocket.workers.env.chunk_runner import ChunkResult, ChunkRunner, ObservationBuffer
+from hocket.workers.env.delayed_runner import Course, DelayedRunner
 from hocket.workers.env.live_env import LiveEnv
 from hocket.workers.env.perturbation import Perturbation
 from hocket.workers.shm import Control
 from hocket.workers.spaces import flatten
+
+TWICE = "twice"
+"""Asks for a second reset of the trial, which must give the same observation to the bit."""
 
 
 class Port(Protocol):
@@ -63,7 +68,7 @@ class Host:
         self._control = control
         self._port = port
         self._env = LiveEnv(spec.suites, index)
-        self._buffer = ObservationBuffer(spec.reads, spec.history)
+        self._buffer = ObservationBuffer(spec.reads, spec.history, spec.slots)
         self._recording: Recording | None = None
         self._runner: ChunkRunner | None = None
         self._told: set[tuple[str, str]] = set()
@@ -88,6 +93,12 @@ class Host:
         self._drop()
         self._env.close()
 
+    def abandon(self) -> None:
+        """Give up the running attempt; what was recorded of it is kept where that was asked for."""
+        self._runner = None
+        if self._recording is not None:
+            self._recording.abandon()
+
     def _begin(self, message: Begin) -> None:
         number = message.attempts[0]
         try:
@@ -105,8 +116,9 @@ class Host:
         began = time.perf_counter()
         self._env.build(suite, task)
         built = time.perf_counter()
+        self._env.use_quality("full")
         recording.prepare(self._env.task, message.record[0], self._env.abilities)
-        runner = ChunkRunner(
+        runner = (ChunkRunner if self._spec.slots == 1 else DelayedRunner)(
             self._env,
             self._buffer,
             recording,
@@ -122,6 +134,11 @@ class Host:
             perturbation=self._perturbation(trial),
         )
         arrays, prompt = runner.reset()
+        if message.record[0].get(TWICE):
+            # Copied, since the env may lay its next observation over this one.
+            first = {key: np.array(array) for key, array in arrays.items()}
+            arrays, prompt = runner.reset()
+            _refuse_difference(trial, first, arrays)
         seen = runner.for_policy(arrays)
         is_new = self._buffer.restart(seen, self._port.allocate)
         runner.open(arrays, prompt, message.record[0])
@@ -155,11 +172,16 @@ class Host:
             drive = self._env.drive
             assert drive is not None
             actions = drive.decode(message.actions, message.counts[0])
-            result = runner.run(actions, chunk, message.observe_at, self._control)
+            if isinstance(runner, DelayedRunner):
+                result = self._follow(runner, message, actions)
+            else:
+                result = runner.run(actions, chunk, self._control)
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent, whatever it is
             self._fail(number, exc)
             return
-        is_observed = not result.ends or result.ends & END_OBSERVED
+        # Where the lane went on after it was observed, that was told already.
+        is_last = not message.observe_at or message.observe_at[0] >= len(result.rewards)
+        is_observed = result.ends & END_OBSERVED if result.ends else is_last
         answer = Executed(
             lanes=[0],
             attempts=[number],
@@ -182,6 +204,27 @@ class Host:
         if text not in self._remarked:
             self._remarked.add(text)
             self._port.post(Remark(text))
+
+    def _follow(self, runner: DelayedRunner, message: Execute, actions: Array) -> ChunkResult:
+        """Execute a chunk, and tell on the way what is seen for the next decision."""
+        number, chunk = message.attempts[0], message.chunks[0]
+        before, after = message.holds[0] if message.holds else (0, 0)
+        end = before + len(actions) + after
+        look = message.observe_at[0] if message.observe_at else end
+
+        def tell(result: ChunkResult) -> None:
+            self._buffer.publish(chunk + 1)
+            steps = [len(result.rewards)]
+            self._port.post(Observed([0], [number], [chunk], steps, self._arrays()))
+
+        course = Course(chunk, actions, look, before, after)
+        result = runner.follow(course, self._control, tell)
+        if result.ends:
+            # The slot that the policy may still read is the other one.
+            self._buffer.publish(chunk)
+        elif look >= end:
+            self._buffer.publish(chunk + 1)
+        return result
 
     def _seal(self, runner: ChunkRunner) -> None:
         """Seal recordings, after the answer: the lane is free already, and waits for no disk."""
@@ -242,7 +285,7 @@ class Host:
         """Report an attempt as lost. Its env is closed: it may be in any state by now."""
         failure = Failed.of(0, number, exc)
         try:
-            self._drop()
+            self.abandon()
             self._env.close()
         except (Exception, SystemExit):  # noqa: BLE001 - the first error is the one to tell
             failure = failure._replace(traceback=failure.traceback + "\n" + traceback.format_exc())
@@ -250,6 +293,13 @@ class Host:
 
     def _arrays(self) -> bytes | None:
         return None if self._port.is_shared else bytes(self._buffer.memory)
+
+
+def _refuse_difference(trial: Trial, first: Observation, again: Observation) -> None:
+    for key in sorted({*first, *again}):
+        a, b = first.get(key), again.get(key)
+        if a is None or b is None or a.shape != b.shape or a.tobytes() != b.tobytes():
+            raise SeedIgnoredError(f"{key!r} of {trial.id} differs when it is reset again.")
 
 
 def replay_states(
@@ -261,9 +311,11 @@ def replay_states(
     control: Control,
     perturbation: Perturbation | None = None,
 ) -> None:
-    """Restore states `[n, S]` of an ended attempt in turn, and record what is observed at each."""
+    """Restore states `[n, S]` of an ended attempt in turn, and record what is observed at each that
+    the sinks ask for."""
     if "deferred" not in env.abilities:
         raise EnvError(f"The env of {env.task.name!r} cannot be observed without a step.")
+    env.use_quality(str(record.get("quality", "full")))
     recording.prepare(env.task, record, env.abilities)
     needs = recording.needs
     # The reset lays out the scene; its own picture is of no use.
@@ -271,8 +323,8 @@ def replay_states(
     env.reset(attempt.trial, perturbation)
     env.use_cameras(None if needs.all_cameras else needs.cameras)
     recording.open(attempt, env.task.prompt, record)
-    for step, state in enumerate(states):
-        env.restore(state)
+    for step in sorted({*range(0, len(states), needs.stride), len(states) - 1}):
+        env.restore(states[step])
         arrays, _ = flatten(env.observe())
         if perturbation is not None:
             arrays = perturbation.observation(arrays, step)

@@ -35,6 +35,7 @@ class LiveEnv:
         self._name: tuple[str, str] | None = None
         """Suite and task of the env that is alive."""
         self._shown: tuple[str, ...] | None = None
+        self._quality = "full"
         self.task = TaskInfo(name="")
         self.abilities: tuple[str, ...] = ()
         """Found once, when the env is built: to look for a Protocol's methods takes time."""
@@ -94,6 +95,15 @@ class LiveEnv:
         observation, reward, terminated, truncated, info = self._env.step(action)
         return Turn(float(reward), bool(terminated), bool(truncated), info, observation)
 
+    def hold(self, last: Array | None) -> Any:
+        """The action of a step in which the robot stays where it is."""
+        if "hold" not in self.abilities:
+            raise EnvError(
+                f"The env of {self.task.name!r} does not say what it means to hold still: it has "
+                "no method hold_action(last)."
+            )
+        return self._env.hold_action(last)
+
     def observe(self) -> Any:
         """The raw observation now, from an env that can defer it."""
         return self._env.observe()
@@ -122,6 +132,13 @@ class LiveEnv:
             self._env.use_cameras(keys)
             self._shown = keys
 
+    def use_quality(self, quality: str) -> None:
+        """Render as policies are given pictures (`full`), or more cheaply for people (`look`),
+        where the env can."""
+        if "quality" in self.abilities and quality != self._quality:
+            self._env.use_quality(quality)
+            self._quality = quality
+
     def spec(self, arrays: Observation, remarks: Sequence[str] = ()) -> EnvSpec:
         """What the env is, with what the user is to be told of it."""
         if self.drive is None or self._name is None:
@@ -138,10 +155,12 @@ class LiveEnv:
             cameras=images,
             abilities=self.abilities,
             notes=tuple(dict.fromkeys(str(note) for note in notes)),
+            facts={**getattr(suite, "facts", {}), **getattr(self._env, "facts", {})},
         )
 
     def close(self) -> None:
         env, self._env, self._name, self._shown = self._env, None, None, None
         self.abilities = ()
+        self._quality = "full"
         if env is not None:
             env.close()

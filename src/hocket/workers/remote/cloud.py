@@ -1,8 +1,9 @@
 """Workers on rented machines: what every provider of sandboxes has in common.
 
 A lane gets a sandbox of its own. In it a receiver waits for the code, and then for one WebSocket
-with the lane's key, behind the provider's encrypted and authenticated entrance. A sandbox is deleted
-when its lane ends; those of a process that was killed are found by their tags at the next start.
+with the lane's key, behind the provider's encrypted and authenticated entrance. A sandbox is
+deleted when its lane ends; those of a process that was killed are found by their tags at the next
+start.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class RemoteLink(StreamLink):
         end: Callable[[], None],
         explain: Callable[[], str],
     ) -> None:
-        super().__init__(stream, spec.lanes, Guard(spec))
+        super().__init__(stream, spec.lanes, Guard(spec), spec.slots)
         self._end = end
         self._explain = explain
         self._noise: bytes | None = b""

@@ -19,6 +19,7 @@ from hocket.core.wire import (
     Sealed,
 )
 from hocket.workers.attempt import Attempt, Recording
+from hocket.workers.rows.looks import RowLooks
 from hocket.workers.rows.moves import Ended
 from hocket.workers.rows.sim import RowSim, on_host
 from hocket.workers.rows.table import RowTable
@@ -58,7 +59,14 @@ class RowRecording:
             self._rows[row] = (recording, attempt)
         self._feed(sim, rows, None)
 
-    def step(self, sim: RowSim, table: RowTable, rows: Array, ended: Ended | None) -> None:
+    def step(
+        self,
+        sim: RowSim,
+        table: RowTable,
+        rows: Array,
+        ended: Ended | None,
+        looks: RowLooks | None = None,
+    ) -> None:
         """Record the step that these rows have just made; some episodes may end with it."""
         ends: dict[int, int] = {}
         if ended is not None:
@@ -68,7 +76,7 @@ class RowRecording:
             attempt.steps = int(table.steps[row])
             attempt.success = table.succeeded(row)
             attempt.ends = ends.get(row, 0)
-        self._feed(sim, rows, table)
+        self._feed(sim, rows, table, looks)
 
     def seal(self, row: int, end: int) -> list[str]:
         """Make everything of an ended attempt durable; gives its files."""
@@ -90,7 +98,13 @@ class RowRecording:
                 found[0].discard()
                 self._spare.append(found[0])
 
-    def _feed(self, sim: RowSim, rows: Array, table: RowTable | None) -> None:
+    def _feed(
+        self,
+        sim: RowSim,
+        rows: Array,
+        table: RowTable | None,
+        looks: RowLooks | None = None,
+    ) -> None:
         """Give each row's tracks one record; without a table it is that of the reset."""
         ids = rows.tolist()
         looked = [row for row in ids if self._rows[row][0].observes_each_step or table is None]
@@ -104,12 +118,19 @@ class RowRecording:
             observation: Observation | None = None
             if row in seen_at:
                 observation = {key: array[seen_at[row]] for key, array in seen.items()}
+            chunk = age = 0
+            if table is not None:
+                done = int(table.done[row])
+                chunk, age = int(table.chunk[row]), done - 1
+                if looks is not None:
+                    age = looks.age(row, done, attempt.steps)
+                    chunk = -1 if looks.is_held(row, done) else chunk
             recording.step(
                 attempt,
                 None if table is None else sim.action(row),
                 0.0 if table is None else table.reward(row),
-                chunk=-1 if table is None else int(table.chunk[row]),
-                age=0 if table is None else int(table.done[row]) - 1,
+                chunk=-1 if table is None else chunk,
+                age=age,
                 observation=observation,
                 state=states[index] if states is not None else None,
             )

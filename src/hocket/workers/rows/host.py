@@ -23,10 +23,12 @@ from hocket.core.wire import (
     Execute,
     Failed,
     Message,
+    Observed,
     Ready,
 )
 from hocket.errors import ChunkValueError, WireError
 from hocket.workers.rows.endings import RowEndings, RowRecording
+from hocket.workers.rows.looks import RowLooks
 from hocket.workers.rows.moves import Ended, Moving
 from hocket.workers.rows.sim import RowHistory, RowSim, RowSims, on_host
 from hocket.workers.rows.stepping import StepRule
@@ -56,7 +58,10 @@ class RowsHost:
         self._recording = RowRecording(spec)
         self._endings = RowEndings(self._table, self._recording, self.gather, post)
         self._history = RowHistory(spec.lanes, spec.history)
-        self._keeps_steps = bool(spec.sinks) or spec.history > 1
+        self._looks = RowLooks(spec.lanes) if spec.slots > 1 else None
+        """When rows are observed that go on meanwhile; None where none does."""
+        self._has_looked = False
+        self._keeps_steps = bool(spec.sinks) or spec.history > 1 or self._looks is not None
         """Whether every step is looked at by someone."""
         self._told: set[tuple[str, str]] = set()
         """Suite and task of the envs whose spec was posted."""
@@ -95,12 +100,13 @@ class RowsHost:
         if self._must_hold(now):
             return False
         until = now + seconds
+        self._has_looked = False
         failed: Failed | None = None
         try:
             self._obey()
             while self._table.moving().count:
                 self._step(until, is_called)
-                if is_called() or (self._endings and not awaits_all):
+                if is_called() or self._has_looked or (self._endings and not awaits_all):
                     break
                 now = self._clock()
                 if now >= until or self._must_hold(now):
@@ -140,12 +146,17 @@ class RowsHost:
         """What the policy reads of these rows, stacked `[k, ...]`. They wait for a chunk, or their
         episodes have just ended."""
         rows = np.asarray(lanes, np.int64)
+        return self._see(rows) if self._looks is None else self._looks.gather(rows, self._see)
+
+    def _see(self, rows: Array) -> Mapping[str, Array]:
+        """What these rows see now."""
         homes = self._table.home[rows]
         if self._history.length > 1:
             return self._history.gather(rows, homes)
         return self._sims.observe(rows, homes)
 
-    def arrays(self, lane: int) -> Observation:
+    def arrays(self, lane: int, chunk: int = 0) -> Observation:
+        del chunk  # What a row saw is kept until the chunk comes that answers it.
         if lane in self._endings.final:
             return self._endings.final[lane]
         return {key: on_host(array)[0] for key, array in self.gather([lane]).items()}
@@ -194,6 +205,9 @@ class RowsHost:
             self._endings.final.pop(lane, None)
             sim.learn(trial.task, lane, self._spec.reads)
         self._history.restart(home, rows, sim, self._spec.reads)
+        if self._looks is not None:
+            self._looks.restart(rows)
+            sim.restart(rows)
         record = [message.record[index] for index in indices]
         self._recording.open(sim, rows, attempts, trials, tasks, prompts, record)
         # A message has one spec: a task that is new gets a message of its own.
@@ -233,6 +247,9 @@ class RowsHost:
             raise WireError("A chunk came for an attempt that is not running here.")
         self.rule.came(len(rows))
         homes = self._table.home[rows]
+        if self._looks is not None and isinstance(message.actions, np.ndarray):
+            packed = np.ascontiguousarray(message.actions, "<f8").tobytes()
+            message = message._replace(actions=packed)
         if isinstance(message.actions, np.ndarray):
             sim = self._sims[int(homes[0])]
             if (homes == homes[0]).all() and sim.drive.takes(message.actions):
@@ -253,6 +270,8 @@ class RowsHost:
                 chunks=[message.chunks[index]],
                 counts=[message.counts[index]],
                 actions=message.actions[size * offsets[index] : size * offsets[index + 1]],
+                observe_at=message.observe_at[index : index + 1],
+                holds=message.holds[index : index + 1],
             )
             self._load(part, home, rows[index : index + 1], counts[index : index + 1])
 
@@ -274,12 +293,43 @@ class RowsHost:
                 (slice(middle, len(rows)), message.actions[cut:]),
             ):
                 half = message._replace(
-                    attempts=message.attempts[part], chunks=message.chunks[part], actions=data
+                    attempts=message.attempts[part],
+                    chunks=message.chunks[part],
+                    actions=data,
+                    observe_at=message.observe_at[part],
+                    holds=message.holds[part],
                 )
                 self._load(half, home, rows[part], counts[part])
             return
         sim.load(rows, counts, actions)
+        if self._looks is not None:
+            counts = self._looks.load(message, rows, counts, self._table.steps[rows])
         self._table.load(rows, message.chunks, counts, self._clock())
+        if self._looks is not None:
+            self._observe_due(rows)
+
+    def _observe_due(self, rows: Array) -> None:
+        """Tell what those of these rows see whose next decision is due, and let them go on."""
+        assert self._looks is not None
+        table = self._table
+        done, steps = table.done[rows], table.steps[rows]
+        due = self._looks.due(rows, done, table.count[rows], steps)
+        if not len(due):
+            return
+        self._has_looked = True
+        homes = table.home[due]
+        for home in np.unique(homes).tolist():  # Each may see other shapes.
+            mine = due[homes == home]
+            self._looks.keep(mine, self._see(mine))
+        self._post(
+            Observed(
+                lanes=due.tolist(),
+                attempts=table.attempt[due].tolist(),
+                chunks=table.chunk[due].tolist(),
+                steps=table.done[due].tolist(),
+                arrays=None,
+            )
+        )
 
     def _discard(self, message: Discard) -> None:
         rows = np.asarray(message.lanes, np.int64)
@@ -341,7 +391,12 @@ class RowsHost:
 
     def _step_in(self, home: int, moving: Moving) -> None:
         began = self._clock()
-        result = self._sims[home].step(moving, self._table.action_index(moving.rows))
+        sim, looks = self._sims[home], self._looks
+        if looks is None:
+            result = sim.step(moving, self._table.action_index(moving.rows))
+        else:
+            actions = looks.actions(sim, moving.rows, self._table.done[moving.rows])
+            result = sim.act(moving, actions)
         self._took.append(self._clock() - began)
         self._judge(home, moving, result)
 
@@ -353,12 +408,21 @@ class RowsHost:
         finished = table.finished(moving, ended)
         if finished is not None:
             self._endings.add(finished, self._clock())
+        if self._looks is not None:
+            rows = moving.rows
+            if ended is not None:
+                rows = rows[~np.isin(rows, ended.rows)]
+            self._observe_due(rows)
 
     def _keep(self, home: int, sim: RowSim, rows: Array, ended: Ended | None) -> None:
         """Observe and record the step just made, where anyone asked for it."""
         if self._history.length > 1:
             left = self._table.count[rows] - self._table.done[rows]
-            seen = rows[(left < self._history.length) | self._table.wants_final[rows]]
+            is_seen = (left < self._history.length) | self._table.wants_final[rows]
+            if self._looks is not None:
+                to_look = self._looks.at[rows] - self._table.done[rows]
+                is_seen |= (to_look >= 0) & (to_look < self._history.length)
+            seen = rows[is_seen]
             self._history.push(home, seen, sim, self._spec.reads, self._table.steps)
         if self._recording.is_on:
-            self._recording.step(sim, self._table, rows, ended)
+            self._recording.step(sim, self._table, rows, ended, self._looks)

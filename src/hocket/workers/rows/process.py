@@ -9,7 +9,7 @@ import numpy as np
 
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Signature
-from hocket.core.wire import END_OBSERVED, Executed, Message, Ready
+from hocket.core.wire import END_OBSERVED, Executed, Message, Observed, Ready
 from hocket.workers.env.host import Port
 from hocket.workers.rows.host import RowsHost
 from hocket.workers.rows.sim import on_host
@@ -47,47 +47,64 @@ class RowsProcess(RowsHost):
             return
         if isinstance(message, Executed):
             seen = [not end or bool(end & END_OBSERVED) for end in message.ends]
-            for lane, is_seen in zip(message.lanes, seen, strict=True):
+            places = [
+                self._place(*ended)
+                for ended in zip(message.lanes, message.chunks, message.ends, strict=True)
+            ]
+            for lane, place, is_seen in zip(message.lanes, places, seen, strict=True):
                 if is_seen:
-                    self._write(lane)
+                    self._write(lane, place)
             if any(seen):
-                message = message._replace(arrays=self._unshared(message.lanes))
+                message = message._replace(arrays=self._unshared(message.lanes, places))
+        elif isinstance(message, Observed):
+            places = [
+                self._place(*seen, 0) for seen in zip(message.lanes, message.chunks, strict=True)
+            ]
+            for lane, place in zip(message.lanes, places, strict=True):
+                self._write(lane, place)
+            message = message._replace(arrays=self._unshared(message.lanes, places))
         self._port.post(message)
+
+    def _place(self, lane: int, chunk: int, end: int) -> int:
+        """Where in a block the lane's observation lies: for the next chunk, or at the end."""
+        slots = self._spec.slots
+        return lane * slots + (chunk + (not end)) % slots
 
     def _lay_out(self, message: Ready, signature: Signature, indices: Sequence[int]) -> Ready:
         """The part of a message that concerns lanes of one signature, with where they lie."""
         lanes = [message.lanes[i] for i in indices]
         if signature not in self._blocks:
             layout = Layout.of(self.arrays(lanes[0]), 1)
-            memory = self._port.allocate(layout.stride * self._spec.lanes)
+            memory = self._port.allocate(layout.stride * self._spec.lanes * self._spec.slots)
             self._blocks[signature] = Block(self._port.block, layout, memory)
         block = self._blocks[signature]
         is_new = any(self._block_of.get(lane) is not block for lane in lanes)
-        for lane in lanes:
+        places = [lane * self._spec.slots for lane in lanes]
+        for lane, place in zip(lanes, places, strict=True):
             self._block_of[lane] = block
-            self._write(lane)
+            self._write(lane, place)
         return message._replace(
             lanes=lanes,
             attempts=[message.attempts[i] for i in indices],
             prompts=[message.prompts[i] for i in indices],
             layout=block.layout.entries if is_new else None,
             block=block.number,
-            arrays=self._unshared(lanes),
+            arrays=self._unshared(lanes, places),
         )
 
-    def _write(self, lane: int) -> None:
+    def _write(self, lane: int, place: int) -> None:
         """Write what the lane sees now where the parent reads it."""
         block = self._block_of[lane]
-        views = block.layout.views(block.memory, lane)
+        views = block.layout.views(block.memory, place)
         for key, array in self.arrays(lane).items():
             np.copyto(views[key], on_host(array))
 
-    def _unshared(self, lanes: Sequence[int]) -> bytes | None:
+    def _unshared(self, lanes: Sequence[int], places: Sequence[int]) -> bytes | None:
         """The memory of these lanes, where the parent cannot see it."""
         if self._port.is_shared:
             return None
         parts = []
-        for lane in lanes:
+        for lane, place in zip(lanes, places, strict=True):
             _, layout, memory = self._block_of[lane]
-            parts.append(memory[lane * layout.stride : (lane + 1) * layout.stride])
+            parts.append(memory[place * layout.stride : (place + 1) * layout.stride])
         return b"".join(parts)

@@ -8,7 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hocket.core.arrays import as_numpy
-from hocket.core.contracts.batched import BatchedEnv, CostsByRow, RowSnapshots, RowSteps
+from hocket.core.contracts.batched import (
+    BatchedEnv,
+    CostsByRow,
+    HoldsRows,
+    RowSnapshots,
+    RowSteps,
+)
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Array, EnvSpec, Observation, Signature, TaskInfo, signature
 from hocket.errors import EnvError, SuspensionError
@@ -66,6 +72,7 @@ class RowSim:
         can = {
             "deferred": True,
             "snapshot": self.keeps_states,
+            "hold": isinstance(self.env, HoldsRows),
             "batched": True,
             "masked": self.env.suspension == "mask",
         }
@@ -100,6 +107,26 @@ class RowSim:
             self._actions[rows] = self._chunks[at, rows]
             self._last = self._actions
         return self.env.step(self._last, moving.mask)
+
+    def planned(self, rows: Array, at: Array) -> Array:
+        """The actions of these rows' chunks at these indices, a copy."""
+        actions: Array = self._chunks[at, rows]
+        return actions
+
+    def last_actions(self, rows: Array) -> Array:
+        """What these rows executed last, where `act` was told; zeros after a reset."""
+        actions: Array = self._actions[rows]
+        return actions
+
+    def act(self, moving: Moving, actions: Array) -> RowSteps:
+        """Make one step with these actions `[k, ...]` of the rows that move."""
+        self._actions[moving.rows] = actions
+        self._last = self._actions
+        return self.env.step(self._last, moving.mask)
+
+    def restart(self, rows: Array) -> None:
+        """Forget what these rows executed: their attempts begin anew."""
+        self._actions[rows] = 0
 
     def takes_any(self, moving: Moving) -> bool:
         """Whether the simulator may be given any actions for rows that do not move: then a step's

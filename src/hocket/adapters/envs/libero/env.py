@@ -97,6 +97,13 @@ class LiberoEnv(CameraEnv, gymnasium.Env[dict[str, Any], Array]):
         success = bool(libero._check_success())
         return float(reward), success, False, {"success": success}
 
+    def hold_action(self, last: Array | None) -> Array:
+        """Stay: actions move the hand by differences, and the gripper goes on as it was told; it
+        opens where it was told nothing."""
+        action = np.zeros(self.action_space.shape or (), np.float32)
+        action[-1] = -1.0 if last is None else last[-1]
+        return action
+
     def observe(self) -> dict[str, Array]:
         return self._look(self._in_use)
 
@@ -226,7 +233,7 @@ class LiberoEnv(CameraEnv, gymnasium.Env[dict[str, Any], Array]):
             self._renderer = OffscreenRenderer(
                 model,
                 self._config.size,
-                fast=self._config.render == "fast",
+                fast=self._is_fast,
                 hidden_groups=(_COLLISION_GROUP,),
             )
             self._rendered_model = model

@@ -33,6 +33,7 @@ from hocket.runs.export.lerobot.files import (
     EpisodeRows,
     FrameFiles,
     write_info,
+    write_labels,
     write_stats,
     write_tasks,
 )
@@ -77,6 +78,8 @@ class DatasetWriter:
         self._vectors: dict[str, VectorStats] = {}
         self._kinds: dict[str, _Kind] = {}
         self._first = ""
+        self._labels: dict[int, str] = {}
+        """What somebody said of episodes, by their index."""
         self._pool: ThreadPoolExecutor | None = None
 
     def __enter__(self) -> DatasetWriter:
@@ -103,6 +106,8 @@ class DatasetWriter:
         for name, clip in clips.items():
             self._pictures.setdefault(name, PictureStats()).merge(clip.stats)
             stats[name] = clip.stats.finish()
+        if demo.label:
+            self._labels[number] = demo.label
         self._episodes.add(demo.prompt, (begin, begin + demo.length), file, clips, stats)
 
     def finish(self, *, robot: str) -> None:
@@ -112,6 +117,7 @@ class DatasetWriter:
         cameras = {name: each.finish() for name, each in self._pictures.items()}
         write_stats(self._root, {**vectors, **cameras})
         write_tasks(self._root, self._tasks)
+        write_labels(self._root, self._labels)
         write_info(
             self._root,
             robot=robot,

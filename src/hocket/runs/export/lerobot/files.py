@@ -34,6 +34,15 @@ def write_tasks(root: Path, numbers: Mapping[str, int]) -> None:
     pq.write_table(table.replace_schema_metadata({"pandas": json.dumps(_PANDAS)}), path)
 
 
+def write_labels(root: Path, labels: Mapping[int, str]) -> None:
+    """Write what people said of episodes to `meta/labels.jsonl`, which LeRobot does not read; no
+    file where they said nothing."""
+    if labels:
+        lines = [{"episode_index": index, "label": label} for index, label in labels.items()]
+        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+        (root / "meta" / "labels.jsonl").write_text(text, encoding="utf-8")
+
+
 _PANDAS = {
     "index_columns": [_INDEX],
     "column_indexes": [

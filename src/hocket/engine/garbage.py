@@ -1,0 +1,30 @@
+"""Keeps Python's garbage collector out of long runs with many lanes."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+MANY = 256
+"""Lanes from which on a collection of garbage at the start is worth its time; see `gc_frozen`.
+Chosen by hand: of the runs in `batched.py`, those with thousands of rows gain."""
+
+
+@contextmanager
+def gc_frozen(lanes: int) -> Iterator[None]:
+    """While many lanes run, keep Python's garbage collector from looking through what existed
+    before: it does so once, at the start. What is made meanwhile is collected as always.
+
+    With torch or JAX imported a full collection takes a tenth of a second or more, and thousands of
+    rows make enough tuples for one every second.
+    """
+    if lanes < MANY or not gc.isenabled() or gc.get_freeze_count():
+        yield
+        return
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()

@@ -1,0 +1,224 @@
+"""The trials of a run as numbered cells, and what has become of each, read from its ledger.
+
+Cells are numbered in planned order. Outcomes are letters: `S` success, `F` failure, `D` finished,
+`E` error, `.` not ended. A ledger of 100,000 trials is read once; after that, only what is new.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hocket.core.data import Array, Outcome, Trial
+from hocket.errors import RunFolderError
+from hocket.records.folder import RunFolder
+from hocket.records.ledger import schema
+from hocket.results import stats
+from hocket.results.paired import rate_difference
+from hocket.results.scores import bounds
+
+LETTERS = {
+    Outcome.SUCCESS.value: "S",
+    Outcome.FAILURE.value: "F",
+    Outcome.FINISHED.value: "D",
+    Outcome.ERROR.value: "E",
+}
+PENDING = "."
+_MOST_GAPS = 500
+"""Trials that are asked for one by one; where more are missing, all since the first are read."""
+
+
+class Ended(NamedTuple):
+    """An episode that a look at the ledger found."""
+
+    cell: int
+    attempt: int
+    outcome: str
+    steps: int
+    seconds: float
+    total_reward: float | None
+    error: str | None
+
+
+class Cells:
+    """What a ledger says of each trial, as of the last `update`. Closing twice is safe."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = RunFolder.at(folder).ledger
+        self._connection = schema.open_to_read(self._path)
+        self._version: int | None = None
+        self.trials: list[Trial] = []
+        self.cell_of: dict[str, int] = {}
+        """Cells by trial id."""
+        self.tasks: list[tuple[str, str]] = []
+        self._task_numbers: dict[tuple[str, str], int] = {}
+        self.task_of: list[int] = []
+        self._ids: list[int] = []
+        self._cell_of_id: dict[int, int] = {}
+        self.outcomes = bytearray()
+        self.counts: list[Counter[str]] = []
+        """How the episodes of each task ended."""
+
+    def update(self) -> list[Ended]:
+        """Read what is new; returns the episodes that ended since the last time."""
+        ((version,),) = self._rows("PRAGMA data_version")
+        if version == self._version:
+            return []
+        self._version = version
+        self._read_trials()
+        return self._read_episodes()
+
+    def last_ended(self, outcomes: Sequence[str], most: int) -> list[Ended]:
+        """The episodes that ended last with one of these outcomes, oldest first."""
+        marks = ", ".join("?" * len(outcomes))
+        rows = self._rows(
+            f"SELECT {_COLUMNS} FROM episodes e JOIN attempts a USING (trial, attempt)"
+            f" WHERE outcome IN ({marks}) ORDER BY a.leg DESC, a.began + e.seconds DESC LIMIT ?",
+            (*outcomes, most),
+        )
+        return [self._ended(row) for row in reversed(rows)]
+
+    def episode(self, cell: int) -> Ended | None:
+        rows = self._rows(f"SELECT {_COLUMNS} FROM episodes e WHERE trial = ?", (self._ids[cell],))
+        return self._ended(rows[0]) if rows else None
+
+    def lost(self, most: int) -> list[tuple[int, int, str]]:
+        """Cell, attempt and error of attempts that were lost; those that began last."""
+        rows = self._rows(
+            "SELECT trial, attempt, error FROM attempts WHERE error IS NOT NULL"
+            " ORDER BY leg DESC, began DESC LIMIT ?",
+            (most,),
+        )
+        return [(self._cell_of_id[row], attempt, error) for row, attempt, error in reversed(rows)]
+
+    def attempts(self, cell: int) -> int:
+        """How many attempts at a trial have begun."""
+        ((count,),) = self._rows(
+            "SELECT COUNT(*) FROM attempts WHERE trial = ?", (self._ids[cell],)
+        )
+        return int(count)
+
+    def planned(self) -> int:
+        """How many trials there are, before they are read."""
+        ((count,),) = self._rows("SELECT COUNT(*) FROM trials")
+        return int(count)
+
+    def rate(self) -> stats.Rate:
+        """The success rate so far, every task counting once."""
+        return stats.rate_of_tasks([self.task_rate(task) for task in range(len(self.tasks))])
+
+    def task_rate(self, task: int) -> stats.Rate:
+        counts = self.counts[task]
+        return stats.rate(counts["S"], counts["S"] + counts["F"], errors=counts["E"])
+
+    def compared(self, other: Cells) -> dict[str, Any] | None:
+        """How much more often this run succeeds than another, on the trials that both have ended;
+        None where there are none."""
+        if self.cell_of.keys() != other.cell_of.keys():
+            return None
+        mine = np.frombuffer(bytes(self.outcomes), np.uint8)
+        order = [other.cell_of[trial] for trial in self.cell_of]
+        theirs = np.frombuffer(bytes(other.outcomes), np.uint8)[order]
+        won, lost = ord("S"), ord("F")
+        both = np.isin(mine, (won, lost)) & np.isin(theirs, (won, lost))
+        if not both.any():
+            return None
+        tasks = np.array(self.task_of)[both]
+        strata: list[Array] = [np.flatnonzero(tasks == task) for task in np.unique(tasks)]
+        a, b = (mine[both] == won).astype(float), (theirs[both] == won).astype(float)
+        found = rate_difference(a, b, strata=strata)
+        return {
+            "n": found.n,
+            "mine": found.a,
+            "theirs": found.b,
+            "difference": found.value,
+            "interval": bounds(found.interval),
+        }
+
+    def close(self) -> None:
+        self._connection.close()
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def _read_trials(self) -> None:
+        after = self._ids[-1] if self._ids else -1
+        rows = self._rows(
+            "SELECT id, suite, task, seed, repeat FROM trials WHERE id > ? ORDER BY id", (after,)
+        )
+        for number, suite, task, seed, repeat in rows:
+            trial, cell = Trial(suite, task, seed, repeat), len(self.trials)
+            known = self._task_numbers.get((suite, task))
+            if known is None:
+                known = self._task_numbers[suite, task] = len(self.tasks)
+                self.tasks.append((suite, task))
+                self.counts.append(Counter())
+            self._ids.append(number)
+            self._cell_of_id[number] = cell
+            self.trials.append(trial)
+            self.cell_of[trial.id] = cell
+            self.task_of.append(known)
+        self.outcomes.extend(PENDING.encode() * len(rows))
+
+    def _read_episodes(self) -> list[Ended]:
+        codes = np.frombuffer(bytes(self.outcomes), np.uint8)
+        known = np.flatnonzero(codes != ord(PENDING))
+        last = int(known[-1]) if len(known) else -1
+        gaps = [self._ids[cell] for cell in np.flatnonzero(codes[: last + 1] == ord(PENDING))]
+        # Trials end about in planned order: few are missing before the last one that is known.
+        since, asked = self._ids[last] if last >= 0 else -1, gaps
+        if len(gaps) > _MOST_GAPS:
+            since, asked = gaps[0] - 1, []
+        marks = ", ".join("?" * len(asked))
+        rows = self._rows(
+            f"SELECT {_COLUMNS} FROM episodes e WHERE trial > ? OR trial IN ({marks})"
+            " ORDER BY trial",
+            (since, *asked),
+        )
+        found = [self._ended(row) for row in rows if self._is_new(row[0])]
+        for one in found:
+            self.outcomes[one.cell] = ord(one.outcome)
+            self.counts[self.task_of[one.cell]][one.outcome] += 1
+        return found
+
+    def _is_new(self, number: int) -> bool:
+        return self.outcomes[self._cell_of_id[number]] == ord(PENDING)
+
+    def _ended(self, row: Sequence[Any]) -> Ended:
+        return Ended(self._cell_of_id[row[0]], row[1], LETTERS[row[2]], *row[3:])
+
+    def _rows(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        with schema.translated(self._path):
+            return self._connection.execute(query, tuple(values)).fetchall()
+
+
+_COLUMNS = "e.trial, e.attempt, e.outcome, e.steps, e.seconds, e.total_reward, e.error"
+
+
+def find_twin(folder: Path, mine: Cells, *, most: int = 50) -> tuple[str, Cells] | None:
+    """The run beside this one that had the same trials and was written before it last, with its
+    cells; None where there is none."""
+    siblings = []
+    for ledger in folder.parent.glob(f"*/{RunFolder.at(folder).ledger.name}"):
+        with contextlib.suppress(OSError):
+            if ledger.parent != folder:
+                siblings.append((ledger.stat().st_mtime, ledger.parent))
+    began = (folder / "run.yaml").stat().st_mtime if (folder / "run.yaml").exists() else np.inf
+    for written, sibling in sorted(siblings, reverse=True)[:most]:
+        if written > began:
+            continue
+        with contextlib.suppress(RunFolderError, sqlite3.Error):
+            cells = Cells(sibling)
+            if cells.planned() != len(mine.trials):
+                cells.close()
+                continue
+            cells.update()
+            if cells.cell_of.keys() == mine.cell_of.keys():
+                return sibling.name, cells
+            cells.close()
+    return None

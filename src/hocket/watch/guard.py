@@ -1,0 +1,75 @@
+"""Who may ask: whoever has the token, under a name of this machine, from a page of ours."""
+
+from __future__ import annotations
+
+import hmac
+import re
+import secrets
+from collections.abc import Collection
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from hocket.adapters.policies.openpi.key_file import read_keys
+from hocket.core.exposure import is_loopback
+from hocket.errors import ConfigError, UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guard:
+    """What a request must bring. The token is the first part of every path, so that a page's own
+    links carry it, and no cookie is needed."""
+
+    token: str
+    hosts: Collection[str] = ()
+    """Names beyond loopback's under which the server may be asked."""
+    scheme: str = "http"
+
+    def path(self, target: str) -> str | None:
+        """A request's path without its token; None where the token is missing or wrong."""
+        _, first, *rest = [*target.split("/"), ""]
+        if not hmac.compare_digest(first.encode(), self.token.encode()) or not rest:
+            return None
+        return "/" + "/".join(rest).rstrip("/")
+
+    def knows_host(self, host: str | None) -> bool:
+        """Whether a request was meant for this machine: a name that somebody else made lead here
+        is none of ours. The port may be another, as through a tunnel."""
+        name = _name(f"//{host}") if host else None
+        return name is not None and (is_loopback(name) or name in self.hosts)
+
+    def knows_origin(self, origin: str | None, host: str | None) -> bool:
+        """Whether a page that asks is one of this server's own; who is no page says nothing."""
+        return origin is None or origin == f"{self.scheme}://{host}"
+
+
+def _name(address: str) -> str | None:
+    try:
+        return urlsplit(address).hostname
+    except ValueError:
+        return None
+
+
+def new_token() -> str:
+    return secrets.token_urlsafe(18)
+
+
+def read_key(file: str) -> str:
+    """The token that a file's first key is. It stands in an address, so that only letters that
+    need no escape there make one."""
+    key = read_keys(file)[0]
+    if not re.fullmatch(r"[A-Za-z0-9_.~-]{16,}", key):
+        raise ConfigError(
+            f"The first key of {file!r} is no token for an address: 16 letters or more, of A-Z, "
+            f"a-z, 0-9 and -._~."
+        )
+    return key
+
+
+def check_exposure(host: str, *, key: str | None, has_tls: bool) -> None:
+    """Nothing listens beyond loopback without a key of the user's own, or TLS."""
+    if is_loopback(host) or key is not None or has_tls:
+        return
+    raise UsageError(
+        f"{host} can be reached from other machines. Give a --key-file or a --tls-cert; or stay on "
+        f"loopback, and come by ssh: ssh -L PORT:localhost:PORT HOST"
+    )

@@ -1,0 +1,381 @@
+"""What a page knows of one run: a snapshot with a revision, and what has changed since then.
+
+A view is looked at by one thread at a time. `poll` reads the run's folder and returns what changed;
+pages that fell behind get the snapshot again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hocket.core.data import Trial
+from hocket.errors import HocketError, RunFolderError
+from hocket.records.chunks import load_chunks
+from hocket.records.folder import TEMPORARY, RunFolder
+from hocket.records.labels import add_label, labels_file, load_labels
+from hocket.records.ledger.view import LedgerView
+from hocket.records.run_file import load_run
+from hocket.records.video.encoder import exact_rate
+from hocket.results.live import is_alive, read_status
+from hocket.results.scores import bounds
+from hocket.results.stats import Rate
+from hocket.watch.cells import Cells, Ended, find_twin
+from hocket.watch.training import Curves
+
+_FEED = 40
+"""Failures and errors that a page lists."""
+_LONGEST_ERROR = 4000
+_OF_STATUS = (
+    "phase",
+    "began",
+    "at",
+    "left_s",
+    "filmed",
+    "lost_attempts",
+    "lane_count",
+    "cores",
+    "speed",
+    "batch_sizes",
+    "notes",
+)
+"""What a page's head shows of a run's own status."""
+
+
+class RunView:
+    """A run of which a page is shown. Closing twice is safe."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.folder = folder
+        self.name = name
+        self._cells: Cells | None = None
+        self._twin: tuple[str, Cells] | None = None
+        self._curves = Curves(folder)
+        self._status: dict[str, Any] | None = None
+        self._head: dict[str, Any] = {}
+        self._lanes: list[dict[str, Any]] = []
+        self._feed: deque[dict[str, Any]] = deque(maxlen=_FEED)
+        self._labels: dict[str, str] = {}
+        self._labels_at: tuple[int, int] | None = None
+        self._lost: Any = None
+        """How many attempts were lost when the ledger was last asked which."""
+
+    def close(self) -> None:
+        for cells in (self._cells, self._twin[1] if self._twin else None):
+            if cells is not None:
+                cells.close()
+        self._cells, self._twin = None, None
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the run went on when its folder was last read."""
+        return bool(self._head.get("alive"))
+
+    # -- what is told --------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, Any]:
+        """All that a page needs to begin with."""
+        cells = self._cells
+        found: dict[str, Any] = {
+            "kind": "snapshot",
+            "name": self.name,
+            "title": self._title(),
+            "head": self._head,
+            "lanes": self._lanes,
+            "feed": list(self._feed),
+            "curves": self._curves.all(),
+            "labels": self._labels_by_cell(),
+        }
+        if cells is not None:
+            found |= {
+                "plan": _plan(cells),
+                "outcomes": cells.outcomes.decode(),
+                "rates": {task: _told(cells.task_rate(task)) for task in range(len(cells.tasks))},
+            }
+        return found
+
+    def poll(self) -> dict[str, Any] | None:
+        """Read the folder again; what has changed since the last time, None where nothing has.
+        `again` says that pages need a new snapshot."""
+        change: dict[str, Any] = {}
+        is_new = self._cells is None and self._open()
+        planned = 0 if self._cells is None else len(self._cells.trials)
+        ended = [] if self._cells is None else self._cells.update()
+        if self._cells is not None:
+            if is_new:
+                self._begin_feed()
+                self._twin = find_twin(self.folder, self._cells)
+            if is_new or len(self._cells.trials) != planned:
+                change["again"] = True
+            if ended and not is_new:
+                change |= self._tell_ended(self._cells, ended)
+        if new := self._curves.update():
+            change["curves"] = new
+        self._status = read_status(self.folder)
+        change |= self._changed("head", self._make_head())
+        is_lost = self._cells is not None and self._head["lost_attempts"] != self._lost
+        if is_lost and (lost := self._add_lost()):
+            self._lost = self._head["lost_attempts"]
+            change["feed"] = [*change.get("feed", ()), *lost]
+        change |= self._changed("lanes", self._make_lanes())
+        if self._read_labels():
+            change["labels"] = self._labels_by_cell()
+        if fresh := self._look_for_films():
+            change["feed"] = [*change.get("feed", ()), *fresh]
+        return {"kind": "change", **change} if change else None
+
+    def episode(self, cell: int) -> dict[str, Any]:
+        """Everything about one trial, for who looks at it."""
+        cells = self._need(cell)
+        trial, ended = cells.trials[cell], cells.episode(cell)
+        attempt = ended.attempt if ended is not None else max(0, cells.attempts(cell) - 1)
+        found: dict[str, Any] = {
+            "cell": cell,
+            "trial": trial.id,
+            "attempt": attempt,
+            "outcome": "." if ended is None else ended.outcome,
+            "films": self.films(cell, attempt),
+            "growing": self.growing(cell, attempt) if ended is None else [],
+            "label": self._labels.get(trial.id, ""),
+            "rate": self._control_rate(trial),
+        }
+        lane = next((one for one in self._lanes if one.get("cell") == cell), None)
+        if ended is not None:
+            found |= {
+                "steps": ended.steps,
+                "seconds": ended.seconds,
+                "reward": ended.total_reward,
+                "error": (ended.error or "")[:_LONGEST_ERROR],
+                "borders": self._borders(trial),
+            }
+        elif lane is not None:
+            found |= {"lane": lane["lane"], "borders": lane.get("borders", [])}
+        return found
+
+    def label(self, cell: int, text: str) -> None:
+        """Keep a label of a trial's episode; no words take it away."""
+        cells = self._need(cell)
+        ended = cells.episode(cell)
+        if ended is None:
+            raise RunFolderError(f"{cells.trials[cell].id} has not ended: nothing to label yet.")
+        add_label(self.folder, cells.trials[cell], ended.attempt, text)
+
+    # -- films ---------------------------------------------------------------------------------
+
+    def films(self, cell: int, attempt: int) -> list[str]:
+        """The names of an attempt's sealed videos."""
+        folder = self._attempt(cell, attempt)
+        return sorted(path.name for path in folder.glob("[!.]*.mp4"))
+
+    def growing(self, cell: int, attempt: int) -> list[str]:
+        """The names that videos will have which are still being written."""
+        folder = self._attempt(cell, attempt)
+        found = sorted(path.name for path in folder.glob(f".*.mp4{TEMPORARY}"))
+        return [name[1 : -len(TEMPORARY)] for name in found]
+
+    def film(self, cell: int, attempt: int, name: str, *, grows: bool = False) -> Path | None:
+        """A video's file, or the one that it grows in; None where there is none of that name. No
+        name leads out of the folder, nor does a link."""
+        known = self.growing(cell, attempt) if grows else self.films(cell, attempt)
+        if name not in known:
+            return None
+        folder = self._attempt(cell, attempt)
+        path = folder / (f".{name}{TEMPORARY}" if grows else name)
+        inside = path.resolve().is_relative_to(self.folder.resolve())
+        return path if inside and path.is_file() else None
+
+    def _attempt(self, cell: int, attempt: int) -> Path:
+        trial = self._need(cell).trials[cell]
+        return RunFolder.at(self.folder).attempt(trial, attempt)
+
+    # -- what the folder says ------------------------------------------------------------------
+
+    def _open(self) -> bool:
+        if not RunFolder.at(self.folder).ledger.exists():
+            return False
+        self._cells = Cells(self.folder)
+        return True
+
+    def _need(self, cell: int) -> Cells:
+        if self._cells is None or not 0 <= cell < len(self._cells.trials):
+            raise RunFolderError(f"There is no trial {cell} in {self.name}.")
+        return self._cells
+
+    def _title(self) -> str:
+        try:
+            config = load_run(self.folder)
+        except HocketError:
+            return self.name
+        env = config.get("env") or ()
+        names = [env] if isinstance(env, str) else [str(one) for one in env]
+        return f"{config.get('policy', 'policy')} on {', '.join(names)}"
+
+    def _make_head(self) -> dict[str, Any]:
+        status: Mapping[str, Any] = self._status or {}
+        alive = is_alive(self._status, time.time())
+        head: dict[str, Any] = {key: status.get(key) for key in _OF_STATUS}
+        head |= {"alive": alive, "training": self._curves.about()}
+        if alive and status.get("phase") == "done":
+            head["phase"] = "writing the report"
+        if (training := head["training"]) and not alive:
+            is_done = training["env_steps"] >= training["steps"]
+            head["phase"] = "done" if is_done else "stopped"
+        if self._cells is None:
+            return head
+        cells = self._cells
+        counts: Counter[str] = sum(cells.counts, Counter())
+        done, planned = sum(counts.values()), len(cells.trials)
+        head |= {"planned": planned, "done": done, "counts": dict(counts)}
+        head["rate"] = _told(cells.rate())
+        if not alive:
+            head["phase"] = "done" if done == planned else "stopped"
+        if self._twin is not None:
+            found = cells.compared(self._twin[1])
+            head["twin"] = None if found is None else {"name": self._twin[0], **found}
+        return head
+
+    def _make_lanes(self) -> list[dict[str, Any]]:
+        if self._status is None or not self._head.get("alive"):
+            return []
+        lanes = [dict(lane) for lane in self._status.get("lanes", ())]
+        for lane in lanes:
+            if self._cells is not None and "trial" in lane:
+                lane["cell"] = self._cells.cell_of.get(lane["trial"])
+        return lanes
+
+    def _changed(self, key: str, now: Any) -> dict[str, Any]:
+        before = getattr(self, f"_{key}")
+        setattr(self, f"_{key}", now)
+        return {} if before == now else {key: now}
+
+    def _begin_feed(self) -> None:
+        assert self._cells is not None
+        for ended in self._cells.last_ended(("failure", "error"), _FEED):
+            self._feed.append(self._item(ended))
+        self._add_lost()
+
+    def _tell_ended(self, cells: Cells, ended: list[Ended]) -> dict[str, Any]:
+        letters: dict[str, list[int]] = {}
+        for one in ended:
+            letters.setdefault(one.outcome, []).append(one.cell)
+        items = [self._item(one) for one in ended if one.outcome in "FE"][-_FEED:]
+        self._feed.extend(items)
+        tasks = {cells.task_of[one.cell] for one in ended}
+        return {
+            "cells": letters,
+            "rates": {task: _told(cells.task_rate(task)) for task in tasks},
+            "feed": items,
+        }
+
+    def _item(self, ended: Ended) -> dict[str, Any]:
+        assert self._cells is not None
+        return {
+            "cell": ended.cell,
+            "attempt": ended.attempt,
+            "outcome": ended.outcome,
+            "trial": self._cells.trials[ended.cell].id,
+            "steps": ended.steps,
+            "error": _headline(ended.error),
+            "films": self.films(ended.cell, ended.attempt),
+        }
+
+    def _add_lost(self) -> list[dict[str, Any]]:
+        """Attempts that were lost and run again, or have."""
+        assert self._cells is not None
+        lost = self._cells.lost(_FEED)
+        known = {(item["cell"], item["attempt"]) for item in self._feed}
+        new = [
+            {
+                "cell": cell,
+                "attempt": attempt,
+                "outcome": "L",
+                "trial": self._cells.trials[cell].id,
+                "steps": 0,
+                "error": _headline(error),
+                "films": self.films(cell, attempt),
+            }
+            for cell, attempt, error in lost
+            if (cell, attempt) not in known
+        ]
+        self._feed.extend(new)
+        return new
+
+    def _look_for_films(self) -> list[dict[str, Any]]:
+        """Items of the feed whose videos came since they were told."""
+        found = []
+        for item in self._feed:
+            films = self.films(item["cell"], item["attempt"])
+            if films != item["films"]:
+                item["films"] = films
+                found.append(item)
+        return found
+
+    def _read_labels(self) -> bool:
+        try:
+            stat = labels_file(self.folder).stat()
+            at = (stat.st_mtime_ns, stat.st_size)
+        except OSError:
+            at = None
+        if at == self._labels_at:
+            return False
+        self._labels_at = at
+        self._labels = {trial: label.text for trial, label in load_labels(self.folder).items()}
+        return True
+
+    def _labels_by_cell(self) -> dict[int, str]:
+        if self._cells is None:
+            return {}
+        known = self._cells.cell_of
+        return {known[trial]: text for trial, text in self._labels.items() if trial in known}
+
+    def _borders(self, trial: Trial) -> list[int]:
+        """Steps that an episode had executed at the end of each chunk."""
+        try:
+            rows = load_chunks(self.folder, [trial])
+        except HocketError:
+            return []
+        borders, total = [], 0
+        for steps in rows["steps"].to_pylist():
+            total += steps
+            borders.append(total)
+        return borders
+
+    def _control_rate(self, trial: Trial) -> float:
+        """Frames a second of a video that is written while the episode runs."""
+        with LedgerView.open(self.folder) as ledger:
+            spec = ledger.specs().get((trial.suite, trial.task))
+        return float(exact_rate(None if spec is None else spec.task.control_rate))
+
+
+def _plan(cells: Cells) -> dict[str, Any]:
+    """The trials; where they are planned seed by seed, as they mostly are, in three numbers."""
+    trials, tasks = cells.trials, len(cells.tasks)
+    found: dict[str, Any] = {"tasks": cells.tasks, "n": len(trials)}
+    first = trials[0].seed if trials else 0
+    regular = all(
+        cells.task_of[i] == i % tasks and trial.seed == first + i // tasks and not trial.repeat
+        for i, trial in enumerate(trials)
+    )
+    if regular:
+        return {**found, "first": first}
+    seeds = [trial.seed if not trial.repeat else f"{trial.seed}.{trial.repeat}" for trial in trials]
+    return {**found, "task": cells.task_of, "seed": seeds}
+
+
+def _told(rate: Rate) -> dict[str, Any]:
+    return {
+        "n": rate.n,
+        "value": rate.value,
+        "interval": bounds(rate.interval),
+        "errors": rate.errors,
+    }
+
+
+def _headline(error: str | None) -> str:
+    lines = [line for line in (error or "").splitlines() if line.strip()]
+    if not any("Traceback" in line for line in lines):
+        return lines[0][:300] if lines else ""
+    return next((line for line in reversed(lines) if not line.startswith(" ")), lines[-1])[:300]

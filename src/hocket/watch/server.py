@@ -1,0 +1,366 @@
+"""The server of the page: files and videos over HTTP, what changes over a WebSocket.
+
+    /TOKEN/                          the page of the run, or the list of runs
+    /TOKEN/run/NAME                  the page of one of several runs
+    /TOKEN/film/NAME/CELL/ATTEMPT/CAMERA.mp4     a video, by ranges, also while it grows
+    /TOKEN/live[/NAME]               the WebSocket: a snapshot, then changes; pictures as bytes
+
+A run is read once however many pages look at it, and each page has a task of its own that sends:
+one that is slow holds up nobody, and gets a new snapshot when it comes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import ssl
+import time
+from collections import deque
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, quote, unquote
+
+from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request, Response
+
+from hocket.errors import HocketError, RunFolderError
+from hocket.results.live import WANTED_S, picture_file, want
+from hocket.watch import files
+from hocket.watch.folder_view import FolderView, is_run
+from hocket.watch.guard import Guard
+from hocket.watch.run_view import RunView
+
+POLL_S = 0.5
+_LIST_POLL_S = 2.0
+_KEPT_CHANGES = 20
+"""Changes that a page may be behind before it gets a new snapshot."""
+_LONGEST_MESSAGE = 16 << 10
+_MOST_PAGES = 200
+_IDLE_S = 60.0
+"""A run that no page has looked at for so long is no longer read."""
+_LOG = logging.getLogger("hocket.watch")
+_LOG.setLevel(logging.CRITICAL)  # what strangers send is no event of ours
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watching:
+    """Where to listen, and for whom."""
+
+    guard: Guard
+    host: str = "127.0.0.1"
+    port: int = 0
+    """0 takes any free port."""
+    tls: ssl.SSLContext | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Channel:
+    """A view that is polled for the pages that look at it."""
+
+    view: Any
+    poll_s: float
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """A view's connection to its ledger is used by one thread at a time."""
+    revision: int = 0
+    snapshot: tuple[int, str] = (0, "")
+    """The last one that was made, and its revision."""
+    changes: deque[tuple[int, str]] = field(default_factory=lambda: deque(maxlen=_KEPT_CHANGES))
+    news: asyncio.Condition = field(default_factory=asyncio.Condition)
+    pages: int = 0
+    looks: dict[int, tuple[frozenset[int], float]] = field(default_factory=dict)
+    """The lanes that each page looks at, and until when."""
+    pictures: dict[int, tuple[int, bytes]] = field(default_factory=dict)
+    """The newest picture of each lane, with when it was written."""
+    left_at: float = 0.0
+    error: str | None = None
+    task: asyncio.Task[None] | None = None
+
+    def missed(self, revision: int) -> list[str] | None:
+        """The changes since a revision; None where a page that knows it needs a snapshot."""
+        found = [text for number, text in self.changes if number > revision]
+        return found if revision and len(found) == self.revision - revision else None
+
+    async def whole(self) -> str:
+        """A snapshot of the present revision."""
+        async with self.lock:
+            if self.snapshot[0] != self.revision:
+                text = await asyncio.to_thread(lambda: _dumped(self.view.snapshot()))
+                self.snapshot = (self.revision, text)
+        return self.snapshot[1]
+
+    @property
+    def lanes(self) -> frozenset[int]:
+        now = time.monotonic()
+        wished = [lanes for lanes, until in self.looks.values() if until > now]
+        return frozenset().union(*wished)
+
+
+class _Listing:
+    """A folder's list of runs, in the form of a view."""
+
+    def __init__(self, folder: FolderView) -> None:
+        self._folder = folder
+        self._lines: list[dict[str, Any]] = []
+
+    def poll(self) -> dict[str, Any] | None:
+        before, self._lines = self._lines, self._folder.lines()
+        return {"again": True} if before != self._lines else None
+
+    def snapshot(self) -> dict[str, Any]:
+        return {"kind": "runs", "name": self._folder.root.name, "runs": self._lines}
+
+    def close(self) -> None: ...
+
+
+class WatchServer:
+    """Serves the page of a run folder, or of a folder with runs."""
+
+    def __init__(self, root: Path, watching: Watching, *, is_one_run: bool = False) -> None:
+        """`is_one_run` says that the folder is a run's, also while nothing is in it yet."""
+        self.root = root
+        self._is_one_run = is_one_run
+        self._watching = watching
+        self._folder = FolderView(root)
+        self._channels: dict[str, _Channel] = {}
+        self._pages = 0
+        self._server: Server | None = None
+
+    @property
+    def address(self) -> str:
+        """The page's address, with its token."""
+        assert self._server is not None
+        host, port = self._watching.host, next(iter(self._server.sockets)).getsockname()[1]
+        shown = f"[{host}]" if ":" in host else host
+        guard = self._watching.guard
+        return f"{guard.scheme}://{shown}:{port}/{quote(guard.token)}/"
+
+    async def start(self) -> None:
+        self._server = await serve(
+            self._serve,
+            self._watching.host,
+            self._watching.port,
+            ssl=self._watching.tls,
+            process_request=self._answer,
+            compression=None,
+            max_size=_LONGEST_MESSAGE,
+            close_timeout=2.0,
+            logger=_LOG,
+        )
+
+    async def close(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        await self._server.wait_closed()
+        for channel in self._channels.values():
+            if channel.task is not None:
+                channel.task.cancel()
+                await asyncio.gather(channel.task, return_exceptions=True)
+            channel.view.close()
+
+    # -- pages and videos ----------------------------------------------------------------------
+
+    async def _answer(self, connection: ServerConnection, request: Request) -> Response | None:
+        guard, headers = self._watching.guard, request.headers
+        host = headers.get("Host")
+        if not guard.knows_host(host):
+            return files.text(HTTPStatus.FORBIDDEN, "This name is none of this server's.\n")
+        if not guard.knows_origin(headers.get("Origin"), host):
+            return files.text(HTTPStatus.FORBIDDEN, "This origin is another's.\n")
+        target = unquote(request.path.partition("?")[0])
+        path = guard.path(target)
+        if path is None:
+            return files.text(HTTPStatus.NOT_FOUND, "There is nothing here without the token.\n")
+        kind, _, rest = path[1:].partition("/")
+        if kind == "live":
+            if headers.get("Upgrade", "").lower() != "websocket":
+                return files.text(HTTPStatus.UPGRADE_REQUIRED, "This is for WebSockets.\n")
+            return None if self._pages < _MOST_PAGES else _too_many()
+        if kind == "film":
+            return await self._film(rest, headers.get("Range"), _growth(request.path))
+        name = "watch.html" if kind in ("", "run") else kind
+        found = files.page_file(name, guard.token) if not rest or kind == "run" else None
+        return found or files.text(HTTPStatus.NOT_FOUND, "There is no such page.\n")
+
+    async def _film(self, rest: str, wanted: str | None, since: int | None) -> Response:
+        """A range of a sealed video, or what a growing one has `since` a byte."""
+        try:
+            name, cell, attempt, camera = rest.rsplit("/", 3)
+            view = self._channel(name).view
+            if not isinstance(view, RunView):
+                raise RunFolderError("There is no film of a list of runs.")
+            async with self._channel(name).lock:
+                path = view.film(int(cell), int(attempt), camera, grows=since is not None)
+        except (ValueError, HocketError):
+            return files.text(HTTPStatus.NOT_FOUND, "There is no such video.\n")
+        if since is not None:
+            return await asyncio.to_thread(files.growth, path, since)
+        if path is None:
+            return files.text(HTTPStatus.NOT_FOUND, "There is no such video.\n")
+        return await asyncio.to_thread(files.video, path, wanted)
+
+    # -- what changes --------------------------------------------------------------------------
+
+    async def _serve(self, connection: ServerConnection) -> None:
+        assert connection.request is not None
+        path = unquote(connection.request.path.partition("?")[0])
+        name = "/".join(path.split("/")[3:])
+        try:
+            channel = self._channel(name)
+        except HocketError as exc:
+            with contextlib.suppress(ConnectionClosed):
+                await connection.send(json.dumps({"kind": "error", "text": str(exc)}))
+            return
+        self._pages += 1
+        channel.pages += 1
+        sending = asyncio.create_task(self._send(connection, channel))
+        try:
+            async for message in connection:
+                await self._hear(connection, channel, message)
+        except ConnectionClosed:
+            pass
+        finally:
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+            self._pages -= 1
+            channel.pages -= 1
+            channel.left_at = time.monotonic()
+            channel.looks.pop(id(connection), None)
+
+    async def _send(self, connection: ServerConnection, channel: _Channel) -> None:
+        known, drawn, error = 0, dict[int, int](), None
+        with contextlib.suppress(ConnectionClosed):
+            while True:
+                if channel.error != error:
+                    error = channel.error
+                    await connection.send(_dumped({"kind": "error", "text": error or ""}))
+                if channel.revision != known:
+                    missed = channel.missed(known)
+                    texts = [await channel.whole()] if missed is None else missed
+                    known = channel.snapshot[0] if missed is None else channel.revision
+                    for text in texts:
+                        await connection.send(text)
+                    continue
+                lanes, _ = channel.looks.get(id(connection), (frozenset[int](), 0.0))
+                for lane, (at, picture) in list(channel.pictures.items()):
+                    if lane in lanes and drawn.get(lane) != at:
+                        drawn[lane] = at
+                        await connection.send(lane.to_bytes(4, "big") + picture)
+                async with channel.news:
+                    await channel.news.wait()
+
+    async def _hear(
+        self, connection: ServerConnection, channel: _Channel, message: str | bytes
+    ) -> None:
+        try:
+            asked = json.loads(message)
+            view = channel.view
+            if "look" in asked:
+                lanes = frozenset(int(lane) for lane in asked["look"][:16])
+                channel.looks[id(connection)] = (lanes, time.monotonic() + WANTED_S)
+            elif "episode" in asked and isinstance(view, RunView):
+                async with channel.lock:
+                    found = await asyncio.to_thread(view.episode, int(asked["episode"]))
+                await connection.send(json.dumps({"kind": "episode", **found}))
+            elif "label" in asked and isinstance(view, RunView):
+                async with channel.lock:
+                    view.label(int(asked["cell"]), str(asked["label"]))
+                await self._poll(channel)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            await connection.send(json.dumps({"kind": "refused", "text": "This means nothing."}))
+        except HocketError as exc:
+            await connection.send(json.dumps({"kind": "refused", "text": str(exc)}))
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def _channel(self, name: str) -> _Channel:
+        """The channel of a run, or with no name of the folder, which may be a run itself."""
+        if name not in self._channels:
+            if name:
+                path = self._folder.names().get(name)
+                if path is None:
+                    raise RunFolderError(f"There is no run {name!r} in {self.root}.")
+                channel = _Channel(RunView(path, name), POLL_S)
+            elif self._is_one_run or is_run(self.root):
+                channel = _Channel(RunView(self.root, self.root.name), POLL_S)
+            else:
+                channel = _Channel(_Listing(self._folder), _LIST_POLL_S)
+            channel.task = asyncio.create_task(self._follow(channel))
+            channel.left_at = time.monotonic()
+            self._channels[name] = channel
+        return self._channels[name]
+
+    async def _follow(self, channel: _Channel) -> None:
+        """Read a run again and again, while a page looks at it."""
+        while True:
+            is_watched = channel.pages or time.monotonic() - channel.left_at < _IDLE_S
+            if is_watched or not channel.revision:
+                await self._poll(channel)
+            await asyncio.sleep(channel.poll_s)
+
+    async def _poll(self, channel: _Channel) -> None:
+        async with channel.lock:
+            try:
+                change = await asyncio.to_thread(channel.view.poll)
+            except (HocketError, OSError) as exc:
+                channel.error, change = str(exc), None
+            else:
+                channel.error = None
+                if change is not None or not channel.revision:
+                    channel.revision += 1
+                    if change is None or change.get("again"):
+                        channel.changes.clear()
+                    else:
+                        channel.changes.append((channel.revision, _dumped(change)))
+        if isinstance(channel.view, RunView) and channel.pages:
+            await asyncio.to_thread(_exchange_pictures, channel)
+        async with channel.news:
+            channel.news.notify_all()
+
+
+def _exchange_pictures(channel: _Channel) -> None:
+    """Ask the run for the pictures that pages look at, and read those that have come."""
+    folder, lanes = channel.view.folder, channel.lanes
+    if not channel.view.is_alive:
+        channel.pictures.clear()
+        return
+    with contextlib.suppress(OSError, HocketError):
+        want(folder, lanes)
+    for lane in lanes:
+        path = picture_file(folder, lane)
+        with contextlib.suppress(OSError):
+            at = path.stat().st_mtime_ns
+            if channel.pictures.get(lane, (0, b""))[0] != at:
+                channel.pictures[lane] = (at, path.read_bytes())
+
+
+def _growth(target: str) -> int | None:
+    """The byte since which a growing video is asked for; None where it is asked for by ranges."""
+    asked = parse_qs(target.partition("?")[2]).get("from", [""])[0]
+    return int(asked) if asked.isascii() and asked.isdigit() else None
+
+
+def _dumped(value: dict[str, Any]) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _too_many() -> Response:
+    return files.text(HTTPStatus.SERVICE_UNAVAILABLE, f"{_MOST_PAGES} pages are open already.\n")
+
+
+@contextlib.asynccontextmanager
+async def watching(
+    root: Path, settings: Watching, *, is_one_run: bool = False
+) -> AsyncIterator[WatchServer]:
+    """A server that listens inside the block."""
+    server = WatchServer(root, settings, is_one_run=is_one_run)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.close()
