@@ -223,7 +223,13 @@ def _run_sweep(plain: dict[str, Any], flags: Eval) -> int:
             Console().print(f"{job.name}: --delay {job.config.delay}", highlight=False)
         return OK
     folder = flags.out or new_folder(None, first.env, first.policy)
-    results, report = run_sweep(jobs, folder, reader=_follower(quiet=_is_quiet(flags.json)))
+    with (
+        machines_of(flags, more=True) as machines,
+        shown(folder, wanted=flags.watch, is_one_run=False),
+    ):
+        results, report = run_sweep(
+            jobs, folder, reader=_follower(quiet=_is_quiet(flags.json)), elsewhere=machines
+        )
     if flags.json:
         sys.stdout.write(json.dumps(report.to_json(), indent=2) + "\n")
     else:
