@@ -59,8 +59,8 @@ class Spill:
         if file is not None:
             file.close()
             with contextlib.suppress(OSError):
+                # The folder stays: another track may be about to write into it.
                 self._path.unlink(missing_ok=True)
-                self._path.parent.rmdir()  # where nothing else was written
 
 
 def is_spill(path: Path, name: str) -> bool:

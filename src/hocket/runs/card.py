@@ -27,7 +27,10 @@ from hocket.runs.run import Run
 
 MARKDOWN = "card.md"
 HUB_FOLDER = ".eval_results"
-_RERUN = ("replan", "ensemble", "delay", "max_steps", "seed_scheme", "exact")
+_RERUN = (
+    *("replan", "ensemble", "delay", "method", "first_chunk"),
+    *("max_steps", "seed_scheme", "exact"),
+)
 """Settings that a card's numbers are about, and that a check of it therefore takes from it. None of
 them names a file or any code."""
 
