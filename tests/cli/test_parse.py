@@ -6,8 +6,9 @@ import pytest
 
 from hocket.cli.eval import Eval
 from hocket.cli.parse import Parsed, env_settings, knobs_of, parse_run, scan
-from hocket.cli.values import FIELDS
+from hocket.cli.values import FIELDS, SITE_FIELDS
 from hocket.errors import ConfigError, UnknownNameError
+from hocket.machines.config import SiteConfig
 from hocket.runs.config import EvalConfig
 from hocket.train.config import TrainConfig
 
@@ -151,6 +152,7 @@ def test_every_knob_has_a_help(config: type[Any]) -> None:
 
 def test_only_knobs_that_exist_are_spelled() -> None:
     assert set(FIELDS) <= {*knobs_of(EvalConfig), *knobs_of(TrainConfig)}
+    assert set(SITE_FIELDS) <= {field.name for field in dataclasses.fields(SiteConfig)}
 
 
 def test_flags_of_servers_may_be_short_where_the_policy_has_them(

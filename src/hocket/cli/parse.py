@@ -34,7 +34,7 @@ from typing import (
 import docstring_parser
 import tyro
 
-from hocket.cli.values import FIELDS, Words, Yaml, parse_names
+from hocket.cli.values import FIELDS, SITE_FIELDS, Words, Yaml, parse_names
 from hocket.core import plugins
 from hocket.core.plugins import Kind
 from hocket.errors import ConfigError, UnknownNameError
@@ -316,15 +316,12 @@ def _parse(
 
 def _group(name: str, flag: Flag) -> tuple[str, Any]:
     """The fields of a dataclass as a group of flags, --NAME.FIELD."""
-    known = _flags_of(flag.annotation)
-    fields = [
-        dataclasses.replace(
-            one, annotation=Annotated[_spelled(one.annotation), FIELDS[f"{name}.{field}"]]
-        ).field(field, {})
-        if f"{name}.{field}" in FIELDS
-        else one.field(field, {})
-        for field, one in known.items()
-    ]
+    fields = []
+    for field, one in _flags_of(flag.annotation).items():
+        if field in SITE_FIELDS:
+            spelled = Annotated[_spelled(one.annotation), SITE_FIELDS[field]]
+            one = dataclasses.replace(one, annotation=spelled)
+        fields.append(one.field(field, {}))
     text = tyro.conf.arg(name=name, help=flag.help)
     return name, Annotated[_make_class(fields), text]
 

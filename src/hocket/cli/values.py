@@ -122,15 +122,6 @@ Latencies = Annotated[
 Name = Annotated[str, arg(metavar="NAME")]
 
 FIELDS: Mapping[str, Any] = {
-    # Where: the group of flags --site.NAME.
-    "site.lease_s": arg(name="lease", metavar="SECONDS"),
-    "site.key_file": arg(metavar="FILE"),
-    "site.python": arg(metavar="PATH"),
-    "site.folder": arg(metavar="PATH"),
-    "site.cpus": arg(metavar="N"),
-    "site.gpus": arg(metavar="N"),
-    "site.memory": _BYTES,
-    "site.runtime_env": arg(metavar="FILE"),
     # What is run in what.
     "env": _names("NAME[,NAME...]"),
     "policy": arg(metavar="NAME"),
@@ -151,7 +142,8 @@ FIELDS: Mapping[str, Any] = {
     "recycle_after": arg(metavar="N"),
     "against": arg(metavar="RUN"),
     "alpha": arg(metavar="P"),
-    "video": arg(metavar="none|first:N|failures|all"),
+    "keep_errors": arg(metavar="N"),
+    "video": arg(metavar="few|none|first:N|failures|all"),
     # Training.
     "data": _names("FOLDER[,FOLDER...]"),
     "reward": arg(metavar="[WEIGHT*]NAME[,...]"),
@@ -170,3 +162,15 @@ FIELDS: Mapping[str, Any] = {
     "weights": arg(metavar="FILE"),
 }
 """How fields of configurations are spelled, by name, where tyro would not find out by itself."""
+
+SITE_FIELDS: Mapping[str, Any] = {
+    "lease_s": arg(name="lease", metavar="SECONDS"),
+    "key_file": arg(metavar="FILE"),
+    "python": arg(metavar="PATH"),
+    "folder": arg(metavar="PATH"),
+    "cpus": arg(metavar="N"),
+    "gpus": arg(metavar="N"),
+    "memory": _BYTES,
+    "runtime_env": arg(metavar="FILE"),
+}
+"""The same for the flags --site.NAME."""
