@@ -56,6 +56,23 @@ def test_folder_of_a_killed_process_is_swept_and_that_of_a_living_one_is_not() -
         assert not held.exists()
 
 
+def test_what_a_process_was_killed_in_deleting_is_swept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def be_killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    folder = ScratchFolder("test")
+    (folder.path / "a").mkdir()
+    fd = folder._fd
+    assert fd is not None
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.rmtree", be_killed)
+        with pytest.raises(KeyboardInterrupt):
+            folder.close()
+    os.close(fd)  # As the end of the process does.
+    with ScratchFolder("test"):
+        assert not folder.path.exists()
+
+
 def test_what_is_not_ours_is_left_alone(temporary_files: Path) -> None:
     without_lock = temporary_files / "hocket-test-begun"
     other_kind = temporary_files / "hocket-other-x"

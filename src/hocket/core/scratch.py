@@ -34,7 +34,7 @@ class ScratchFolder:
     def close(self) -> None:
         fd, self._fd = self._fd, None
         if fd is not None:
-            shutil.rmtree(self.path, ignore_errors=True)
+            _delete(self.path)
             os.close(fd)
 
     def __enter__(self) -> ScratchFolder:
@@ -53,6 +53,17 @@ def _sweep(kind: str) -> None:
             fd = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
+                _delete(folder)
             finally:
                 os.close(fd)
+
+
+def _delete(folder: Path) -> None:
+    """Delete a folder, its lock last: who is killed meanwhile leaves one that is still swept."""
+    with contextlib.suppress(OSError):
+        for entry in folder.iterdir():
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry, ignore_errors=True)
+            elif entry.name != _LOCK:
+                entry.unlink()
+    shutil.rmtree(folder, ignore_errors=True)
