@@ -319,7 +319,7 @@ def _group(name: str, flag: Flag) -> tuple[str, Any]:
     fields = []
     for field, one in _flags_of(flag.annotation).items():
         if field in SITE_FIELDS:
-            spelled = Annotated[_spelled(one.annotation), SITE_FIELDS[field]]
+            spelled: Any = Annotated[_spelled(one.annotation), SITE_FIELDS[field]]
             one = dataclasses.replace(one, annotation=spelled)
         fields.append(one.field(field, {}))
     text = tyro.conf.arg(name=name, help=flag.help)
