@@ -1,8 +1,8 @@
 """What lanes in containers and behind a WebSocket cost, beside lanes in processes of this machine.
 
 Each setting runs the same trials in turn under `local` and under the other runtime, several times;
-the median of the ratios of their rates is printed with quartiles and range. A ratio is taken between two runs
-that follow each other, so that whatever else the machine does weighs on both.
+the median of the ratios of their rates is printed with quartiles and range. A ratio is taken
+between two runs that follow each other, so that whatever else the machine does weighs on both.
 
     python benchmarks/runtimes/lanes.py --runtime podman:IMAGE [--mounts A:B:ro,...] [--python PATH]
     python benchmarks/runtimes/lanes.py --runtime loopback [--repeats 20] [--seconds 2] [--starts]

@@ -79,7 +79,7 @@ def test_a_wish_that_is_none_is_refused(folder: Path) -> None:
         folder, "eval", "--env", "toy:image", "--policy", "random", "--video", "last:1", "--dry-run"
     )
     assert done.returncode == 2
-    assert "write none, first:N" in done.stderr
+    assert "write few, none, first:N" in done.stderr
 
 
 def test_video_of_no_run_is_refused(folder: Path) -> None:

@@ -57,7 +57,7 @@ def render_one(folder: Path, suite: Ref, episode: Episode, sinks: tuple[Ref, ...
     states = folder / "episodes" / episode.trial.slug / "0" / FILE
     record = {**rerender_record(episode), **rerender_record(episode, images=True)}
     job = RenderJob(episode=episode, states=states, record=record)
-    (rendered,) = rerender(LocalRuntime(), spec, [job], VideoWorkersConfig())
+    (rendered,) = rerender(LocalRuntime, spec, [job], VideoWorkersConfig())
     return rendered
 
 
@@ -95,9 +95,10 @@ def test_rendered_afterwards_is_rendered_in_line_to_the_pixel(
     }
     for file in rendered.files:
         before, after = frames(now / file), frames(later / file)
-        assert len(before) == 13
+        is_thinned = suite is METAWORLD and file.endswith(".mp4")
+        assert len(before) == (4 if is_thinned else 13), "at 80 steps a second, every fourth"
         assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True)), file
-        assert not np.array_equal(before[0], before[12])
+        assert not np.array_equal(before[0], before[-1])
     assert seen_rendered == seen, "whether an attempt is rendered changes nothing for the policy"
     assert seen[0] == ["observation/state"]
 
@@ -120,7 +121,7 @@ def render_all(
         suites={"toy": Ref(name="toy", config=toy)}, sinks=(Ref(name="video"),), folder=str(root)
     )
     told: list[Rendered] = []
-    rendered = rerender(LocalRuntime(), spec, jobs, VideoWorkersConfig(**config), told.append)
+    rendered = rerender(LocalRuntime, spec, jobs, VideoWorkersConfig(**config), told.append)
     assert told == rendered
     return sorted(rendered, key=lambda some: some.job.episode.trial.seed)
 
@@ -153,7 +154,7 @@ def test_a_worker_that_dies_or_hangs_is_replaced(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path)
         config = VideoWorkersConfig(frame_timeout_s=3.0)
-        rendered = rerender(LocalRuntime(), spec, jobs, config)
+        rendered = rerender(LocalRuntime, spec, jobs, config)
     errors = {some.job.episode.trial.seed: some.error for some in rendered}
     assert errors[0] is None
     assert "SIGKILL" in str(errors[1])

@@ -35,6 +35,31 @@ def test_failures_are_failures_alone() -> None:
         assert failures.episodes(PLANNED, ended(outcome)) == []
 
 
+def test_few_are_three_failures_and_one_success_of_each_task_failures_first() -> None:
+    planned = [Trial(suite="a", task=task, seed=seed) for seed in range(9) for task in ("x", "y")]
+    ended = [
+        Episode(
+            trial=trial,
+            attempt=0,
+            outcome=Outcome.FAILURE if trial.task == "y" and trial.seed > 2 else Outcome.SUCCESS,
+            steps=1,
+            total_reward=0.0,
+        )
+        for trial in planned
+    ]
+    few = VideoSelection.parse("few")
+    chosen = [(e.trial.task, e.trial.seed) for e in few.episodes(planned, ended)]
+    assert chosen == [("y", 3), ("y", 4), ("y", 5), ("x", 0), ("y", 0)]
+    asked = few.asked(planned)
+    assert [asked[f"a/x/{seed}"] for seed in (0, 1, 4, 5, 8)] == [
+        "all",
+        "failures",
+        "failures",
+        "later",
+        "later",
+    ]
+
+
 def test_errors_have_no_video() -> None:
     assert VideoSelection.parse("all").episodes(PLANNED, ended(Outcome.ERROR)) == []
     assert len(VideoSelection.parse("all").episodes(PLANNED, ended(Outcome.FINISHED))) == 9

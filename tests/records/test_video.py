@@ -12,7 +12,7 @@ from hocket.core.contracts.recorder import AttemptStart, StepRecord, Track
 from hocket.core.data import Array, Outcome, TaskInfo, Trial
 from hocket.errors import ConfigError, ObservationError
 from hocket.records.video.pictures import as_frame, cameras_in
-from hocket.records.video.sink import VideoConfig, VideoSink, file_name, videos_in
+from hocket.records.video.sink import VideoConfig, VideoSink, file_name, stride_of, videos_in
 
 IMAGE = "observation/image"
 IN_LINE = ("cameras",)
@@ -158,12 +158,15 @@ def test_an_env_without_cameras_has_no_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("outcome", list(Outcome))
-def test_where_failures_are_wanted_only_failures_are_kept(tmp_path: Path, outcome: Outcome) -> None:
+def test_where_failures_are_wanted_they_and_errors_are_kept(
+    tmp_path: Path, outcome: Outcome
+) -> None:
+    is_kept = outcome in (Outcome.FAILURE, Outcome.ERROR)
     track = open_track(tmp_path, "failures")
     for i in range(5):
         track.step(step(i, picture(i)))
-    assert bool(track.seal(outcome)) is (outcome is Outcome.FAILURE)
-    assert len(list(tmp_path.iterdir())) == (outcome is Outcome.FAILURE)
+    assert bool(track.seal(outcome)) is is_kept
+    assert len(list(tmp_path.iterdir())) == is_kept
 
 
 def test_what_can_be_filmed_later_is_not_filmed_in_line() -> None:
@@ -233,3 +236,27 @@ def test_the_sink_is_found_by_its_name() -> None:
     assert isinstance(plugins.build("recorders", "video", {"overlay": True}), VideoSink)
     with pytest.raises(ConfigError):
         plugins.build("recorders", "video", {"overlai": True})
+
+
+def test_a_fast_env_is_filmed_at_20_frames_a_second_with_its_last_step(tmp_path: Path) -> None:
+    assert [stride_of(rate) for rate in (None, 10, 20, 30, 50, 80, 500)] == [1, 1, 1, 1, 2, 4, 25]
+    sink = VideoSink("", VideoConfig())
+    task = TaskInfo(name="push-v3", control_rate=80.0)
+    assert sink.needs_of(task, {"video": "all"}, IN_LINE).stride == 4
+    track = sink.open(start(tmp_path, {"video": "all"}, rate=80.0))
+    for i in range(11):
+        # Between two frames there may be an observation, for another sink, or none.
+        track.step(step(i, picture(20 * i) if i % 4 == 0 or i in (3, 10) else None))
+    track.seal(Outcome.SUCCESS)
+    with av.open(str(tmp_path / "image.mp4")) as container:
+        assert container.streams.video[0].average_rate == 20
+    shown = [int(frame.mean()) for frame in frames(tmp_path / "image.mp4")]
+    assert np.abs(np.array(shown) - [0, 80, 160, 200]).max() <= 4
+
+
+def test_a_frame_that_is_due_must_be_there(tmp_path: Path) -> None:
+    track = VideoSink("", VideoConfig()).open(start(tmp_path, {"video": "all"}, rate=80.0))
+    track.step(step(0, picture(0)))
+    with pytest.raises(ObservationError, match="no observation of step 4"):
+        track.step(step(4, None))
+    track.discard()

@@ -192,7 +192,7 @@ def test_a_log_tells_the_time_that_is_left_of_the_run_and_of_filming(
         progress.on(EpisodeFilmed(trial=TRIALS[0], error=None, done=1, total=3))
     text = stream.getvalue()
     assert "3:20 left" in text, "19 of 20 trials at 10.5 s each"
-    assert "filming: 1 of 3 episodes are done, 2:00 left" in text
+    assert "filming: 1 of 3 episodes are done; Ctrl-C leaves out the others, 2:00 left" in text
 
 
 def test_equal_errors_are_shown_once_and_the_others_counted() -> None:

@@ -11,10 +11,14 @@ from hocket.core.data import Outcome
 from hocket.core.events import EpisodeFilmed, Event, Noted
 from hocket.records.folder import RunFolder, temporary
 from hocket.records.ledger.view import LedgerView
+from hocket.records.video.rerender import VideoWorkers
 from hocket.records.video.sink import videos_in
+from hocket.results.report import Report
 from hocket.runs.config import EvalConfig
+from hocket.runs.jobs import Job, run_jobs
 from hocket.runs.run import Run
 from hocket.runs.video import RenderConfig, plan_render, sinks_of
+from hocket.workers.supervisor import Supervisor
 
 
 class Heard:
@@ -60,12 +64,76 @@ def filmed(folder: Path) -> dict[int, list[str]]:
 BOTH = ["image.mp4", "wrist_image.mp4"]
 
 
-def test_by_default_the_first_episode_of_a_task_is_filmed(tmp_path: Path) -> None:
-    heard = evaluate(tmp_path / "run")
-    assert filmed(tmp_path / "run") == {0: BOTH, 1: [], 2: [], 3: []}
-    (event,) = [event for event in heard.events if isinstance(event, EpisodeFilmed)]
-    assert (event.trial.seed, event.done, event.total, event.error) == (0, 1, 1, None)
+def outcomes(folder: Path) -> dict[int, Outcome]:
+    with LedgerView.open(folder) as ledger:
+        return {episode.trial.seed: episode.outcome for episode in ledger.episodes()}
+
+
+def few(ended: dict[int, Outcome]) -> list[int]:
+    """The seeds that are filmed by default, failures first."""
+    failed = [seed for seed, outcome in ended.items() if outcome is Outcome.FAILURE]
+    won = [seed for seed, outcome in ended.items() if outcome is Outcome.SUCCESS]
+    assert len(failed) > 3, "a test needs more failures than are filmed"
+    assert len(won) > 1
+    return failed[:3] + won[:1]
+
+
+def test_by_default_three_failures_and_one_success_are_filmed_by_the_runs_own_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = []
+    start = Supervisor.start
+    monkeypatch.setattr(Supervisor, "start", lambda *a: (started.append(a), start(*a)))
+    monkeypatch.setattr(VideoWorkers, "_start", lambda _: pytest.fail("a worker was started"))
+    monkeypatch.setattr("hocket.core.machine.cores", lambda: 2)
+    heard = evaluate(tmp_path / "run", episodes=10)
+    assert len(started) == 2
+    expected = few(outcomes(tmp_path / "run"))
+    found = filmed(tmp_path / "run")
+    assert {seed for seed, names in found.items() if names == BOTH} == set(expected)
+    events = [event for event in heard.events if isinstance(event, EpisodeFilmed)]
+    assert [(event.done, event.total, event.error) for event in events] == [
+        (done, 4, None) for done in range(5)
+    ]
+    assert {event.trial.seed for event in events if event.trial} == set(expected)
     assert heard.notes == []
+
+
+class Interrupting(Heard):
+    """Presses Ctrl-C when the first video is made."""
+
+    def on(self, event: Event) -> None:
+        super().on(event)
+        if isinstance(event, EpisodeFilmed) and event.done == 1:
+            raise KeyboardInterrupt
+
+
+def test_the_report_is_told_before_filming_which_may_be_interrupted_without_loss(
+    tmp_path: Path,
+) -> None:
+    root, heard, told = tmp_path / "run", Interrupting(), []
+
+    def tell(report: Report) -> None:
+        assert not any(isinstance(event, EpisodeFilmed) for event in heard.events)
+        assert Report.load(root).overall == report.overall, "it is saved already"
+        told.append(report)
+
+    settings = {"env": "toy:image", "policy": "random", "episodes": 10, "lanes": 2}
+    with Run.new(EvalConfig.from_plain(settings), root) as run:
+        report = run.finish(readers=[heard], on_report=tell)
+    assert told == [report]
+    assert report.complete
+    assert any(f"`hocket video {root}` makes the others" in note for note in heard.notes)
+    made = [seed for seed, names in filmed(root).items() if names]
+    left = [seed for seed in few(outcomes(root)) if seed not in made]
+    assert 1 <= len(made) < 4
+    page = (root / "report.html").read_text()
+    assert f"{len(left)} episodes not filmed yet" in page or "1 episode not filmed yet" in page
+    assert f"toy:image/image/{left[0]}" in page
+    assert f"hocket video {root.parent.name}/run" in page
+    assert hocket.resume(root).complete
+    assert {seed for seed, names in filmed(root).items() if names} == set(made + left)
+    assert "not filmed yet" not in (root / "report.html").read_text()
 
 
 @pytest.mark.parametrize("env", ["toy:image", "toy:pixels"])
@@ -93,8 +161,8 @@ def test_full_records_every_picture_and_none_records_no_steps(tmp_path: Path) ->
     lossless = ["image.lossless.m4v", "wrist_image.lossless.m4v"]
     assert filmed(tmp_path / "full") == dict.fromkeys(range(4), lossless)
     evaluate(tmp_path / "none", record="none")
-    assert filmed(tmp_path / "none") == {0: BOTH, 1: [], 2: [], 3: []}
-    assert len(list((tmp_path / "none").rglob("states.npz"))) == 1
+    assert filmed(tmp_path / "none") == dict.fromkeys(range(4), BOTH)
+    assert len(list((tmp_path / "none").rglob("states.npz"))) == 4
     assert list((tmp_path / "none" / "steps").glob("*")) == []
 
 
@@ -208,3 +276,17 @@ class Notes:
             self.texts.append(event.text)
 
     def close(self) -> None: ...
+
+
+def test_workers_that_filmed_go_on_with_the_next_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = []
+    start = Supervisor.start
+    monkeypatch.setattr(Supervisor, "start", lambda *a: (started.append(a), start(*a)))
+    settings = {"env": "toy:image", "policy": "random", "episodes": 2, "lanes": 2, "video": "all"}
+    jobs = [Job(name=name, config=EvalConfig.from_plain(settings)) for name in ("a", "b")]
+    results = run_jobs(jobs, tmp_path, reader=lambda _: Heard())
+    assert [result.error for result in results] == [None, None]
+    assert len(started) == 2
+    assert filmed(tmp_path / "a") == filmed(tmp_path / "b") == {0: BOTH, 1: BOTH}

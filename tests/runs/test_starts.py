@@ -1,14 +1,18 @@
-"""`hocket check` finds envs that ignore their seed."""
+"""`hocket check` finds envs that ignore their seed, and so does every run."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import hocket
 from hocket import cli
+from hocket.results.report import Report
 from hocket.runs.check import CheckResult, run_check
 from hocket.runs.config import EvalConfig
+from hocket.runs.run import rebuild_report
 
 
 def check(env: str = "support.seeding_env:make", **env_config: Any) -> CheckResult:
@@ -50,3 +54,46 @@ def test_the_command_ends_with_1_where_a_trial_cannot_be_repeated(
     assert cli.main([*arguments, "--env.way", "unseeded"]) == 1
     assert "does not start the same" in " ".join(capsys.readouterr().out.split())
     assert cli.main(arguments) == 0
+
+
+def run(folder: Path, way: str, **settings: Any) -> hocket.Report:
+    settings = {"episodes": 3, "lanes": 1, "video": "none", **settings}
+    return hocket.evaluate(
+        env="support.seeding_env:make",
+        policy="zero",
+        env_config={"way": way},
+        out=folder,
+        **settings,
+    )
+
+
+@pytest.mark.parametrize("way", ["unseeded", "made once"])
+def test_a_run_in_an_env_that_ignores_its_seed_does_not_claim_to_be_exact(
+    tmp_path: Path, way: str
+) -> None:
+    report = run(tmp_path / "run", way)
+    assert report.unseeded == ("support.seeding_env:make",)
+    assert "to the bit" not in report.summary
+    assert "ignores its seed" in report.summary
+    assert Report.load(tmp_path / "run").unseeded == report.unseeded
+    assert rebuild_report(tmp_path / "run").claim == report.claim, "the ledger keeps it"
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "ignores its seed" in page
+    assert "same result to the bit" not in page
+
+
+def test_a_run_in_an_env_that_uses_its_seed_does(tmp_path: Path) -> None:
+    report = run(tmp_path / "run", "seeded")
+    assert report.unseeded == ()
+    assert "Same trial, same result to the bit." in report.summary
+
+
+def test_each_suite_is_judged_for_itself_in_workers_too() -> None:
+    report = hocket.evaluate(
+        env=("toy:count", "support.seeding_env:make"),
+        policy="zero",
+        env_config={"way": "unseeded"},
+        episodes=2,
+        lanes=2,
+    )
+    assert report.unseeded == ("support.seeding_env:make",)

@@ -168,7 +168,7 @@ def an_adapter_leaves_answers_as_they_are():
 
 def act_is_trained_with_an_adapter():
     folder, out = saved("act"), tempfile.mkdtemp() + "/run"
-    train(folder, out, "--adapter", "lora:r=4", "--precision", "bf16", "--micro-batch", "2")
+    train(folder, out, "--adapter", "lora:r=4", "--micro-batch", "4")
     newest = sorted(Path(out, "checkpoints").iterdir())[-1]
     weights = load_file(newest / "weights.safetensors")
     learnt = [name for name in weights if "lora_B" in name]

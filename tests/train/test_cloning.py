@@ -93,6 +93,7 @@ def test_a_resumed_clone_is_the_one_that_was_never_interrupted(
     assert success(whole) == success(rest)
 
 
+@pytest.mark.slow
 def test_a_flow_policy_is_cloned_by_its_own_loss(tmp_path: Path, shown: str) -> None:
     flow = {"policy": "flow", "policy_config": {"chunk_length": 4, "hidden": (32, 32)}}
     result = run(tmp_path, data=(shown,), **{**BC, **flow, "steps": 3200})

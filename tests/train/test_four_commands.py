@@ -80,5 +80,4 @@ def test_a_prompt_policy_is_collected_for_cloned_improved_and_evaluated(tmp_path
         process.communicate()
     run(tmp_path, ["train", "--resume", "runs/improved"])
     report = json.loads(run(tmp_path, [*evaluate, "--json"]))
-    assert report["overall"]["rate"] >= max(rates(tmp_path, "cloned")) - 0.1
-    assert report["overall"]["rate"] > 0.8
+    assert report["overall"]["rate"] > max(rates(tmp_path, "cloned"))

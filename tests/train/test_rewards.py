@@ -215,6 +215,7 @@ def test_a_run_with_a_curriculum_is_the_same_to_the_bit_also_when_it_was_resumed
     assert last["starts/effective"] < 8.0
 
 
+@pytest.mark.slow
 def test_groups_of_a_start_that_comes_again_are_apart(tmp_path: Path) -> None:
     result = run(tmp_path, algo="grpo", group=4, starts=2, steps=400, eval_every=0)
     assert result.complete

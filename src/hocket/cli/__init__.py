@@ -41,6 +41,8 @@ VERBS = {
     "report": Verb("hocket.cli.eval", "Make report.json and report.html of a run again.", "report"),
     "watch": Verb("hocket.cli.watch", "See a run in the browser, while it goes on or afterwards."),
     "compare": Verb("hocket.cli.compare", "Compare two runs trial by trial: which is better?"),
+    "card": Verb("hocket.cli.card", "Put a run on a card that others can check."),
+    "verify": Verb("hocket.cli.verify", "Check a card: run a sample of its trials again."),
     "video": Verb("hocket.cli.video", "Film episodes of a run afterwards, from its states."),
     "export": Verb("hocket.cli.export", "Write a run for LeRobot, robomimic, Rerun or Perfetto."),
     "collect": Verb("hocket.cli.collect", "Collect demonstrations straight to a dataset."),

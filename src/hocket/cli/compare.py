@@ -23,9 +23,9 @@ class Compare:
     task and overall. Runs of different trials are refused, with what differs."""
 
     a: Positional[Path]
-    """A run folder."""
+    """A run folder, or a card (card.json)."""
     b: Positional[Path]
-    """The run folder to compare it with."""
+    """The run folder or card to compare it with."""
     tasks_as: Literal["strata", "clusters"] = "strata"
     """strata: a claim about these very tasks. clusters: about new tasks of the same kind, of which
     these are a sample; wide with few tasks, however many trials each has."""

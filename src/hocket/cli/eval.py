@@ -27,8 +27,11 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from hocket.core.contracts.recorder import Reader
+    from hocket.results.progress import Progress
     from hocket.results.report import Report
+    from hocket.runs.elsewhere import Elsewhere
     from hocket.runs.jobs import JobResult
+    from hocket.runs.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,8 +128,29 @@ def run(arguments: Sequence[str]) -> int:
         told_to(flags.telemetry, out) as told,
         Progress(quiet=quiet) as progress,
     ):
-        report = planned.finish(readers=[progress, *told], elsewhere=machines)
-    return _conclude(report, out, as_json=flags.json)
+        readers = [progress, *told]
+        return _finish(planned, progress, readers, out, machines, as_json=flags.json)
+
+
+def _finish(
+    run: Run,
+    progress: Progress,
+    readers: Sequence[Reader],
+    out: Path,
+    machines: Elsewhere | None,
+    *,
+    as_json: bool,
+) -> int:
+    """Run what is left, and print the report as soon as it is known, before anything is filmed."""
+    code = OK
+
+    def tell(report: Report) -> None:
+        nonlocal code
+        with progress.paused():
+            code = _conclude(report, out, as_json=as_json)
+
+    run.finish(readers=readers, elsewhere=machines, on_report=tell)
+    return code
 
 
 def _describe(config: EvalConfig, out: Path) -> RenderableType:
@@ -199,7 +223,13 @@ def _run_sweep(plain: dict[str, Any], flags: Eval) -> int:
             Console().print(f"{job.name}: --delay {job.config.delay}", highlight=False)
         return OK
     folder = flags.out or new_folder(None, first.env, first.policy)
-    results, report = run_sweep(jobs, folder, reader=_follower(quiet=_is_quiet(flags.json)))
+    with (
+        machines_of(flags, more=True) as machines,
+        shown(folder, wanted=flags.watch, is_one_run=False),
+    ):
+        results, report = run_sweep(
+            jobs, folder, reader=_follower(quiet=_is_quiet(flags.json)), elsewhere=machines
+        )
     if flags.json:
         sys.stdout.write(json.dumps(report.to_json(), indent=2) + "\n")
     else:
@@ -263,20 +293,18 @@ def resume(arguments: Sequence[str]) -> int:
     from hocket.runs.run import Run
 
     with Run.open(flags.folder, infer_timeout_s=flags.infer_timeout_s) as unfinished:
-        left = len(unfinished.remaining)
-        if not left:
+        if not unfinished.remaining:
             sys.stderr.write(
                 f"Nothing is left to run: all {len(unfinished.trials)} planned trials have ended.\n"
             )
-            return _conclude(unfinished.finish(), flags.folder, as_json=flags.json)
         quiet = flags.json and not sys.stderr.isatty()
         with (
             machines_of(flags) as machines,
             shown(flags.folder, wanted=flags.watch),
             Progress(quiet=quiet) as progress,
         ):
-            report = unfinished.finish(readers=[progress], elsewhere=machines)
-    return _conclude(report, flags.folder, as_json=flags.json)
+            out, readers = flags.folder, [progress]
+            return _finish(unfinished, progress, readers, out, machines, as_json=flags.json)
 
 
 def report(arguments: Sequence[str]) -> int:

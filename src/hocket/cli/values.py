@@ -142,7 +142,8 @@ FIELDS: Mapping[str, Any] = {
     "recycle_after": arg(metavar="N"),
     "against": arg(metavar="RUN"),
     "alpha": arg(metavar="P"),
-    "video": arg(metavar="none|first:N|failures|all"),
+    "keep_errors": arg(metavar="N"),
+    "video": arg(metavar="few|none|first:N|failures|all"),
     # Training.
     "data": _names("FOLDER[,FOLDER...]"),
     "reward": arg(metavar="[WEIGHT*]NAME[,...]"),

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
@@ -41,6 +41,9 @@ class Video:
     """Only these cameras, by their observation keys (observation/wrist_image)."""
     overlay: bool = False
     """Burn the task, the step and the outcome into each frame."""
+    video_quality: Literal["look", "full"] | None = None
+    """look leaves out what costs much and tells people little, such as shadows; full is what
+    policies see. The default is what the run was made with."""
     images: bool = False
     """Lossless pictures of every step, for datasets, instead of videos to look at."""
     again: bool = False
@@ -70,6 +73,7 @@ def run(arguments: Sequence[str]) -> int:
     wanted = RenderConfig(
         cameras=flags.camera,
         overlay=flags.overlay or config.video_overlay,
+        quality=flags.video_quality or config.video_quality,
         images=flags.images,
         again=flags.again,
         workers=flags.workers,

@@ -102,6 +102,8 @@ class EnvSpec:
     """Some of `deferred`, `snapshot`, `cameras`, `hold`, `batched` and `masked`."""
     notes: tuple[str, ...] = ()
     """What the user should know (a slow renderer, a changed image); shown once."""
+    facts: Mapping[str, str] = field(default_factory=dict)
+    """What else numbers depend on, as the env tells: its renderer, the digest of its model."""
 
     def to_plain(self) -> dict[str, Any]:
         """The spec as plain lists and dicts, as it travels in messages."""
@@ -127,6 +129,7 @@ class EnvSpec:
             cameras=tuple(plain["cameras"]),
             abilities=tuple(plain["abilities"]),
             notes=tuple(plain["notes"]),
+            facts={str(key): str(value) for key, value in plain.get("facts", {}).items()},
         )
 
 

@@ -217,7 +217,8 @@ class RunEnded:
 class EpisodeFilmed:
     """An ended episode was filmed from its states, or could not be. Comes after RunEnded."""
 
-    trial: Trial
+    trial: Trial | None
+    """None before the first of them."""
     error: str | None
     done: int
     """Filmed so far, of `total`."""

@@ -20,8 +20,9 @@ from hocket.core.contracts.recorder import AttemptStart, SinkNeeds, StepRecord
 from hocket.core.data import Array, Outcome, TaskInfo
 from hocket.errors import EnvError, ObservationError, RunFolderError
 from hocket.records.folder import drafted
+from hocket.records.spill import EVIDENCE, Spill
 from hocket.records.video.pictures import cameras_in
-from hocket.records.video.sink import IMAGES, VIDEO
+from hocket.records.video.sink import IMAGES, RESTORED, VIDEO
 
 FILE = "states.npz"
 """Holds three arrays: `first` `[S]` is the state at the reset, `varies` `[S]` marks the numbers
@@ -61,9 +62,15 @@ class StatesSink:
         return SinkNeeds(states=self._keeps(record))
 
     def open(self, start: AttemptStart) -> StatesTrack:
-        return StatesTrack(Path(start.folder) / FILE, is_on=self._keeps(start.record))
+        return StatesTrack(
+            Path(start.folder) / FILE,
+            is_on=self._keeps(start.record),
+            spills=bool(start.record.get(EVIDENCE)),
+        )
 
     def _keeps(self, record: Mapping[str, Any]) -> bool:
+        if record.get(RESTORED):
+            return False
         has_video = bool(record.get(VIDEO) or record.get(IMAGES))
         return not self._config.only_with_video or has_video
 
@@ -71,10 +78,13 @@ class StatesSink:
 class StatesTrack:
     """One attempt's states, in memory until it is sealed."""
 
-    def __init__(self, path: Path, *, is_on: bool = True) -> None:
+    def __init__(self, path: Path, *, is_on: bool = True, spills: bool = False) -> None:
+        """One that `spills` leaves its states also where its process dies."""
         self._path = path
         self._is_on = is_on
         self._states: list[Array] = []
+        self._spill = Spill(path, is_on=spills)
+        self._spilled = 0
 
     def step(self, record: StepRecord) -> None:
         if record.state is None or not self._is_on:
@@ -85,16 +95,21 @@ class StatesTrack:
                 f"{record.state.shape} at step {record.step}."
             )
         self._states.append(record.state)
+        if self._spill.is_due:
+            self._spill.write([np.stack(self._states[self._spilled :])])
+            self._spilled = len(self._states)
 
     def seal(self, outcome: Outcome) -> Sequence[str]:
         if not self._states:
             return ()
         save_states(self._path, np.stack(self._states))
+        self._spill.close()
         return [str(self._path)]
 
     def discard(self) -> None:
-        """Forget the states: nothing is on disk before `seal`."""
+        """Forget the states."""
         self._states = []
+        self._spill.close()
 
 
 def save_states(path: Path, states: Array) -> None:

@@ -22,12 +22,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from hocket.core.contracts.recorder import AttemptStart, SinkNeeds, StepRecord
+from hocket.core.contracts.recorder import AttemptStart, SinkNeeds, StepRecord, Track
 from hocket.core.data import Array, Episode, Observation, Outcome, TaskInfo, Trial
 from hocket.core.events import Event
 from hocket.errors import ObservationError, RunFolderError
+from hocket.records.error_steps import FILE as ERROR_FILE
+from hocket.records.error_steps import save_error_steps
 from hocket.records.folder import ROWS, FolderLike, drafted
+from hocket.records.spill import EVIDENCE, Spill
 from hocket.records.video.pictures import cameras_in
+from hocket.records.video.sink import RESTORED, NoTrack
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -94,7 +98,7 @@ class StepsSink:
     """Records the numbers of every step, in the worker."""
 
     Config = StepsConfig
-    files = (FILE,)
+    files = (FILE, ERROR_FILE)
 
     def __init__(self, argument: str = "", config: StepsConfig | None = None) -> None:
         del argument
@@ -111,14 +115,22 @@ class StepsSink:
         is_given = "deferred" not in abilities
         return SinkNeeds(observations=is_given or (self.config.every_step and not is_shown_again))
 
-    def open(self, start: AttemptStart) -> StepsTrack:
-        return StepsTrack(self.config, Path(start.folder), start.prompt)
+    def open(self, start: AttemptStart) -> Track:
+        if start.record.get(RESTORED):
+            return NoTrack()
+        spills = bool(start.record.get(EVIDENCE))
+        return StepsTrack(self.config, Path(start.folder), start.prompt, spills=spills)
 
 
 class StepsTrack:
     """One attempt's steps, in memory until it is sealed."""
 
-    def __init__(self, config: StepsConfig, folder: Path, prompt: str) -> None:
+    def __init__(
+        self, config: StepsConfig, folder: Path, prompt: str, *, spills: bool = False
+    ) -> None:
+        """One that `spills` leaves its steps also where its process dies."""
+        self._spill = Spill(folder / ERROR_FILE, is_on=spills)
+        self._spilled = 0
         self._config = config
         self._folder = folder
         self._prompt = prompt
@@ -146,20 +158,32 @@ class StepsTrack:
             self._actions.append(np.array(record.action, np.float64).ravel())
         if record.observation is not None:
             self._observe(record.observation, record.step)
+        if self._spill.is_due and self._actions:
+            self._spill.write([self._table(self._spilled), self._said()])
+            self._spilled = len(self._numbers)
 
     def seal(self, outcome: Outcome) -> Sequence[str]:
-        table, path = self._table(), self._folder / FILE
-        layout = {key: _plain(array) for key, array in (self._layout or {}).items()}
-        said = json.dumps({"prompt": self._prompt, "layout": layout}).encode()
+        table, said, path = self._table(), self._said(), self._folder / FILE
+        self._spill.close()
+        if outcome is Outcome.ERROR:
+            path = self._folder / ERROR_FILE
+            save_error_steps(path, table, said)
+            return [str(path)]
         with drafted(path, is_durable=False) as draft:
             path.parent.mkdir(parents=True, exist_ok=True)
             with open(draft, "wb") as file:
-                for array in (table, np.frombuffer(said, np.uint8)):
+                for array in (table, said):
                     np.lib.format.write_array(file, array, allow_pickle=False)
         return [str(path)]
 
     def discard(self) -> None:
-        """Do nothing: nothing is on disk before `seal`."""
+        self._spill.close()
+
+    def _said(self) -> Array:
+        """What is said of all steps together, as the bytes of JSON."""
+        layout = {key: _plain(array) for key, array in (self._layout or {}).items()}
+        said = json.dumps({"prompt": self._prompt, "layout": layout}).encode()
+        return np.frombuffer(said, np.uint8)
 
     def _observe(self, observation: Observation, step: int) -> None:
         """Keep every array that is no picture. Which they are is settled by the first observation
@@ -194,18 +218,21 @@ class StepsTrack:
         is_kept = largest is None or array.size <= largest
         return Observed(array.shape, array.dtype.str, is_kept)
 
-    def _table(self) -> Array:
-        actions = _same_size("action", self._actions)
-        states = np.stack(self._states) if self._states else None
-        table = np.zeros(len(self._numbers), _dtype(actions, states))
+    def _table(self, begin: int = 0) -> Array:
+        """The rows from the given one on."""
+        ahead = len(self._numbers) - len(self._actions)  # the reset, step 0, had no action
+        actions = _same_size("action", self._actions[max(0, begin - ahead) :])
+        seen = [i for i, at in enumerate(self._observed) if at >= begin]
+        states = np.stack([self._states[i] for i in seen]) if seen else None
+        table = np.zeros(len(self._numbers) - begin, _dtype(actions, states))
         for i, name in enumerate(_NUMBERS):
-            table[name] = [numbers[i] for numbers in self._numbers]
+            table[name] = [numbers[i] for numbers in self._numbers[begin:]]
         if actions is not None:
-            # The reset, step 0, had none.
             table["action"][len(table) - len(actions) :] = actions
         if states is not None:
-            table["state"][self._observed] = states
-            table["has_state"][self._observed] = True
+            at = [self._observed[i] - begin for i in seen]
+            table["state"][at] = states
+            table["has_state"][at] = True
         return table
 
 
@@ -322,15 +349,23 @@ def load_steps(folder: FolderLike, trials: Collection[Trial] | None = None) -> p
     return load_table(folder, "steps", schema(), trials)
 
 
-def _read(path: Path) -> tuple[Array, Mapping[str, Any]]:
-    """The rows in a sink's file, and what it says beside them."""
+def read_rows(path: Path) -> tuple[Array, Array]:
+    """The rows in a sink's file, and what it says beside them, as the bytes of JSON."""
     try:
         with open(path, "rb") as file:
             rows: Array = np.lib.format.read_array(file, allow_pickle=False)
-            said = json.loads(np.lib.format.read_array(file, allow_pickle=False).tobytes())
+            said: Array = np.lib.format.read_array(file, allow_pickle=False)
     except (OSError, ValueError) as exc:
         raise RunFolderError(f"The steps in {str(path)!r} cannot be read: {exc}") from exc
     return rows, said
+
+
+def _read(path: Path) -> tuple[Array, Mapping[str, Any]]:
+    rows, said = read_rows(path)
+    try:
+        return rows, json.loads(said.tobytes())
+    except ValueError as exc:
+        raise RunFolderError(f"The steps in {str(path)!r} cannot be read: {exc}") from exc
 
 
 def _to_arrow(episode: Episode, rows: Array, said: Mapping[str, Any]) -> pa.Table:

@@ -8,7 +8,7 @@ level of a run is that of its least exact leg.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from hocket.core.data import UNCHECKED, Exactness, RowChecks
@@ -29,14 +29,24 @@ class Claim:
 
     level: Exactness
     checks: RowChecks = UNCHECKED
+    unseeded: tuple[str, ...] = ()
+    """Suites that started otherwise from the same seed: then nothing of the above holds there."""
 
     def __str__(self) -> str:
         """The level in short, such as `inputs, agreed in 12 of 12 checks`."""
+        if self.unseeded:
+            return f"none: {', '.join(self.unseeded)} does not repeat its starts"
         return f"{self.level}, {self._checked}" if self.checks.made else self.level
 
     @property
     def sentence(self) -> str:
         """What the level means, and what checks of it came to."""
+        if self.unseeded:
+            return (
+                f"{', '.join(self.unseeded)} gave another start when one trial was reset twice: "
+                "the env ignores its seed, and no result of it can be repeated or paired. `hocket "
+                "check` tells more."
+            )
         if not self.checks.made:
             return _MEANING[self.level]
         return f"{_MEANING[self.level]} Rows inferred again in other batches {self._checked}."
@@ -48,11 +58,12 @@ class Claim:
 
     def joined(self, later: Exactness) -> Claim:
         """The claim of a run that goes on at another level: the lower of both."""
-        return Claim(level=max(self.level, later, key=_LEVELS.index), checks=self.checks)
+        return replace(self, level=max(self.level, later, key=_LEVELS.index))
 
     def to_plain(self) -> dict[str, Any]:
         made, differed = self.checks.made, self.checks.differed
-        return {"level": self.level, "made": made, "differed": differed}
+        plain = {"level": self.level, "made": made, "differed": differed}
+        return {**plain, "unseeded": list(self.unseeded)} if self.unseeded else plain
 
 
 def kept_claim(meta: Mapping[str, Any], about: Mapping[str, Any]) -> Claim:
@@ -61,7 +72,8 @@ def kept_claim(meta: Mapping[str, Any], about: Mapping[str, Any]) -> Claim:
     found = meta.get(KEY)
     if found is not None:
         checks = RowChecks(made=found["made"], differed=found["differed"])
-        return Claim(level=found["level"], checks=checks)
+        unseeded = tuple(found.get("unseeded", ()))
+        return Claim(level=found["level"], checks=checks, unseeded=unseeded)
     level: Exactness = about.get("exactness", "environment")
     is_padded = level == "bitwise" and meta.get("config", {}).get("exact", False)
     return Claim(level="inputs" if is_padded else level)

@@ -301,7 +301,7 @@ class LiveStatus:
             "phase": tally.phase,
             "planned": tally.planned,
             "done": tally.done,
-            "left_s": tally.left_s,
+            "left_s": tally.left_s if tally.planned else None,
             "filmed": list(tally.rendered),
             "lost_attempts": tally.failed_attempts,
             "lane_count": tally.lanes,

@@ -6,11 +6,12 @@ line now and then. Counting is cheap and happens on the engine's thread; drawing
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TextIO
 
@@ -314,6 +315,13 @@ class Progress:
             self._say(f"{attempts} not shown; the report has each error.")
         self._errors.clear()
 
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Take the display away while something else is printed."""
+        self.close()
+        yield
+        self.__enter__()
+
     def _show_error(self, event: AttemptFailed) -> None:
         # Process numbers and addresses differ between otherwise equal errors.
         kind = re.sub(r"0x[0-9a-f]+|\d+", "#", event.error)
@@ -353,7 +361,9 @@ class Progress:
         if tally.phase in ("done", "interrupted"):
             return None
         done, total = tally.rendered
-        if done:
+        if total:
+            if not done:
+                return None
             return (time.perf_counter() - self._run_ended) / done * (total - done)
         return tally.left_s
 
@@ -367,8 +377,9 @@ class Progress:
         bar = Table.grid(padding=(0, 1), expand=True)
         bar.add_column(ratio=1)
         bar.add_column(justify="right", no_wrap=True)
+        done, total = tally.rendered if tally.rendered[1] else (tally.done, tally.planned)
         bar.add_row(
-            ProgressBar(total=max(tally.planned, 1), completed=tally.done),
+            ProgressBar(total=max(total, 1), completed=done),
             f"{clock(elapsed)} gone, {clock(self._left_s)} left",
         )
         first, *others = lines(tally)
@@ -398,7 +409,8 @@ def lines(tally: Tally) -> list[str]:
     elif tally.phase == "warming up the policy":
         found.append("warming up the policy: its first calls are timed at several batch sizes")
     elif tally.phase == "filming":
-        found.append(f"filming: {tally.rendered[0]} of {tally.rendered[1]} episodes are done")
+        done, total = tally.rendered
+        found.append(f"filming: {done} of {total} episodes are done; Ctrl-C leaves out the others")
     elif speed is not None:
         batch = "-" if speed.mean_batch is None else f"{speed.mean_batch:.1f}"
         found.append(

@@ -9,10 +9,13 @@ from typing import Any
 
 from hocket.core.data import Episode, Trial
 from hocket.errors import DamagedSegmentError, RunFolderError
-from hocket.records.folder import RunFolder
+from hocket.records.evidence import Evidence, kept_evidence
+from hocket.records.folder import TEMPORARY, RunFolder
 from hocket.records.labels import load_labels
 from hocket.records.ledger.view import Failure, LedgerView
 from hocket.records.run_file import load_about
+from hocket.records.states import FILE as STATES
+from hocket.records.video.sink import VideoSelection, is_rendered_later
 from hocket.results.decision import KEY, Decision
 from hocket.results.exactness import kept_claim
 from hocket.results.report import FILE_NAME, Report, Throughput
@@ -29,6 +32,10 @@ class RecordedRun:
     """Versions, machine and command; empty where run.yaml does not say."""
     trials: Sequence[Trial]
     failures: Sequence[Failure] = ()
+    evidence: Sequence[Evidence] = ()
+    """What is kept of the attempts that were lost."""
+    filmed_tasks: frozenset[tuple[str, str]] = frozenset()
+    """Suite and task of the envs that have cameras and can be shown again from their states."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """What people said of episodes, by trial id."""
     timing: Timing | None = None
@@ -60,6 +67,25 @@ class RecordedRun:
         sealed = [file for file in episode.files if file.endswith(".mp4")]
         return list(dict.fromkeys([*sealed, *sorted(later)]))
 
+    @property
+    def missing_videos(self) -> list[Episode]:
+        """The episodes that the run was to film, and that can still be: it was interrupted, or the
+        files were deleted."""
+        wanted = VideoSelection.parse(str(self.report.config.get("video", "none")))
+        root = RunFolder.at(self.folder)
+        return [
+            episode
+            for episode in wanted.episodes(self.trials, self.report.episodes)
+            if (episode.trial.suite, episode.trial.task) in self.filmed_tasks
+            and (root.attempt(episode.trial, episode.attempt) / STATES).is_file()
+            and not self._is_filmed(episode)
+        ]
+
+    def _is_filmed(self, episode: Episode) -> bool:
+        attempt = RunFolder.at(self.folder).attempt(episode.trial, episode.attempt)
+        # A draft is what an interruption left, perhaps between two cameras.
+        return bool(self.videos(episode)) and not any(attempt.glob(f".*{TEMPORARY}"))
+
 
 def open_recorded(folder: Path, report: Report | None = None) -> RecordedRun:
     """Read a run folder, with its ledger or, where it has none, from its report alone."""
@@ -81,6 +107,7 @@ def open_recorded(folder: Path, report: Report | None = None) -> RecordedRun:
         damage = str(exc)
     with LedgerView.open(root) as ledger:
         trials, failures = ledger.trials(), ledger.failures()
+        specs, evidence = ledger.specs(), kept_evidence(ledger)
         report = report or build_report(ledger, about, Throughput())
     return RecordedRun(
         folder=root.root,
@@ -88,6 +115,12 @@ def open_recorded(folder: Path, report: Report | None = None) -> RecordedRun:
         about=about,
         trials=trials,
         failures=failures,
+        evidence=evidence,
+        filmed_tasks=frozenset(
+            task
+            for task, spec in specs.items()
+            if spec.cameras and is_rendered_later(spec.abilities)
+        ),
         labels={trial: label.text for trial, label in load_labels(root.root).items()},
         timing=timing,
         damage=damage,
@@ -102,8 +135,29 @@ def build_report(ledger: LedgerView, about: Mapping[str, Any], throughput: Throu
         config=meta.get("config", {}),
         exactness=claim.level,
         checks=claim.checks,
+        unseeded=claim.unseeded,
         trials=ledger.trials(),
         episodes=ledger.episodes(),
         throughput=throughput,
         decision=Decision.from_json(meta[KEY]) if KEY in meta else None,
+        kept_errors=[each.to_json() for each in kept_evidence(ledger)],
+        provenance=depends_on(ledger, about),
     )
+
+
+def depends_on(ledger: LedgerView, about: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run's numbers depend on beyond its configuration: what its file says, without where it
+    was run from, and what the envs of each task told. Empty in runs that say nothing of it."""
+    if "code" not in about:
+        return {}
+    tasks = {
+        f"{suite}/{task}": {
+            "control_rate": spec.task.control_rate,
+            "max_steps": spec.task.max_steps,
+            "success_rule": spec.task.success_rule,
+            **spec.facts,
+        }
+        for (suite, task), spec in ledger.specs().items()
+    }
+    known = {k: v for k, v in about.items() if k not in ("command", "exactness", "lanes")}
+    return {**known, "tasks": tasks}

@@ -87,6 +87,13 @@ class Report:
     """What the comparison that this run was to decide came to; None where it was to decide none."""
     checks: RowChecks = UNCHECKED
     """Rows that were inferred again in other batches, where the exactness is `inputs`."""
+    unseeded: tuple[str, ...] = ()
+    """Suites that gave another start when one trial was reset twice."""
+    kept_errors: tuple[Mapping[str, Any], ...] = ()
+    """The attempts that were lost and of which the run folder keeps what was recorded: trial,
+    attempt, error and folder. They are no part of any number here."""
+    provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """What else the numbers depend on: code, versions, machine, files, what envs tell."""
 
     @classmethod
     def build(
@@ -99,6 +106,9 @@ class Report:
         throughput: Throughput,
         decision: Decision | None = None,
         checks: RowChecks = UNCHECKED,
+        unseeded: Sequence[str] = (),
+        kept_errors: Sequence[Mapping[str, Any]] = (),
+        provenance: Mapping[str, Any] | None = None,
         version: str = __version__,
     ) -> Report:
         """Score the episodes of the planned `trials`; trials without one yet are not counted."""
@@ -118,6 +128,9 @@ class Report:
             throughput=throughput,
             decision=decision,
             checks=checks,
+            unseeded=tuple(unseeded),
+            kept_errors=tuple(kept_errors),
+            provenance=_plain(provenance or {}),
         )
 
     @classmethod
@@ -155,6 +168,7 @@ class Report:
             "config": self.config,
             "exactness": self.exactness,
             **({"checks": self.checks} if self.checks.made else {}),
+            **({"unseeded": self.unseeded} if self.unseeded else {}),
             "complete": self.complete,
             "planned": self.planned,
             "overall": self.overall.to_json(),
@@ -163,6 +177,10 @@ class Report:
             "episodes": [_episode_to_json(episode) for episode in self.episodes],
             "throughput": self.throughput.to_json(),
         }
+        if self.provenance:
+            document["provenance"] = self.provenance
+        if self.kept_errors:
+            document["kept_errors"] = self.kept_errors
         if self.decision is not None:
             document["decision"] = self.decision.to_json()
         return {key: _plain(value) for key, value in document.items()}
@@ -213,6 +231,9 @@ class Report:
                 if "decision" in document
                 else None,
                 checks=RowChecks(**document.get("checks", {})),
+                unseeded=tuple(document.get("unseeded", ())),
+                kept_errors=tuple(document.get("kept_errors", ())),
+                provenance=document.get("provenance", {}),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise RunFolderError(f"{file} is no report of hocket's: {error!r}.") from error
@@ -243,11 +264,14 @@ class Report:
         made = sum(episode.attempt for episode in self.episodes)
         if (lost := made - self.throughput.unmade_attempts) > 0:
             yield f"{lost:,} {'attempts were' if lost > 1 else 'attempt was'} lost and run again."
+        if count := len(self.kept_errors):
+            what = f"{count:,} attempts that were lost" if count > 1 else "1 attempt that was lost"
+            yield f"What {what} recorded is kept, and shown under errors in report.html."
 
     @property
     def claim(self) -> Claim:
         """What `the same trial` means here, with the checks behind it."""
-        return Claim(level=self.exactness, checks=self.checks)
+        return Claim(level=self.exactness, checks=self.checks, unseeded=self.unseeded)
 
     @property
     def cautions(self) -> list[str]:

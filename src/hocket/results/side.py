@@ -12,6 +12,7 @@ from hocket.core.data import Episode, Exactness, Outcome, Trial
 from hocket.records.folder import RunFolder
 from hocket.records.ledger.view import LedgerView
 from hocket.records.run_file import load_about
+from hocket.results.card import Card, is_card
 from hocket.results.decision import KEY, Decision, PairedRuns
 from hocket.results.exactness import Claim, kept_claim
 from hocket.results.report import Report
@@ -38,7 +39,9 @@ class Side:
 
     @classmethod
     def open(cls, folder: str | Path) -> Side:
-        """Read a run folder: its ledger, or its report where it has none."""
+        """Read a run folder: its ledger, or its report where it has none; or a card."""
+        if is_card(Path(folder)):
+            return cls.of_card(Card.load(Path(folder)), Path(folder).absolute())
         root = RunFolder.at(Path(folder))
         about = load_about(root.root)
         versions = about.get("versions")
@@ -64,6 +67,25 @@ class Side:
             episodes={episode.trial: episode for episode in episodes},
             decision=decision,
             independent_starts=is_independent,
+        )
+
+    @classmethod
+    def of_card(cls, card: Card, path: Path) -> Side:
+        """What a card says of a run."""
+        side = cls.of_report(card.report, path, card.trials)
+        return dataclasses.replace(side, independent_starts=card.independent_starts)
+
+    @classmethod
+    def of_report(cls, report: Report, path: Path, trials: Sequence[Trial]) -> Side:
+        """What a report says of a run with these trials; `path` is what it is called by."""
+        versions = report.provenance.get("versions")
+        return cls(
+            folder=path,
+            config=report.config,
+            versions=versions if isinstance(versions, dict) else {},
+            claim=report.claim,
+            trials=tuple(trials),
+            episodes={episode.trial: episode for episode in report.episodes},
         )
 
     @property

@@ -227,6 +227,8 @@ class _Spans:
 
     def _film(self, event: EpisodeFilmed) -> None:
         """A video that was made after the run; its episode's span has ended."""
+        if event.trial is None:
+            return
         told = {"hocket.trial": event.trial.id, "hocket.error": event.error or ""}
         now = time.time() - self._began
         self._span("video", now, self._run, told).end(self._at(now))

@@ -78,10 +78,17 @@ class EvalConfig(Subject):
     """What is kept of each step in the run folder. numbers: action, reward, state and the
     simulator's own state, from which video can be made later. full: every camera's picture too,
     without loss, as datasets need them."""
-    video: str = "first:1"
-    """Which episodes get a video; first:N means of each task. Where the env's states are kept they
-    are filmed after the run, in all cores' time, and `hocket video` can film more later; other
-    envs are filmed while they run."""
+    keep_errors: int = 20
+    """Of how many attempts that end in an error the run folder keeps what was recorded up to then:
+    steps, states, video. They are shown under errors, and count in no statistic."""
+    video: str = "few"
+    """Which episodes get a video. few: up to three failures and one success of each task; first:N:
+    the first N trials of each task. Where the env's states are kept they are filmed after the
+    result is told, which Ctrl-C may end without loss, and `hocket video` can film more later;
+    other envs are filmed while they run."""
+    video_quality: Literal["look", "full"] = "look"
+    """How what is filmed after the run is rendered. look leaves out what costs much and tells
+    people little (MuJoCo's shadows, reflections and multisampling); full is what policies see."""
     video_overlay: bool = False
     """Burn the task, the step and the outcome into videos."""
 
@@ -90,7 +97,13 @@ class EvalConfig(Subject):
 
     def __post_init__(self) -> None:
         Subject.__post_init__(self)
-        for name, low in (("episodes", 1), ("retries", 0), ("max_steps", 1), ("recycle_after", 1)):
+        for name, low in (
+            ("episodes", 1),
+            ("retries", 0),
+            ("keep_errors", 0),
+            ("max_steps", 1),
+            ("recycle_after", 1),
+        ):
             value = getattr(self, name)
             if value is not None and value < low:
                 raise ConfigError(f"{name} is {value}; it must be at least {low}.")
@@ -102,6 +115,8 @@ class EvalConfig(Subject):
                 raise ConfigError(f"{name} is {seconds}; it must be above 0.")
         if (self.until == "decided") != (self.against is not None):
             raise ConfigError("until='decided' and against=RUN go together: give both, or none.")
+        if self.video_quality not in ("look", "full"):
+            raise ConfigError(f"video_quality is {self.video_quality!r}; it is 'look' or 'full'.")
         if self.sequential not in ("paired", "step"):
             raise ConfigError(f"sequential is {self.sequential!r}; it is 'paired' or 'step'.")
         if not 0 < self.alpha < 1:

@@ -14,7 +14,7 @@ from typing import Any
 from hocket.core.contracts.policy import Policy
 from hocket.core.contracts.recorder import Reader
 from hocket.core.data import Episode, Exactness, Ref, Trial
-from hocket.core.events import Event, Noted, RowsChecked, SpecLearned
+from hocket.core.events import Event, Noted
 from hocket.engine.trials import TrialQueue
 from hocket.errors import (
     MissingExtraError,
@@ -23,6 +23,7 @@ from hocket.errors import (
     UsageError,
 )
 from hocket.records.chunks import ChunkRows
+from hocket.records.evidence import Evidence, EvidencePlan, Salvage, kept_evidence
 from hocket.records.ledger.ledger import Ledger
 from hocket.records.ledger.view import LedgerView
 from hocket.records.run_file import about_this_run, load_about, load_run, save_run
@@ -31,11 +32,11 @@ from hocket.records.video.sink import VideoPlan, VideoSelection
 from hocket.results.config_diff import scheme_difference
 from hocket.results.decision import KEY as DECISION
 from hocket.results.decision import Decision
-from hocket.results.exactness import KEY, Claim, kept_claim
+from hocket.results.exactness import Claim
 from hocket.results.live import LiveStatus
 from hocket.results.page.report_page import write_report_page
 from hocket.results.progress import Tally
-from hocket.results.recorded import build_report
+from hocket.results.recorded import build_report, depends_on
 from hocket.results.report import Report, Throughput
 from hocket.results.sequential import Stake
 from hocket.runs.assembly import Assembly, examine_python
@@ -43,9 +44,12 @@ from hocket.runs.config import EvalConfig
 from hocket.runs.early_stop import Decider, paired_with, rounds_of, sequential_test
 from hocket.runs.elsewhere import Elsewhere, Work
 from hocket.runs.measured import fixed_delay
+from hocket.runs.provenance import FileDigests, files_of, provenance
+from hocket.runs.readers import AboutReader, ExactnessReader
 from hocket.runs.rollout import Rollout
+from hocket.runs.starts import unseeded_suites
 from hocket.runs.video import FilmNotes, render_wanted, require_encoders, sinks_of
-from hocket.workers.fleet import Fleets
+from hocket.workers.fleet import Fleet, Fleets
 
 _AHEAD = 64
 """Trials that are planned ahead where a comparison may be decided, on machines whose lanes are not
@@ -75,6 +79,10 @@ class Run:
         """A call of the policy never returned."""
         self._recorded = config
         """Says what to keep of each step: less than the configuration where it cannot be had."""
+        self._is_complete = False
+        """Whether the engine has brought all trials to their end."""
+        self._fleet: Fleet | None = None
+        """The workers of the trials that ended last, where they live here."""
 
     @classmethod
     def new(cls, config: EvalConfig, folder: Path | None) -> Run:
@@ -102,8 +110,8 @@ class Run:
         """A run that was begun before, perhaps with another deadline for the policy. What its lost
         attempts left behind is swept away."""
         ledger = Ledger.open(folder)
-        ledger.sweep()
         config = EvalConfig.recorded(ledger.meta()["config"])
+        ledger.sweep(Salvage(ledger, config.keep_errors))
         if infer_timeout_s is not None:
             config = replace(config, infer_timeout_s=infer_timeout_s)
         return cls(config, ledger.trials(), ledger)
@@ -147,53 +155,65 @@ class Run:
         check: bool = True,
         fleets: Fleets | None = None,
         elsewhere: Elsewhere | None = None,
+        on_report: Callable[[Report], None] = lambda _: None,
     ) -> Report:
         """Run what remains; after an interruption the Report says that it is not complete.
 
         `fleets` lends the workers where they are to be kept for another run; `elsewhere` runs the
-        trials on other machines instead.
+        trials on other machines instead. `on_report` is given the Report as soon as the last trial
+        has ended; only then are videos made of what ended.
         """
         if not self.remaining and self.folder is not None:
+            report = rebuild_report(self.folder)
+            on_report(report)
             self._render_videos(readers)
-            return rebuild_report(self.folder)
+            return report
         if self.folder is not None:
             require_encoders(self.config)
             self._live = LiveStatus(self.folder)
             readers = (*readers, self._live)
             self._recorded = _without_impossible_video(self.config, readers)
-        if elsewhere is not None:
-            tally, claim = self._roll_elsewhere(elsewhere, readers)
-        else:
-            tally, claim = self._roll_here(policy, readers, fleets, check=check)
-        report = Report.build(
+        with contextlib.ExitStack() as stack:
+            if fleets is None:
+                fleets = stack.enter_context(Fleets())
+            if elsewhere is not None:
+                report = self._roll_elsewhere(elsewhere, readers)
+            else:
+                report = self._roll_here(policy, readers, fleets, check=check)
+            if self.folder is not None:
+                report.save(self.folder)
+            if self._hung is not None:
+                self._write_page()
+                kept = f" Finish the run with: hocket resume {self.folder}" if self.folder else ""
+                raise PolicyHungError(f"{self._hung} The run has stopped.{kept}") from self._hung
+            on_report(report)
+            self._write_page()
+            if report.complete and self.folder is not None:
+                self._render_videos(readers)
+        return report
+
+    def _report(self, tally: Tally, claim: Claim, about: Mapping[str, Any]) -> Report:
+        return Report.build(
             config=self.config.to_plain(),
             exactness=claim.level,
             checks=claim.checks,
+            unseeded=claim.unseeded,
             trials=self.trials,
             episodes=tally.episodes,
             throughput=tally.throughput(),
             decision=None if self.decider is None else self.decider.decision,
+            kept_errors=[each.to_json() for each in self._evidence],
+            provenance={} if self._ledger is None else depends_on(self._ledger, about),
         )
-        if self.folder is not None:
-            if report.complete:
-                self._render_videos(readers)
-            report.save(self.folder)
-            write_report_page(self.folder)
-        if self._hung is not None:
-            kept = (
-                "" if self.folder is None else f" Finish the run with: hocket resume {self.folder}"
-            )
-            raise PolicyHungError(f"{self._hung} The run has stopped.{kept}") from self._hung
-        return report
 
     def _roll_here(
         self,
         policy: Policy | None,
         readers: Sequence[Reader],
-        fleets: Fleets | None,
+        fleets: Fleets,
         *,
         check: bool,
-    ) -> tuple[Tally, Claim]:
+    ) -> Report:
         with contextlib.ExitStack() as stack:
             if policy is None:
                 policy = self.assembly.policy()
@@ -205,23 +225,26 @@ class Run:
             except PolicyHungError:
                 self._is_stuck = True
                 raise
-            same = _Same(self._ledger, rollout.level)
+            same = ExactnessReader(self._ledger, rollout.level)
             readers = (*readers, same)
-            if self.folder is not None:
-                about = {**about_this_run(), "exactness": same.claim.level, "lanes": rollout.lanes}
-                save_run(self.folder, self.config.to_plain(), about=about)
-                readers = (*readers, _Suspensions(self.folder, self.config, about))
-            if fleets is None:
-                fleets = stack.enter_context(Fleets())
-            return self._roll(rollout, readers, fleets, check=check), same.claim
+            if self.folder is None:
+                tally = self._roll(rollout, readers, fleets, check=check)
+                same.find_unseeded(self._unseeded_suites())
+                return self._report(tally, same.claim, {})
+            known = {**about_this_run(), "exactness": same.claim.level, "lanes": rollout.lanes}
+            known |= provenance(self.config, policy)
+            about = AboutReader(self.folder, self.config, known)
+            digests = FileDigests(files_of(self.config, policy))
+            tally = self._roll(rollout, (*readers, about), fleets, check=check)
+            about.add("files", digests.finish())
+            same.find_unseeded(self._unseeded_suites())
+            return self._report(tally, same.claim, about.known)
 
-    def _roll_elsewhere(
-        self, elsewhere: Elsewhere, readers: Sequence[Reader]
-    ) -> tuple[Tally, Claim]:
+    def _roll_elsewhere(self, elsewhere: Elsewhere, readers: Sequence[Reader]) -> Report:
         if self._ledger is None or self.folder is None:
             raise UsageError("A run on other machines needs a run folder: give it one.")
         # Each site that joins may lower it.
-        same = _Same(self._ledger, "bitwise")
+        same = ExactnessReader(self._ledger, "bitwise")
         tally, folder = Tally(1), self.folder
         selection = VideoSelection.parse(self._recorded.video)
         decider = () if self.decider is None else (self.decider,)
@@ -249,7 +272,7 @@ class Run:
         elsewhere.roll(work)
         if self.decider is not None:
             self._keep(self.decider.decision)
-        return tally, same.claim
+        return self._report(tally, same.claim, about)
 
     def _close(self, policy: Policy) -> None:
         # To close what never returned might never return either.
@@ -268,11 +291,14 @@ class Run:
         asked = VideoPlan(selection, self.trials, images=self._recorded.record == "full")
         film_notes = FilmNotes(asked)
         sinks: Sequence[Ref] = ()
+        record = None
         if self._ledger is not None:
+            folder, most = self._ledger.folder, self.config.keep_errors
+            record = EvidencePlan(asked, folder, most=most, kept=self._evidence)
             self._ledger.attach(ChunkRows(leg=self._ledger.leg))
             self._ledger.attach(StepRows(self._ledger.folder.root))
             sinks = sinks_of(self._recorded)
-            readers = (self._ledger, *readers, film_notes)
+            readers = (self._ledger, *readers, film_notes, record)
         if self.decider is not None:
             readers = (*readers, self.decider)
         with rollout.inference() as inference:
@@ -282,16 +308,17 @@ class Run:
                 fleets,
                 readers=(tally, *readers),
                 sinks=sinks,
-                record=asked if self._ledger is not None else None,
+                record=record,
                 folder=None if self.folder is None else str(self.folder),
                 check=check,
             )
+            self._fleet = fleets.lent
             if self._live is not None:
                 self._live.follow(engine.look, tally)
             queue = TrialQueue(self.remaining)
             self._begin_decider(queue.add, rollout.lanes)
             try:
-                engine.run(
+                self._is_complete = engine.run(
                     queue,
                     planned=self.trials,
                     done=self._done,
@@ -318,16 +345,38 @@ class Run:
 
         self.decider.begin(plan, planned=self.trials, done=self._done, ahead=ahead, keep=self._keep)
 
+    @property
+    def _evidence(self) -> list[Evidence]:
+        return [] if self._ledger is None else kept_evidence(self._ledger)
+
     def _render_videos(self, readers: Sequence[Reader]) -> None:
         """Make the videos that are wanted and can only be made of episodes that have ended."""
         assert self._ledger is not None
-        render_wanted(
+        made = render_wanted(
             self._recorded,
             self._ledger.folder,
             self.trials,
             self._ledger.episodes(),
+            self._evidence,
             functools.partial(_tell, readers),
+            self._fleet,
         )
+        if made:
+            self._write_page()
+
+    def _write_page(self) -> None:
+        if self.folder is not None:
+            write_report_page(self.folder)
+
+    def _unseeded_suites(self) -> list[str]:
+        """The suites that do not start as their seeds say: looked at when all trials have ended, in
+        a worker that is warm, so that no trial is touched by it. Rows are not looked at."""
+        fleet = self._fleet
+        if fleet is None or not fleet.is_idle or not self._is_complete:
+            return []
+        if self.assembly.is_batched or fleet.config.recycle_after == 1:
+            return []  # Where workers live for one episode, none is ever warm.
+        return unseeded_suites(fleet, self.trials, self.config.start_timeout_s)
 
     def _keep(self, decision: Decision) -> None:
         if self._ledger is not None:
@@ -346,55 +395,6 @@ def _remove_if_empty(folder: Path) -> None:
         else:
             child.unlink()
     folder.rmdir()
-
-
-class _Same:
-    """A reader that adds up the checks of what `the same trial` means, and keeps the claim in the
-    ledger, where a difference stays whatever becomes of the run."""
-
-    def __init__(self, ledger: Ledger | None, level: Exactness) -> None:
-        self._ledger = ledger
-        self.claim = Claim(level=level)
-        if ledger is not None:
-            meta = ledger.meta()
-            if KEY in meta or ledger.episodes():
-                self.claim = kept_claim(meta, load_about(ledger.folder.root)).joined(level)
-            ledger.keep(KEY, self.claim.to_plain())
-
-    def lower(self, level: Exactness) -> None:
-        """Claim no more than this level from now on."""
-        self.claim = self.claim.joined(level)
-        if self._ledger is not None:
-            self._ledger.keep(KEY, self.claim.to_plain())
-
-    def on(self, event: Event) -> None:
-        if isinstance(event, RowsChecked):
-            self.claim = replace(self.claim, checks=self.claim.checks + event.checks)
-            if self._ledger is not None:
-                self._ledger.keep(KEY, self.claim.to_plain())
-
-    def close(self) -> None: ...
-
-
-class _Suspensions:
-    """A reader that says in the run's own file how a batched simulator keeps rows from moving."""
-
-    def __init__(self, folder: Path, config: EvalConfig, about: Mapping[str, Any]) -> None:
-        self._folder = folder
-        self._config = config
-        self._about = dict(about)
-        self._ways: dict[str, str] = {}
-
-    def on(self, event: Event) -> None:
-        if not isinstance(event, SpecLearned) or "batched" not in event.spec.abilities:
-            return
-        way = "mask" if "masked" in event.spec.abilities else "snapshot"
-        if self._ways.get(event.suite) != way:
-            self._ways[event.suite] = way
-            about = {**self._about, "suspension": dict(self._ways)}
-            save_run(self._folder, self._config.to_plain(), about=about)
-
-    def close(self) -> None: ...
 
 
 def rebuild_report(folder: Path) -> Report:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -9,13 +10,16 @@ import numpy as np
 
 from hocket.core.contracts.runtime import Runtime, WorkerSpec
 from hocket.core.data import Array, Trial
-from hocket.errors import EnvError, WorkerFailed
+from hocket.errors import EnvError, SeedIgnoredError, WorkerFailed
 from hocket.runs.probe import wait_for
 from hocket.workers import inbox as notices
+from hocket.workers.env.host import TWICE
 from hocket.workers.fleet import Fleet, FleetConfig
 
 _SEEDS = 3
 """How many seeds are tried: that many equal starts are hardly chance."""
+_UNUSED = 1 << 24
+"""The number of what is no attempt of a run."""
 Start = dict[str, Array]
 
 
@@ -65,6 +69,34 @@ def examine_starts(
             )
         )
     return StartFindings()
+
+
+def unseeded_suites(fleet: Fleet, trials: Sequence[Trial], timeout_s: float) -> list[str]:
+    """The suites whose envs start otherwise when one trial is reset twice, in a worker of a fleet
+    that has nothing to do. One that cannot be reset now is not judged. The fleet is idle after."""
+    found = []
+    for suite in dict.fromkeys(trial.suite for trial in trials):
+        some = [trial for trial in trials if trial.suite == suite]
+        # The env that the worker has built saves building another.
+        trial = next((t for t in some if (t.suite, t.task) == fleet.live(0)), some[0])
+        record = [{TWICE: True}]
+        fleet.begin([0], [_UNUSED], [trial], [None], final_observation=False, record=record)
+        if _is_refused(fleet, timeout_s):
+            found.append(suite)
+        fleet.discard([0], [_UNUSED])
+    return found
+
+
+def _is_refused(fleet: Fleet, timeout_s: float) -> bool:
+    """Whether the worker of lane 0 answers that the second reset differs."""
+    deadline = time.monotonic() + timeout_s
+    while (left := deadline - time.monotonic()) > 0:
+        for notice in fleet.poll(min(left, 0.1)):
+            if isinstance(notice, notices.LanesReady):
+                return False
+            if isinstance(notice, notices.LaneFailed):
+                return notice.kind == SeedIgnoredError.__name__
+    return False
 
 
 def _reset(

@@ -14,6 +14,7 @@ from hocket.results.delays import DelayReport, job_name
 from hocket.results.motion import Motion, motion_of
 from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
+from hocket.runs.elsewhere import Elsewhere
 from hocket.runs.jobs import Job, JobResult, run_jobs
 from hocket.runs.measured import fixed_delay
 
@@ -28,10 +29,14 @@ def sweep_jobs(plain: Mapping[str, Any]) -> list[Job]:
 
 
 def run_sweep(
-    jobs: Sequence[Job], folder: Path, *, reader: Callable[[Job], Reader]
+    jobs: Sequence[Job],
+    folder: Path,
+    *,
+    reader: Callable[[Job], Reader],
+    elsewhere: Elsewhere | None = None,
 ) -> tuple[list[JobResult], DelayReport]:
     """Make every run that is not finished, and report what all of them say of delay."""
-    results = run_jobs(jobs, folder, reader=reader)
+    results = run_jobs(jobs, folder, reader=reader, elsewhere=elsewhere)
     reports = {str(r.job.config.delay): r.report for r in results if r.report is not None}
     motions: dict[str, Motion] = {}
     for result in results:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 from hocket.core import machine
 from hocket.core.data import Episode, Outcome, Ref, Trial
 from hocket.core.events import ChunksExecuted, EpisodeFilmed, Event, Noted, SpecLearned
+from hocket.records.evidence import Evidence
 from hocket.records.folder import TEMPORARY, RunFolder
 from hocket.records.states import FILE
 from hocket.records.video.encoder import UNTIMED_RATE, Quality, require_encoder
@@ -22,6 +25,7 @@ from hocket.records.video.sink import (
 )
 from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
+from hocket.workers.fleet import Borrowed, Fleet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +35,9 @@ class RenderConfig:
     cameras: tuple[str, ...] = ()
     """Keys of the observation; none means all that the env has."""
     overlay: bool = False
+    quality: str = "look"
+    """How it is rendered: `look`, for people, or `full`, as policies are given it; pictures of
+    every step are always `full`."""
     images: bool = False
     """Lossless pictures of every step, as datasets need them, instead of a video to look at."""
     again: bool = False
@@ -98,7 +105,8 @@ def plan_render(folder: RunFolder, episodes: Iterable[Episode], config: RenderCo
         elif episode.outcome is Outcome.ERROR or not states.is_file():
             lost.append(episode)
         else:
-            record = rerender_record(episode, images=config.images)
+            quality = "full" if config.images else config.quality
+            record = rerender_record(episode, images=config.images, quality=quality)
             jobs.append(RenderJob(episode=episode, states=states, record=record))
     return RenderPlan(jobs=tuple(jobs), there=tuple(there), lost=tuple(lost))
 
@@ -110,6 +118,7 @@ def render_videos(
     config: RenderConfig,
     on_rendered: Callable[[Rendered], None] = lambda _: None,
 ) -> list[Rendered]:
+    """Render these jobs, in workers that are started for it."""
     sinks = (_video_sink(config),)
     return rerender_episodes(run, folder, jobs, sinks, on_rendered, workers=config.workers)
 
@@ -122,20 +131,49 @@ def rerender_episodes(
     on_rendered: Callable[[Rendered], None],
     *,
     workers: int | None,
+    warm: Sequence[Borrowed] = (),
 ) -> list[Rendered]:
     """Feed sinks with episodes of a run as rendered from their states, in workers with the run's
-    own envs. What the sinks seal lies in `folder`. `workers` None takes one for each core."""
+    own envs. What the sinks seal lies in `folder`. `workers` None takes one for each core, first
+    those that are `warm`, which have these sinks."""
     if not jobs:
         return []
     assembly = Assembly(run)
     spec = replace(assembly.worker(), renders=True, sinks=tuple(sinks), folder=str(folder.root))
-    runtime = assembly.runtime(apart=True)
+    runtime = functools.partial(assembly.runtime, apart=True)
     config = VideoWorkersConfig(
         workers=workers or machine.cores(),
         start_timeout_s=run.start_timeout_s,
         frame_timeout_s=run.step_timeout_s,
     )
-    return rerender(runtime, spec, jobs, config, on_rendered)
+    return rerender(runtime, spec, jobs, config, on_rendered, warm)
+
+
+def wanted_videos(
+    run: EvalConfig, planned: Sequence[Trial], ended: Sequence[Episode]
+) -> list[tuple[RenderConfig, list[Episode]]]:
+    """What a run's configuration asks to be filmed, and how."""
+    look = RenderConfig(overlay=run.video_overlay, quality=run.video_quality)
+    wanted = [(look, VideoSelection.parse(run.video).episodes(planned, ended))]
+    if run.record == "full":
+        wanted.append((RenderConfig(images=True), VideoSelection("all").episodes(planned, ended)))
+    return wanted
+
+
+def error_jobs(run: EvalConfig, folder: RunFolder, evidence: Sequence[Evidence]) -> list[RenderJob]:
+    """How the attempts that were lost are filmed up to their end, where their states are kept and
+    videos are wanted at all."""
+    if VideoSelection.parse(run.video).kind == "none":
+        return []
+    jobs = []
+    for each in evidence:
+        episode = each.episode(folder)
+        place = folder.attempt(each.trial, each.attempt)
+        if episode is not None and not videos_in(place):
+            record = rerender_record(episode, quality=run.video_quality)
+            record["folder"] = str(folder.root)
+            jobs.append(RenderJob(episode=episode, states=place / FILE, record=record))
+    return jobs
 
 
 def render_wanted(
@@ -143,38 +181,50 @@ def render_wanted(
     folder: RunFolder,
     planned: Sequence[Trial],
     ended: Sequence[Episode],
+    evidence: Sequence[Evidence],
     tell: Callable[[Event], None],
-) -> None:
-    """Render what a run's configuration asks for and is not there yet. What cannot be rendered is
+    fleet: Fleet | None = None,
+) -> int:
+    """Render what a run's configuration asks for and is not there yet, in workers of its `fleet`
+    where they can be had; gives the number of episodes that were filmed. What cannot be rendered is
     told; a run is no worse for it. Simulators that only have rows get no video."""
     if Assembly(run).has_rows_alone:
-        return
-    wanted: list[tuple[RenderConfig, list[Episode]]] = [
-        (
-            RenderConfig(overlay=run.video_overlay),
-            VideoSelection.parse(run.video).episodes(planned, ended),
-        )
+        return 0
+    jobs = [
+        replace(job, record={**job.record, "folder": str(folder.root)})
+        for config, chosen in wanted_videos(run, planned, ended)
+        for job in plan_render(folder, chosen, config).jobs
     ]
-    if run.record == "full":
-        wanted.append((RenderConfig(images=True), VideoSelection("all").episodes(planned, ended)))
-    plans = [(config, plan_render(folder, chosen, config)) for config, chosen in wanted]
-    total, done = sum(len(plan.jobs) for _, plan in plans), 0
+    jobs += error_jobs(run, folder, evidence)
+    if not jobs:
+        return 0
+    done = failed = 0
+    tell(EpisodeFilmed(trial=None, error=None, done=0, total=len(jobs)))
 
     def on_rendered(rendered: Rendered) -> None:
-        nonlocal done
+        nonlocal done, failed
         done += 1
         trial = rendered.job.episode.trial
-        tell(EpisodeFilmed(trial=trial, error=rendered.error, done=done, total=total))
+        tell(EpisodeFilmed(trial=trial, error=rendered.error, done=done, total=len(jobs)))
         if rendered.error is not None:
+            failed += 1
             first = rendered.error.partition("\n")[0]
             tell(Noted(text=f"An episode could not be filmed: {first}"))
 
+    cores = machine.cores()
     try:
-        for config, plan in plans:
-            render_videos(run, folder, plan.jobs, config, on_rendered)
+        with contextlib.ExitStack() as stack:
+            warm = [] if fleet is None else stack.enter_context(fleet.borrowed(cores))
+            rerender_episodes(
+                run, folder, jobs, sinks_of(run), on_rendered, workers=cores, warm=warm
+            )
     except KeyboardInterrupt:
-        text = f"Filming was interrupted; `hocket video {folder.root}` makes what is missing."
+        text = (
+            f"Filming was interrupted after {done} of {len(jobs)} videos; nothing else is missing. "
+            f"`hocket video {folder.root}` makes the others."
+        )
         tell(Noted(text=text))
+    return done - failed
 
 
 def _video_sink(config: RenderConfig) -> Ref:
@@ -227,7 +277,7 @@ class FilmNotes:
         task = (trial.suite, trial.task)
         if not (task in self._in_line or task in self._untimed):
             return
-        if not self._has_video(trial, attempt):
+        if set(self._has_video(trial, attempt).values()) <= {"later"}:
             return
         if task in self._in_line:
             self._trials.add(trial.id)

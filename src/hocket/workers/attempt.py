@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 from collections.abc import Collection, Mapping, Sequence
@@ -84,6 +85,7 @@ class Recording:
         ]
         self._tracks: list[Track] = []
         self._abilities: tuple[str, ...] = ()
+        self._keeps_errors = False
         self.needs = SinkNeeds()
         """What all sinks together ask for in the attempt that was prepared last."""
 
@@ -101,6 +103,7 @@ class Recording:
             states=any(needs.states for needs in wanted),
             cameras=tuple(dict.fromkeys(key for needs in wanted for key in needs.cameras)),
             all_cameras=any(needs.all_cameras for needs in wanted),
+            stride=math.gcd(*(needs.stride for needs in wanted if looks(needs))) or 1,
         )
 
     @property
@@ -109,13 +112,15 @@ class Recording:
 
     @property
     def observes_each_step(self) -> bool:
-        return self.needs.observations or self.needs.all_cameras or bool(self.needs.cameras)
+        """Whether a sink asks for observations: of every step, or of one in `needs.stride`."""
+        return looks(self.needs)
 
     def open(self, attempt: Attempt, prompt: str, record: Mapping[str, Any]) -> None:
         self.discard()
         trial = attempt.trial
         # A fleet may be kept for several runs: each attempt says whose it is.
         self._folder = os.path.abspath(record.get("folder") or self._default_folder)
+        self._keeps_errors = bool(record.get("evidence"))
         start = AttemptStart(
             trial=trial,
             attempt=attempt.number,
@@ -162,8 +167,25 @@ class Recording:
         return [os.path.relpath(file, self._folder) for file in files]
 
     def discard(self) -> None:
+        self._keeps_errors = False
         while self._tracks:
             self._tracks.pop().discard()
+
+    def abandon(self) -> None:
+        """Keep what was recorded of an attempt that is lost to an error, where that was asked for;
+        a track that cannot be sealed leaves nothing."""
+        while self._tracks and self._keeps_errors:
+            track = self._tracks.pop(0)
+            try:
+                track.seal(Outcome.ERROR)
+            except Exception:  # noqa: BLE001 - the error that lost the attempt is the one to tell
+                track.discard()
+        self.discard()
+
+
+def looks(needs: SinkNeeds) -> bool:
+    """Whether observations or pictures are asked for."""
+    return needs.observations or needs.all_cameras or bool(needs.cameras)
 
 
 def seed_globals(trial: Trial) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
@@ -25,17 +26,32 @@ from hocket.core.wire import (
 )
 from hocket.errors import WorkerFailed
 from hocket.workers.inbox import LanesUp, Notice, Phase, WorkerSlot
-from hocket.workers.link import Gathers
+from hocket.workers.link import Gathers, Link
 from hocket.workers.shm import STOP, word
 from hocket.workers.supervisor import WATCH_S, FleetConfig, Supervisor
 
-__all__ = ["Fleet", "FleetConfig", "Fleets"]
+__all__ = ["Borrowed", "Fleet", "FleetConfig", "Fleets"]
 
 _ONE = (0,)
 """The rows of a worker with one lane."""
 _GLANCE_S = 0.5e-3
 """Seconds for which a worker in this thread works before anyone looks what others have to say.
 Chosen by hand, with no benchmark row: less costs looks, more keeps others waiting."""
+
+
+@dataclass(slots=True)
+class Borrowed:
+    """A worker that a fleet has lent."""
+
+    link: Link
+    live: tuple[str, str] | None
+    """Suite and task that it has built."""
+    is_ended: bool = False
+
+    def end(self) -> None:
+        """End the worker, which may be in any state. Twice is safe."""
+        self.is_ended = True
+        self.link.kill()
 
 
 class Fleet:
@@ -322,6 +338,20 @@ class Fleet:
         if has_ended and self._recycles:
             self._supervisor.recycle_if_due(worker)
 
+    @contextlib.contextmanager
+    def borrowed(self, most: int) -> Iterator[list[Borrowed]]:
+        """Up to `most` of the workers that are up, in processes of their own and have no attempt,
+        for other work than an engine's. Whoever borrows ends those that cannot go on, by `end`;
+        the others go on here."""
+        slots = [worker for worker in self._workers if self._supervisor.can_leave(worker)][:most]
+        lent = [Borrowed(self._supervisor.detach(worker), worker.slots[0].live) for worker in slots]
+        try:
+            yield lent
+        finally:
+            for worker, each in zip(slots, lent, strict=True):
+                if not each.is_ended:
+                    self._supervisor.attach(worker, each.link)
+
     def close(self) -> None:
         """End all workers: in order for a second, then by force. Twice is safe."""
         self._supervisor.close()
@@ -388,6 +418,11 @@ class Fleets:
         fleet = Fleet(build_runtime(), spec, config)
         self._kept = (spec, config, where, fleet)
         return fleet
+
+    @property
+    def lent(self) -> Fleet | None:
+        """The fleet that was lent last and is kept."""
+        return None if self._kept is None else self._kept[-1]
 
     def close(self) -> None:
         if self._kept is not None:

@@ -107,6 +107,9 @@ class Supervisor:
         except WorkerFailed as exc:
             self._start_failed(worker, str(exc))
             return
+        self._settle(worker, link)
+
+    def _settle(self, worker: WorkerSlot, link: Link) -> None:
         worker.settle(link, time.monotonic())
         fd = link.fileno()
         if fd is None:
@@ -114,6 +117,21 @@ class Supervisor:
         else:
             self.by_fd[fd] = worker
             self.epoll.register(fd, select.EPOLLIN)
+
+    def can_leave(self, worker: WorkerSlot) -> bool:
+        """Whether a worker is up, in a process of its own, and nothing is awaited of it."""
+        has_work = worker.is_busy or any(slot.sealing for slot in worker.slots)
+        return (
+            worker.is_up
+            and worker.link is not None
+            and not has_work
+            and (worker not in self.inline)
+        )
+
+    def attach(self, worker: WorkerSlot, link: Link) -> None:
+        """Take back a worker that was lent out of its slot; what it has built is not known."""
+        self._settle(worker, link)
+        worker.is_up = True
 
     def describe(self, suite: str, timeout_s: float) -> list[TaskInfo]:
         link = self._runtime.start(replace(self._spec, sinks=()))
@@ -214,7 +232,7 @@ class Supervisor:
     def lose(self, worker: WorkerSlot, kind: str, message: str) -> None:
         """The worker is gone, or must go: report what it had, and start another."""
         was_up, slots = worker.is_up, worker.slots
-        link = self._detach(worker)
+        link = self.detach(worker)
         has_lost = self.inbox.lost(worker.lanes, slots, kind if was_up else "WorkerStart", message)
         link.kill()
         if not was_up:
@@ -224,7 +242,8 @@ class Supervisor:
             self.inbox.add(LanesRecycled(list(worker.lanes), message))
         self.start(worker)
 
-    def _detach(self, worker: WorkerSlot) -> Link:
+    def detach(self, worker: WorkerSlot) -> Link:
+        """Take a worker out of its slot, which is empty then."""
         link = worker.link
         assert link is not None
         fd = link.fileno()
@@ -239,7 +258,7 @@ class Supervisor:
     def _retire(self, worker: WorkerSlot) -> None:
         """Start another worker in the slot; the one that was there seals what it has and goes."""
         slots = worker.slots
-        link = self._detach(worker)
+        link = self.detach(worker)
         fd = link.fileno()
         if fd is None:
             link.kill()

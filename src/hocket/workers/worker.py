@@ -157,6 +157,8 @@ def _perform(port: SocketPort, host: Host | RowsProcess) -> int:
         if message is None or isinstance(message, Close):
             if port.files is not None:
                 port.files.finish()
+            elif message is None and isinstance(host, Host):
+                host.abandon()  # The parent was killed.
             return 0
         host.perform(message)
 

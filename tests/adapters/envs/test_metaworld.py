@@ -344,6 +344,20 @@ def test_a_start_looks_the_same_in_line_and_restored():
     assert np.array_equal(first, again)
 
 
+def test_people_may_be_given_cheaper_pictures_and_policies_the_same_as_before():
+    env = make("push", size=48)
+    env.use_cameras(env.camera_keys)
+    full = env.reset(seed=0)[0]["observation/image"]
+    env.use_quality("look")
+    look = env.observe()["observation/image"]
+    env.use_quality("full")
+    again = env.observe()["observation/image"]
+    env.close()
+    assert np.array_equal(full, again)
+    assert not np.array_equal(full, look)
+    assert np.abs(full.astype(int) - look).mean() < 25, "the same scene, without shadows"
+
+
 def test_exactly_the_cameras_that_hang_upside_down_are_turned():
     env = make("reach")
     env.reset(seed=0)

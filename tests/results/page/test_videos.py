@@ -5,7 +5,7 @@ from pathlib import Path
 import av
 import numpy as np
 
-from hocket.results.page.episodes import poster
+from hocket.results.page.videos import poster
 
 
 def film(path: Path, shades: list[int]) -> Path:

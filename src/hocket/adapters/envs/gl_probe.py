@@ -13,8 +13,11 @@ import ctypes
 import ctypes.util
 import json
 import sys
+from collections.abc import Callable
 
+_GL_VENDOR = 0x1F00
 _GL_RENDERER = 0x1F01
+_GL_VERSION = 0x1F02
 _EGL_PLATFORM_DEVICE = 0x313F
 _EGL_OPENGL_API = 0x30A2
 _EGL_CONFIG = (0x3033, 0x0001, 0x3040, 0x0008, 0x3038)  # a pbuffer surface, OpenGL, end of list
@@ -30,9 +33,13 @@ def _library(name: str, soname: str) -> ctypes.CDLL:
         return ctypes.CDLL(ctypes.util.find_library(name) or soname)
 
 
-def _found(device: int, renderer: bytes | None) -> None:
-    text = (renderer or b"unknown").decode(errors="replace")
-    sys.stdout.write(json.dumps({"device": device, "renderer": text}) + "\n")
+def _found(device: int, get_string: Callable[[int], bytes | None]) -> None:
+    names = {"renderer": _GL_RENDERER, "vendor": _GL_VENDOR, "version": _GL_VERSION}
+    texts = {
+        name: (get_string(number) or b"unknown").decode(errors="replace")
+        for name, number in names.items()
+    }
+    sys.stdout.write(json.dumps({"device": device, **texts}) + "\n")
     sys.stdout.flush()
 
 
@@ -70,7 +77,7 @@ def probe_egl() -> None:
         egl.eglChooseConfig(display, wanted, ctypes.byref(config), 1, ctypes.byref(configs))
         context = egl.eglCreateContext(display, config, None, None) if configs.value else None
         if context and egl.eglMakeCurrent(display, None, None, context):
-            _found(index, get_string(_GL_RENDERER))
+            _found(index, get_string)
 
 
 def probe_osmesa() -> None:
@@ -88,7 +95,7 @@ def probe_osmesa() -> None:
     get_string = ctypes.CFUNCTYPE(ctypes.c_char_p, ctypes.c_uint)(
         mesa.OSMesaGetProcAddress(b"glGetString")
     )
-    _found(0, get_string(_GL_RENDERER))
+    _found(0, get_string)
 
 
 if __name__ == "__main__":

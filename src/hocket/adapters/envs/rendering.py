@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import importlib
 import json
 import os
@@ -39,6 +40,18 @@ class Device:
     backend: str
     index: int
     renderer: str
+    vendor: str = ""
+    version: str = ""
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What pictures depend on, by name."""
+        return {
+            "gl_backend": self.backend,
+            "gl_vendor": self.vendor,
+            "gl_renderer": self.renderer,
+            "gl_version": self.version,
+        }
 
     @property
     def on_cpu(self) -> bool:
@@ -90,7 +103,14 @@ def probe(backend: str) -> Probe:
         return Probe(backend=backend, devices=(), reason=reason)
     found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     devices = tuple(
-        Device(backend=backend, index=item["device"], renderer=item["renderer"]) for item in found
+        Device(
+            backend=backend,
+            index=item["device"],
+            renderer=item["renderer"],
+            vendor=item["vendor"],
+            version=item["version"],
+        )
+        for item in found
     )
     reason = "" if devices else done.stderr.strip() or f"{backend}: exit code {done.returncode}"
     return Probe(backend=backend, devices=devices, reason=reason)
@@ -169,9 +189,12 @@ class CameraEnv:
     """Observation keys, and the camera behind each."""
     _in_use: tuple[str, ...]
     _renderer: OffscreenRenderer | None = None
+    _quality: str = "full"
     advance: Any
     observe: Any
     _data_notes: tuple[str, ...] = ()
+    _model_sha256: str = ""
+    """The digest of the simulator's model as it was loaded, with all its assets."""
     observation_space: Any
 
     @property
@@ -188,6 +211,17 @@ class CameraEnv:
         self._in_use = tuple(key for key in self._keys if key in keys)
         self._describe()
 
+    def use_quality(self, quality: str) -> None:
+        if quality != self._quality:
+            self._quality = quality
+            self._drop_renderer()
+
+    @property
+    def _is_fast(self) -> bool:
+        """Whether shadows, multisampling and reflections are left out. For people too: on a CPU
+        they cost ten times what all else does, and nothing that moves is missing without them."""
+        return self._config.render == "fast" or self._quality == "look"
+
     @property
     def notes(self) -> tuple[str, ...]:
         """What the user should know; complete once the first image was rendered."""
@@ -199,6 +233,12 @@ class CameraEnv:
         )
         device = self._renderer.device.notes if self._renderer is not None else ()
         return (*self._data_notes, *(fast if self._config.render == "fast" else ()), *device)
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What numbers depend on; the renderer is known once the first image was rendered."""
+        rendered = self._renderer.device.facts if self._renderer is not None else {}
+        return {"model_sha256": self._model_sha256, **rendered}
 
     def step(self, action: Array) -> tuple[dict[str, Array], float, bool, bool, dict[str, Any]]:
         reward, terminated, truncated, info = self.advance(action)
@@ -219,6 +259,21 @@ class CameraEnv:
         self.observation_space = spaces.Dict({**keys, **dict.fromkeys(self._in_use, image)})
 
 
+_digests: dict[str, str] = {}
+
+
+def model_digest(name: str, model: Any) -> str:
+    """The sha256 of a MuJoCo model with all its assets, made once for each name in a process. The
+    model must be as it was loaded."""
+    import mujoco
+
+    if name not in _digests:
+        packed = np.empty(mujoco.mj_sizeModel(model), np.uint8)
+        mujoco.mj_saveModel(model, None, packed)
+        _digests[name] = hashlib.sha256(packed.data).hexdigest()
+    return _digests[name]
+
+
 class OffscreenRenderer:
     """Square images of one model, upright, HWC uint8, without the geoms of `hidden_groups`. One may
     live in a process at a time: two OpenGL contexts in one process give silently wrong images."""
@@ -233,9 +288,11 @@ class OffscreenRenderer:
         self.device = choose_device()
         model.vis.global_.offwidth = size
         model.vis.global_.offheight = size
+        quality = model.vis.quality
+        self._usual = (quality.shadowsize, quality.offsamples)
+        """What the model itself says, for renderers that come after this one."""
         if fast:
-            model.vis.quality.shadowsize = 0
-            model.vis.quality.offsamples = 0
+            quality.shadowsize = quality.offsamples = 0
         if self.device.backend == "egl":  # one device per process, from then on
             os.environ["MUJOCO_EGL_DEVICE_ID"] = str(self.device.index)
         self._gl = importlib.import_module(f"mujoco.{self.device.backend}").GLContext(size, size)
@@ -283,3 +340,5 @@ class OffscreenRenderer:
         self._context.free()
         self._gl.free()
         self._gl = None
+        quality = self._model.vis.quality
+        quality.shadowsize, quality.offsamples = self._usual

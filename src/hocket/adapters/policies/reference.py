@@ -54,7 +54,9 @@ class Reference:
                 f"'reference' takes nothing after its name, not {argument!r}. Other weights are "
                 f"given by --policy.weights."
             )
-        self._tasks = _load(config.weights)
+        self.files = (_weights(config.weights),)
+        """What its answers depend on."""
+        self._tasks = _load(self.files[0])
         self.spec = _spec(CHUNK_LENGTH)
 
     def bind(self, spec: EnvSpec) -> None:
@@ -150,10 +152,13 @@ def unpack(arrays: Mapping[str, Array]) -> dict[str, Network]:
     }
 
 
-def _load(path: str) -> dict[str, Network]:
-    source = path or resources.files("hocket.adapters.policies") / "weights" / "reference.npz"
+def _weights(path: str) -> str:
+    return path or str(resources.files("hocket.adapters.policies") / "weights" / "reference.npz")
+
+
+def _load(source: str) -> dict[str, Network]:
     try:
-        with open(str(source), "rb") as file, np.load(file, allow_pickle=False) as arrays:
+        with open(source, "rb") as file, np.load(file, allow_pickle=False) as arrays:
             return unpack(dict(arrays))
     except (OSError, KeyError, ValueError) as exc:
         raise ConfigError(

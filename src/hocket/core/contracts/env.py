@@ -9,7 +9,8 @@ and envs live in workers, one env at a time in each process.
 
 An env tells success as `info["success"]` (or `"is_success"`); where it never does, the outcome of
 its episodes is FINISHED. Suites and envs may have an attribute `notes`, sentences that the user is
-shown once.
+shown once, and `facts`, texts by name of what else their numbers depend on (a renderer, the digest
+of a file), which run.yaml, report.json and cards repeat.
 """
 
 from __future__ import annotations
@@ -96,6 +97,15 @@ class SelectsCameras(Protocol):
 
 
 @runtime_checkable
+class RendersForPeople(Protocol):
+    """An env that can render more cheaply where only people look."""
+
+    def use_quality(self, quality: str) -> None:
+        """From the next `observe` on: `full` is what policies are given, `look` leaves out what
+        costs much and tells people little, such as shadows. An env begins with `full`."""
+
+
+@runtime_checkable
 class Holds(Protocol):
     """An env that knows how its robot stays where it is for a step: zeros where actions are
     differences, the last target where they are places, the gripper as it is."""
@@ -108,6 +118,7 @@ ABILITIES: Mapping[str, type[Any]] = {
     "deferred": DeferredObservation,
     "snapshot": Snapshot,
     "cameras": SelectsCameras,
+    "quality": RendersForPeople,
     "hold": Holds,
 }
 """The abilities of envs, by the names that `EnvSpec.abilities` has for them."""

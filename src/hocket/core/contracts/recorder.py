@@ -29,6 +29,9 @@ class SinkNeeds:
     """Image keys that it records, rendered at every step."""
     all_cameras: bool = False
     """Every camera that the env has, rendered at every step."""
+    stride: int = 1
+    """Observations and pictures of every so many steps do; those of the reset and of the last step
+    are always among them. More may come, where others want them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +80,8 @@ class Track(Protocol):
         """Take one step, in order from the reset on."""
 
     def seal(self, outcome: Outcome) -> Sequence[str]:
-        """Make all of it durable (flush, fsync, rename) and name the files, as absolute paths."""
+        """Make all of it durable (flush, fsync, rename) and name the files, as absolute paths. The
+        outcome ERROR says that the attempt was lost, and that what there is of it is evidence."""
 
     def discard(self) -> None:
         """Leave nothing of the attempt behind."""

@@ -23,7 +23,7 @@ import sqlite3
 import threading
 import time
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -145,16 +145,18 @@ class Ledger(LedgerView):
         with self._transaction() as connection:
             connection.execute("REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value)))
 
-    def sweep(self) -> list[Path]:
+    def sweep(self, keeps: Callable[[Path], bool] = lambda _: False) -> list[Path]:
         """Delete what a killed run left, before a resumed one begins its first attempt: files of
-        attempts that never counted, and unfinished ones. Returns what was deleted.
+        attempts that never counted, and unfinished ones. Returns what was deleted. `keeps` is asked
+        of the folder of each such attempt, and may keep it.
 
         Only what hocket itself made is touched: folders named by a planned trial and a number,
         segments by their pattern, temporary files by their suffix.
         """
         deleted: list[Path] = []
         try:
-            for path in (*_unfinished(self.folder.root), *_unnamed(self), *_uncounted(self)):
+            uncounted = [path for path in _uncounted(self) if not (path.is_dir() and keeps(path))]
+            for path in (*_unfinished(self.folder.root), *_unnamed(self), *uncounted):
                 if path.is_dir():
                     shutil.rmtree(path)
                 else:

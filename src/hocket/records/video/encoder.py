@@ -134,7 +134,7 @@ class VideoFile:
         try:
             self._container.mux(self._stream.encode())
             self._close()
-            self._copy_packets(indexed)
+            _copy_packets(self._draft, indexed, is_lossless=self._quality.lossless)
             publish(indexed, self.path)
             self._draft.unlink(missing_ok=True)
         except OSError as exc:
@@ -177,24 +177,53 @@ class VideoFile:
             # Before PyAV could be told, there was one thread anyway.
             return self._converter.reformat(source, format=self._quality.pixels)
 
-    def _copy_packets(self, target: Path) -> None:
-        with (
-            self._av.open(str(self._draft), format="mp4") as source,
-            self._av.open(str(target), "w", format="mp4", options=_INDEX_FIRST) as container,
-        ):
-            old = source.streams.video[0]
-            new = container.add_stream_from_template(old)
-            if self._quality.lossless:
-                container.metadata[_DIGEST] = _digest_of(self._av, self._draft)
-            for packet in source.demux(old):
-                if packet.dts is not None:  # the last one is empty, and says that there is no more
-                    packet.stream = new
-                    container.mux(packet)
-
     def _close(self) -> None:
         container, self._container, self._stream = self._container, None, None
         if container is not None:
             container.close()
+
+
+def finish_draft(draft: Path) -> Path:
+    """Make a whole file of what a process that died left of a video; gives its path. Raises
+    RunFolderError where there is no picture in it."""
+    path = draft.with_name(draft.name.removeprefix(".").removesuffix(TEMPORARY))
+    if draft != temporary(path) or path.suffix not in (".mp4", ".m4v"):
+        raise RunFolderError(f"{str(draft)!r} is no video.")
+    indexed = path.with_name(f".{path.name}.indexed{TEMPORARY}")
+    try:
+        with _reading(draft):
+            _copy_packets(draft, indexed, is_lossless=path.name.endswith(".lossless.m4v"))
+        if not frames_in(indexed):
+            raise RunFolderError(f"No picture of {str(draft)!r} is whole.")
+        publish(indexed, path)
+    finally:
+        with contextlib.suppress(OSError):
+            indexed.unlink(missing_ok=True)
+    return path
+
+
+def frames_in(path: Path) -> int:
+    """How many frames a whole video has, as its index tells."""
+    with _reading(path) as av, av.open(str(path), format="mp4") as container:
+        return int(container.streams.video[0].frames)
+
+
+def _copy_packets(draft: Path, target: Path, *, is_lossless: bool) -> None:
+    """Copy what a growing file holds, without encoding it again, behind an index."""
+    import av
+
+    with (
+        av.open(str(draft), format="mp4") as source,
+        av.open(str(target), "w", format="mp4", options=_INDEX_FIRST) as container,
+    ):
+        old = source.streams.video[0]
+        new = container.add_stream_from_template(old)
+        if is_lossless:
+            container.metadata[_DIGEST] = _digest_of(av, draft)
+        for packet in source.demux(old):
+            if packet.dts is not None:  # the last one is empty, and says that there is no more
+                packet.stream = new
+                container.mux(packet)
 
 
 def _digest_of(av: Any, path: Path) -> str:

@@ -19,6 +19,7 @@ from hocket.core.data import Episode
 from hocket.core.wire import Failed, Hello, Message, Render, Sealed
 from hocket.errors import HocketError, RunFolderError, WorkerFailed
 from hocket.records.states import load_states
+from hocket.workers.fleet import Borrowed
 from hocket.workers.link import Link
 
 _POLL_S = 0.2
@@ -58,14 +59,17 @@ class VideoWorkersConfig:
 
 
 def rerender(
-    runtime: Runtime,
+    build_runtime: Callable[[], Runtime],
     spec: WorkerSpec,
     jobs: Sequence[RenderJob],
     config: VideoWorkersConfig,
     on_rendered: Callable[[Rendered], None] = lambda _: None,
+    warm: Sequence[Borrowed] = (),
 ) -> list[Rendered]:
-    """Render every job; `on_rendered` is told of each as it ends. Closes the runtime."""
-    workers = VideoWorkers(runtime, spec, jobs, config, on_rendered)
+    """Render every job; `on_rendered` is told of each as it ends. Workers that are `warm` are taken
+    before others are started, in a runtime that is built and closed here; those that broke, or are
+    in the middle of a job when this is interrupted, are ended."""
+    workers = VideoWorkers(build_runtime, spec, jobs, config, on_rendered, warm)
     try:
         return workers.run()
     finally:
@@ -77,6 +81,8 @@ class VideoWorker:
     """One worker, or none while it is to be started anew, and the job that it does."""
 
     link: Link | None = None
+    lent: Borrowed | None = None
+    """What the link was borrowed as."""
     job: RenderJob | None = None
     live: tuple[str, str] | None = None
     """The suite and the task whose env is built."""
@@ -93,18 +99,24 @@ class VideoWorkers:
 
     def __init__(
         self,
-        runtime: Runtime,
+        build_runtime: Callable[[], Runtime],
         spec: WorkerSpec,
         jobs: Sequence[RenderJob],
         config: VideoWorkersConfig,
         on_rendered: Callable[[Rendered], None],
+        warm: Sequence[Borrowed],
     ) -> None:
-        self._runtime = runtime
+        self._build_runtime = build_runtime
+        self._runtime: Runtime | None = None
         self._spec = spec
         self._config = config
         self._on_rendered = on_rendered
         self._waiting = deque(jobs)
-        self._workers = [VideoWorker() for _ in range(max(1, min(config.workers, len(jobs))))]
+        count = max(1, min(config.workers, len(jobs)))
+        self._workers = [
+            VideoWorker(link=lent.link, lent=lent, live=lent.live) for lent in warm[:count]
+        ]
+        self._workers += [VideoWorker() for _ in range(count - len(self._workers))]
         self._rendered: list[Rendered] = []
         self._without_camera: set[tuple[str, str]] = set()
         """The tasks whose env turned out to have no camera."""
@@ -122,9 +134,22 @@ class VideoWorkers:
 
     def close(self) -> None:
         for worker in self._workers:
-            if worker.link is not None:
-                worker.link.kill()
-        self._runtime.close()
+            if worker.job is not None or worker.lent is None:
+                self._end(worker)
+        if self._runtime is not None:
+            self._runtime.close()
+
+    def _start(self) -> Link:
+        if self._runtime is None:
+            self._runtime = self._build_runtime()
+        return self._runtime.start(self._spec)
+
+    def _end(self, worker: VideoWorker) -> None:
+        if worker.lent is not None:
+            worker.lent.end()
+        elif worker.link is not None:
+            worker.link.kill()
+        worker.link = worker.lent = worker.live = None
 
     def _assign(self, worker: VideoWorker) -> None:
         job = self._next(worker.live)
@@ -137,7 +162,7 @@ class VideoWorkers:
         try:
             states = load_states(job.states)
             if worker.link is None:
-                worker.link, worker.live = self._runtime.start(self._spec), None
+                worker.link, worker.live = self._start(), None
             worker.steps = worker.link.steps(0)
             worker.link.send(
                 Render(
@@ -195,7 +220,7 @@ class VideoWorkers:
             # After an error a worker may be in any state but the right one.
             text = f"{message.kind}: {message.message}\n{message.traceback}".rstrip()
             self._lose(worker, text)
-        elif not isinstance(message, Hello):
+        elif not isinstance(message, Hello):  # one that was borrowed said it before
             self._lose(worker, f"WireError: a worker that renders said {type(message).__name__}.")
 
     def _watch(self, worker: VideoWorker) -> None:
@@ -210,9 +235,7 @@ class VideoWorkers:
             raise WorkerFailed(f"A worker made no frame for {now - worker.moved:.0f} s.")
 
     def _lose(self, worker: VideoWorker, error: str) -> None:
-        if worker.link is not None:
-            worker.link.kill()
-        worker.link = worker.live = None
+        self._end(worker)
         if worker.job is not None:
             self._finish(worker, error=error)
 

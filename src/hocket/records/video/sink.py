@@ -1,12 +1,14 @@
 """Which attempts get a video, and the sink that makes it: one H.264 file for each camera.
 
-A selection is `none`, `first:N` (the first N trials of each task, in planned order), `failures` or
-`all`. What an attempt's sinks are asked for is a plain mapping, since it travels to workers.
+A selection is `few` (of each task one success and up to three failures), `none`, `first:N` (the
+first N trials of each task, in planned order), `failures` or `all`. What an attempt's sinks are
+asked for is a plain mapping, since it travels to workers.
 
 The same sink works in line, where it is fed as the episode runs, and afterwards, where a worker
-restores stored states one by one: it encodes what it is fed. In line it is asked for only where an
-env cannot be rendered afterwards. Encoding happens on a thread beside the env; frames wait in a
-queue, and when that is full the env waits: nothing is ever dropped.
+restores stored states one by one: it encodes what it is fed, at 20 frames a second or a little
+more. In line it is asked for only where an env cannot be rendered afterwards. Encoding happens on a
+thread beside the env; frames wait in a queue, and when that is full the env waits: nothing is ever
+dropped.
 """
 
 from __future__ import annotations
@@ -35,9 +37,18 @@ IMAGES = "images"
 """Asks for every picture, lossless."""
 RESTORED = "restored"
 """True where a worker shows stored states instead of running the episode."""
+QUALITY = "quality"
+"""How a restored state is rendered: `look`, for people, or `full`, as policies are given it."""
 OUTCOME = "outcome"
 STEPS = "steps"
 """The outcome and the length, where the episode has ended before it is rendered."""
+FAILURES_OF_FEW = 3
+"""How many failures of each task the selection `few` has. Chosen by hand, to be looked at."""
+_TRIALS_OF_FEW = 5
+"""Of how many trials of each task `few` chooses where it is filmed while they run: nobody knows
+then how they end, and each costs its encoding. Chosen by hand."""
+_SLOWEST_RATE = 20
+"""Frames a second below which a video stutters."""
 _AT_ONCE = 16
 """Frames that are encoded one after the other: alone, each would find the caches cold, which
 doubles what it takes. Never more than a quarter of a second of them."""
@@ -57,45 +68,65 @@ def is_rendered_later(abilities: Collection[str]) -> bool:
 class VideoSelection:
     """Which episodes are to have a video."""
 
-    kind: Literal["none", "first", "failures", "all"]
+    kind: Literal["none", "few", "first", "failures", "all"]
     count: int = 0
     """How many of each task, for `first`."""
 
     @classmethod
     def parse(cls, text: str) -> VideoSelection:
-        """The selection that `none`, `first:N`, `failures` or `all` names."""
+        """The selection that `few`, `none`, `first:N`, `failures` or `all` names."""
         if found := re.fullmatch(r"first:(\d+)", text.strip()):
             return cls("first", int(found[1]))
-        for kind in ("none", "failures", "all"):
+        for kind in ("none", "few", "failures", "all"):
             if text.strip() == kind:
                 return cls(kind)
         raise ConfigError(
-            f"video is {text!r}; write none, first:N (of each task), failures or all."
+            f"video is {text!r}; write few, none, first:N (of each task), failures or all."
         )
 
-    def trials(self, planned: Iterable[Trial]) -> set[str]:
-        """The ids of the trials that may need a video, as far as is known before they run."""
+    def asked(self, planned: Iterable[Trial]) -> dict[str, str]:
+        """What is asked of the sinks before a trial runs, by its id, for those that may need a
+        video: `all` keeps it, `failures` keeps it if the trial fails, and `later` keeps the states
+        from which it may be made once it is known how the trial ended."""
         if self.kind == "none":
-            return set()
+            return {}
         seen: Counter[tuple[str, str]] = Counter()
-        chosen = set()
+        asked = {}
         for trial in planned:
             seen[trial.suite, trial.task] += 1
-            if self.kind != "first" or seen[trial.suite, trial.task] <= self.count:
-                chosen.add(trial.id)
-        return chosen
+            if found := self._asked(seen[trial.suite, trial.task]):
+                asked[trial.id] = found
+        return asked
+
+    def _asked(self, nth: int) -> str:
+        """What is asked of the nth trial of a task, counted from 1."""
+        if self.kind == "few":
+            return "all" if nth == 1 else "failures" if nth <= _TRIALS_OF_FEW else "later"
+        if self.kind == "first":
+            return "all" if nth <= self.count else ""
+        return self.kind
 
     def episodes(self, planned: Iterable[Trial], ended: Iterable[Episode]) -> list[Episode]:
-        """The ended episodes that are to have a video. Errors have none: what happened in their
-        attempts is lost."""
-        chosen = self.trials(planned)
-        return [
-            episode
-            for episode in ended
-            if episode.trial.id in chosen
-            and episode.outcome is not Outcome.ERROR
-            and (self.kind != "failures" or episode.outcome is Outcome.FAILURE)
-        ]
+        """The ended episodes that are to have a video, failures first. Errors are not among them:
+        of their attempts only what was filmed by then can be kept."""
+        chosen = self.asked(planned)
+        counts: Counter[tuple[str, str, Outcome]] = Counter()
+        found = []
+        for episode in ended:
+            trial, outcome = episode.trial, episode.outcome
+            counts[trial.suite, trial.task, outcome] += 1
+            nth = counts[trial.suite, trial.task, outcome]
+            if trial.id in chosen and self._is_chosen(outcome, nth):
+                found.append(episode)
+        return sorted(found, key=lambda episode: episode.outcome is not Outcome.FAILURE)
+
+    def _is_chosen(self, outcome: Outcome, nth: int) -> bool:
+        """Whether the nth episode of a task with this outcome, counted from 1, is to be filmed."""
+        if outcome is Outcome.ERROR:
+            return False
+        if self.kind == "few":
+            return nth <= (FAILURES_OF_FEW if outcome is Outcome.FAILURE else 1)
+        return self.kind != "failures" or outcome is Outcome.FAILURE
 
 
 class VideoPlan:
@@ -106,24 +137,26 @@ class VideoPlan:
         self._selection = video
         self._planned = planned
         self._counted = -1
-        self._chosen: set[str] = set()
-        self._video = "failures" if video.kind == "failures" else "all"
+        self._asked: dict[str, str] = {}
         self._images = {IMAGES: "all"} if images else {}
 
     def __call__(self, trial: Trial, attempt: int) -> Mapping[str, Any]:
         if self._counted != len(self._planned):
-            self._counted, self._chosen = len(self._planned), self._selection.trials(self._planned)
-        if trial.id not in self._chosen:
+            self._counted, self._asked = len(self._planned), self._selection.asked(self._planned)
+        if trial.id not in self._asked:
             return self._images
-        return {VIDEO: self._video, **self._images}
+        return {VIDEO: self._asked[trial.id], **self._images}
 
 
-def rerender_record(episode: Episode, *, images: bool = False) -> dict[str, Any]:
+def rerender_record(
+    episode: Episode, *, images: bool = False, quality: str = "full"
+) -> dict[str, Any]:
     """What is asked of the sinks where an ended episode is rendered from its states."""
     kind = IMAGES if images else VIDEO
     return {
         kind: "all",
         RESTORED: True,
+        QUALITY: quality,
         OUTCOME: episode.outcome.value,
         STEPS: episode.steps,
     }
@@ -157,19 +190,19 @@ class VideoSink:
     def needs_of(
         self, task: TaskInfo, record: Mapping[str, Any], abilities: Collection[str]
     ) -> SinkNeeds:
-        """Pictures of every step, for attempts that get their video now."""
-        del task
+        """Pictures, for attempts that get their video now."""
         if not self._is_wanted(record, abilities):
             return SinkNeeds()
         return SinkNeeds(
             observations=True,
             cameras=self.config.cameras,
             all_cameras=not self.config.cameras,
+            stride=1 if self.config.lossless else stride_of(task.control_rate),
         )
 
     def open(self, start: AttemptStart) -> Track:
         if not self._is_wanted(start.record, start.abilities):
-            return NoVideo()
+            return NoTrack()
         return VideoTrack(self.config, start, str(start.record[self._kind]))
 
     @property
@@ -179,11 +212,13 @@ class VideoSink:
     def _is_wanted(self, record: Mapping[str, Any], abilities: Collection[str]) -> bool:
         if not record.get(self._kind):
             return False
-        return bool(record.get(RESTORED)) or not is_rendered_later(abilities)
+        if record.get(RESTORED):
+            return True
+        return record[self._kind] != "later" and not is_rendered_later(abilities)
 
 
-class NoVideo:
-    """The track of an attempt that gets no video."""
+class NoTrack:
+    """The track of an attempt of which a sink keeps nothing."""
 
     def step(self, record: StepRecord) -> None: ...
 
@@ -194,8 +229,9 @@ class NoVideo:
 
 
 class VideoTrack:
-    """The video of one attempt: a frame for the reset, and one for each step. `keep` is `all`, or
-    `failures` where it is kept only if the episode fails."""
+    """The video of one attempt: a frame for the reset, and one for each step, or for one of several
+    where the env is controlled faster than people look; always one for the last. `keep` is `all`,
+    or `failures` where it is kept only if the episode fails or is lost to an error."""
 
     def __init__(self, config: VideoConfig, start: AttemptStart, keep: str) -> None:
         quality = Quality(crf=config.crf, preset=config.preset, lossless=config.lossless)
@@ -206,23 +242,27 @@ class VideoTrack:
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._held: dict[str, Array] = {}
         self._held_step = 0
-        self._encoder = EncoderThread(
-            Path(start.folder), exact_rate(start.task.control_rate), quality
-        )
+        rate = start.task.control_rate
+        self._stride = 1 if config.lossless else stride_of(rate)
+        self._encoder = EncoderThread(Path(start.folder), exact_rate(rate) / self._stride, quality)
 
     def step(self, record: StepRecord) -> None:
+        is_due = record.step % self._stride == 0
         if record.observation is None:
+            if not is_due:
+                return
             raise ObservationError(f"There is no observation of step {record.step} to film.")
         if not self._shapes:
             keys = self._config.cameras or cameras_in(record.observation)
             self._shapes = {key: () for key in keys}
         frames = {key: self._frame(key, record) for key in self._shapes}
         # One step behind, since only when sealed is it known which is the last.
-        self._release("")
+        if self._held_step % self._stride == 0:
+            self._release("")
         self._held, self._held_step = frames, record.step
 
     def seal(self, outcome: Outcome) -> Sequence[str]:
-        if self._keep == "failures" and outcome is not Outcome.FAILURE:
+        if self._keep == "failures" and outcome not in (Outcome.FAILURE, Outcome.ERROR):
             self.discard()
             return ()
         self._release(outcome.value)
@@ -343,6 +383,12 @@ class EncoderThread:
                 raise ObservationError(f"Two cameras would be filmed as {path.name!r}. Rename one.")
             file = self._files[key] = VideoFile(path, self._rate, self._quality)
         file.write(draw_lines(frame, lines) if lines else frame)
+
+
+def stride_of(rate: float | None) -> int:
+    """Steps from one frame of a video to the next, for an env that is controlled at `rate` steps a
+    second: so many that 20 to 40 frames a second are left, or all there are."""
+    return max(1, int((rate or 0.0) // _SLOWEST_RATE))
 
 
 def camera_name(key: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ from hocket.results.page.charts import (
     tiles,
 )
 from hocket.results.page.markup import Child, Markup, Section, breakable, document, join, tag
+from hocket.results.page.pair_films import films_section
 from hocket.results.paired import CLAIMS, Difference
 from hocket.results.side import Side
 from hocket.results.tables import number, percent
@@ -37,13 +39,19 @@ _KINDS = {
 def write_compare_page(found: RunComparison, path: str | Path) -> Path:
     target = Path(path).absolute()
     target.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(target, compare_page(found).encode())
+    write_atomic(target, compare_page(found, target).encode())
     return target
 
 
-def compare_page(found: RunComparison) -> str:
-    """The page: the verdict, differences per task, every pair, and what the runs differ in."""
-    sections = [_difference_section(found), _grid_section(found), _runs_section(found)]
+def compare_page(found: RunComparison, target: Path) -> str:
+    """The page at the path `target`: the verdict, differences per task, every pair, their films,
+    and what the runs differ in."""
+    sections = [
+        _difference_section(found),
+        _grid_section(found),
+        films_section(found, target, functools.partial(_kind, found)),
+        _runs_section(found),
+    ]
     return document(
         title=f"{found.a.name} against {found.b.name}",
         kicker="hocket compare · differences are a - b",

@@ -1,4 +1,4 @@
-"""How each episode ended: a grid of tasks and seeds, the table that it leads to, videos and errors.
+"""How each episode ended: a grid of tasks and seeds, and the table that it leads to.
 
 The bounds on how much is shown are chosen by hand, so that a page of 100,000 episodes stays a
 page that a browser opens at once.
@@ -6,17 +6,13 @@ page that a browser opens at once.
 
 from __future__ import annotations
 
-import base64
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
-from pathlib import Path
 
 from hocket.core.data import Episode, Outcome, Trial
 from hocket.results.page.charts import LONG, legend
-from hocket.results.page.markup import Markup, Section, breakable, file_link, join, tag
+from hocket.results.page.markup import Markup, breakable, file_link, join, tag
 from hocket.results.recorded import RecordedRun
 from hocket.results.tables import number
 
@@ -30,11 +26,6 @@ _POOLS = 50
 """Cells of a row that holds several trials in each."""
 _ALIGNED = 60
 """Columns of a grid that still fit below their seeds."""
-_MOST_FAULTS = 20
-_LONGEST_TRACE = 8000
-"""Characters of an error that are shown."""
-_MOST_CARDS = 48
-_POSTER_WIDTH = 320
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,165 +230,3 @@ def _line(run: RecordedRun, episode: Episode, anchor: str) -> Markup:
 def camera_name(file: str) -> str:
     """The camera that a video file is named after."""
     return file.rpartition("/")[2].removesuffix(".mp4")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
-    """One kind of error, however often it happened."""
-
-    text: str
-    attempts: int
-    """How many attempts were lost to it."""
-    trials: tuple[Trial, ...]
-    """The trials that it hit, in planned order."""
-    ended: int
-    """How many of these trials ended as ERROR."""
-
-    @property
-    def headline(self) -> str:
-        """The line that says most: the last one of a traceback that is not indented, or else the
-        first line."""
-        lines = [line for line in self.text.splitlines() if line.strip()]
-        if not any("Traceback" in line for line in lines):
-            return lines[0] if lines else "no message"
-        return next((line for line in reversed(lines) if not line.startswith(" ")), lines[-1])
-
-
-def faults_of(run: RecordedRun) -> list[Fault]:
-    """The errors that attempts were lost to, alike ones together, the most frequent first."""
-    ended = {e.trial for e in run.report.episodes if e.outcome is Outcome.ERROR}
-    hits = [(failure.trial, failure.error) for failure in run.failures]
-    known = {trial for trial, _ in hits}
-    # Without a ledger, or where the last attempt never was lost, the episode alone tells.
-    hits += [
-        (episode.trial, episode.error or "no message")
-        for episode in run.report.episodes
-        if episode.trial in ended and episode.trial not in known
-    ]
-    kinds: dict[str, list[tuple[Trial, str]]] = {}
-    for trial, text in hits:
-        # Alike errors differ in numbers and addresses.
-        kinds.setdefault(re.sub(r"0x[0-9a-fA-F]+|\d+", "#", text), []).append((trial, text))
-    faults = [
-        Fault(
-            text=some[0][1],
-            attempts=len(some),
-            trials=tuple(dict.fromkeys(trial for trial, _ in some)),
-            ended=len(ended & {trial for trial, _ in some}),
-        )
-        for some in kinds.values()
-    ]
-    return sorted(faults, key=lambda fault: -fault.attempts)
-
-
-def fault_section(run: RecordedRun, listed: Listed) -> Section | None:
-    """What went wrong, each kind of error once; None where nothing did."""
-    faults = faults_of(run)
-    if not faults:
-        return None
-    attempts = sum(fault.attempts for fault in faults)
-    kinds = "one kind" if len(faults) == 1 else f"{len(faults):,} kinds"
-    lead = f"{_some(attempts, 'attempt')} lost to {kinds} of error. Alike ones are shown once."
-    items = [
-        _fault(fault, listed, is_open=index == 0)
-        for index, fault in enumerate(faults[:_MOST_FAULTS])
-    ]
-    more = len(faults) - len(items)
-    note = tag("p", f"{more:,} rarer kinds are in ledger.sqlite.", class_="note") if more else None
-    return Section(anchor="errors", title="Errors", body=tag("div", *items, note), lead=lead)
-
-
-def _fault(fault: Fault, listed: Listed, *, is_open: bool) -> Markup:
-    hit = [
-        tag("a", trial.id, href=f"#{listed.anchors[trial]}")
-        if trial in listed.anchors
-        else tag("span", trial.id)
-        for trial in fault.trials[:6]
-    ]
-    trials = [piece for link in hit for piece in (link, ", ")][:-1]
-    more = len(fault.trials) - len(hit)
-    counts = f"{_some(fault.attempts, 'attempt')} at {_some(len(fault.trials), 'trial')}, "
-    counts += f"{fault.ended:,} of which ended as error"
-    text = fault.text
-    if len(text) > _LONGEST_TRACE:
-        text = f"{text[: _LONGEST_TRACE // 2]}\n  ...\n{text[-_LONGEST_TRACE // 2 :]}"
-    return tag(
-        "details",
-        tag("summary", tag("code", fault.headline[:300]), tag("small", counts)),
-        tag("p", *trials, f" and {more:,} more" if more else None, class_="note"),
-        tag("pre", text.strip("\n")),
-        open=is_open,
-    )
-
-
-def _some(count: int, noun: str) -> str:
-    return f"1 {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
-def video_section(run: RecordedRun, listed: Listed) -> Section | None:
-    """A card for each video, in planned order; None where there is no video."""
-    videos = [(e, file) for e in listed.episodes for file in run.videos(e)]
-    if not videos:
-        return None
-    cards = [
-        _card(run, episode, file, listed.anchors[episode.trial])
-        for episode, file in videos[:_MOST_CARDS]
-    ]
-    more = len(videos) - len(cards)
-    words = f"{more:,} more are linked in the table of episodes."
-    note = tag("p", words, class_="note") if more else None
-    body = join(tag("div", *cards, class_="gallery"), note)
-    return Section(
-        anchor="videos",
-        title="Videos",
-        lead="They lie beside this page and are loaded when they are played.",
-        body=body,
-    )
-
-
-def _card(run: RecordedRun, episode: Episode, file: str, anchor: str) -> Markup:
-    trial, kind = episode.trial, episode.outcome.value
-    player = tag(
-        "video",
-        src=file_link(file),
-        controls=True,
-        muted=True,
-        playsinline=True,
-        preload="none",
-        poster=poster(run.folder / file),
-    )
-    words = f"seed {trial.seed} · {episode.steps:,} steps · {camera_name(file)}"
-    text = tag(
-        "figcaption",
-        tag("a", breakable(run.task_name(trial)), href=f"#{anchor}"),
-        tag("div", tag("span", kind, class_=f"badge k-{kind}"), class_="sub"),
-        tag("div", words, class_="sub"),
-    )
-    return tag(
-        "figure", tag("div", player, class_="screen"), text, class_="card", data_outcome=kind
-    )
-
-
-def poster(path: Path) -> str | None:
-    """The picture that HTML calls a poster, shown before a video is played: its last key frame, as
-    a `data:` address; None where a video has no frame."""
-    import av
-
-    try:
-        with av.open(str(path)) as video:
-            stream = video.streams.video[0]
-            if stream.duration:
-                # The keyframe before the end: how an episode ended says more than how it began.
-                video.seek(int(stream.duration * 0.9), stream=stream)
-            frame = next(video.decode(stream))
-    except (av.FFmpegError, OSError, IndexError, StopIteration):
-        return None
-    height = max(2, round(frame.height * _POSTER_WIDTH / frame.width / 2) * 2)
-    small = frame.reformat(width=_POSTER_WIDTH, height=height, format="yuvj420p")
-    codec = av.CodecContext.create("mjpeg", "w")
-    codec.width, codec.height, codec.pix_fmt = _POSTER_WIDTH, height, "yuvj420p"
-    codec.time_base = Fraction(1, 25)
-    small.pts = 0
-    packets = [*codec.encode(small), *codec.encode(None)]
-    data = b"".join(bytes(packet) for packet in packets)
-    return f"data:image/jpeg;base64,{base64.b64encode(data).decode()}" if data else None

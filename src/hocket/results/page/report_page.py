@@ -22,12 +22,11 @@ from hocket.results.page.episodes import (
     MOST_TASKS,
     Listed,
     episode_table,
-    fault_section,
     outcome_counts,
     outcome_grid,
     shown_tasks,
-    video_section,
 )
+from hocket.results.page.faults import fault_section
 from hocket.results.page.labels import label_section
 from hocket.results.page.markup import (
     Child,
@@ -40,6 +39,7 @@ from hocket.results.page.markup import (
     tag,
 )
 from hocket.results.page.speed import duration, speed_section
+from hocket.results.page.videos import video_section
 from hocket.results.recorded import RecordedRun, open_recorded
 from hocket.results.report import Report
 from hocket.results.scores import Score

@@ -134,6 +134,7 @@ class ChunkRunner:
         self._history = history
         self._sinks_look = recording.observes_each_step
         needs = recording.needs
+        self._stride = needs.stride
         self._policy_cameras = cameras
         self._sink_cameras = None if needs.all_cameras else needs.cameras
         self._all_cameras: tuple[str, ...] | None = None
@@ -196,7 +197,7 @@ class ChunkRunner:
         if is_seen:
             arrays = self._see(result, turn)
             result.ends |= END_OBSERVED if result.ends else 0
-        elif self._sinks_look:
+        elif self._sinks_look and (result.ends or self.attempt.steps % self._stride == 0):
             arrays = self._observe(result, turn, self._sink_cameras)
         self._record(action, turn.reward, chunk=chunk, observation=arrays)
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from hocket.core.contracts.runtime import WorkerSpec
-from hocket.core.data import Array, Outcome, Trial
+from hocket.core.data import Array, Observation, Outcome, Trial
 from hocket.core.wire import (
     END_OBSERVED,
     Begin,
@@ -26,13 +26,16 @@ from hocket.core.wire import (
     Render,
     Sealed,
 )
-from hocket.errors import EnvError, UsageError, WireError
+from hocket.errors import EnvError, SeedIgnoredError, UsageError, WireError
 from hocket.workers.attempt import Attempt, Recording
 from hocket.workers.env.chunk_runner import ChunkResult, ChunkRunner, ObservationBuffer
 from hocket.workers.env.delayed_runner import Course, DelayedRunner
 from hocket.workers.env.live_env import LiveEnv
 from hocket.workers.shm import Control
 from hocket.workers.spaces import flatten
+
+TWICE = "twice"
+"""Asks for a second reset of the trial, which must give the same observation to the bit."""
 
 
 class Port(Protocol):
@@ -86,6 +89,12 @@ class Host:
         self._drop()
         self._env.close()
 
+    def abandon(self) -> None:
+        """Give up the running attempt; what was recorded of it is kept where that was asked for."""
+        self._runner = None
+        if self._recording is not None:
+            self._recording.abandon()
+
     def _begin(self, message: Begin) -> None:
         number = message.attempts[0]
         try:
@@ -103,6 +112,7 @@ class Host:
         began = time.perf_counter()
         self._env.build(suite, task)
         built = time.perf_counter()
+        self._env.use_quality("full")
         recording.prepare(self._env.task, message.record[0], self._env.abilities)
         runner = (ChunkRunner if self._spec.slots == 1 else DelayedRunner)(
             self._env,
@@ -119,6 +129,11 @@ class Host:
             history=self._spec.history,
         )
         arrays, prompt = flatten(runner.reset())
+        if message.record[0].get(TWICE):
+            # Copied, since the env may lay its next observation over this one.
+            first = {key: np.array(array) for key, array in arrays.items()}
+            arrays, prompt = flatten(runner.reset())
+            _refuse_difference(trial, first, arrays)
         seen = runner.for_policy(arrays)
         is_new = self._buffer.restart(seen, self._port.allocate)
         prompt = prompt if prompt is not None else self._env.task.prompt
@@ -244,7 +259,7 @@ class Host:
         """Report an attempt as lost. Its env is closed: it may be in any state by now."""
         failure = Failed.of(0, number, exc)
         try:
-            self._drop()
+            self.abandon()
             self._env.close()
         except (Exception, SystemExit):  # noqa: BLE001 - the first error is the one to tell
             failure = failure._replace(traceback=failure.traceback + "\n" + traceback.format_exc())
@@ -252,6 +267,13 @@ class Host:
 
     def _arrays(self) -> bytes | None:
         return None if self._port.is_shared else bytes(self._buffer.memory)
+
+
+def _refuse_difference(trial: Trial, first: Observation, again: Observation) -> None:
+    for key in sorted({*first, *again}):
+        a, b = first.get(key), again.get(key)
+        if a is None or b is None or a.shape != b.shape or a.tobytes() != b.tobytes():
+            raise SeedIgnoredError(f"{key!r} of {trial.id} differs when it is reset again.")
 
 
 def replay_states(
@@ -262,9 +284,11 @@ def replay_states(
     record: Mapping[str, Any],
     control: Control,
 ) -> None:
-    """Restore states `[n, S]` of an ended attempt in turn, and record what is observed at each."""
+    """Restore states `[n, S]` of an ended attempt in turn, and record what is observed at each that
+    the sinks ask for."""
     if "deferred" not in env.abilities:
         raise EnvError(f"The env of {env.task.name!r} cannot be observed without a step.")
+    env.use_quality(str(record.get("quality", "full")))
     recording.prepare(env.task, record, env.abilities)
     needs = recording.needs
     # The reset lays out the scene; its own picture is of no use.
@@ -272,8 +296,8 @@ def replay_states(
     env.reset(attempt.trial)
     env.use_cameras(None if needs.all_cameras else needs.cameras)
     recording.open(attempt, env.task.prompt, record)
-    for step, state in enumerate(states):
-        env.restore(state)
+    for step in sorted({*range(0, len(states), needs.stride), len(states) - 1}):
+        env.restore(states[step])
         arrays, _ = flatten(env.observe())
         attempt.steps = step
         recording.step(attempt, None, 0.0, chunk=-1, age=0, observation=arrays, state=None)

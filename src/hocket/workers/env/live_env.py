@@ -34,6 +34,7 @@ class LiveEnv:
         self._name: tuple[str, str] | None = None
         """Suite and task of the env that is alive."""
         self._shown: tuple[str, ...] | None = None
+        self._quality = "full"
         self.task = TaskInfo(name="")
         self.abilities: tuple[str, ...] = ()
         """Found once, when the env is built: to look for a Protocol's methods takes time."""
@@ -105,6 +106,13 @@ class LiveEnv:
             self._env.use_cameras(keys)
             self._shown = keys
 
+    def use_quality(self, quality: str) -> None:
+        """Render as policies are given pictures (`full`), or more cheaply for people (`look`),
+        where the env can."""
+        if "quality" in self.abilities and quality != self._quality:
+            self._env.use_quality(quality)
+            self._quality = quality
+
     def spec(self, arrays: Observation) -> EnvSpec:
         if self.drive is None or self._name is None:
             raise EnvError("The env is closed.")
@@ -120,10 +128,12 @@ class LiveEnv:
             cameras=images,
             abilities=self.abilities,
             notes=tuple(dict.fromkeys(str(note) for note in notes)),
+            facts={**getattr(suite, "facts", {}), **getattr(self._env, "facts", {})},
         )
 
     def close(self) -> None:
         env, self._env, self._name, self._shown = self._env, None, None, None
         self.abilities = ()
+        self._quality = "full"
         if env is not None:
             env.close()

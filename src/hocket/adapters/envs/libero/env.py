@@ -233,7 +233,7 @@ class LiberoEnv(CameraEnv, gymnasium.Env[dict[str, Any], Array]):
             self._renderer = OffscreenRenderer(
                 model,
                 self._config.size,
-                fast=self._config.render == "fast",
+                fast=self._is_fast,
                 hidden_groups=(_COLLISION_GROUP,),
             )
             self._rendered_model = model

@@ -16,6 +16,7 @@ from hocket.adapters.envs.rendering import (
     STATE_KEY,
     CameraEnv,
     OffscreenRenderer,
+    model_digest,
     no_gl_at_import,
 )
 from hocket.core.contracts.env import start_seed
@@ -55,6 +56,7 @@ class MetaWorldEnv(CameraEnv, gymnasium.Env[dict[str, Any], Array]):
         self._sim._partially_observable = config.hide_goal
         del self._sim.sawyer_observation_space  # cached with the goal hidden
         self._pristine = _copy_plain(self._sim)
+        self._model_sha256 = model_digest(task, self._sim.model)
         self._fields = {name: getattr(self._sim.model, name).copy() for name in _MODEL_FIELDS}
         self._keys = camera_keys(config.cameras)
         self._in_use = tuple(self._keys)
@@ -179,8 +181,9 @@ class MetaWorldEnv(CameraEnv, gymnasium.Env[dict[str, Any], Array]):
 
     def _image(self, camera: str) -> Array:
         if self._renderer is None:
-            fast = self._config.render == "fast"
-            self._renderer = OffscreenRenderer(self._sim.model, self._config.size, fast=fast)
+            self._renderer = OffscreenRenderer(
+                self._sim.model, self._config.size, fast=self._is_fast
+            )
         return self._renderer.render(self._sim.data, camera, upside_down=camera in UPSIDE_DOWN)
 
 

@@ -1,0 +1,86 @@
+"""Readers that keep what a run comes to know about itself while it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hocket.core.data import Exactness
+from hocket.core.events import Event, RowsChecked, SpecLearned
+from hocket.records.ledger.ledger import Ledger
+from hocket.records.run_file import load_about, save_run
+from hocket.results.exactness import KEY, Claim, kept_claim
+from hocket.runs.config import EvalConfig
+
+
+class ExactnessReader:
+    """A reader that adds up the checks of what `the same trial` means, and keeps the claim in the
+    ledger, where a difference stays whatever becomes of the run."""
+
+    def __init__(self, ledger: Ledger | None, level: Exactness) -> None:
+        self._ledger = ledger
+        self.claim = Claim(level=level)
+        if ledger is not None:
+            meta = ledger.meta()
+            if KEY in meta or ledger.episodes():
+                self.claim = kept_claim(meta, load_about(ledger.folder.root)).joined(level)
+            ledger.keep(KEY, self.claim.to_plain())
+
+    def lower(self, level: Exactness) -> None:
+        """Claim no more than this level from now on."""
+        self.claim = self.claim.joined(level)
+        if self._ledger is not None:
+            self._ledger.keep(KEY, self.claim.to_plain())
+
+    def on(self, event: Event) -> None:
+        if isinstance(event, RowsChecked):
+            self.claim = replace(self.claim, checks=self.claim.checks + event.checks)
+            if self._ledger is not None:
+                self._ledger.keep(KEY, self.claim.to_plain())
+
+    def find_unseeded(self, suites: Sequence[str]) -> None:
+        """Say of suites that they do not start as their seeds say."""
+        if suites:
+            joined = tuple(dict.fromkeys([*self.claim.unseeded, *suites]))
+            self.claim = replace(self.claim, unseeded=joined)
+            if self._ledger is not None:
+                self._ledger.keep(KEY, self.claim.to_plain())
+
+    def close(self) -> None: ...
+
+
+class AboutReader:
+    """A reader that keeps in the run's own file what is known about it, and adds what envs tell:
+    their facts, and how a batched simulator keeps rows from moving."""
+
+    def __init__(self, folder: Path, config: EvalConfig, about: Mapping[str, Any]) -> None:
+        self._folder = folder
+        self._config = config
+        self.known: dict[str, Any] = dict(about)
+        self._save()
+
+    def on(self, event: Event) -> None:
+        if not isinstance(event, SpecLearned):
+            return
+        spec = event.spec
+        if "batched" in spec.abilities:
+            way = "mask" if "masked" in spec.abilities else "snapshot"
+            self.add("suspension", {event.suite: way})
+        # What is true of one task alone stands in the ledger, and from there in the report.
+        shared = {k: v for k, v in spec.facts.items() if k != "model_sha256"}
+        if shared:
+            self.add("envs", {event.suite: shared})
+
+    def add(self, key: str, facts: Mapping[str, Any]) -> None:
+        """Say more about the run; what is known already changes nothing."""
+        known = self.known.get(key, {})
+        if any(known.get(name) != value for name, value in facts.items()):
+            self.known[key] = {**known, **facts}
+            self._save()
+
+    def _save(self) -> None:
+        save_run(self._folder, self._config.to_plain(), about=self.known)
+
+    def close(self) -> None: ...
