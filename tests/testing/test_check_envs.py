@@ -91,7 +91,9 @@ class NoClose:
 
 
 class Undrivable(Sound):
-    action_space = gymnasium.spaces.Dict({"arm": gymnasium.spaces.Box(-1, 1, (2,))})
+    action_space = gymnasium.spaces.Dict(
+        {"arm": gymnasium.spaces.Box(-1, 1, (2,)), "hand": gymnasium.spaces.Box(-1, 1, (1,))}
+    )
 
 
 class Wordy(Sound):

@@ -64,7 +64,7 @@ examples:
   hocket eval --env metaworld:mt10 --help       # with the flags of this env
   hocket eval --config runs/mine/run.yaml       # the same run again
   hocket train --env metaworld:push-v3 --policy reference --mode async
-  hocket watch runs                             # every run, live, in the browser
+  hocket watch runs                             # every run, live, in a browser
   hocket compare runs/mine runs/theirs --html compare.html
   hocket check --env metaworld:reach --policy my_package.models:MyPolicy
   hocket plan --lanes 1:128 --cores 8 --execute-s 0.16 --latency 75+8.5B

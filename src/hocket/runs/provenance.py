@@ -88,7 +88,8 @@ def _git(folder: Path) -> dict[str, Any]:
 
     def ask(*words: str) -> str:
         done = subprocess.run(
-            ["git", "-C", str(folder), *words],
+            # Without a lock: one that is killed leaves the user's index locked.
+            ["git", "--no-optional-locks", "-C", str(folder), *words],
             capture_output=True,
             text=True,
             timeout=_GIT_S,

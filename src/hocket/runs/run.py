@@ -26,6 +26,7 @@ from hocket.records.chunks import ChunkRows
 from hocket.records.evidence import Evidence, EvidencePlan, Salvage, kept_evidence
 from hocket.records.folder import RunFolder
 from hocket.records.ledger.ledger import Ledger
+from hocket.records.ledger.schema import has_episodes
 from hocket.records.ledger.view import LedgerView
 from hocket.records.run_file import about_this_run, load_about, load_run, save_run
 from hocket.records.steps import StepRows
@@ -405,9 +406,8 @@ def clear_unbegun(folder: Path) -> None:
 def _remove_if_empty(folder: Path) -> None:
     """Take away what a new run left that ended before any of its episodes did: whoever gives the
     command again shall not be told that its folder holds a run."""
-    with LedgerView.open(folder) as ledger:
-        if ledger.episodes():
-            return
+    if has_episodes(RunFolder.at(folder).ledger):
+        return
     for child in folder.iterdir():
         if child.is_dir():
             shutil.rmtree(child)

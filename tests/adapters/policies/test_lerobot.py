@@ -12,7 +12,7 @@ import hocket
 from hocket.adapters.policies.lerobot import LeRobotConfig, default_key
 from hocket.adapters.policies.lerobot.folder import REFUSED, check_folder, find_folder
 from hocket.core import plugins
-from hocket.errors import ConfigError, SpecMismatchError
+from hocket.errors import ConfigError, SpecMismatchError, UsageError
 
 ROOT = Path(__file__).parents[3]
 PYTHON = ROOT / "venvs" / "lerobot" / "bin" / "python"
@@ -104,7 +104,7 @@ def test_a_training_run_means_the_model_inside(tmp_path):
 
 @pytest.mark.parametrize("argument", ["", "no/such/folder/here", "/nowhere", "nobody/nothing"])
 def test_a_folder_that_is_not_there_is_named(argument):
-    with pytest.raises(ConfigError, match=argument or "Say which policy"):
+    with pytest.raises(UsageError, match=argument or "Say which policy"):
         find_folder(argument)
 
 

@@ -106,6 +106,14 @@ def open_to_read(path: Path) -> sqlite3.Connection:
     return copy
 
 
+def has_episodes(path: Path) -> bool:
+    """Whether any episode has ended. For whoever has the folder's lock: a writer's connection
+    leaves no WAL behind, where nobody else reads."""
+    _refuse_foreign(path)
+    with contextlib.closing(connect(path)) as connection, translated(path):
+        return connection.execute("SELECT 1 FROM episodes LIMIT 1").fetchone() is not None
+
+
 def _connect_to_read(path: Path) -> sqlite3.Connection:
     """A connection that leaves nothing in the folder of an older run, nor in one that cannot be
     written."""
