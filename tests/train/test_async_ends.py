@@ -31,6 +31,7 @@ def test_ctrl_c_ends_both_sides_and_the_run_can_be_resumed(tmp_path: Path) -> No
         end(process)
 
 
+@pytest.mark.slow
 def test_the_death_of_the_learner_ends_the_run_with_an_error(tmp_path: Path) -> None:
     process = start(tmp_path / "run", "--mode", "async")
     try:
@@ -45,7 +46,8 @@ def test_the_death_of_the_learner_ends_the_run_with_an_error(tmp_path: Path) -> 
         end(process)
 
 
-@pytest.mark.parametrize("mode", ["async", pytest.param("sync", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["async", "sync"])
 def test_after_kill_9_nothing_is_left_running_and_the_run_goes_on_from_its_newest_checkpoint(
     tmp_path: Path, mode: str
 ) -> None:

@@ -117,6 +117,7 @@ def worked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algo", ALGORITHMS)
 def test_gradients_of_two_ranks_are_those_of_one_process(worked: Path, algo: str) -> None:
     wanted = gradients(algo, episodes(), Ranks())

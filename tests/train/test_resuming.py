@@ -56,7 +56,7 @@ def test_the_best_weights_are_not_replaced_by_worse_ones_after_a_resume(tmp_path
     assert again.best == 1.0
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("mode", ["sync", pytest.param("async", marks=pytest.mark.slow)])
 def test_a_finished_run_is_not_trained_further_by_a_resume(tmp_path: Path, mode: str) -> None:
     first = run(tmp_path, steps=200, mode=mode, **EVALUATED)
     version = checkpoint.latest(first.run).name
@@ -76,6 +76,7 @@ def test_a_finished_run_without_evaluations_is_resumed_to_nothing(tmp_path: Path
     assert checkpoint.latest(again.run).name == checkpoint.latest(first.run).name
 
 
+@pytest.mark.slow
 def test_every_update_of_an_asynchronous_run_is_logged(tmp_path: Path) -> None:
     result = run(tmp_path, mode="async", steps=600, lanes=2)
     state = checkpoint.read_table(checkpoint.latest(result.run) / checkpoint.STATE)

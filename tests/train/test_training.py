@@ -128,7 +128,7 @@ def test_an_async_run_goes_on_from_its_version_and_steps(tmp_path: Path) -> None
     assert rest.env_steps > part.env_steps
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("mode", ["sync", pytest.param("async", marks=pytest.mark.slow)])
 def test_every_episode_is_reset_once_and_never_stepped_after_its_end(
     tmp_path: Path, mode: str
 ) -> None:
@@ -165,9 +165,10 @@ def test_async_data_is_never_older_than_allowed_and_nothing_is_dropped(tmp_path:
     assert len(updates) > 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "correction",
-    ["interpolated", *(pytest.param(c, marks=pytest.mark.slow) for c in ("none", "tis"))],
+    ["interpolated", "none", "tis"],
 )
 def test_every_correction_runs_in_async_mode(tmp_path: Path, correction: str) -> None:
     result = run(tmp_path, mode="async", correction=correction, ratio="action", steps=400)

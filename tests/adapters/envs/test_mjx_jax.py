@@ -13,13 +13,16 @@ from hocket.adapters.envs.mjx import STATE_KEY, TASKS
 from hocket.adapters.envs.mjx.threads import ThreadedRows
 from hocket.core.data import Array
 
-pytestmark = pytest.mark.skipif(not find_spec("jax"), reason="pip install 'hocket[mjx]'")
+pytestmark = [
+    pytest.mark.skipif(not find_spec("jax"), reason="pip install 'hocket[mjx]'"),
+    pytest.mark.slow,  # to compile takes most of their time
+]
 
 ROWS = 4
 _made: dict[str, Any] = {}
 
 
-@pytest.fixture(params=["reach", pytest.param("push", marks=pytest.mark.slow)])
+@pytest.fixture(params=["reach", "push"])
 def sim(request: pytest.FixtureRequest) -> Any:
     """One for each task in all tests: to compile takes most of their time."""
     from hocket.adapters.envs.mjx.jax import JaxRows
