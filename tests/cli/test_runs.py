@@ -205,16 +205,20 @@ def test_a_run_that_is_stopped_before_an_episode_ended_does_not_block_the_same_c
     folder: Path, end: signal.Signals
 ) -> None:
     arguments = ("--episodes", "2", "--lanes", "2", "--env.pause", "9", "--out", "a")
+    pipe = subprocess.PIPE
     with subprocess.Popen(
-        command("eval", *SUBJECT, *arguments), cwd=folder, stderr=subprocess.PIPE, text=True
+        command("eval", *SUBJECT, *arguments), cwd=folder, stdout=pipe, stderr=pipe, text=True
     ) as process:
         try:
             assert process.stderr is not None
             next(line for line in process.stderr if "warming up" in line)
             process.send_signal(end)
-            process.communicate(timeout=DEADLINE_S)
+            said, _ = process.communicate(timeout=DEADLINE_S)
         finally:
             process.kill()
+    if end is signal.SIGINT:
+        assert "no run folder is left" in said
+        assert "hocket resume" not in said
     again = run_here(folder, "eval", *SUBJECT, "--episodes", "1", "--lanes", "1", "--out", "a")
     assert again.returncode == 0, again.stderr
 

@@ -156,7 +156,8 @@ def _finish(
     def tell(report: Report) -> None:
         nonlocal code
         with progress.paused():
-            code = _conclude(report, out, as_json=as_json)
+            is_kept = bool(report.episodes) or not run.is_new
+            code = _conclude(report, out, as_json=as_json, is_kept=is_kept)
 
     run.finish(readers=readers, elsewhere=machines, on_report=tell)
     return code
@@ -343,10 +344,10 @@ def report(arguments: Sequence[str]) -> int:
     return OK
 
 
-def _conclude(report: Report, folder: Path, *, as_json: bool) -> int:
+def _conclude(report: Report, folder: Path, *, as_json: bool, is_kept: bool = True) -> int:
     """Print a run's report; 1 where trials ended as errors, 130 where some are left."""
     lines = [f"Run folder: {folder}"]
-    if not folder.exists():
+    if not is_kept:
         lines = ["No episode had ended: no run folder is left."]
     elif not report.complete:
         left = report.planned - len(report.episodes)

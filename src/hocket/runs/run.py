@@ -72,7 +72,8 @@ class Run:
         self._ledger = ledger
         self.decider = _decider(config, self.assembly)
         self._done: list[Episode] = ledger.episodes() if ledger else []
-        self._is_new = False
+        self.is_new = False
+        """Whether its folder goes with it where no episode ends."""
         self._live: LiveStatus | None = None
         """What is told to who watches, while the run goes on."""
         self._hung: PolicyHungError | None = None
@@ -110,7 +111,7 @@ class Run:
             ledger.close()
             _remove_if_empty(folder)
             raise
-        run._is_new = True
+        run.is_new = True
         return run
 
     @classmethod
@@ -129,7 +130,7 @@ class Run:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-        if self._hung is None and self._is_new and self.folder is not None:
+        if self._hung is None and self.is_new and self.folder is not None:
             _remove_if_empty(self.folder)
 
     def close(self) -> None:
