@@ -142,8 +142,9 @@ def test_a_run_arrives_with_trial_and_attempt_in_every_span(
         assert span.parent_span_id == run.span_id
         assert len(told(span)["hocket.trials"]) == told(span)["hocket.rows"] == len(span.links)
     assert all(span.end_time_unix_nano >= span.start_time_unix_nano for span in spans)
-    (video,) = by_name["video"]
-    assert told(video)["hocket.trial"] == report.episodes[0].trial.id
+    filmed = {told(span)["hocket.trial"] for span in by_name["video"]}
+    assert filmed
+    assert filmed <= {episode.trial.id for episode in report.episodes}
     metrics = collector.metrics()
     counted = sum(point.as_int for point in metrics["hocket.episodes"].sum.data_points)
     assert counted == 4

@@ -214,7 +214,7 @@ def test_a_run_with_watch_shows_its_lanes_and_takes_its_page_along(
     with process, chromium.page() as page:
         try:
             assert process.stderr is not None
-            page.go(process.stderr.readline().split()[-1])
+            page.go(next(line for line in process.stderr if "http" in line).split()[-1])
             page.until("hocket.state.pictures > 2")
             page.until("document.querySelectorAll('#lane-list tr').length === 2")
             assert page.ask("document.querySelector('#pictures img').naturalWidth") == 240
