@@ -117,23 +117,11 @@ def train(
             data = _read_data(config, run, infos, shapes, policy.spec, display)
         if ranks.is_first:
             stack.enter_context(RunFolder.at(run).lock())
-            if data is not None:
-                data.rename(run / DATA)
-            checkpoint.save_frozen(run, frozen_parameters(made.network))
-            run_config.save_run(run, asked.to_plain(), about=run_config.about_this_run())
+            _save_start(run, asked, data, made)
         ranks.count(0)  # what the first rank wrote is there for all
         log = Log(run if ranks.is_first else None, config, state)
         stack.callback(log.close)
-        worker = replace(
-            assembly.worker(policy.spec, config.lane_count),
-            suites={**assembly.suites, **_evaluated(config, assembly)},
-        )
-        settings = FleetConfig(
-            lanes=config.lane_count,
-            step_timeout_s=config.step_timeout_s,
-            start_timeout_s=config.start_timeout_s,
-        )
-        fleet = stack.enter_context(Fleet(assembly.runtime(), worker, settings))
+        fleet = stack.enter_context(_fleet(config, assembly, policy.spec))
         link: LearnerLink
         if config.mode == "async":
             link = Remote(config, description, run, made=made, wake=fleet.wake, resume=start)
@@ -171,6 +159,28 @@ def train(
             best=trainer.best,
             complete=trainer.is_complete,
         )
+
+
+def _save_start(run: Path, config: TrainConfig, data: Path | None, made: Made) -> None:
+    """Keep in the run's folder, which is ours, what does not change while it trains."""
+    if data is not None:
+        data.rename(run / DATA)
+    checkpoint.save_frozen(run, frozen_parameters(made.network))
+    run_config.save_run(run, config.to_plain(), about=run_config.about_this_run())
+
+
+def _fleet(config: TrainConfig, assembly: Assembly, spec: PolicySpec) -> Fleet:
+    """The workers for training, and for evaluations with settings of their own."""
+    worker = replace(
+        assembly.worker(spec, config.lane_count),
+        suites={**assembly.suites, **_evaluated(config, assembly)},
+    )
+    settings = FleetConfig(
+        lanes=config.lane_count,
+        step_timeout_s=config.step_timeout_s,
+        start_timeout_s=config.start_timeout_s,
+    )
+    return Fleet(assembly.runtime(), worker, settings)
 
 
 def _policy(

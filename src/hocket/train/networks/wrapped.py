@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,7 +60,7 @@ def wrap(module: nn.Module, shapes: Shapes, config: WrappedConfig) -> WrappedChu
     return (FlowChunk if isinstance(module, HasVelocity) else GaussianChunk)(module, shapes, config)
 
 
-class WrappedChunk(nn.Module):  # type: ignore[misc]
+class WrappedChunk(nn.Module, ABC):  # type: ignore[misc]
     """What both kinds share: inputs, the critic and its features."""
 
     fresh = ("log_std",)
@@ -103,12 +104,13 @@ class WrappedChunk(nn.Module):  # type: ignore[misc]
             self._run(observation)
         return self._value(observation)
 
+    @abstractmethod
     def _first_chunk(self, observation: Observations) -> Tensor:
-        raise NotImplementedError
+        """The chunk that the module answers with, without noise."""
 
+    @abstractmethod
     def _run(self, observation: Observations) -> Any:
         """Runs as much of the module as its features need."""
-        raise NotImplementedError
 
     def _value(self, observation: Observations) -> Tensor:
         value: Tensor = self.critic(self._see(observation)).squeeze(-1)
