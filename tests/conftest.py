@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings
 
 from support import processes
+from support.chromium import Browser, browser
 
 MARK = "HOCKET_TEST_PROCESS"
 GRACE_S = 20.0
@@ -34,6 +35,12 @@ def pytest_configure() -> None:
     SIGINT ignored, children inherit that over exec, and Python then installs no handler."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with browser(tmp_path_factory.mktemp("profile")) as started:
+        yield started
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from hocket.records.folder import RunFolder
 from hocket.records.labels import load_labels
 from hocket.records.ledger.ledger import Ledger
 from hocket.records.video.encoder import Quality, VideoFile
-from support.chromium import BINARY, Browser, Page, browser
+from support.chromium import BINARY, Browser, Page
 from support.processes import DEADLINE_S, wait_until
 from support.recorded_runs import ERROR, FAILURE, SUCCESS, plan, play, record_run
 from support.watched import served
@@ -35,12 +34,6 @@ TESTS = Path(__file__).parents[1]
 
 def mixed(trial: Trial) -> Outcome:
     return (SUCCESS, FAILURE, SUCCESS, ERROR)[trial.seed % 4]
-
-
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with browser(tmp_path_factory.mktemp("profile")) as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from hocket.results.compare import compare_runs
 from hocket.results.page.compare_page import write_compare_page
 from hocket.results.page.report_page import write_report_page
 from hocket.results.side import Side
-from support.chromium import BINARY, Browser, Page, browser
+from support.chromium import BINARY, Browser, Page
 from support.recorded_runs import ERROR, FAILURE, SUCCESS, plan, record_run
 
 pytestmark = pytest.mark.skipif(BINARY is None, reason="no Chromium is installed")
@@ -43,12 +42,6 @@ PLAYED = """
   return [video.videoWidth, video.controls];
 })()
 """
-
-
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with browser(tmp_path_factory.mktemp("profile")) as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

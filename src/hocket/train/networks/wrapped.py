@@ -106,7 +106,7 @@ class WrappedChunk(nn.Module, ABC):  # type: ignore[misc]
 
     @abstractmethod
     def _first_chunk(self, observation: Observations) -> Tensor:
-        """The chunk that the module answers with, without noise."""
+        """A chunk for one row, to know its shape by."""
 
     @abstractmethod
     def _run(self, observation: Observations) -> Any:
