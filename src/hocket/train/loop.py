@@ -33,6 +33,7 @@ from hocket.train.collect import plan
 from hocket.train.collect.curriculum import find_curriculum
 from hocket.train.collect.policy import CollectingPolicy, Holding
 from hocket.train.config import TrainConfig
+from hocket.train.course import Parts
 from hocket.train.data.reading import Wanted, read_data
 from hocket.train.data.store import DATA, discard
 from hocket.train.learner import checkpoint
@@ -46,10 +47,10 @@ from hocket.train.networks.building import (
     make_network,
     require_trainable,
 )
-from hocket.train.networks.contract import BASE, Shapes, frozen_parameters
+from hocket.train.networks.contract import BASE, Shapes, bounds_of, frozen_parameters
 from hocket.train.networks.memory import twin
 from hocket.train.rewards import Rewards
-from hocket.train.trainer import Parts, Trainer
+from hocket.train.trainer import Trainer
 from hocket.workers.fleet import Fleet, FleetConfig
 
 _SYNC_BATCH = 16
@@ -109,6 +110,8 @@ def train(
         description = describe(config, shapes, start)
         made = make_network(config, description, start, refers=config.mode == "sync")
         policy = _policy(config, description, base, made)
+        limits = [config.max_steps or info.max_steps or 0 for _, info in infos]
+        config = replace(config, batch=config.batch_of(max(limits)))
         if config.lanes == "auto":
             config = replace(config, lanes=_auto_lanes(config, assembly, tasks[0], policy))
         policy.limit(_max_batch(config))
@@ -174,6 +177,7 @@ def _fleet(config: TrainConfig, assembly: Assembly, spec: PolicySpec) -> Fleet:
     worker = replace(
         assembly.worker(spec, config.lane_count),
         suites={**assembly.suites, **_evaluated(config, assembly)},
+        tells=config.algo != "bc",
     )
     settings = FleetConfig(
         lanes=config.lane_count,
@@ -281,6 +285,7 @@ def _look(
         action_size=spec.action.size,
         tasks=tuple(info.name for _, info in tasks),
         cameras=spec.cameras,
+        bounds=bounds_of(spec.action),
     )
     return tasks, shapes
 
@@ -324,7 +329,7 @@ def _auto_lanes(
     """As many lanes as keep the cores busy, by the cost of one chunk; never more than a batch has
     episodes. In synchronous mode at most as many as its fixed shape holds."""
     trial = Trial(suite=task[0], task=task[1], seed=config.eval_seed)
-    lanes = assembly.count_lanes(policy, trial, config.batch)
+    lanes = assembly.count_lanes(policy, trial, config.batch_count)
     is_fixed = config.mode == "sync" and not assembly.is_batched
     return min(lanes, _SYNC_BATCH) if is_fixed else lanes
 

@@ -6,9 +6,9 @@
 
 A term of your own is a function of a `Segment`, a whole episode as `algorithms/rollout.py`
 documents it: what was seen before each of its C chunks, the actions, how many of them were
-executed, the env's rewards, how it ended, and whether it succeeded. It returns one number, which is
-given at the last step, or an array `[C, T]` like `Segment.rewards`: a reward for each step, whose
-entries beyond `executed` are left out.
+executed, the env's rewards, the numbers in its `info`, how it ended, and whether it succeeded. It
+returns one number, which is given at the last step, or an array `[C, T]` like `Segment.rewards`: a
+reward for each step, whose entries beyond `executed` are left out.
 """
 
 from __future__ import annotations
@@ -36,8 +36,11 @@ class Rewarded:
     """A segment with the rewards that are trained for, and what each term gave."""
 
     segment: Segment
+    """Without what the env told in `info`: the learner has no use for it."""
     terms: dict[str, float]
     """The weighted sum of each term's rewards, by name."""
+    info: dict[str, float]
+    """The mean of each number that the env told in `info`, over the steps that told it."""
 
 
 class Rewards:
@@ -65,7 +68,13 @@ class Rewards:
             given = term.weight * self._of(term, segment)
             sums[term.name] = float(given.sum())
             total += given
-        return Rewarded(segment=dataclasses.replace(segment, rewards=total), terms=sums)
+        return Rewarded(
+            segment=dataclasses.replace(segment, rewards=total, info={}),
+            terms=sums,
+            info={
+                key: mean for key, told in segment.info.items() if (mean := _mean(told)) is not None
+            },
+        )
 
     def _of(self, term: RewardTerm, segment: Segment) -> Array:
         if term.name == ENV:
@@ -110,3 +119,9 @@ def at_the_end(segment: Segment, reward: float) -> Array:
     given = np.zeros(segment.rewards.shape)
     given[-1, int(segment.executed[-1]) - 1] = reward
     return given
+
+
+def _mean(told: Array) -> float | None:
+    """The mean of what was told; None where nothing was, or nothing finite."""
+    known = told[np.isfinite(told)]
+    return float(known.mean()) if len(known) else None

@@ -104,8 +104,9 @@ class Cloning:
         recorded, config = self.recorded, self.recorded.config
         measures = Measures(recorded.ranks)
         parameters = list(trainable_parameters(recorded.network).values())
+        size = config.minibatch_of(recorded.network.chunk_length)
         for _ in range(STEPS):
-            found = recorded.gradients(config.minibatch, rng, measures)
+            found = recorded.gradients(size, rng, measures)
             if recorded.ranks.size > 1:
                 # What no row of this rank depends on may be in another's.
                 pairs = zip(found, parameters, strict=True)

@@ -16,12 +16,13 @@ from hocket.core.events import (
     ChunksExecuted,
     EpisodesEnded,
     Event,
+    InfoTold,
 )
 from hocket.train.algorithms.rollout import Segment
 from hocket.train.collect.plan import is_training
 from hocket.train.collect.policy import LOG_PROB, SAMPLE, VALUE, VERSION
 from hocket.train.networks.contract import BASE, PROMPT, TASK
-from hocket.train.rewards import Rewards
+from hocket.train.rewards import Rewarded, Rewards
 
 _OWN = (SAMPLE, LOG_PROB, VALUE, VERSION, BASE, PROMPT)
 """Extras of an answer that have columns of their own; the others are the network's."""
@@ -36,6 +37,7 @@ class _Row:
     chunk: int
     executed: int = 0
     rewards: Array | None = None
+    info: Mapping[str, Array] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -84,7 +86,7 @@ class Trajectories:
         self._max_staleness = max_staleness
         self._open: dict[Key, _Open] = {}
         self._ended: dict[Key, Segment] = {}
-        self._terms: dict[Key, dict[str, float]] = {}
+        self._rewarded: dict[Key, Rewarded] = {}
 
     @property
     def in_flight(self) -> int:
@@ -106,6 +108,8 @@ class Trajectories:
                     self._open[trial.id, attempt] = _Open(trial, lane, self._newest())
         elif isinstance(event, BatchInferred):
             return self._inferred(event)
+        elif isinstance(event, InfoTold):
+            self._told(event)
         elif isinstance(event, ChunksExecuted):
             self._executed(event)
         elif isinstance(event, EpisodesEnded):
@@ -114,16 +118,16 @@ class Trajectories:
         elif isinstance(event, AttemptFailed):
             self._open.pop((event.trial.id, event.attempt), None)
             self._ended.pop((event.trial.id, event.attempt), None)
-            self._terms.pop((event.trial.id, event.attempt), None)
+            self._rewarded.pop((event.trial.id, event.attempt), None)
         return []
 
     def seal(self, episode: Episode) -> Segment | None:
         """Returns the last segment of an episode that counts; None if it was lost to errors."""
         return self._ended.pop((episode.trial.id, episode.attempt), None)
 
-    def terms(self, episode: Episode) -> dict[str, float]:
-        """Returns what each term of the reward gave in an episode that counts; asked once."""
-        return self._terms.pop((episode.trial.id, episode.attempt), {})
+    def rewarded(self, episode: Episode) -> Rewarded | None:
+        """Returns how the last segment of an episode that counts was rewarded; asked once."""
+        return self._rewarded.pop((episode.trial.id, episode.attempt), None)
 
     def _inferred(self, event: BatchInferred) -> list[Segment]:
         assert event.observations is not None  # the engine was asked to keep them
@@ -160,6 +164,15 @@ class Trajectories:
             return True
         return bool(self._max_staleness) and version - one.floor >= self._max_staleness
 
+    def _told(self, event: InfoTold) -> None:
+        """Keeps what an env told of the chunk that it is about to be told to have executed."""
+        for trial, attempt, chunk, numbers in zip(
+            event.trials, event.attempts, event.chunks, event.numbers, strict=True
+        ):
+            one = self._open.get((trial.id, attempt))
+            if one is not None and one.rows[-1].chunk == chunk:
+                one.rows[-1].info = numbers
+
     def _executed(self, event: ChunksExecuted) -> None:
         for i, trial in enumerate(event.trials):
             one = self._open.get((trial.id, event.attempts[i]))
@@ -187,7 +200,7 @@ class Trajectories:
         if episode.outcome is not Outcome.FINISHED:
             segment = replace(segment, success=episode.outcome is Outcome.SUCCESS)
         rewarded = self._rewards.give(segment)
-        self._terms[episode.trial.id, episode.attempt] = rewarded.terms
+        self._rewarded[episode.trial.id, episode.attempt] = rewarded
         self._ended[episode.trial.id, episode.attempt] = rewarded.segment
 
     def _segment(
@@ -225,8 +238,19 @@ class Trajectories:
             final=final,
             prompt=one.prompt,
             extras={key: _column(rows, key) for key in extras},
+            info=_info(rows, length),
         )
 
 
 def _column(rows: Sequence[_Row], key: str) -> Array:
     return np.stack([row.extras[key] for row in rows])
+
+
+def _info(rows: Sequence[_Row], length: int) -> dict[str, Array]:
+    """What an env told at each step, `[C, T]` by key."""
+    keys = dict.fromkeys(key for row in rows for key in row.info)
+    found = {key: np.full((len(rows), length), np.nan) for key in keys}
+    for c, row in enumerate(rows):
+        for key, numbers in row.info.items():
+            found[key][c, : len(numbers)] = numbers
+    return found

@@ -31,7 +31,7 @@ class ActorConfig:
     hidden: tuple[int, ...] = (256, 256)
     """Widths of the layers of actor and critic."""
     std: float = 0.5
-    """Spread of actions at the start, in units of actions."""
+    """Spread of actions at the start, in units of half of their range."""
     train_std: bool = True
     """Whether the spread is trained too."""
     images: bool = False
