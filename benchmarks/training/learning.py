@@ -176,7 +176,7 @@ def learn(setup: Benchmark, clone: str) -> float:
             "steps": setup.steps,
             "minutes": setup.minutes,
             "lanes": setup.lanes,
-            "eval_every": 15_000,
+            "eval_every": 30_000,
             "eval_episodes": 30,
             "eval_seed": 7000,
             "stop_at": setup.target,

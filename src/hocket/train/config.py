@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
@@ -19,6 +20,9 @@ Pendulum is learnt and forgotten again; in sixty-fours it stays learnt."""
 _EPISODES, _FEWEST_EPISODES, _ENOUGH_STEPS = 32, 8, 2048
 """Episodes of a batch, and env steps that are enough for one where every step is rewarded: more of
 them only make updates rare. Where success alone counts, an episode tells one bit."""
+_DECAY, _DENSE_DECAY = 0.99, 0.95
+"""Decays of advantages. A success is seen from afar only with the first; where every step is
+rewarded, the second leaves more to a critic that soon knows."""
 SUCCESS, ENV = "success", "env"
 """The names of the rewards that hocket knows."""
 Level = Literal["chunk", "action"]
@@ -87,8 +91,9 @@ class PPOConfig(UpdateConfig):
 
     gamma: float = 0.995
     """Discount of one env step; a chunk of k steps discounts by its k-th power."""
-    lam: float = 0.99
-    """Decay of advantages over one env step."""
+    lam: float | None = None
+    """Decay of advantages over one env step. The default is 0.99, and 0.95 where more than success
+    is rewarded."""
     clip_value: float | None = None
     """How far a value may move in an update; off by default."""
     value_weight: float = 0.5
@@ -96,6 +101,11 @@ class PPOConfig(UpdateConfig):
     value_only: int = 1
     """First updates that train the critic alone, for ppo: a critic that knows nothing spoils a good
     start."""
+
+    @property
+    def decay(self) -> float:
+        """Decay of advantages over one env step."""
+        return _DECAY if self.lam is None else self.lam
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -343,14 +353,17 @@ class TrainConfig(GRPOConfig, PPOConfig, Subject):
         """Episodes of an update, of a run whose default has been replaced by a number."""
         return self.batch or _EPISODES
 
-    def batch_of(self, steps: int) -> int:
-        """Episodes of an update where none has more than so many env steps."""
-        if self.batch is not None:
-            return self.batch
-        found = _EPISODES
+    def settled(self, steps: int) -> TrainConfig:
+        """The same with numbers for what is left to the reward, where no episode has more than so
+        many env steps; 0 where that is not known."""
+        batch, decay = _EPISODES, _DECAY
         if self.reward != SUCCESS:
-            found = max(_FEWEST_EPISODES, min(found, _ENOUGH_STEPS // max(1, steps)))
-        return max(1, found // self.group) * self.group if self.algo == "grpo" else found
+            batch = max(_FEWEST_EPISODES, min(batch, _ENOUGH_STEPS // max(1, steps)))
+            decay = _DENSE_DECAY
+        if self.algo == "grpo":
+            batch = max(1, batch // self.group) * self.group
+        lam = decay if self.lam is None else self.lam
+        return dataclasses.replace(self, batch=self.batch or batch, lam=lam)
 
     @property
     def lane_count(self) -> int:

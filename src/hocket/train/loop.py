@@ -111,7 +111,7 @@ def train(
         made = make_network(config, description, start, refers=config.mode == "sync")
         policy = _policy(config, description, base, made)
         limits = [config.max_steps or info.max_steps or 0 for _, info in infos]
-        config = replace(config, batch=config.batch_of(max(limits)))
+        config = config.settled(max(limits))
         if config.lanes == "auto":
             config = replace(config, lanes=_auto_lanes(config, assembly, tasks[0], policy))
         policy.limit(_max_batch(config))

@@ -142,7 +142,10 @@ def cameras_of(config: TrainConfig) -> tuple[str, ...] | None:
     the env has. Only those that it turns out to read are rendered while it is trained."""
     saved = Path(config.policy) / checkpoint.POLICY
     if saved.is_file():
-        return Shapes.from_plain(checkpoint.read_table(saved)["shapes"]).cameras
+        plain = checkpoint.read_table(saved)
+        if plain["network"] in NETWORKS and not plain["config"].get("images"):
+            return ()  # it sees states alone, whatever cameras its env had
+        return Shapes.from_plain(plain["shapes"]).cameras
     adapter = plugins.find("policies", config.policy)
     is_own = config.policy != "reference" and not hasattr(adapter.build, "network")
     settings = plugins.configure(adapter, config.policy_config)
