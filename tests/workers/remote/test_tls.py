@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hocket.workers.remote.websocket import WebSocket, dial, join, listen
+from hocket.workers.remote.web_stream import WebSocket, join
+from hocket.workers.remote.websocket import dial, listen
 from support.processes import DEADLINE_S
 from support.sandboxes import certified, pump
 from support.tls_pipe import carry

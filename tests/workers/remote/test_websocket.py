@@ -18,7 +18,8 @@ from hocket.errors import WorkerFailed
 from hocket.testing import check_runtime
 from hocket.workers.remote.frames import MAX_MESSAGE
 from hocket.workers.remote.loopback import LoopbackRuntime
-from hocket.workers.remote.websocket import KEY_HEADER, WebSocket, dial, join, listen
+from hocket.workers.remote.web_stream import WebSocket, join
+from hocket.workers.remote.websocket import KEY_HEADER, dial, listen
 from support.processes import DEADLINE_S
 
 KEY = "the right key"

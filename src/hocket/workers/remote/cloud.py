@@ -26,6 +26,7 @@ from hocket.workers.owner import host, is_gone, owner
 from hocket.workers.remote import websocket
 from hocket.workers.remote.dialing import dial
 from hocket.workers.remote.receiver import send_code
+from hocket.workers.remote.web_stream import WebSocket, join
 
 _LOG = logging.getLogger(__name__)
 HOST_TAG, OWNER_TAG, LEASE_TAG = "hocket-host", "hocket-owner", "hocket-lease"
@@ -184,13 +185,13 @@ class CloudRuntime:
             raise WorkerFailed(f"{self._provider.name} gave a way in that is not encrypted: {url}")
         self._patiently(lease, stream, lambda: send_code(url, key, headers), _READY_S)
 
-        def call() -> websocket.WebSocket:
+        def call() -> WebSocket:
             try:
                 return websocket.dial(f"wss://{url.removeprefix('https://')}", key, headers)
             except WorkerFailed as exc:  # A proxy says in its own way that nobody listens yet.
                 raise ConnectionError(str(exc)) from exc
 
-        websocket.join(self._patiently(lease, stream, call, _OPEN_S), stream)
+        join(self._patiently(lease, stream, call, _OPEN_S), stream)
 
     def _patiently(
         self, lease: Lease, stream: socket.socket, ask: Callable[[], T], limit_s: float
