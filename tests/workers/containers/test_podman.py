@@ -131,7 +131,8 @@ def test_a_container_that_outgrows_its_memory_says_so() -> None:
         rig.wait(LanesReady)
         rig.execute(np.zeros((5000, 4)))
         failed = rig.wait(LaneFailed)
-    assert "SIGKILL" in failed.message or "killed" in failed.message
+    assert "killed" in failed.message
+    assert "--runtime.memory" in failed.message
 
 
 def test_an_image_that_is_not_here_is_told_with_what_helps() -> None:
