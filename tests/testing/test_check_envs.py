@@ -496,4 +496,3 @@ def test_a_broken_suite_is_told_which_rule_it_breaks(suite: Any, rule: str) -> N
     assert any(finding.rule.startswith(rule) for finding in findings), findings
     with pytest.raises(ConformanceError):
         check_suite(suite)
-
