@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import torch
 
@@ -101,67 +101,106 @@ def train(
         wall_s = 0.0 if state is None else state["wall_s"]
         display = Display(say if ranks.is_first else None, total_steps=config.steps, wall_s=wall_s)
         stack.callback(display.close)
-        assembly = Assembly(config, config.lanes)
-        base = _base(config, assembly)
-        if base is not None:
-            stack.callback(base.close)
-        infos, shapes = _look(config, assembly, base)
-        tasks = [(suite, info.name) for suite, info in infos]
-        description = describe(config, shapes, start)
-        made = make_network(config, description, start, refers=config.mode == "sync")
-        policy = _policy(config, description, base, made)
-        limits = [config.max_steps or info.max_steps or 0 for _, info in infos]
-        config = config.settled(max(limits))
-        if config.lanes == "auto":
-            config = replace(config, lanes=_auto_lanes(config, assembly, tasks[0], policy))
-        policy.limit(_max_batch(config))
-        data = None
-        if config.data and not resume and ranks.is_first:
-            data = _read_data(config, run, infos, shapes, policy.spec, display)
+        found = _prepare(config, start, stack)
         if ranks.is_first:
+            data = None if resume else _read_data(found, run, display)
             stack.enter_context(RunFolder.at(run).lock())
-            _save_start(run, asked, data, made)
+            _save_start(run, asked, data, found.made)
         ranks.count(0)  # what the first rank wrote is there for all
-        log = Log(run if ranks.is_first else None, config, state)
+        log = Log(run if ranks.is_first else None, found.config, state)
         stack.callback(log.close)
-        fleet = stack.enter_context(_fleet(config, assembly, policy.spec))
-        link: LearnerLink
-        if config.mode == "async":
-            link = Remote(config, description, run, made=made, wake=fleet.wake, resume=start)
-        else:
-            link = InProcess(config, description, run, ranks=ranks, made=made, resume=start)
+        fleet = stack.enter_context(_fleet(found.config, found.assembly, found.policy.spec))
+        link = _learner(found, run, ranks, fleet, start)
         stack.callback(link.close)
-        policy.block = link.block
+        found.policy.block = link.block
         parts = Parts(
             run=run,
-            policy=policy,
-            description=description,
+            policy=found.policy,
+            description=found.description,
             link=link,
             log=log,
             display=display,
             ranks=ranks,
             rewards=rewards,
         )
-        trainer: Trainer | Cloner
         live = LiveStatus(run) if ranks.is_first else None
         if live is not None:
             stack.callback(live.close)
             readers = (*readers, live)
-        rolling = _Rolling(config, assembly, fleet, policy, readers, live)
-        if config.algo == "bc":
-            trainer = Cloner(config, tasks, parts, restored=state)
-            trainer.run(rolling.to_the_end)
-        else:
-            trainer = Trainer(config, tasks, parts, restored=state)
-            rolling.train(trainer)
-        if not trainer.is_complete and config.mode == "sync":
-            link.save(trainer.counters())
-        return Trained(
-            run=run,
-            env_steps=trainer.total_steps,
-            best=trainer.best,
-            complete=trainer.is_complete,
-        )
+        rolling = _Rolling(found.config, found.assembly, fleet, found.policy, readers, live)
+        return _finish(found, parts, rolling, state)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Prepared:
+    """What was found to work together, before anything is written."""
+
+    config: TrainConfig
+    """With numbers for all that was left open."""
+    assembly: Assembly
+    tasks: Sequence[tuple[str, TaskInfo]]
+    """With their suites."""
+    description: Description
+    made: Made
+    policy: CollectingPolicy
+
+
+def _prepare(config: TrainConfig, start: Path | None, stack: contextlib.ExitStack) -> _Prepared:
+    """Looks at the env, and builds the network and the policy that acts with it."""
+    assembly = Assembly(config, config.lanes)
+    base = assembly.policy() if config.residual else None
+    if base is not None:
+        stack.callback(base.close)
+    infos, shapes = _look(config, assembly, base)
+    description = describe(config, shapes, start)
+    made = make_network(config, description, start, refers=config.mode == "sync")
+    policy = _policy(config, description, base, made)
+    limits = [config.max_steps or info.max_steps or 0 for _, info in infos]
+    config = config.settled(max(limits))
+    if config.lanes == "auto":
+        first = (infos[0][0], infos[0][1].name)
+        config = replace(config, lanes=_auto_lanes(config, assembly, first, policy))
+    policy.limit(_max_batch(config))
+    return _Prepared(
+        config=config,
+        assembly=assembly,
+        tasks=infos,
+        description=description,
+        made=made,
+        policy=policy,
+    )
+
+
+def _learner(
+    found: _Prepared, run: Path, ranks: Ranks, fleet: Fleet, start: Path | None
+) -> LearnerLink:
+    """The learner: in a process of its own, or in this one."""
+    config, description = found.config, found.description
+    if config.mode == "async":
+        return Remote(config, description, run, made=found.made, wake=fleet.wake, resume=start)
+    return InProcess(config, description, run, ranks=ranks, made=found.made, resume=start)
+
+
+def _finish(
+    found: _Prepared, parts: Parts, rolling: _Rolling, state: Mapping[str, Any] | None
+) -> Trained:
+    """Trains to the end, or until that is interrupted."""
+    config, tasks = found.config, [(suite, info.name) for suite, info in found.tasks]
+    trainer: Trainer | Cloner
+    if config.algo == "bc":
+        trainer = Cloner(config, tasks, parts, restored=state)
+        trainer.run(rolling.to_the_end)
+    else:
+        trainer = Trainer(config, tasks, parts, restored=state)
+        rolling.train(trainer)
+    if not trainer.is_complete and config.mode == "sync":
+        parts.link.save(trainer.counters())
+    return Trained(
+        run=parts.run,
+        env_steps=trainer.total_steps,
+        best=trainer.best,
+        complete=trainer.is_complete,
+    )
 
 
 def _save_start(run: Path, config: TrainConfig, data: Path | None, made: Made) -> None:
@@ -290,20 +329,16 @@ def _look(
     return tasks, shapes
 
 
-def _read_data(
-    config: TrainConfig,
-    run: Path,
-    infos: Sequence[tuple[str, TaskInfo]],
-    shapes: Shapes,
-    spec: PolicySpec,
-    display: Display,
-) -> Path:
-    """Reads what a policy of this spec reads of recorded episodes, into a folder beside that of the
-    run, which is made only when all is well."""
+def _read_data(found: _Prepared, run: Path, display: Display) -> Path | None:
+    """Reads what the policy reads of recorded episodes, into a folder beside that of the run, which
+    is made only when all is well; None where none are named."""
+    config = found.config
+    if not config.data:
+        return None
     wanted = Wanted(
-        shapes=shapes,
-        tasks=[info for _, info in infos],
-        inputs=tuple(spec.inputs or ()),
+        shapes=found.description.shapes,
+        tasks=[info for _, info in found.tasks],
+        inputs=tuple(found.policy.spec.inputs or ()),
         first=config.data_episodes,
     )
     data = temporary(run.with_name(f"{run.name}.data"))
@@ -332,10 +367,6 @@ def _auto_lanes(
     lanes = assembly.count_lanes(policy, trial, config.batch_count)
     is_fixed = config.mode == "sync" and not assembly.is_batched
     return min(lanes, _SYNC_BATCH) if is_fixed else lanes
-
-
-def _base(config: TrainConfig, assembly: Assembly) -> Policy | None:
-    return assembly.policy() if config.residual else None
 
 
 def _held_by(config: TrainConfig) -> Callable[[Trial], Hashable | None]:

@@ -162,7 +162,7 @@ class Demonstrations:
         jobs = [self._jobs[e.trial.id] for e in episodes if e.trial.id in self._jobs]
         if not jobs:
             return
-        sinks = (Ref(name=OBSERVATION_SINK),)
+        sinks: tuple[Ref, ...] = (Ref(name=OBSERVATION_SINK),)
         if self._config.images:
             require_encoder(Quality(lossless=True).codec)
             pictures = {"cameras": list(self._config.cameras), "lossless": True}

@@ -299,7 +299,7 @@ def numbers_in(info: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
         elif isinstance(value, (bool, int, float, np.number, np.bool_)) or (
             isinstance(value, np.ndarray) and value.size == 1 and value.dtype.kind in "biuf"
         ):
-            found[name] = float(value if np.isscalar(value) else np.asarray(value).item())
+            found[name] = float(np.asarray(value).item())
     return found
 
 
