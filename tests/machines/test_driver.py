@@ -7,10 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import hocket
-from hocket.core.data import Ref, Trial
+from hocket.core.data import ActionSpec, EnvSpec, Ref, TaskInfo, Trial
 from hocket.core.events import Event, RunEnded
 from hocket.errors import EnvError, WireError
 from hocket.machines import protocol
@@ -78,6 +79,7 @@ class Desk:
     def join(self, site: str, lanes: int = 1, now: float = 0.0, **fields: Any) -> None:
         self.hello(site)
         values: dict[str, Any] = {"identity": IDENTITY, "is_shared": False, "holds": []}
+        values["depends_on"] = {}
         message = protocol.Joined(lanes=lanes, cores=1, level="bitwise", **{**values, **fields})
         self.driver.hear(site, message, now)
         self.driver.turn(now)
@@ -381,3 +383,34 @@ def test_leases_that_were_taken_over_are_no_lost_attempts(tmp_path: Path) -> Non
         assert ledger.failures() == []
         assert ledger.unmade() == 1
         assert ledger.unsettled() == []
+
+
+def learned(renderer: str) -> protocol.Learned:
+    action = ActionSpec(
+        size=1, kind="box", shape=(1,), dtype="float32", low=np.zeros(1), high=np.ones(1)
+    )
+    spec = EnvSpec(
+        task=TaskInfo(name="count"),
+        action=action,
+        observations={},
+        cameras=(),
+        abilities=(),
+        facts={"renderer": renderer},
+    )
+    return protocol.Learned("toy:count", spec.to_plain())
+
+
+def test_another_renderer_is_told_and_lowers_exactness(desk: Desk) -> None:
+    desk.join("a", depends_on={"settings": {"policy": {"noise": 0.1}}})
+    desk.join("b")
+    desk.driver.hear("a", learned("llvmpipe"), 0.0)
+    desk.driver.hear("b", learned("llvmpipe"), 0.0)
+    level, about = desk.learnt[-1]
+    assert level == "bitwise"
+    assert about["settings"] == {"policy": {"noise": 0.1}}
+    desk.driver.hear("b", learned("NVIDIA H200"), 0.0)
+    level, about = desk.learnt[-1]
+    assert level == "inputs"
+    assert about["differences"] == [
+        "renderer: NVIDIA H200 at name of b, llvmpipe at name of a",
+    ]

@@ -32,8 +32,7 @@ from hocket.machines.leases import Lease, LeaseBook, LeaseConfig, LeaseId
 from hocket.machines.receipts import INBOXES, Receipts
 from hocket.machines.roster import Entry, Roster
 from hocket.machines.rows import SiteRows, checked_episode
-from hocket.records.ledger.ledger import Ledger
-from hocket.runs.elsewhere import Work
+from hocket.runs.elsewhere import Kept, Work
 from hocket.workers.files import declared_names
 
 Post = Callable[[str, protocol.Message], None]
@@ -70,7 +69,7 @@ class Driver:
 
     def __init__(self, work: Work, config: DriverConfig, post: Post) -> None:
         self._work = work
-        self._config = config
+        self.config = config
         self._post = post
         self._trials = list(work.planned)
         self._ledger = work.ledger
@@ -83,6 +82,7 @@ class Driver:
                 lease_s=config.lease_s,
                 retries=work.config.retries,
                 second_copies=config.second_copies,
+                in_order=work.in_order,
             )
         )
         done = {episode.trial.id: episode.attempt for episode in work.done}
@@ -112,7 +112,7 @@ class Driver:
                 policy=PolicySpec(chunk_length=0),
             )
         )
-        if self._config.honours:
+        if self.config.honours:
             index = {trial: i for i, trial in enumerate(self._trials)}
             for trial, attempt in self._ledger.unsettled():
                 self._book.stand(LeaseId(index[trial], attempt), _EARLIER, now)
@@ -129,6 +129,16 @@ class Driver:
         return self._book.is_done
 
     @property
+    def lanes(self) -> int:
+        """Lanes of all sites that take part."""
+        return self._book.lanes
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a site that has spoken has a lane for which nothing waits there."""
+        return any(self._book.has_room(site) for site in self._hungry)
+
+    @property
     def late(self) -> int:
         """Episodes that came too late to count."""
         return self._book.late
@@ -138,7 +148,7 @@ class Driver:
         self._tell_sites(now)
         if self._book.late:
             plural = "s" if self._book.late > 1 else ""
-            self._emit(Noted(text=f"{self._book.late} episode{plural} came too late to count."))
+            self.note(f"{self._book.late} episode{plural} came too late to count.")
         self._ledger.flush()
         notes = {"late": self._book.late, "unmade": self._ledger.unmade()}
         self._emit(RunEnded(time=now, complete=self.is_done, notes=notes))
@@ -157,13 +167,15 @@ class Driver:
             hello.site,
             protocol.Welcome(
                 run=self._run,
+                kind=self._work.kind,
+                start=self._work.start,
                 config=self._work.config.to_plain(),
                 sinks=[sink.to_plain() for sink in self._work.sinks],
                 trial=self._work.remaining[0],
-                episodes=len(self._work.remaining),
+                episodes=self._work.at_once or len(self._work.remaining),
                 inbox=str(site.inbox),
                 proof=site.proof,
-                beat_s=min(_BEAT_S, self._config.lease_s / _BEATS),
+                beat_s=min(_BEAT_S, self.config.lease_s / _BEATS),
             ),
         )
 
@@ -188,26 +200,34 @@ class Driver:
         elif isinstance(message, protocol.Joined):
             self._join(name, site, message, now)
         elif isinstance(message, protocol.Learned):
-            self._learn(message, now)
+            self._learn(site, message, now)
         elif isinstance(message, protocol.Left):
             self._leave(name, site, message, now)
         else:
-            raise WireError(f"A site sent {type(message).__name__}, which only drivers send.")
+            self._hear_other(name, message)
+
+    def _hear_other(self, name: str, message: protocol.Message) -> None:
+        """Take what sites say in some runs only."""
+        raise WireError(f"{name} sent {type(message).__name__}, which it may not send here.")
 
     def _join(self, name: str, site: Entry, message: protocol.Joined, now: float) -> None:
-        refused = self._sites.admit(site, message, mixed=self._config.mixed)
+        refused = self._sites.admit(site, message, mixed=self.config.mixed)
         if refused is not None:
             self._post(name, refused)
-            self._emit(Noted(text=f"{site.name} was refused. {refused.why}"))
+            self.note(f"{site.name} was refused. {refused.why}")
             self._remove(name, now, "was refused")
             return
+        self._tell_account()
+        self._book.join(name, site.lanes, now)
+        self._honour(name, message.holds)
+        self._hungry.add(name)
+
+    def _tell_account(self) -> None:
+        """Say what sites there are, and how exact the run can be with them."""
         level, about = self._sites.account()
         self._work.learn(level, about)
         if level != "bitwise":
             self._book.end_copies()
-        self._book.join(name, site.lanes, now)
-        self._honour(name, message.holds)
-        self._hungry.add(name)
 
     def _honour(self, name: str, holds: Sequence[tuple[int, int]]) -> None:
         """Leases that the site holds go on where they stand; it may forget the others."""
@@ -251,7 +271,7 @@ class Driver:
         if message.kind:
             error = from_name(message.kind, message.message) or HocketError(message.message)
             self.trouble = type(error)(f"{site.name}: {error}")
-            self._emit(Noted(text=f"{site.name} has left: {message.message}"))
+            self.note(f"{site.name} has left: {message.message}")
             if isinstance(error, _FATAL) and not self._acknowledged and not self._accepted:
                 raise self.trouble
         self._remove(name, now, "has left")
@@ -284,7 +304,7 @@ class Driver:
     def tick(self, now: float) -> None:
         """Do what is due by time; to be called a few times a second."""
         for name, lost in self._book.expire(now).items():
-            self._lose(name, lost, now, f"was silent for {self._config.lease_s:g} s")
+            self._lose(name, lost, now, f"was silent for {self.config.lease_s:g} s")
             if (site := self._sites.get(name)) is not None:
                 site.go("silent")
         asked: dict[str, list[tuple[int, int]]] = {}
@@ -424,9 +444,11 @@ class Driver:
 
     # -- what readers are told -----------------------------------------------------------------
 
-    def _learn(self, message: protocol.Learned, now: float) -> None:
+    def _learn(self, site: Entry, message: protocol.Learned, now: float) -> None:
         spec = EnvSpec.from_plain(message.spec)
         task = (message.suite, spec.task.name)
+        if self._sites.compare(site, "/".join(task), spec.facts):
+            self._tell_account()
         if task not in self._specs:
             self._specs.add(task)
             self._emit(SpecLearned(time=now, suite=message.suite, spec=spec))
@@ -442,12 +464,16 @@ class Driver:
         states = self._sites.states(running)
         self._emit(SitesChanged(time=now, sites=states, done=self._sites.done()))
 
+    def note(self, text: str) -> None:
+        """Tell readers something that people should know."""
+        self._emit(Noted(text=text))
+
     def _emit(self, event: Event) -> None:
         for reader in self._work.readers:
             reader.on(event)
 
 
-def _run_name(ledger: Ledger) -> str:
+def _run_name(ledger: Kept) -> str:
     """Names the run for sites, which may have known it under an earlier driver."""
     found = ledger.meta().get(_KEY)
     if found is None:

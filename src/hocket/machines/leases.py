@@ -47,6 +47,9 @@ class LeaseConfig:
     """More attempts at a trial whose attempt failed at a site."""
     ahead: float = 0.25
     """Trials that wait at a site, as a share of its lanes: no lane waits for the network."""
+    in_order: bool = False
+    """Begin trials as they were planned, rather than those first by which the run ends soonest:
+    for runs that are planned as they go."""
     second_copies: bool = False
     """Give idle sites a second lease of trials that others run, once nothing else is left. Only
     where results are the same to the bit: elsewhere a race would favour what ends early."""
@@ -118,7 +121,6 @@ class LeaseBook:
         self._sites: dict[str, _Site] = {}
         self._left = 0
         self._lanes = 0
-        """Lanes of all sites together."""
         self._expected = Expectations()
         self._is_near = True
         """Whether the end of the run was near when `_looked_at` trials waited."""
@@ -148,6 +150,11 @@ class LeaseBook:
         return not self._left
 
     @property
+    def lanes(self) -> int:
+        """Lanes of all sites together."""
+        return self._lanes
+
+    @property
     def waiting(self) -> int:
         """Trials that no site has."""
         return self._waits
@@ -160,6 +167,11 @@ class LeaseBook:
         """Attempts that a site has begun and not ended."""
         known = self._sites.get(site)
         return 0 if known is None else known.begun
+
+    def has_room(self, site: str) -> bool:
+        """Whether a site has a lane without a lease, for which a trial waits."""
+        known = self._sites.get(site)
+        return known is not None and known.room > 0 and self._waits > 0
 
     # -- sites ---------------------------------------------------------------------------------
 
@@ -258,7 +270,9 @@ class LeaseBook:
         building an env costs far more than resetting one; later the longest go first, at a slow
         site the longest that end as soon there as others do elsewhere."""
         open_ = [task for task, queue in self._waiting.items() if queue]
-        if self._is_near:
+        if self.config.in_order:
+            task = min(open_, key=lambda task: self._waiting[task][0])
+        elif self._is_near:
             task = self._expected.choose(open_, site.pace)
         else:
             open_ = [task for task in open_ if site.tasks[task]] or open_

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from hocket.core.plugins import did_you_mean
@@ -15,7 +16,7 @@ from hocket.errors import UsageError
 from hocket.machines.commands import CommandLauncher, places_behind_ssh, places_here
 from hocket.machines.config import MachinesConfig
 from hocket.machines.credentials import DriverSecrets
-from hocket.machines.driver import DriverConfig
+from hocket.machines.driver import Driver, DriverConfig, Post
 from hocket.machines.server import Launcher, Server
 from hocket.runs.elsewhere import Work
 from hocket.workers.remote.ssh import SshConfig
@@ -39,6 +40,9 @@ class Listening:
     def close(self) -> None: ...
 
 
+Drive = Callable[[Work, DriverConfig, Post], Driver]
+
+
 class Machines:
     """An `Elsewhere` for one run after the other. A context manager; closing twice is safe."""
 
@@ -53,6 +57,7 @@ class Machines:
         self._is_encrypted = config.kind in ("listen", "ray")
         self._secrets: DriverSecrets | None = None
         self._listener: socket.socket | None = None
+        self._server: Server | None = None
         self.launcher = launcher or _launcher(config)
 
     def __enter__(self) -> Machines:
@@ -66,8 +71,14 @@ class Machines:
         if self._listener is not None:
             self._listener.close()
 
-    def roll(self, work: Work) -> None:
-        """Run what remains of a run."""
+    def nudge(self) -> None:
+        """Let the driver of the run that goes on look soon at what there is to do. May come from
+        any thread."""
+        if self._server is not None:
+            self._server.nudge()
+
+    def roll(self, work: Work, drive: Drive = Driver) -> None:
+        """Run what remains of a run, with a driver of this kind."""
         folder = work.ledger.folder.root
         found, listener = self._open(folder)
         found.save(folder / SECRETS)
@@ -76,6 +87,7 @@ class Machines:
         self.launcher.start(found.port, found.credentials.text())
         site = self._config.site
         server = Server(listener, found.key, found.server_context(), self.launcher)
+        self._server = server
         config = DriverConfig(
             lease_s=site.lease_s,
             mixed=site.mixed,
@@ -84,7 +96,7 @@ class Machines:
         )
         work.ledger.keep(OUTLIVES, self.launcher.outlives)
         with contextlib.suppress(KeyboardInterrupt):
-            asyncio.run(server.run(work, config, goes_on=self._more))
+            asyncio.run(server.run(drive(work, config, server.post), goes_on=self._more))
         # After a crash sites may still be there, and the next driver is to be known to them.
         (folder / SECRETS).unlink(missing_ok=True)
 

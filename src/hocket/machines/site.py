@@ -8,18 +8,19 @@ are delivered again.
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import os
 import queue
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import hocket
 from hocket.core import machine
-from hocket.core.data import UNCHECKED, Ref, Trial
+from hocket.core.data import UNCHECKED, Exactness, Ref, Trial
 from hocket.core.events import (
     AttemptFailed,
     AttemptsBegan,
@@ -33,16 +34,17 @@ from hocket.core.scratch import ScratchFolder
 from hocket.engine.loop import Engine
 from hocket.errors import HocketError, PolicyHungError, UsageError
 from hocket.machines import protocol
-from hocket.machines.identity import identity_of
+from hocket.machines.identity import Identity, identity_of
 from hocket.machines.leased_trials import LeasedTrials
 from hocket.machines.leases import LeaseId
-from hocket.machines.link import Link
+from hocket.machines.link import Link, Outgoing
 from hocket.machines.receipts import PROOF
 from hocket.machines.rows import plain_rows
 from hocket.records.chunks import ChunkRows
 from hocket.results.progress import Tally
 from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
+from hocket.runs.provenance import FileDigests, files_of, provenance
 from hocket.runs.rollout import Rollout
 from hocket.workers.files import pieces
 from hocket.workers.fleet import Fleets
@@ -55,8 +57,10 @@ _FRESH_S = 0.2
 class Site:
     """Takes part in the runs of one driver, one after the other."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, kinds: Mapping[str, MakeWork] | None = None) -> None:
+        """`kinds` has what a site does in runs of other kinds than evaluations."""
         self._name = name
+        self._kinds: Mapping[str, MakeWork] = {"eval": EvalWork, **(kinds or {})}
         self._id = secrets.token_hex(8)
         self._runs: queue.SimpleQueue[protocol.Welcome | HocketError | None] = queue.SimpleQueue()
         self._work: SiteWork | None = None
@@ -89,7 +93,10 @@ class Site:
                 self._link.post(protocol.Left("", "It was told to leave."))
 
     def _take_part(self, welcome: protocol.Welcome, link: Link) -> None:
-        work = SiteWork(welcome, link)
+        make = self._kinds.get(welcome.kind)
+        if make is None:
+            raise UsageError(f"This site takes no part in runs of the kind {welcome.kind!r:.40}.")
+        work = make(welcome, link)
         self._work = work
         if self._is_over:
             work.end(goes_on=False)
@@ -163,8 +170,9 @@ class Ended(NamedTuple):
         return [self.folder / name for name in self.message.files]
 
 
-class SiteWork:
-    """A site's part in one run."""
+class SiteWork(abc.ABC):
+    """A site's part in one run: leases come, episodes go. What makes episodes of leases is left to
+    its kinds."""
 
     def __init__(self, welcome: protocol.Welcome, link: Link) -> None:
         self.welcome = welcome
@@ -172,7 +180,6 @@ class SiteWork:
         self.refusal: str | None = None
         self.goes_on = False
         self._link = link
-        self._config = EvalConfig.recorded(welcome.config)
         self._trials = LeasedTrials(self._returned)
         self._scratch: ScratchFolder | None = None
         inbox = self._shared_folder()
@@ -210,51 +217,35 @@ class SiteWork:
 
     # -- the calling thread --------------------------------------------------------------------
 
+    @abc.abstractmethod
     def run(self) -> None:
         """Load the policy, join, and run what is leased until the run is over."""
-        assembly = Assembly(self._config, self._config.lanes)
-        assembly.require_envs()
-        identity = identity_of(self._config)
-        policy = assembly.policy()
-        is_stuck = False
-        try:
-            trial = Trial(*self.welcome.trial)
-            rollout = Rollout.prepare(self._config, assembly, policy, trial, self.welcome.episodes)
-            self._joined = protocol.Joined(
-                lanes=rollout.lanes,
-                cores=machine.cores(),
-                level=rollout.level,
-                identity=identity,
-                is_shared=self._is_shared,
-                holds=[],
-            )
-            self._run_engine(rollout)
-        except PolicyHungError:
-            is_stuck = True
-            raise
-        finally:
-            # To close what never returned might never return either.
-            if not is_stuck:
-                policy.close()
 
-    def _run_engine(self, rollout: Rollout) -> None:
-        sinks = [Ref(name=sink["name"], config=sink["config"]) for sink in self.welcome.sinks]
-        with rollout.inference() as inference, Fleets() as fleets:
-            self._tally = Tally(inference.concurrency)
-            self._engine = rollout.engine(
-                inference,
-                fleets,
-                readers=(self._tally, self._chunks, self),
-                sinks=sinks,
-                record=self._trials.record,
-                folder=str(self._folder),
-                gives_back=True,
-            )
-            self._doing = ""
-            self._rejoin()
-            if not self._is_over:
-                cores = rollout.assembly.cores(rollout.lanes)
-                self._engine.run(self._trials, planned=(), cores=cores)
+    def _join(
+        self,
+        engine: Engine,
+        *,
+        lanes: int,
+        level: Exactness,
+        identity: Identity,
+        cores: int,
+        depends_on: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Take part with this engine until the run is over."""
+        self._engine = engine
+        self._joined = protocol.Joined(
+            lanes=lanes,
+            cores=machine.cores(),
+            level=level,
+            identity=identity,
+            depends_on=depends_on or {},
+            is_shared=self._is_shared,
+            holds=[],
+        )
+        self._doing = ""
+        self._rejoin()
+        if not self._is_over:
+            engine.run(self._trials, planned=(), cores=cores)
 
     # -- the engine's reader -------------------------------------------------------------------
 
@@ -330,8 +321,14 @@ class SiteWork:
         self._link.post(self.beat())
         for spec in self._specs:
             self._link.post(spec)
+        for owed in self._owed():
+            self._link.post_all(owed)
         for name in ended:
             self._deliver(name)
+
+    def _owed(self) -> Iterable[Outgoing]:
+        """What else a driver must know that hears of this site anew."""
+        return ()
 
     def _deliver(self, name: LeaseId) -> None:
         self._link.post_all(lambda: self._messages(name))
@@ -385,3 +382,55 @@ class SiteWork:
     def _wake(self) -> None:
         if self._engine is not None:
             self._engine.wake()
+
+
+class EvalWork(SiteWork):
+    """A site's part in an evaluation."""
+
+    def run(self) -> None:
+        config = EvalConfig.recorded(self.welcome.config)
+        assembly = Assembly(config, config.lanes)
+        assembly.require_envs()
+        identity = identity_of(config)
+        policy = assembly.policy()
+        is_stuck = False
+        try:
+            trial = Trial(*self.welcome.trial)
+            rollout = Rollout.prepare(config, assembly, policy, trial, self.welcome.episodes)
+            files = FileDigests(files_of(config, policy)).finish()
+            depends_on = {**provenance(config, policy), "files": files}
+            self._run_engine(rollout, identity, depends_on)
+        except PolicyHungError:
+            is_stuck = True
+            raise
+        finally:
+            # To close what never returned might never return either.
+            if not is_stuck:
+                policy.close()
+
+    def _run_engine(
+        self, rollout: Rollout, identity: Identity, depends_on: Mapping[str, Any]
+    ) -> None:
+        sinks = [Ref(name=sink["name"], config=sink["config"]) for sink in self.welcome.sinks]
+        with rollout.inference() as inference, Fleets() as fleets:
+            self._tally = Tally(inference.concurrency)
+            engine = rollout.engine(
+                inference,
+                fleets,
+                readers=(self._tally, self._chunks, self),
+                sinks=sinks,
+                record=self._trials.record,
+                folder=str(self._folder),
+                gives_back=True,
+            )
+            self._join(
+                engine,
+                lanes=rollout.lanes,
+                level=rollout.level,
+                identity=identity,
+                cores=rollout.assembly.cores(rollout.lanes),
+                depends_on=depends_on,
+            )
+
+
+MakeWork = Callable[[protocol.Welcome, Link], SiteWork]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import torch
 
@@ -16,6 +17,7 @@ from hocket.core.contracts.policy import Policy
 from hocket.core.contracts.recorder import Reader
 from hocket.core.data import ArraySpec, EnvSpec, PolicySpec, TaskInfo, Trial
 from hocket.errors import SpecMismatchError, UsageError
+from hocket.machines.machines import Machines
 from hocket.records import run_file as run_config
 from hocket.records.folder import RunFolder, temporary
 from hocket.results.live import LiveStatus
@@ -32,6 +34,7 @@ from hocket.train.collect.rolling import (
     max_batch,
     policy_of,
 )
+from hocket.train.collect.sites import Sites, Weights
 from hocket.train.config import TrainConfig
 from hocket.train.data.reading import Wanted, read_data
 from hocket.train.data.store import DATA, discard
@@ -45,7 +48,7 @@ from hocket.train.networks.building import (
     make_network,
     require_trainable,
 )
-from hocket.train.networks.contract import BASE, Shapes, frozen_parameters
+from hocket.train.networks.contract import BASE, Shapes, frozen_parameters, published_tensors
 from hocket.train.rewards import Rewards
 from hocket.train.trainer import Parts, Trainer
 
@@ -68,8 +71,10 @@ def train(
     resume: bool = False,
     readers: Sequence[Reader] = (),
     say: TextIO | None = sys.stderr,
+    machines: Machines | None = None,
 ) -> Trained:
-    """Train in the folder `run`; with `resume`, go on from its newest checkpoint.
+    """Train in the folder `run`; with `resume`, go on from its newest checkpoint. On `machines`
+    sites collect, and this process learns and evaluates.
 
     The folder of a new run is made once everything that it names was found to work together.
     """
@@ -84,6 +89,8 @@ def train(
         device=local_device(config.device),
         collect_device=local_device(config.collect_device),
     )
+    if machines is not None:
+        _require_spreadable(config)
     ranks = Ranks.from_torchrun(config.device)
     if config.mode == "async" and ranks.size > 1:
         raise UsageError("Several ranks learn in synchronous mode: leave out --mode async.")
@@ -123,6 +130,13 @@ def train(
             link = InProcess(config, description, run, ranks=ranks, made=made, resume=start)
         stack.callback(link.close)
         policy.block = link.block
+        sites = None
+        if machines is not None:
+            weights = Weights(link.block, published_tensors(made.network))
+            about = functools.partial(_save_about, run, asked)
+            sites = Sites(asked, machines, run, tasks, description, weights, fleet.wake, about)
+            stack.callback(sites.close)
+            sites.start()
         parts = Parts(
             run=run,
             policy=policy,
@@ -132,6 +146,7 @@ def train(
             display=display,
             ranks=ranks,
             rewards=rewards,
+            sites=sites,
         )
         trainer: Trainer | Cloner
         live = LiveStatus(run) if ranks.is_first else None
@@ -153,6 +168,25 @@ def train(
             best=trainer.best,
             complete=trainer.is_complete,
         )
+
+
+def _require_spreadable(config: TrainConfig) -> None:
+    """Refuses what sites cannot collect for."""
+    if config.mode != "async" or config.algo == "bc":
+        raise UsageError(
+            "On several machines collecting and learning go on at once: add --mode async, with "
+            "ppo or grpo."
+        )
+    if config.algo == "grpo" and config.pin_version:
+        raise UsageError(
+            "The episodes of a group may run at several sites, which are not held to one version: "
+            "leave out --pin-version."
+        )
+
+
+def _save_about(run: Path, config: TrainConfig, sites: Mapping[str, Any]) -> None:
+    about = {**run_config.load_about(run), **sites}
+    run_config.save_run(run, config.to_plain(), about=about)
 
 
 def _train(rolling: Rolling, trainer: Trainer) -> None:
