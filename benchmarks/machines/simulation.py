@@ -195,7 +195,7 @@ class Simulation:
             for one in message.leases:
                 if one in site.waiting:
                     site.waiting.remove(one)
-                    self.say(site, protocol.Returned(*one, "", False))  # noqa: FBT003
+                    self.say(site, protocol.Returned(*one, "", spends=False, files=[]))
 
     def begin(self, site: SimulatedSite) -> None:
         began = []

@@ -180,13 +180,16 @@ def test_a_lost_site_spends_no_retry(tmp_path: Path) -> None:
 
 def test_what_a_dead_site_held_goes_to_others_at_once(desk: Desk) -> None:
     desk.join("a", lanes=2)
-    desk.leases("a")
+    begun, _ = desk.leases("a")
+    desk.driver.hear("a", protocol.Began([begun]), 0.0)
     desk.driver.bury("name of a", 1.0, "was killed")
     desk.join("b", lanes=2, now=1.0)
     assert desk.leases("b") == [LeaseId(0, 1), LeaseId(1, 1)]
     desk.ledger.flush()
-    errors = [error for *_, error in attempts(desk.folder) if error]
-    assert errors == ["LostSite: name of a was killed."] * 2
+    with LedgerView.open(desk.folder) as ledger:
+        lost = [(failure.trial, failure.error) for failure in ledger.failures()]
+    # What had not begun there is no lost attempt.
+    assert lost == [(desk.trials[0], "LostSite: name of a was killed.")]
 
 
 def test_leases_that_were_lost_on_their_way_are_granted_again(desk: Desk) -> None:
@@ -374,7 +377,7 @@ def test_leases_that_were_taken_over_are_no_lost_attempts(tmp_path: Path) -> Non
     desk = Desk(tmp_path / "run", count=1)
     desk.join("a")
     (lease,) = desk.leases("a")
-    desk.driver.hear("a", protocol.Returned(*lease, "", False), 0.0)
+    desk.driver.hear("a", protocol.Returned(*lease, "", spends=False, files=[]), 0.0)
     desk.driver.turn(0.0)
     (again,) = desk.leases("a")
     desk.seal("a", again)

@@ -15,6 +15,7 @@ from hocket.machines.machines import Machines
 from hocket.machines.receipts import INBOXES
 from hocket.machines.site import SiteWork
 from hocket.records.chunks import load_chunks
+from hocket.records.evidence import kept_evidence
 from hocket.records.ledger.view import LedgerView
 from hocket.records.run_file import load_about
 from hocket.results.progress import Progress
@@ -66,6 +67,23 @@ def test_an_attempt_that_fails_is_retried_by_the_driver(tmp_path: Path) -> None:
     report = run_on(toys(env_config=once), tmp_path / "run", ThreadSites(2))
     assert report.overall.errors == 0
     assert [error for *_, error in attempts(tmp_path / "run") if error]
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_what_a_failed_attempt_left_is_kept_as_on_one_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_shared: bool
+) -> None:
+    if not is_shared:
+        monkeypatch.setattr(SiteWork, "_shared_folder", lambda _: None)
+    config = toys(env_config={"raise_at": 5, "fault_seed": 2}, retries=1)
+    run_here(config, tmp_path / "here")
+    run_on(config, tmp_path / "there", ThreadSites(2))
+    kept = {}
+    for name in ("here", "there"):
+        with LedgerView.open(tmp_path / name) as ledger:
+            found = kept_evidence(ledger)
+        kept[name] = [(one.trial, one.attempt, one.files) for one in found]
+    assert kept["there"] == kept["here"] != []
 
 
 def test_a_trial_that_always_fails_ends_as_an_error_with_its_retries_spent(tmp_path: Path) -> None:

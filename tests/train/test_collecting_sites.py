@@ -158,6 +158,7 @@ def test_a_lost_site_costs_what_it_ran_and_bounds_nothing_any_more(desk: Desk) -
     desk.driver.plan(TRIALS[:1])
     desk.join("a")
     lease = desk.lease()
+    desk.hear("a", protocol.Began([lease]))
     desk.hear("a", protocol.Follows(0, 0))
     desk.take(FloorRose)
     desk.driver.tick(11.0)

@@ -196,7 +196,7 @@ class Driver:
             site.hear(message, now)
             self._check(message, now)
         elif isinstance(message, protocol.Returned):
-            self._give_back(name, message, now)
+            self._give_back(name, site, message, now)
         elif isinstance(message, protocol.Joined):
             self._join(name, site, message, now)
         elif isinstance(message, protocol.Learned):
@@ -282,12 +282,13 @@ class Driver:
         if site is not None:
             site.go(why)
 
-    def _lose(self, name: str, lost: Sequence[LeaseId], now: float, why: str) -> None:
+    def _lose(self, name: str, lost: Sequence[Lease], now: float, why: str) -> None:
         site = self._sites.get(name)
         who = site.name if site is not None else name
-        for one in lost:
-            self._receipts.discard(one, self._trials[one.trial])
-            self._settle_attempt(one, f"LostSite: {who} {why}.", now)
+        for lease in lost:
+            self._receipts.discard(lease.id, self._trials[lease.id.trial])
+            error = f"LostSite: {who} {why}." if lease.has_begun else ""
+            self._settle_attempt(lease.id, error, now)
         for one in self._book.heirs(lost):
             self._accept(one, self._sealed.pop(one), now)
         self._hungry.update(self._sites)
@@ -334,7 +335,7 @@ class Driver:
         for site, leases in posts.items():
             self._post(site, protocol.Leased(leases))
 
-    def _give_back(self, name: str, message: protocol.Returned, now: float) -> None:
+    def _give_back(self, name: str, site: Entry, message: protocol.Returned, now: float) -> None:
         one = LeaseId(message.trial, message.attempt)
         self._hungry.add(name)
         self._post(name, protocol.Settled([one]))
@@ -343,10 +344,12 @@ class Driver:
         given = self._book.give_back(one, spends=message.spends)
         assert given is not None
         trial = self._trials[one.trial]
-        self._receipts.discard(one, trial)
         if not message.error:
+            self._receipts.discard(one, trial)
             self._settle_attempt(one, "", now)
             return
+        # What is kept of it lies where the evidence of a run here does.
+        self._receive(one, trial, site, message.files)
         if given.is_final and not self._specs:
             raise EnvError(
                 f"No env could be built and reset, in {one.attempt + 1} attempts.\n{message.error}"
@@ -404,10 +407,7 @@ class Driver:
                 self._receipts.discard(one, trial)
             self._post(name, protocol.Settled([one]))
             return
-        if site.is_shared:
-            files = self._receipts.link(one, trial, message.files, site.inbox)
-        else:
-            files = self._receipts.finish(one, message.files)
+        files = self._receive(one, trial, site, message.files)
         episode = checked_episode(message, trial, files)
         shift = 0.0 if site.shift is None else site.shift
         self._rows.put(
@@ -419,6 +419,14 @@ class Driver:
             self._post(name, protocol.Settled([one]))
         else:
             self._accept(one, episode, now, name)
+
+    def _receive(
+        self, one: LeaseId, trial: Trial, site: Entry, files: Sequence[str]
+    ) -> tuple[str, ...]:
+        """The files of an ended attempt, as they are named in the run folder."""
+        if site.is_shared:
+            return self._receipts.link(one, trial, files, site.inbox)
+        return self._receipts.finish(one, files)
 
     def _accept(self, one: LeaseId, episode: Episode, now: float, site: str = "") -> None:
         """Let the episode count: it is given to the ledger, and acknowledged once it is durable."""

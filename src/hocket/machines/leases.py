@@ -207,18 +207,18 @@ class LeaseBook:
         known = self._sites.get(site)
         return set() if known is None else set(known.held)
 
-    def leave(self, site: str) -> list[LeaseId]:
+    def leave(self, site: str) -> list[Lease]:
         """A site is gone for good; returns its leases, which stand no more. Those whose episodes
         are here stand on."""
         gone = self._sites.pop(site, None)
         self._lanes -= gone.lanes if gone is not None else 0
         held = sorted(gone.held) if gone is not None else []
-        lost = [name for name in held if not self._leases[name].is_sealed]
-        for name in reversed(lost):
-            self._drop(name)
+        lost = [lease for name in held if not (lease := self._leases[name]).is_sealed]
+        for lease in reversed(lost):
+            self._drop(lease.id)
         return lost
 
-    def expire(self, now: float) -> dict[str, list[LeaseId]]:
+    def expire(self, now: float) -> dict[str, list[Lease]]:
         """The sites that have not been heard of for too long, with the leases they lose."""
         silent = [s for s, at in self._sites.items() if now - at.heard > self.config.lease_s]
         return {site: self.leave(site) for site in silent}
@@ -375,9 +375,9 @@ class LeaseBook:
         self._win(name)
         return "counts"
 
-    def heirs(self, lost: Sequence[LeaseId]) -> list[LeaseId]:
+    def heirs(self, lost: Sequence[Lease]) -> list[LeaseId]:
         """Leases whose episodes are here and count, now that these stand no more."""
-        found = [self._heir(name.trial) for name in lost]
+        found = [self._heir(lease.id.trial) for lease in lost]
         return [name for name in found if name is not None]
 
     def _heir(self, trial: int) -> LeaseId | None:

@@ -67,6 +67,8 @@ class Returned(NamedTuple):
     """Why the attempt was lost; empty where it never began."""
     spends: bool
     """Whether the trial is to blame."""
+    files: Sequence[str]
+    """What is kept of it, as of an episode."""
 
 
 class FilePiece(NamedTuple):

@@ -261,6 +261,12 @@ class Run:
         selection = VideoSelection.parse(self._recorded.video)
         decider = () if self.decider is None else (self.decider,)
         self._ledger.attach(StepRows(folder))
+        record = EvidencePlan(
+            VideoPlan(selection, self.trials, images=self._recorded.record == "full"),
+            self._ledger.folder,
+            most=self.config.keep_errors,
+            kept=self._evidence,
+        )
         about = AboutReader(folder, self.config, about_this_run())
 
         def learn(level: Exactness, more: Mapping[str, Any]) -> None:
@@ -274,9 +280,9 @@ class Run:
             planned=self.trials,
             remaining=self.remaining,
             done=self._done,
-            readers=(self._ledger, tally, *readers, same, about, *decider),
+            readers=(self._ledger, tally, *readers, same, about, record, *decider),
             sinks=sinks_of(self._recorded),
-            record=VideoPlan(selection, self.trials, images=self._recorded.record == "full"),
+            record=record,
             begin=functools.partial(self._begin_decider, ahead=_AHEAD),
             learn=learn,
         )

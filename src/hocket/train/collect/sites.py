@@ -24,7 +24,7 @@ from hocket.engine.trials import TrialQueue
 from hocket.errors import HocketError, WireError
 from hocket.machines import protocol
 from hocket.machines.driver import Driver, DriverConfig, Post
-from hocket.machines.leases import LeaseId
+from hocket.machines.leases import Lease, LeaseId
 from hocket.machines.machines import Machines
 from hocket.machines.unkept import Unkept
 from hocket.runs.elsewhere import Work
@@ -196,12 +196,12 @@ class CollectingDriver(Driver):
             self._tell_work()
             self._tell(gathered)
 
-    def _lose(self, name: str, lost: Sequence[LeaseId], now: float, why: str) -> None:
+    def _lose(self, name: str, lost: Sequence[Lease], now: float, why: str) -> None:
         super()._lose(name, lost, now, why)
         self._has.pop(name, None)
         self._sent.pop(name, None)
-        for one in lost:
-            self._next_chunk.pop(one, None)
+        for lease in lost:
+            self._next_chunk.pop(lease.id, None)
         self._tell(FloorRose(site=name, floor=None))
 
     def _accept(self, one: LeaseId, episode: Episode, now: float, site: str = "") -> None:
