@@ -37,7 +37,7 @@ import hocket
 from hocket.core.data import Ref, Trial
 from hocket.machines import protocol
 from hocket.machines.driver import Driver, DriverConfig
-from hocket.machines.leases import LeaseId
+from hocket.machines.lease import LeaseId
 from hocket.machines.server import LATER_S, TURN_S
 from hocket.machines.unkept import Unkept
 from hocket.records.ledger.ledger import Ledger

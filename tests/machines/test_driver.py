@@ -16,7 +16,7 @@ from hocket.core.events import Event, RunEnded
 from hocket.errors import EnvError, WireError
 from hocket.machines import protocol
 from hocket.machines.driver import Driver, DriverConfig
-from hocket.machines.leases import LeaseId
+from hocket.machines.lease import LeaseId
 from hocket.machines.rows import plain_rows
 from hocket.records.chunks import ChunkRow
 from hocket.records.ledger.ledger import Ledger

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.core.data import Trial
-from hocket.machines.leases import Lease, LeaseBook, LeaseConfig, LeaseId
+from hocket.machines.lease import Lease, LeaseConfig, LeaseId
+from hocket.machines.leases import LeaseBook
 
 
 def plan(tasks: int, seeds: int) -> list[Trial]:

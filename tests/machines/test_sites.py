@@ -13,7 +13,7 @@ from hocket.errors import EnvError, UsageError
 from hocket.machines.config import MachinesConfig, SiteConfig
 from hocket.machines.machines import Machines
 from hocket.machines.receipts import INBOXES
-from hocket.machines.site import SiteWork
+from hocket.machines.site_work import SiteWork
 from hocket.records.chunks import load_chunks
 from hocket.records.evidence import kept_evidence
 from hocket.records.ledger.view import LedgerView

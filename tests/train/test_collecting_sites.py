@@ -21,14 +21,20 @@ from hocket.errors import UsageError, WireError
 from hocket.machines import protocol
 from hocket.machines.config import MachinesConfig, SiteConfig
 from hocket.machines.driver import DriverConfig
-from hocket.machines.leases import LeaseId
+from hocket.machines.lease import LeaseId
 from hocket.machines.machines import Machines
 from hocket.machines.unkept import Unkept
 from hocket.records.run_file import load_about
 from hocket.runs.elsewhere import Work
 from hocket.train.algorithms.rollout import Segment
 from hocket.train.collect.site import CollectingWork, packed
-from hocket.train.collect.sites import CollectingDriver, FloorRose, Gathered, Weights, WorkGrew
+from hocket.train.collect.site_driver import (
+    CollectingDriver,
+    FloorRose,
+    Gathered,
+    Weights,
+    WorkGrew,
+)
 from hocket.train.learner.weights import WeightBlock
 from hocket.train.loop import Trained, train
 from support.processes import DEADLINE_S, children, wait_gone, wait_until

@@ -21,7 +21,7 @@ from hocket.errors import ConfigError, UsageError
 if TYPE_CHECKING:
     from hocket.machines.link import Link
     from hocket.machines.protocol import Welcome
-    from hocket.machines.site import SiteWork
+    from hocket.machines.site_work import SiteWork
 
 _LAST_S = 20.0
 """Seconds for a site that is told to end, before it is ended."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import secrets
 import shutil
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -16,8 +15,6 @@ from hocket.core.data import EnvSpec, Episode, Outcome, PolicySpec, RowChecks, T
 from hocket.core.events import (
     AttemptFailed,
     AttemptsBegan,
-    EpisodesEnded,
-    EpisodesSealed,
     Event,
     Noted,
     RowsChecked,
@@ -28,12 +25,12 @@ from hocket.core.events import (
 )
 from hocket.errors import EnvError, HocketError, SpecMismatchError, UsageError, WireError, from_name
 from hocket.machines import protocol
-from hocket.machines.leases import Lease, LeaseBook, LeaseConfig, LeaseId
-from hocket.machines.receipts import INBOXES, Receipts
+from hocket.machines.intake import Intake
+from hocket.machines.lease import Lease, LeaseConfig, LeaseId
+from hocket.machines.leases import LeaseBook
+from hocket.machines.receipts import INBOXES
 from hocket.machines.roster import Entry, Roster
-from hocket.machines.rows import SiteRows, checked_episode
 from hocket.runs.elsewhere import Kept, Work
-from hocket.workers.files import declared_names
 
 Post = Callable[[str, protocol.Message], None]
 _KEY = "machines"
@@ -73,10 +70,8 @@ class Driver:
         self._post = post
         self._trials = list(work.planned)
         self._ledger = work.ledger
-        self._rows = SiteRows(leg=work.ledger.leg)
-        work.ledger.attach(self._rows)
-        work.ledger.sync_files()
-        self._receipts = Receipts(work.ledger.folder, declared_names(work.sinks))
+        self._intake = Intake(work, self._emit)
+        self._files = self._intake.files
         self._book = LeaseBook(
             LeaseConfig(
                 lease_s=config.lease_s,
@@ -89,10 +84,6 @@ class Driver:
         self._book.add(self._trials, work.ledger.next_attempts(), done)
         self._run = _run_name(work.ledger)
         self._sites = Roster(work.ledger.folder.root / INBOXES)
-        self._sealed: dict[LeaseId, Episode] = {}
-        """Episodes that are here and wait for an elder lease to end."""
-        self._accepted: deque[tuple[str, LeaseId]] = deque()
-        self._acknowledged = 0
         self._specs: set[tuple[str, str]] = set()
         self._hungry: set[str] = set()
         self._told = -_TELL_S
@@ -246,7 +237,7 @@ class Driver:
         if forgotten:
             self._post(name, protocol.Settled(forgotten))
         for one in held:
-            self._receipts.restart(one)
+            self._files.restart(one)
 
     def disconnect(self, name: str) -> None:
         """A site's connection is gone; it may come back, and its leases stand meanwhile."""
@@ -255,7 +246,7 @@ class Driver:
             return
         site.doing = "not connected"
         for one in self._book.held(name):
-            self._receipts.restart(one)
+            self._files.restart(one)
 
     def bury(self, called: str, now: float, why: str) -> None:
         """The site that is called so is gone for good."""
@@ -272,7 +263,7 @@ class Driver:
             error = from_name(message.kind, message.message) or HocketError(message.message)
             self.trouble = type(error)(f"{site.name}: {error}")
             self.note(f"{site.name} has left: {message.message}")
-            if isinstance(error, _FATAL) and not self._acknowledged and not self._accepted:
+            if isinstance(error, _FATAL) and self._intake.is_empty:
                 raise self.trouble
         self._remove(name, now, "has left")
 
@@ -286,11 +277,11 @@ class Driver:
         site = self._sites.get(name)
         who = site.name if site is not None else name
         for lease in lost:
-            self._receipts.discard(lease.id, self._trials[lease.id.trial])
+            self._files.discard(lease.id, self._trials[lease.id.trial])
             error = f"LostSite: {who} {why}." if lease.has_begun else ""
             self._settle_attempt(lease.id, error, now)
         for one in self._book.heirs(lost):
-            self._accept(one, self._sealed.pop(one), now)
+            self._accept(one, self._intake.waited(one), now)
         self._hungry.update(self._sites)
 
     # -- leases --------------------------------------------------------------------------------
@@ -345,11 +336,11 @@ class Driver:
         assert given is not None
         trial = self._trials[one.trial]
         if not message.error:
-            self._receipts.discard(one, trial)
+            self._files.discard(one, trial)
             self._settle_attempt(one, "", now)
             return
         # What is kept of it lies where the evidence of a run here does.
-        self._receive(one, trial, site, message.files)
+        self._intake.receive(one, trial, site, message.files)
         if given.is_final and not self._specs:
             raise EnvError(
                 f"No env could be built and reset, in {one.attempt + 1} attempts.\n{message.error}"
@@ -367,7 +358,7 @@ class Driver:
             episode = Episode(trial, one.attempt, Outcome.ERROR, 0, 0.0, error=message.error)
             self._accept(one, episode, now)
         elif given.wins is not None:
-            self._accept(given.wins, self._sealed.pop(given.wins), now)
+            self._accept(given.wins, self._intake.waited(given.wins), now)
         elif not message.spends and (again := self._book.regrant(one.trial, name, now)):
             self._grant([again], now)
 
@@ -391,7 +382,7 @@ class Driver:
         lease = self._book.lease(one)
         # Pieces of what stands no more are let go by; its end is answered.
         if lease is not None and lease.site == name and not lease.is_sealed:
-            self._receipts.take(one, self._trials[one.trial], piece)
+            self._files.take(one, self._trials[one.trial], piece)
 
     def _seal(self, name: str, site: Entry, message: protocol.SealedEpisode, now: float) -> None:
         one = LeaseId(message.trial, message.attempt)
@@ -404,50 +395,21 @@ class Driver:
         if lease is None or lease.is_sealed:
             verdict = self._book.seal(one, message.seconds)
             if verdict == "late":
-                self._receipts.discard(one, trial)
+                self._files.discard(one, trial)
             self._post(name, protocol.Settled([one]))
             return
-        files = self._receive(one, trial, site, message.files)
-        episode = checked_episode(message, trial, files)
-        shift = 0.0 if site.shift is None else site.shift
-        self._rows.put(
-            trial, one.attempt, message.rows, lane=site.first_lane, site=site.number, shift=shift
-        )
-        site.episodes += 1
+        episode = self._intake.read(one, trial, site, message)
         if self._book.seal(one, message.seconds) == "waits":
-            self._sealed[one] = episode
+            self._intake.wait(one, episode)
             self._post(name, protocol.Settled([one]))
         else:
             self._accept(one, episode, now, name)
 
-    def _receive(
-        self, one: LeaseId, trial: Trial, site: Entry, files: Sequence[str]
-    ) -> tuple[str, ...]:
-        """The files of an ended attempt, as they are named in the run folder."""
-        if site.is_shared:
-            return self._receipts.link(one, trial, files, site.inbox)
-        return self._receipts.finish(one, files)
-
     def _accept(self, one: LeaseId, episode: Episode, now: float, site: str = "") -> None:
-        """Let the episode count: it is given to the ledger, and acknowledged once it is durable."""
-        for other in [o for o in self._sealed if o.trial == one.trial]:
-            del self._sealed[other]
-            self._receipts.discard(other, episode.trial)
-            self._rows.forget(episode.trial, other.attempt)
-        self._ledger.choose(episode.trial, one.attempt)
-        self._emit(EpisodesEnded(time=now, lanes=[0], episodes=[episode]))
-        self._emit(EpisodesSealed(time=now, episodes=[episode]))
-        self._accepted.append((site, one))
+        self._intake.accept(one, episode, now, site)
 
     def _acknowledge(self) -> None:
-        committed = self._ledger.committed
-        posts: dict[str, list[LeaseId]] = {}
-        while self._accepted and self._acknowledged < committed:
-            site, one = self._accepted.popleft()
-            self._acknowledged += 1
-            if site:
-                posts.setdefault(site, []).append(one)
-        for site, leases in posts.items():
+        for site, leases in self._intake.acknowledged().items():
             self._post(site, protocol.Settled(leases))
 
     # -- what readers are told -----------------------------------------------------------------

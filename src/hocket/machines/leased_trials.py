@@ -8,7 +8,7 @@ from typing import Any
 
 from hocket.core.data import Trial
 from hocket.engine.trials import TrialQueue
-from hocket.machines.leases import LeaseId
+from hocket.machines.lease import LeaseId
 from hocket.machines.protocol import Grant
 
 

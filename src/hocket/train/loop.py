@@ -34,7 +34,8 @@ from hocket.train.collect.rolling import (
     max_batch,
     policy_of,
 )
-from hocket.train.collect.sites import Sites, Weights
+from hocket.train.collect.site_driver import Weights
+from hocket.train.collect.sites import Sites
 from hocket.train.config import TrainConfig
 from hocket.train.data.reading import Wanted, read_data
 from hocket.train.data.store import DATA, discard

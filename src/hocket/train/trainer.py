@@ -30,7 +30,8 @@ from hocket.train.collect import plan
 from hocket.train.collect.curriculum import Curriculum, find_curriculum, state_of
 from hocket.train.collect.plan import Crossing, Evaluations, Groups, Result
 from hocket.train.collect.policy import CollectingPolicy
-from hocket.train.collect.sites import SiteEvent, Sites, SiteTrials, WorkGrew
+from hocket.train.collect.site_driver import SiteEvent, WorkGrew
+from hocket.train.collect.sites import Sites, SiteTrials
 from hocket.train.collect.trajectories import Trajectories
 from hocket.train.config import TrainConfig
 from hocket.train.learner.learner import Updated

@@ -20,9 +20,9 @@ from hocket.core.data import Episode
 from hocket.core.events import EpisodesSealed, Event
 from hocket.machines import protocol
 from hocket.machines.identity import identity_of
-from hocket.machines.leases import LeaseId
+from hocket.machines.lease import LeaseId
 from hocket.machines.link import Link, Outgoing
-from hocket.machines.site import SiteWork
+from hocket.machines.site_work import SiteWork
 from hocket.results.progress import Tally
 from hocket.runs.assembly import Assembly
 from hocket.train.algorithms.ranks import local_device
