@@ -36,7 +36,8 @@ from typing import Any
 import hocket
 from hocket.core.data import Ref, Trial
 from hocket.machines import protocol
-from hocket.machines.driver import Driver, DriverConfig
+from hocket.machines.config import SiteConfig
+from hocket.machines.driver import Driver
 from hocket.machines.lease import LeaseId
 from hocket.machines.server import LATER_S, TURN_S
 from hocket.machines.unkept import Unkept
@@ -97,7 +98,7 @@ class Simulation:
             begin=lambda _: None,
             learn=lambda *_: None,
         )
-        self.driver = Driver(work, DriverConfig(), self.post)
+        self.driver = Driver(work, SiteConfig(), self.post)
         self.driver.start(0.0)
         self.sites: dict[str, SimulatedSite] = {}
         self.last_begun = 0.0

@@ -15,7 +15,8 @@ from hocket.core.data import ActionSpec, EnvSpec, Ref, TaskInfo, Trial
 from hocket.core.events import Event, RunEnded
 from hocket.errors import EnvError, WireError
 from hocket.machines import protocol
-from hocket.machines.driver import Driver, DriverConfig
+from hocket.machines.config import SiteConfig
+from hocket.machines.driver import OUTLIVES, Driver
 from hocket.machines.lease import LeaseId
 from hocket.machines.rows import plain_rows
 from hocket.records.chunks import ChunkRow
@@ -36,6 +37,7 @@ class Desk:
     ) -> None:
         self.trials = [Trial("toy:count", "count", seed) for seed in range(count)]
         self.ledger = Ledger.open(folder) if again else Ledger.create(folder, self.trials, {})
+        self.ledger.keep(OUTLIVES, again)
         self.folder = folder
         self.posts: list[tuple[str, protocol.Message]] = []
         self.events: list[Event] = []
@@ -55,7 +57,7 @@ class Desk:
             begin=lambda _: None,
             learn=lambda level, about: self.learnt.append((level, about)),
         )
-        self.driver = Driver(self.work, DriverConfig(lease_s=10.0, **config), self._post)
+        self.driver = Driver(self.work, SiteConfig(lease_s=10.0, **config), self._post)
         self.driver.start(0.0)
 
     def on(self, event: Event) -> None:
@@ -217,7 +219,7 @@ def test_a_driver_that_goes_on_honours_the_leases_of_the_last_one(tmp_path: Path
     first.join("a", lanes=2)
     held = first.leases("a")
     first.ledger.close()
-    second = Desk(tmp_path / "run", count=3, again=True, honours=True)
+    second = Desk(tmp_path / "run", count=3, again=True)
     second.join("b")
     assert second.leases("b") == [LeaseId(2, 0)]
     second.join("a", lanes=2, now=1.0, holds=held)
@@ -236,7 +238,7 @@ def test_leases_of_the_last_driver_whose_sites_do_not_come_back_are_granted_agai
     first = Desk(tmp_path / "run", count=1)
     first.join("a")
     first.ledger.close()
-    second = Desk(tmp_path / "run", count=1, again=True, honours=True)
+    second = Desk(tmp_path / "run", count=1, again=True)
     second.join("b")
     assert second.leases("b") == []
     second.driver.hear("b", protocol.Began([]), 11.0)
@@ -251,7 +253,7 @@ def test_an_episode_that_the_last_driver_committed_is_only_acknowledged(tmp_path
     one, other = first.leases("a")
     first.seal("a", one)
     first.ledger.close()
-    second = Desk(tmp_path / "run", count=2, again=True, honours=True)
+    second = Desk(tmp_path / "run", count=2, again=True)
     second.join("a", lanes=2, holds=[one, other])
     assert second.take(protocol.Settled) == [protocol.Settled([one])]
     second.seal("a", one)
@@ -294,7 +296,7 @@ def test_a_difference_that_is_allowed_is_written_down_and_lowers_exactness(tmp_p
 def test_second_copies_run_only_where_results_are_the_same_to_the_bit(
     tmp_path: Path, cpu: str
 ) -> None:
-    desk = Desk(tmp_path / "run", count=1, second_copies=True)
+    desk = Desk(tmp_path / "run", count=1, copies=True)
     desk.join("a")
     (elder,) = desk.leases("a")
     desk.driver.hear("a", protocol.Began([elder]), 0.0)

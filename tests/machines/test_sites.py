@@ -149,7 +149,12 @@ class ChoosesBetter(Chooses):
 
 
 def test_a_run_on_sites_stops_when_its_comparison_is_decided(tmp_path: Path) -> None:
-    asked: dict[str, Any] = {"env": ("support.deciding_env:make",), "episodes": 400}
+    (tmp_path / "built").mkdir()
+    asked: dict[str, Any] = {
+        "env": ("support.deciding_env:make",),
+        "env_config": {"folder": str(tmp_path / "built")},
+        "episodes": 400,
+    }
     run_here(toys(policy="machines.test_sites:Chooses", **asked), tmp_path / "a")
     config = toys(
         policy="machines.test_sites:ChoosesBetter",

@@ -20,7 +20,6 @@ from hocket.core.events import AttemptFailed, AttemptsBegan, EpisodesSealed
 from hocket.errors import UsageError, WireError
 from hocket.machines import protocol
 from hocket.machines.config import MachinesConfig, SiteConfig
-from hocket.machines.driver import DriverConfig
 from hocket.machines.lease import LeaseId
 from hocket.machines.machines import Machines
 from hocket.machines.unkept import Unkept
@@ -77,7 +76,7 @@ class Desk:
         )
         self.driver = CollectingDriver(
             work,
-            DriverConfig(lease_s=10.0),
+            SiteConfig(lease_s=10.0),
             lambda site, message: self.posts.append((site, message)),
             weights=Weights(self.block, like),
             tell=self.told.append,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import secrets
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from hocket.core.data import EnvSpec, Episode, Outcome, PolicySpec, RowChecks, Trial
 from hocket.core.events import (
@@ -25,6 +24,7 @@ from hocket.core.events import (
 )
 from hocket.errors import EnvError, HocketError, SpecMismatchError, UsageError, WireError, from_name
 from hocket.machines import protocol
+from hocket.machines.config import SiteConfig
 from hocket.machines.intake import Intake
 from hocket.machines.lease import Lease, LeaseConfig, LeaseId
 from hocket.machines.leases import LeaseBook
@@ -35,6 +35,9 @@ from hocket.runs.elsewhere import Kept, Work
 Post = Callable[[str, protocol.Message], None]
 _KEY = "machines"
 """The key in the ledger's `meta` under which the run's name for sites is kept."""
+OUTLIVES = "sites_outlive"
+"""The key there that says whether sites may have outlived the driver that kept it: its leases then
+stand until they are silent for too long."""
 _EARLIER = "an earlier driver's site"
 _TELL_S = 0.5
 """Seconds between two accounts of all sites."""
@@ -46,25 +49,10 @@ _FATAL = (UsageError, SpecMismatchError, EnvError)
 """Errors of a site that every other site would have too."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DriverConfig:
-    """How a run is spread over machines."""
-
-    lease_s: float = 30.0
-    """A site that is not heard of for so long has lost what it was running."""
-    mixed: bool = False
-    """Let sites take part whose versions or files differ; run.yaml then says so."""
-    second_copies: bool = False
-    """Run trials twice at the end, on idle sites, where results are the same to the bit."""
-    honours: bool = False
-    """Sites may have outlived the driver that began the run: its leases stand until they are
-    silent for too long."""
-
-
 class Driver:
     """Drives one run. One thread calls it."""
 
-    def __init__(self, work: Work, config: DriverConfig, post: Post) -> None:
+    def __init__(self, work: Work, config: SiteConfig, post: Post) -> None:
         self._work = work
         self.config = config
         self._post = post
@@ -76,7 +64,7 @@ class Driver:
             LeaseConfig(
                 lease_s=config.lease_s,
                 retries=work.config.retries,
-                second_copies=config.second_copies,
+                second_copies=config.copies,
                 in_order=work.in_order,
             )
         )
@@ -87,6 +75,7 @@ class Driver:
         self._specs: set[tuple[str, str]] = set()
         self._hungry: set[str] = set()
         self._told = -_TELL_S
+        self._honours = bool(work.ledger.meta().get(OUTLIVES))
         self.trouble: HocketError | None = None
         """Why the last site that left in trouble did so."""
 
@@ -103,7 +92,7 @@ class Driver:
                 policy=PolicySpec(chunk_length=0),
             )
         )
-        if self.config.honours:
+        if self._honours:
             index = {trial: i for i, trial in enumerate(self._trials)}
             for trial, attempt in self._ledger.unsettled():
                 self._book.stand(LeaseId(index[trial], attempt), _EARLIER, now)

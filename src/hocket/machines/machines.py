@@ -14,9 +14,9 @@ from hocket.core.plugins import did_you_mean
 from hocket.core.text import printable
 from hocket.errors import UsageError
 from hocket.machines.commands import CommandLauncher, places_behind_ssh, places_here
-from hocket.machines.config import MachinesConfig
+from hocket.machines.config import MachinesConfig, SiteConfig
 from hocket.machines.credentials import DriverSecrets
-from hocket.machines.driver import Driver, DriverConfig, Post
+from hocket.machines.driver import OUTLIVES, Driver, Post
 from hocket.machines.server import Launcher, Server
 from hocket.runs.elsewhere import Work
 from hocket.workers.remote.ssh import SshConfig
@@ -40,7 +40,7 @@ class Listening:
     def close(self) -> None: ...
 
 
-Drive = Callable[[Work, DriverConfig, Post], Driver]
+Drive = Callable[[Work, SiteConfig, Post], Driver]
 
 
 class Machines:
@@ -85,18 +85,12 @@ class Machines:
         if self._config.kind == "listen":
             self._invite(folder, found)
         self.launcher.start(found.port, found.credentials.text())
-        site = self._config.site
         server = Server(listener, found.key, found.server_context(), self.launcher)
         self._server = server
-        config = DriverConfig(
-            lease_s=site.lease_s,
-            mixed=site.mixed,
-            second_copies=site.copies,
-            honours=bool(work.ledger.meta().get(OUTLIVES)),
-        )
+        driver = drive(work, self._config.site, server.post)
         work.ledger.keep(OUTLIVES, self.launcher.outlives)
         with contextlib.suppress(KeyboardInterrupt):
-            asyncio.run(server.run(drive(work, config, server.post), goes_on=self._more))
+            asyncio.run(server.run(driver, goes_on=self._more))
         # After a crash sites may still be there, and the next driver is to be known to them.
         (folder / SECRETS).unlink(missing_ok=True)
 
@@ -128,8 +122,6 @@ class Machines:
 
 SECRETS = ".driver"
 """The file in the run folder by which a driver that goes on is known to the sites."""
-OUTLIVES = "sites_outlive"
-"""The key in the ledger's `meta` that says whether sites may have outlived the driver."""
 
 
 def _address(config: MachinesConfig) -> tuple[str, int]:

@@ -250,7 +250,11 @@ class Server:
         self._turn = loop.call_later(delay, self._take_turn, driver)
 
     def _take_turn(self, driver: Driver) -> None:
-        self._turn = None
+        if self._turn is not None:
+            self._turn.cancel()
+            self._turn = None
+        if self._driver is None:
+            return  # The run is over.
         try:
             driver.turn(self._now())
         except HocketError as error:

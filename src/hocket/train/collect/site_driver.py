@@ -16,7 +16,8 @@ from hocket.core.data import Episode, Trial
 from hocket.core.events import Event
 from hocket.errors import HocketError, WireError
 from hocket.machines import protocol
-from hocket.machines.driver import Driver, DriverConfig, Post
+from hocket.machines.config import SiteConfig
+from hocket.machines.driver import Driver, Post
 from hocket.machines.lease import Lease, LeaseId
 from hocket.runs.elsewhere import Work
 from hocket.train.algorithms.rollout import Segment
@@ -82,7 +83,7 @@ class CollectingDriver(Driver):
     """Drives sites that collect: gives them weights, and takes trajectories from them."""
 
     def __init__(
-        self, work: Work, config: DriverConfig, post: Post, *, weights: Weights, tell: Tell
+        self, work: Work, config: SiteConfig, post: Post, *, weights: Weights, tell: Tell
     ) -> None:
         super().__init__(work, config, post)
         self._weights = weights

@@ -17,7 +17,8 @@ from typing import Any
 from hocket.core.data import Episode, Trial
 from hocket.core.events import AttemptFailed, SitesChanged
 from hocket.engine.trials import TrialQueue
-from hocket.machines.driver import Driver, DriverConfig, Post
+from hocket.machines.config import SiteConfig
+from hocket.machines.driver import Driver, Post
 from hocket.machines.machines import Machines
 from hocket.machines.unkept import Unkept
 from hocket.runs.elsewhere import Work
@@ -105,7 +106,7 @@ class Sites:
                 self._inbox.put(_Failed(error=error))
                 self._wake()
 
-    def _make_driver(self, work: Work, config: DriverConfig, post: Post) -> Driver:
+    def _make_driver(self, work: Work, config: SiteConfig, post: Post) -> Driver:
         self._driver = CollectingDriver(work, config, post, weights=self._weights, tell=self._put)
         if self._is_over:
             self._driver.end()
