@@ -12,10 +12,9 @@ Messages take 5 ms each way.
 
 `speed-up` is the work of the episodes that counted, in lane seconds, over what all lanes could have
 done from their joining to the end of the run (or to their death). `tail` is the time from the last
-beginning of an episode to the end of the run, over the longest episode. `driver` is the time in the
-driver's code, for each episode: by the clock, so that other work on the machine is in it, too. With
-`--ledger` the ledger's commits, the CPU time of its own thread and the receipt of a file of 20 kB
-are in it, without it all of these are left out.
+beginning of an episode to the end of the run, over the longest episode. `driver` is the CPU time of
+this process for each episode, all of its threads and the simulation itself included: more than the
+driver takes. With `--ledger` the ledger's commits and the receipt of a file of 20 kB are in it.
 """
 
 from __future__ import annotations
@@ -121,17 +120,12 @@ class Simulation:
         while not self.driver.is_done:
             self.now, _, call, arguments = heapq.heappop(self.heap)
             call(*arguments)
-        with self.timed():
-            self.driver.finish(self.now)
+        self.driver.finish(self.now)
 
     # -- the driver's side ---------------------------------------------------------------------
 
-    def timed(self) -> Timed:
-        return Timed(self)
-
     def tick(self) -> None:
-        with self.timed():
-            self.driver.tick(self.now)
+        self.driver.tick(self.now)
         self.at(0.1, self.tick)
 
     def post(self, site: str, message: protocol.Message) -> None:
@@ -141,9 +135,8 @@ class Simulation:
         self.at(DELAY_S, self.deliver, site.name, protocol.pack(messages))
 
     def deliver(self, name: str, data: bytes) -> None:
-        with self.timed():
-            for message in protocol.unpack(data):
-                self.driver.hear(name, message, self.now)
+        for message in protocol.unpack(data):
+            self.driver.hear(name, message, self.now)
         due = self.now + (TURN_S if self.driver.is_awaited else LATER_S)
         if due < self.turn_at:
             self.turn_at = due
@@ -152,16 +145,14 @@ class Simulation:
     def turn(self, due: float) -> None:
         if due == self.turn_at:
             self.turn_at = math.inf
-            with self.timed():
-                self.driver.turn(self.now)
+            self.driver.turn(self.now)
 
     # -- the sites' side -----------------------------------------------------------------------
 
     def join(self, name: str, speed: float) -> None:
         site = self.sites[name] = SimulatedSite(name, self.arguments.lanes, speed, self.now)
         version = hocket.__version__
-        with self.timed():
-            self.driver.open(protocol.Hello(protocol.PROTOCOL, version, name, name))
+        self.driver.open(protocol.Hello(protocol.PROTOCOL, version, name, name))
         self.say(
             site,
             protocol.Joined(
@@ -249,20 +240,6 @@ class Simulation:
         )
 
 
-class Timed:
-    """Adds the time of what is done inside to the driver's. It is the time of the clock, which is
-    no less than that of the CPU: to ask for that costs more than most of what is timed."""
-
-    def __init__(self, simulation: Simulation) -> None:
-        self._simulation = simulation
-
-    def __enter__(self) -> None:
-        self._began = time.perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        self._simulation.busy += time.perf_counter() - self._began
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--sites", type=int, nargs="+", default=[1, 10, 100])
@@ -276,12 +253,10 @@ def main() -> None:
     for sites in arguments.sites:
         with tempfile.TemporaryDirectory() as folder:
             simulation = Simulation(Path(folder) / "run", arguments, sites)
-            process, mine = time.process_time(), time.thread_time()
+            began = time.process_time()
             simulation.run()
-            if arguments.ledger:
-                simulation.ledger.close()
-            # What the ledger's own thread took.
-            simulation.busy += (time.process_time() - process) - (time.thread_time() - mine)
+            simulation.ledger.close()
+            simulation.busy = time.process_time() - began
             print(f"{sites:10,} {simulation.told()}", flush=True)
 
 

@@ -79,7 +79,7 @@ class Desk:
             SiteConfig(lease_s=10.0),
             lambda site, message: self.posts.append((site, message)),
             weights=Weights(self.block, like),
-            tell=self.told.append,
+            tell=self.on,
         )
         self.driver.start(0.0)
 

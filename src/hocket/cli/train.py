@@ -42,6 +42,10 @@ class Train(FileFlags, MachineFlags):
     """Show the run in the browser while it goes on; see hocket watch --help."""
 
 
+_WHEN_RESUMED = ("--resume", "--watch", "--machines", "--site", "--help")
+"""Beginnings of the flags that a resumed run takes."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Resume(MachineFlags):
     """Go on with a training run from its newest checkpoint: it has its configuration."""
@@ -67,6 +71,9 @@ def run(arguments: Sequence[str]) -> int:
         knobs = knobs_of(TrainConfig, without=("policy_devices",))
         parsed = parse_run(Train, knobs, arguments, verb="train", evaluates_apart=True)
     else:
+        words = [one.partition("=")[0] for one in arguments if one.startswith("--")]
+        if any(not word.startswith(_WHEN_RESUMED) for word in words):
+            raise UsageError("--resume takes no other flags: the run has its configuration.")
         resuming = parse(Resume, arguments, verb="train")
     require_extra("policies", "trained")
     from hocket.results.terminal import Console

@@ -6,7 +6,6 @@ from __future__ import annotations
 import queue
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from safetensors.torch import save
@@ -19,6 +18,7 @@ from hocket.machines import protocol
 from hocket.machines.config import SiteConfig
 from hocket.machines.driver import Driver, Post
 from hocket.machines.lease import Lease, LeaseId
+from hocket.machines.roster import Entry
 from hocket.runs.elsewhere import Work
 from hocket.train.algorithms.rollout import Segment
 from hocket.train.learner.weights import WeightBlock
@@ -126,13 +126,14 @@ class CollectingDriver(Driver):
         super().tick(now)
         self._tell_work()
 
-    def _join(self, name: str, site: Any, message: protocol.Joined, now: float) -> None:
+    def _join(self, name: str, site: Entry, message: protocol.Joined, now: float) -> None:
         super()._join(name, site, message, now)
         if site.lanes:
             # Before its weights are read: no older version can be sent, and none be learnt past it.
             floor = self._weights.version
             self._sent[name] = self._has[name] = -1
             if not message.holds:
+                self.note(f"{site.name} collects, with lanes: {site.lanes}.")
                 self._tell(FloorRose(site=name, floor=floor))
             self._send_weights(name)
 
