@@ -153,7 +153,7 @@ def test_a_run_on_sites_stops_when_its_comparison_is_decided(tmp_path: Path) -> 
     asked: dict[str, Any] = {
         "env": ("support.deciding_env:make",),
         "env_config": {"folder": str(tmp_path / "built")},
-        "episodes": 400,
+        "episodes": 120,
     }
     run_here(toys(policy="machines.test_sites:Chooses", **asked), tmp_path / "a")
     config = toys(
@@ -167,7 +167,7 @@ def test_a_run_on_sites_stops_when_its_comparison_is_decided(tmp_path: Path) -> 
     assert report.decision is not None
     assert report.decision.look.decision == "a better"
     assert report.decision.look.pairs < 60
-    assert report.planned < 400
+    assert report.planned < 120
 
 
 def test_a_run_without_a_folder_is_refused() -> None:
