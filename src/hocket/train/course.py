@@ -13,6 +13,7 @@ from hocket.train.algorithms.ranks import Ranks
 from hocket.train.collect import plan
 from hocket.train.collect.plan import Crossing, Evaluations
 from hocket.train.collect.policy import CollectingPolicy
+from hocket.train.collect.sites import Sites
 from hocket.train.config import TrainConfig
 from hocket.train.learner.process import LearnerLink
 from hocket.train.log import Counts, Display, Log
@@ -32,6 +33,8 @@ class Parts:
     display: Display
     ranks: Ranks
     rewards: Rewards
+    sites: Sites | None = None
+    """Who collects, where that is not the engine here: that one then evaluates alone."""
 
 
 class Course:

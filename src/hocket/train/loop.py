@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
@@ -12,26 +13,30 @@ from typing import Any, TextIO
 import torch
 
 from hocket.adapters.policies.simple import ZeroPolicy
-from hocket.core import plugins
 from hocket.core.contracts.policy import Policy
 from hocket.core.contracts.recorder import Reader
-from hocket.core.data import ArraySpec, EnvSpec, PolicySpec, Ref, TaskInfo, Trial
-from hocket.engine.batches import BatchConfig
-from hocket.engine.chunk_rules import make_rule
-from hocket.engine.loop import Engine, EngineConfig
-from hocket.engine.trials import TrialQueue
+from hocket.core.data import ArraySpec, EnvSpec, TaskInfo, Trial
 from hocket.errors import SpecMismatchError, UsageError
+from hocket.machines.machines import Machines
 from hocket.records import run_file as run_config
 from hocket.records.folder import RunFolder, temporary
 from hocket.results.live import LiveStatus
 from hocket.runs.assembly import Assembly
 from hocket.runs.probe import probe, retried
 from hocket.train.algorithms.ranks import Ranks, local_device
-from hocket.train.algorithms.rollout import group_of
 from hocket.train.cloner import Cloner
-from hocket.train.collect import plan
 from hocket.train.collect.curriculum import find_curriculum
-from hocket.train.collect.policy import CollectingPolicy, Holding
+from hocket.train.collect.policy import CollectingPolicy
+from hocket.train.collect.rolling import (
+    Rolling,
+    auto_lanes,
+    base_of,
+    fleet_of,
+    max_batch,
+    policy_of,
+)
+from hocket.train.collect.site_driver import Weights
+from hocket.train.collect.sites import Sites
 from hocket.train.config import TrainConfig
 from hocket.train.course import Parts
 from hocket.train.data.reading import Wanted, read_data
@@ -47,14 +52,16 @@ from hocket.train.networks.building import (
     make_network,
     require_trainable,
 )
-from hocket.train.networks.contract import BASE, Shapes, bounds_of, frozen_parameters
-from hocket.train.networks.memory import twin
+from hocket.train.networks.contract import (
+    BASE,
+    Shapes,
+    bounds_of,
+    frozen_parameters,
+    published_tensors,
+)
 from hocket.train.rewards import Rewards
 from hocket.train.trainer import Trainer
-from hocket.workers.fleet import Fleet, FleetConfig
-
-_SYNC_BATCH = 16
-"""Rows of a synchronous run's batches: a fixed shape, whatever the lanes."""
+from hocket.workers.fleet import Fleet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +82,10 @@ def train(
     resume: bool = False,
     readers: Sequence[Reader] = (),
     say: TextIO | None = sys.stderr,
+    machines: Machines | None = None,
 ) -> Trained:
-    """Train in the folder `run`; with `resume`, go on from its newest checkpoint.
+    """Train in the folder `run`; with `resume`, go on from its newest checkpoint. On `machines`
+    sites collect, and this process learns and evaluates.
 
     The folder of a new run is made once everything that it names was found to work together.
     """
@@ -91,6 +100,8 @@ def train(
         device=local_device(config.device),
         collect_device=local_device(config.collect_device),
     )
+    if machines is not None:
+        _require_spreadable(config)
     ranks = Ranks.from_torchrun(config.device)
     if config.mode == "async" and ranks.size > 1:
         raise UsageError("Several ranks learn in synchronous mode: leave out --mode async.")
@@ -109,10 +120,15 @@ def train(
         ranks.count(0)  # what the first rank wrote is there for all
         log = Log(run if ranks.is_first else None, found.config, state)
         stack.callback(log.close)
-        fleet = stack.enter_context(_fleet(found.config, found.assembly, found.policy.spec))
+        fleet = stack.enter_context(fleet_of(found.config, found.assembly, found.policy.spec))
         link = _learner(found, run, ranks, fleet, start)
         stack.callback(link.close)
         found.policy.block = link.block
+        sites = None
+        if machines is not None:
+            sites = _sites(found, asked, machines, run, link, fleet)
+            stack.callback(sites.close)
+            sites.start()
         parts = Parts(
             run=run,
             policy=found.policy,
@@ -122,12 +138,13 @@ def train(
             display=display,
             ranks=ranks,
             rewards=rewards,
+            sites=sites,
         )
         live = LiveStatus(run) if ranks.is_first else None
         if live is not None:
             stack.callback(live.close)
             readers = (*readers, live)
-        rolling = _Rolling(found.config, found.assembly, fleet, found.policy, readers, live)
+        rolling = Rolling(found.config, found.assembly, fleet, found.policy, readers, live)
         return _finish(found, parts, rolling, state)
 
 
@@ -138,33 +155,38 @@ class _Prepared:
     config: TrainConfig
     """With numbers for all that was left open."""
     assembly: Assembly
-    tasks: Sequence[tuple[str, TaskInfo]]
-    """With their suites."""
+    infos: Sequence[tuple[str, TaskInfo]]
+    """The tasks, with their suites."""
     description: Description
     made: Made
     policy: CollectingPolicy
+
+    @property
+    def tasks(self) -> list[tuple[str, str]]:
+        """Suites and names of the tasks."""
+        return [(suite, info.name) for suite, info in self.infos]
 
 
 def _prepare(config: TrainConfig, start: Path | None, stack: contextlib.ExitStack) -> _Prepared:
     """Looks at the env, and builds the network and the policy that acts with it."""
     assembly = Assembly(config, config.lanes)
-    base = assembly.policy() if config.residual else None
+    base = base_of(config, assembly)
     if base is not None:
         stack.callback(base.close)
     infos, shapes = _look(config, assembly, base)
     description = describe(config, shapes, start)
     made = make_network(config, description, start, refers=config.mode == "sync")
-    policy = _policy(config, description, base, made)
+    policy = policy_of(config, description, base, made)
     limits = [config.max_steps or info.max_steps or 0 for _, info in infos]
     config = config.settled(max(limits))
     if config.lanes == "auto":
         first = (infos[0][0], infos[0][1].name)
-        config = replace(config, lanes=_auto_lanes(config, assembly, first, policy))
-    policy.limit(_max_batch(config))
+        config = replace(config, lanes=auto_lanes(config, assembly, first, policy))
+    policy.limit(max_batch(config))
     return _Prepared(
         config=config,
         assembly=assembly,
-        tasks=infos,
+        infos=infos,
         description=description,
         made=made,
         policy=policy,
@@ -181,18 +203,34 @@ def _learner(
     return InProcess(config, description, run, ranks=ranks, made=found.made, resume=start)
 
 
+def _sites(
+    found: _Prepared,
+    asked: TrainConfig,
+    machines: Machines,
+    run: Path,
+    link: LearnerLink,
+    fleet: Fleet,
+) -> Sites:
+    """Sites that collect, each with as many lanes as suit it."""
+    weights = Weights(link.block, published_tensors(found.made.network))
+    about = functools.partial(_save_about, run, asked)
+    config = replace(asked, batch=found.config.batch, lam=found.config.lam)
+    tasks = found.tasks
+    return Sites(config, machines, run, tasks, found.description, weights, fleet.wake, about)
+
+
 def _finish(
-    found: _Prepared, parts: Parts, rolling: _Rolling, state: Mapping[str, Any] | None
+    found: _Prepared, parts: Parts, rolling: Rolling, state: Mapping[str, Any] | None
 ) -> Trained:
     """Trains to the end, or until that is interrupted."""
-    config, tasks = found.config, [(suite, info.name) for suite, info in found.tasks]
+    config, tasks = found.config, found.tasks
     trainer: Trainer | Cloner
     if config.algo == "bc":
         trainer = Cloner(config, tasks, parts, restored=state)
         trainer.run(rolling.to_the_end)
     else:
         trainer = Trainer(config, tasks, parts, restored=state)
-        rolling.train(trainer)
+        _train(rolling, trainer)
     if not trainer.is_complete and config.mode == "sync":
         parts.link.save(trainer.counters())
     return Trained(
@@ -203,97 +241,40 @@ def _finish(
     )
 
 
+def _require_spreadable(config: TrainConfig) -> None:
+    """Refuses what sites cannot collect for."""
+    if config.mode != "async" or config.algo == "bc":
+        raise UsageError(
+            "On several machines collecting and learning go on at once: add --mode async, with "
+            "ppo or grpo."
+        )
+    if config.algo == "grpo" and config.pin_version:
+        raise UsageError(
+            "The episodes of a group may run at several sites, which are not held to one version: "
+            "leave out --pin-version."
+        )
+
+
+def _save_about(run: Path, config: TrainConfig, sites: Mapping[str, Any]) -> None:
+    about = {**run_config.load_about(run), **sites}
+    run_config.save_run(run, config.to_plain(), about=about)
+
+
+def _train(rolling: Rolling, trainer: Trainer) -> None:
+    """Runs what a trainer plans."""
+    with rolling.engine(trainer) as engine:
+        trainer.stop = engine.stop
+        trainer.begin()
+        if not trainer.is_complete:
+            rolling.run(engine, trainer.trials)
+
+
 def _save_start(run: Path, config: TrainConfig, data: Path | None, made: Made) -> None:
     """Keep in the run's folder, which is ours, what does not change while it trains."""
     if data is not None:
         data.rename(run / DATA)
     checkpoint.save_frozen(run, frozen_parameters(made.network))
     run_config.save_run(run, config.to_plain(), about=run_config.about_this_run())
-
-
-def _fleet(config: TrainConfig, assembly: Assembly, spec: PolicySpec) -> Fleet:
-    """The workers for training, and for evaluations with settings of their own."""
-    worker = replace(
-        assembly.worker(spec, config.lane_count),
-        suites={**assembly.suites, **_evaluated(config, assembly)},
-        tells=config.algo != "bc",
-    )
-    settings = FleetConfig(
-        lanes=config.lane_count,
-        step_timeout_s=config.step_timeout_s,
-        start_timeout_s=config.start_timeout_s,
-    )
-    return Fleet(assembly.runtime(), worker, settings)
-
-
-def _policy(
-    config: TrainConfig,
-    description: Description,
-    base: Policy | None,
-    made: Made,
-) -> CollectingPolicy:
-    """The policy that acts: with the very network that was made, or with a copy of what is trained
-    where a learner in this process moves that one."""
-    network = made.network
-    if config.mode == "sync":
-        network = twin(network.to(config.device), config.collect_device)
-    return CollectingPolicy(
-        network,
-        description.shapes,
-        Holding(is_deterministic=plan.is_evaluation, held_by=_held_by(config)),
-        replan=config.replan,
-        device=config.collect_device,
-        base=base,
-        precision=config.precision,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=False)
-class _Rolling:
-    """Makes engines for what is run, one after another."""
-
-    config: TrainConfig
-    assembly: Assembly
-    fleet: Fleet
-    policy: CollectingPolicy
-    readers: Sequence[Reader] = ()
-    live: LiveStatus | None = None
-
-    def train(self, trainer: Trainer) -> None:
-        """Runs what a trainer plans."""
-        with self._engine(trainer) as engine:
-            trainer.stop = engine.stop
-            trainer.begin()
-            if not trainer.is_complete:
-                self._run(engine, trainer.trials)
-
-    def to_the_end(self, reader: Reader, trials: TrialQueue) -> bool:
-        """Runs these trials; False where that was interrupted."""
-        with self._engine(reader) as engine:
-            return self._run(engine, trials)
-
-    def _run(self, engine: Engine, trials: TrialQueue) -> bool:
-        return engine.run(trials, planned=(), cores=self.assembly.cores(self.config.lane_count))
-
-    @contextlib.contextmanager
-    def _engine(self, reader: Reader) -> Iterator[Engine]:
-        config, lanes = self.config, self.config.lane_count
-        inference = self.assembly.inference(self.policy)
-        keeping = BatchConfig(pad=config.mode == "sync", keep_observations=config.algo != "bc")
-        with contextlib.closing(inference):
-            engine = Engine(
-                fleet=self.fleet,
-                inference=inference,
-                batches=self.assembly.batches(self.policy, inference, lanes, keeping),
-                make_rule=make_rule(self.policy.spec.replan, None),
-                config=EngineConfig(
-                    retries=config.retries, max_steps=config.max_steps, final_observation=True
-                ),
-                readers=(reader, *self.readers),
-            )
-            if self.live is not None:
-                self.live.follow(engine.look)
-            yield engine
 
 
 def _look(
@@ -337,7 +318,7 @@ def _read_data(found: _Prepared, run: Path, display: Display) -> Path | None:
         return None
     wanted = Wanted(
         shapes=found.description.shapes,
-        tasks=[info for _, info in found.tasks],
+        tasks=[info for _, info in found.infos],
         inputs=tuple(found.policy.spec.inputs or ()),
         first=config.data_episodes,
     )
@@ -345,37 +326,3 @@ def _read_data(found: _Prepared, run: Path, display: Display) -> Path | None:
     discard(data)  # left by a run that was killed
     read_data(config.data, wanted, data, Reading(display))
     return data
-
-
-def _evaluated(config: TrainConfig, assembly: Assembly) -> dict[str, Ref]:
-    """The suites of evaluations, where these have settings of their own."""
-    if not config.eval_env_config:
-        return {}
-    shares = plugins.share_settings("envs", config.env, config.eval_env_config)
-    return {
-        plan.EVALUATED + name: replace(ref, config={**ref.config, **shares[name]})
-        for name, ref in assembly.suites.items()
-    }
-
-
-def _auto_lanes(
-    config: TrainConfig, assembly: Assembly, task: plan.Task, policy: CollectingPolicy
-) -> int:
-    """As many lanes as keep the cores busy, by the cost of one chunk; never more than a batch has
-    episodes. In synchronous mode at most as many as its fixed shape holds."""
-    trial = Trial(suite=task[0], task=task[1], seed=config.eval_seed)
-    lanes = assembly.count_lanes(policy, trial, config.batch_count)
-    is_fixed = config.mode == "sync" and not assembly.is_batched
-    return min(lanes, _SYNC_BATCH) if is_fixed else lanes
-
-
-def _held_by(config: TrainConfig) -> Callable[[Trial], Hashable | None]:
-    if not (config.algo == "grpo" and config.pin_version):
-        return plan.holder_of
-    return lambda trial: plan.holder_of(trial) or group_of(trial, config.group)
-
-
-def _max_batch(config: TrainConfig) -> int:
-    """In synchronous mode batches are padded to this: a fixed shape, whatever the lanes."""
-    is_fixed = config.mode == "sync" and config.lane_count <= _SYNC_BATCH
-    return _SYNC_BATCH if is_fixed else max(64, config.lane_count)

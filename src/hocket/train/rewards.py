@@ -26,6 +26,9 @@ from hocket.errors import ConfigError, HocketError
 from hocket.train.algorithms.rollout import Segment
 from hocket.train.config import ENV, SUCCESS, RewardTerm, reward_terms
 
+_SUCCESS = ("success", "is_success")
+"""Keys of `info` that say what the outcome says."""
+
 
 class RewardError(HocketError):
     """A reward function that raised, or returned what is no reward."""
@@ -41,6 +44,15 @@ class Rewarded:
     """The weighted sum of each term's rewards, by name."""
     info: dict[str, float]
     """The mean of each number that the env told in `info`, over the steps that told it."""
+
+    def to_curves(self) -> dict[str, float]:
+        """Returns what is logged of it: each term of several, and what `info` told that the outcome
+        does not tell."""
+        terms = self.terms if len(self.terms) > 1 else {}
+        return {
+            **{f"reward/{name}": value for name, value in terms.items()},
+            **{f"info/{key}": mean for key, mean in self.info.items() if key not in _SUCCESS},
+        }
 
 
 class Rewards:

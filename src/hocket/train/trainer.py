@@ -18,14 +18,16 @@ from hocket.core.events import (
     BatchInferred,
     ChunksExecuted,
     EpisodesSealed,
-    Event,
+    Noted,
 )
 from hocket.engine.trials import TrialQueue
-from hocket.errors import ConfigError, EnvError
+from hocket.errors import EnvError
 from hocket.train.algorithms.rollout import Segment
 from hocket.train.collect import plan
 from hocket.train.collect.curriculum import Curriculum, find_curriculum, state_of
 from hocket.train.collect.plan import Groups
+from hocket.train.collect.site_driver import SiteEvent, WorkGrew
+from hocket.train.collect.sites import SiteTrials
 from hocket.train.collect.trajectories import Trajectories
 from hocket.train.config import TrainConfig
 from hocket.train.course import Course, Parts
@@ -53,7 +55,7 @@ class Trainer(Course):
     ) -> None:
         super().__init__(config, tasks, parts, restored)
         self._link = parts.link
-        self.trials = TrialQueue()
+        self.trials = TrialQueue() if parts.sites is None else SiteTrials(self._hear_sites)
         self.stop: Callable[[], None] = lambda: None
         """Ends the engine's run; set by whoever makes the engine."""
         self._limit = (config.staleness + 1) * config.batch_count
@@ -70,17 +72,13 @@ class Trainer(Course):
             weigh=find_curriculum(config.curriculum),
         )
         self._groups = Groups(config.group) if config.algo == "grpo" else None
-        needs_whole = config.algo == "grpo" or parts.rewards.needs_whole_episodes
-        if needs_whole and config.segment_chunks:
-            raise ConfigError("A reward function sees whole episodes; leave out --segment-chunks.")
-        self._trajectories = Trajectories(
+        self._sites = parts.sites
+        self._trajectories = parts.sites or Trajectories.of(
+            config,
             [task for _, task in tasks],
             newest=lambda: parts.link.block.version,
             rewards=parts.rewards,
             texts=parts.policy.texts,
-            segment_chunks=config.segment_chunks,
-            # Where only whole episodes teach, the learner waits for slow ones instead.
-            max_staleness=0 if needs_whole else config.staleness,
         )
         self._recent = Recent()
         self._shares = Shares()
@@ -91,7 +89,7 @@ class Trainer(Course):
 
     # -- reader ----------------------------------------------------------------------------------
 
-    def on(self, event: Event) -> None:
+    def on(self, event: SiteEvent) -> None:
         if self._is_finishing:
             # Learning is over: what episodes in flight would still give is not learnt from.
             for episode in event.episodes if isinstance(event, EpisodesSealed) else ():
@@ -119,6 +117,18 @@ class Trainer(Course):
                 self._sealed(episode)
         elif isinstance(event, AttemptFailed):
             self._counts.lost += 1
+        elif isinstance(event, WorkGrew):
+            self._counts.env_steps += event.steps
+            self._shares.stepping += event.worked_s
+            self._shares.inferring += event.inferred_s
+        elif isinstance(event, Noted) and self._sites is not None:
+            self._parts.display.announce(event.text)
+        self._turn()
+
+    def _hear_sites(self) -> None:
+        assert self._sites is not None
+        for event in self._sites.news():
+            self.on(event)
         self._turn()
 
     def behind(self) -> bool:
@@ -150,10 +160,9 @@ class Trainer(Course):
         counts = self._counts
         counts.episodes += 1
         counts.sealed += 1
-        segment = self._trajectories.seal(episode)
-        rewarded = self._trajectories.rewarded(episode)
-        if segment is not None and rewarded is not None:
-            self._recent.add(rewarded)
+        segment, terms = self._trajectories.seal(episode), self._trajectories.terms(episode)
+        if segment is not None:
+            self._recent.add(segment, terms)
         self._curriculum.add(episode.trial, segment)
         if self._groups is not None:
             self._member(self._groups, episode.trial, segment)
@@ -190,9 +199,11 @@ class Trainer(Course):
         counts = self._counts
         while (
             counts.outstanding + self._curriculum.group <= self._limit
-            and counts.waiting < self._config.lane_count
+            and counts.waiting < self._lanes
         ):
             self._plan_group()
+        if self._sites is not None:
+            return  # The engine here goes on without a trial.
         idle = not len(self.trials) and counts.begun == counts.sealed
         if idle and not self._evaluations.is_under_way:
             # Held back by `behind` until the learner has settled enough.
@@ -201,7 +212,12 @@ class Trainer(Course):
     def _plan_group(self) -> None:
         group = self._curriculum.next_group()
         self._counts.planned += len(group)
-        self.trials.add(group)
+        (self._sites or self.trials).add(group)
+
+    @property
+    def _lanes(self) -> int:
+        """Lanes that collect."""
+        return self._config.lane_count if self._sites is None else self._sites.lanes
 
     # -- learner ---------------------------------------------------------------------------------
 
@@ -219,6 +235,8 @@ class Trainer(Course):
         self._top_up()
 
     def _updated(self, updated: Updated) -> None:
+        if self._sites is not None:
+            self._sites.publish()
         self._account(updated)
         steps = self.total_steps
         if self._is_over():
@@ -245,6 +263,8 @@ class Trainer(Course):
         if self._is_finishing:
             return
         self._is_finishing = True
+        if self._sites is not None:
+            self._sites.end()
         for late in self._link.finish(self.counters()):
             self._account(late)
         if self._parts.ranks.is_first and self._config.eval_every:
@@ -277,7 +297,7 @@ class Trainer(Course):
             **self._recent.to_curves(),
             **{f"learn/{key}": value for key, value in updated.measures.items()},
             "learn/max_staleness": float(updated.staleness),
-            **self._shares.take(self._config.lane_count),
+            **self._shares.take(max(1, self._lanes)),
             **self._counts.to_curves(),
             **self._curriculum.to_curves(),
         }

@@ -15,14 +15,15 @@ from hocket.core.events import (
     BatchInferred,
     ChunksExecuted,
     EpisodesEnded,
-    Event,
     InfoTold,
 )
+from hocket.errors import ConfigError
 from hocket.train.algorithms.rollout import Segment
 from hocket.train.collect.plan import is_training
 from hocket.train.collect.policy import LOG_PROB, SAMPLE, VALUE, VERSION
+from hocket.train.config import TrainConfig
 from hocket.train.networks.contract import BASE, PROMPT, TASK
-from hocket.train.rewards import Rewarded, Rewards
+from hocket.train.rewards import Rewards
 
 _OWN = (SAMPLE, LOG_PROB, VALUE, VERSION, BASE, PROMPT)
 """Extras of an answer that have columns of their own; the others are the network's."""
@@ -86,7 +87,31 @@ class Trajectories:
         self._max_staleness = max_staleness
         self._open: dict[Key, _Open] = {}
         self._ended: dict[Key, Segment] = {}
-        self._rewarded: dict[Key, Rewarded] = {}
+        self._terms: dict[Key, dict[str, float]] = {}
+
+    @classmethod
+    def of(
+        cls,
+        config: TrainConfig,
+        tasks: Sequence[str],
+        newest: Callable[[], int],
+        *,
+        rewards: Rewards,
+        texts: Sequence[str],
+    ) -> Trajectories:
+        """The trajectories that a run with this configuration learns from."""
+        needs_whole = config.algo == "grpo" or rewards.needs_whole_episodes
+        if needs_whole and config.segment_chunks:
+            raise ConfigError("A reward function sees whole episodes; leave out --segment-chunks.")
+        return cls(
+            tasks,
+            newest,
+            rewards=rewards,
+            texts=texts,
+            segment_chunks=config.segment_chunks,
+            # Where only whole episodes teach, the learner waits for slow ones instead.
+            max_staleness=0 if needs_whole else config.staleness,
+        )
 
     @property
     def in_flight(self) -> int:
@@ -100,7 +125,7 @@ class Trajectories:
         ended_floors = [segment.oldest for segment in self._ended.values()]
         return min([self._newest(), *open_floors, *ended_floors])
 
-    def on(self, event: Event) -> list[Segment]:
+    def on(self, event: object) -> list[Segment]:
         """Follows one event, and returns the stretches that it completes."""
         if isinstance(event, AttemptsBegan):
             for lane, trial, attempt in zip(event.lanes, event.trials, event.attempts, strict=True):
@@ -118,16 +143,16 @@ class Trajectories:
         elif isinstance(event, AttemptFailed):
             self._open.pop((event.trial.id, event.attempt), None)
             self._ended.pop((event.trial.id, event.attempt), None)
-            self._rewarded.pop((event.trial.id, event.attempt), None)
+            self._terms.pop((event.trial.id, event.attempt), None)
         return []
 
     def seal(self, episode: Episode) -> Segment | None:
         """Returns the last segment of an episode that counts; None if it was lost to errors."""
         return self._ended.pop((episode.trial.id, episode.attempt), None)
 
-    def rewarded(self, episode: Episode) -> Rewarded | None:
-        """Returns how the last segment of an episode that counts was rewarded; asked once."""
-        return self._rewarded.pop((episode.trial.id, episode.attempt), None)
+    def terms(self, episode: Episode) -> dict[str, float]:
+        """Returns what an episode that counts adds to the log; asked once."""
+        return self._terms.pop((episode.trial.id, episode.attempt), {})
 
     def _inferred(self, event: BatchInferred) -> list[Segment]:
         assert event.observations is not None  # the engine was asked to keep them
@@ -200,7 +225,7 @@ class Trajectories:
         if episode.outcome is not Outcome.FINISHED:
             segment = replace(segment, success=episode.outcome is Outcome.SUCCESS)
         rewarded = self._rewards.give(segment)
-        self._rewarded[episode.trial.id, episode.attempt] = rewarded
+        self._terms[episode.trial.id, episode.attempt] = rewarded.to_curves()
         self._ended[episode.trial.id, episode.attempt] = rewarded.segment
 
     def _segment(
