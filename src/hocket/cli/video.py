@@ -93,7 +93,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _choose(flags: Video, config: EvalConfig, ledger: LedgerView) -> list[Episode]:
-    from hocket.records.video.sink import VideoSelection
+    from hocket.records.video.selection import VideoSelection
     from hocket.runs.verify import find_trial
 
     planned, ended = ledger.trials(), ledger.episodes()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import sys
 from collections.abc import Iterator, Sequence
@@ -43,6 +42,8 @@ class Watch:
 def run(arguments: Sequence[str]) -> int:
     """Show until SIGTERM or Ctrl-C."""
     flags = parse(Watch, arguments, verb="watch")
+    import asyncio  # here, since verbs that make a run import this module
+
     from hocket import cli
     from hocket.core.exposure import load_tls
     from hocket.watch.guard import Guard, check_exposure, new_token, read_key

@@ -16,13 +16,8 @@ from hocket.records.folder import TEMPORARY, RunFolder
 from hocket.records.states import FILE
 from hocket.records.video.encoder import UNTIMED_RATE, Quality, require_encoder
 from hocket.records.video.rerender import Rendered, RenderJob, VideoWorkersConfig, rerender
-from hocket.records.video.sink import (
-    VideoSelection,
-    file_name,
-    is_rendered_later,
-    rerender_record,
-    videos_in,
-)
+from hocket.records.video.selection import VideoSelection, is_rendered_later
+from hocket.records.video.sink import file_name, rerender_record, videos_in
 from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
 from hocket.workers.fleet import Borrowed, Fleet

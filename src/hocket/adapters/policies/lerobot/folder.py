@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hocket.adapters.policies.lerobot import hub
+from hocket.adapters import hub
 from hocket.errors import ConfigError, MissingExtraError
 
 if TYPE_CHECKING:
