@@ -1,7 +1,7 @@
 """The CPU of a small job without cameras: MT10 by `hocket eval`, against a plain loop of 25 lines.
 
 Both run the same trials with the same policy in fresh processes, from start to exit, one after the
-other, several times; seconds of CPU are those of all their processes. The plain loop has MetaWorld's
+other, several times; seconds of CPU are of all their processes. The plain loop has MetaWorld's
 own envs, one after another in one process, and keeps nothing but successes.
 """
 

@@ -6,7 +6,7 @@ One task of libero_spatial, two episodes of twenty steps, two cameras of 256 px,
 lerobot-eval and hocket run the same ACT with random weights; vla-eval a policy that answers zeros
 at no cost, and hocket its own such. Each is started cold, in turn, as often as --repeats says.
 Seconds of CPU are those of all processes; `first line` is what the user waits for until anything is
-printed. Needs tools/make_venvs.sh and HOCKET_LIBERO_DATA; vla-eval is left out where it is not given
+printed. Needs tools/make_venvs.sh and HOCKET_LIBERO_DATA; vla-eval is left out unless it is given
 (pip install --target FOLDER vla-eval==0.8.0).
 """
 

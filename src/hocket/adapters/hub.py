@@ -143,6 +143,7 @@ class Dataset:
 def _library(why: str) -> Any:
     try:
         import huggingface_hub
+        import huggingface_hub.constants
     except ImportError as exc:
         raise MissingExtraError(
             f"{why} takes the package 'huggingface_hub'. Run: pip install 'hocket[hub]'; for a "

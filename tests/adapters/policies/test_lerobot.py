@@ -40,6 +40,7 @@ CHECKS = [
     "smolvla_acts_as_in_lerobots_own_loop",
     "tdmpc_plans_as_in_lerobots_own_loop",
     "sac_acts_as_in_lerobots_own_loop",
+    "xvla_acts_as_in_lerobots_own_loop",
     "plans_are_each_attempts_own",
     "a_row_does_not_depend_on_its_batch",
     "weights_that_do_not_fit_are_refused",
@@ -195,6 +196,11 @@ class TestInLeRobotsInterpreter:
     @pytest.mark.parametrize("check", CHECKS_04)
     def test_in_lerobots_interpreter(self, check, said):
         assert f"passed {check}\n" in said, said
+
+    def test_every_class_has_its_row_in_the_docs(self, said):
+        known = json.loads(said.rpartition("facts ")[2])["known"]
+        table = (ROOT / "docs" / "lerobot.md").read_text()
+        assert [kind for kind in known if f"| `{kind}` |" not in table] == []
 
     def evaluate(self, folder, **settings):
         return hocket.evaluate(

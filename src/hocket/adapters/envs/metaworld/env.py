@@ -148,7 +148,12 @@ class MetaWorldEnv(CameraEnv, gymnasium.Env[dict[str, Any], Array]):
         self._sim._freeze_rand_vec = False
         source = start_seed(self._task, seed, self._config.seed_scheme)
         self._sim.np_random, _ = seeding.np_random(source)
-        self._sim.reset_model()
+        # Nothing is drawn by where the hand is, and to move it costs as much as fifty steps.
+        self._sim._reset_hand = _stay
+        try:
+            self._sim.reset_model()
+        finally:
+            del self._sim._reset_hand
         return np.array(self._sim._last_rand_vec, np.float64)
 
     def _lay_out(self, start: Array) -> None:
@@ -192,6 +197,9 @@ class MetaWorldEnv(CameraEnv, gymnasium.Env[dict[str, Any], Array]):
                 self._sim.model, self._config.size, fast=self._is_fast
             )
         return self._renderer.render(self._sim.data, camera, upside_down=camera in UPSIDE_DOWN)
+
+
+def _stay(*_: Any, **__: Any) -> None: ...
 
 
 def camera_keys(cameras: tuple[str, ...]) -> dict[str, str]:
