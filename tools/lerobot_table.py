@@ -41,7 +41,7 @@ WHY_NOT = {
 def facts_of(venv: str, checks: list[str]) -> dict[str, object] | None:
     """What the checks say in a venv; None where that is not there."""
     python = ROOT / "venvs" / venv / "bin" / "python"
-    if not python.exists():
+    if not (python.parents[1] / ".ready").exists():
         return None
     done = subprocess.run(
         [str(python), str(ROOT / "tests" / "support" / "lerobot_checks.py"), *checks],

@@ -67,10 +67,9 @@ def run(arguments: Sequence[str]) -> int:
 
     try:
         asyncio.run(serve_until_signal(flags.folder.absolute(), settings, say))
-    except OSError as exc:
-        raise UsageError(
-            f"The page cannot be served on {flags.host}:{flags.port}: {exc.strerror or exc}"
-        ) from exc
+    except (OSError, OverflowError) as exc:  # the second for a port that is none
+        why = getattr(exc, "strerror", None) or exc
+        raise UsageError(f"The page cannot be served on {flags.host}:{flags.port}: {why}") from exc
     return cli.OK
 
 

@@ -149,12 +149,16 @@ class MetaWorldEnv(CameraEnv, gymnasium.Env[dict[str, Any], Array]):
         source = start_seed(self._task, seed, self._config.seed_scheme)
         self._sim.np_random, _ = seeding.np_random(source)
         # Nothing is drawn by where the hand is, and to move it costs as much as fifty steps.
-        self._sim._reset_hand = _stay
+        self._sim._reset_hand = self._leave_hand
         try:
             self._sim.reset_model()
         finally:
             del self._sim._reset_hand
         return np.array(self._sim._last_rand_vec, np.float64)
+
+    def _leave_hand(self, *_: Any, **__: Any) -> None:
+        """What MetaWorld notes of the hand once it has moved it, and nothing else."""
+        self._sim.init_tcp = self._sim.tcp_center
 
     def _lay_out(self, start: Array) -> None:
         """Begin an episode as a newly made env would."""
@@ -197,9 +201,6 @@ class MetaWorldEnv(CameraEnv, gymnasium.Env[dict[str, Any], Array]):
                 self._sim.model, self._config.size, fast=self._is_fast
             )
         return self._renderer.render(self._sim.data, camera, upside_down=camera in UPSIDE_DOWN)
-
-
-def _stay(*_: Any, **__: Any) -> None: ...
 
 
 def camera_keys(cameras: tuple[str, ...]) -> dict[str, str]:
