@@ -252,5 +252,7 @@ class TestInTheInterpreterOfLeRobot06:
 def test_where_lerobot_is_missing_the_error_says_what_to_do(tmp_path):
     if plugins.importlib.util.find_spec("lerobot") is not None:
         pytest.skip("LeRobot is installed here")
-    with pytest.raises(hocket.errors.MissingExtraError, match=r"hocket\[lerobot\]"):
+    with pytest.raises(
+        hocket.errors.MissingExtraError, match="--policy-python venvs/lerobot/bin/python"
+    ):
         plugins.build("policies", f"lerobot:{make_folder(tmp_path)}", {})
