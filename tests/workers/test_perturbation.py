@@ -12,7 +12,8 @@ from hocket.core.data import ActionSpec, Array, Ref, TaskInfo, Trial
 from hocket.core.perturb import parse_factors, split_arms
 from hocket.errors import ConfigError, HocketError, UsageError
 from hocket.workers.env.live_env import LiveEnv
-from hocket.workers.env.perturbation import Perturbation, Scene, blurred, find_model
+from hocket.workers.env.perturbation import Perturbation, Scene, blurred
+from hocket.workers.env.simulator_model import find_model
 from support.commands import run_here
 
 TRIAL = Trial(suite="s", task="t", seed=3)

@@ -32,6 +32,8 @@ from hocket.machines.leases import Lease, LeaseBook, LeaseConfig, LeaseId
 from hocket.machines.receipts import INBOXES, Receipts
 from hocket.machines.roster import Entry, Roster
 from hocket.machines.rows import SiteRows, checked_episode
+from hocket.records.evidence import salvage
+from hocket.records.folder import RunFolder
 from hocket.records.ledger.ledger import Ledger
 from hocket.runs.elsewhere import Work
 from hocket.workers.files import declared_names
@@ -184,7 +186,7 @@ class Driver:
             site.hear(message, now)
             self._check(message, now)
         elif isinstance(message, protocol.Returned):
-            self._give_back(name, message, now)
+            self._give_back(name, site, message, now)
         elif isinstance(message, protocol.Joined):
             self._join(name, site, message, now)
         elif isinstance(message, protocol.Learned):
@@ -267,6 +269,9 @@ class Driver:
         who = site.name if site is not None else name
         for one in lost:
             self._receipts.discard(one, self._trials[one.trial])
+            if site is not None and site.is_shared:
+                left = RunFolder.at(site.inbox).attempt(self._trials[one.trial], one.attempt)
+                self._keep(one, site, [path.name for path in salvage(left)])
             self._settle_attempt(one, f"LostSite: {who} {why}.", now)
         for one in self._book.heirs(lost):
             self._accept(one, self._sealed.pop(one), now)
@@ -314,7 +319,7 @@ class Driver:
         for site, leases in posts.items():
             self._post(site, protocol.Leased(leases))
 
-    def _give_back(self, name: str, message: protocol.Returned, now: float) -> None:
+    def _give_back(self, name: str, site: Entry, message: protocol.Returned, now: float) -> None:
         one = LeaseId(message.trial, message.attempt)
         self._hungry.add(name)
         self._post(name, protocol.Settled([one]))
@@ -323,10 +328,11 @@ class Driver:
         given = self._book.give_back(one, spends=message.spends)
         assert given is not None
         trial = self._trials[one.trial]
-        self._receipts.discard(one, trial)
         if not message.error:
+            self._receipts.discard(one, trial)
             self._settle_attempt(one, "", now)
             return
+        self._keep(one, site, message.files)
         if given.is_final and not self._specs:
             raise EnvError(
                 f"No env could be built and reset, in {one.attempt + 1} attempts.\n{message.error}"
@@ -347,6 +353,16 @@ class Driver:
             self._accept(given.wins, self._sealed.pop(given.wins), now)
         elif not message.spends and (again := self._book.regrant(one.trial, name, now)):
             self._grant([again], now)
+
+    def _keep(self, one: LeaseId, site: Entry, files: Sequence[str]) -> None:
+        """Take what a lost attempt left at a site."""
+        trial = self._trials[one.trial]
+        if not files:
+            self._receipts.discard(one, trial)
+        elif site.is_shared:
+            self._receipts.link(one, trial, files, site.inbox)
+        else:
+            self._receipts.finish(one, files)
 
     def _settle_attempt(self, one: LeaseId, error: str, now: float) -> None:
         """Tell what became of a lease that ended without an episode. One that never began is no

@@ -63,11 +63,13 @@ class Returned(NamedTuple):
     """Why the attempt was lost; empty where it never began."""
     spends: bool
     """Whether the trial is to blame."""
+    files: Sequence[str] = ()
+    """Names without folders of what the attempt left."""
 
 
 class FilePiece(NamedTuple):
     """A part of a file of an ended attempt, as `hocket.core.wire.Piece` has it. All come, in order,
-    before their SealedEpisode."""
+    before their SealedEpisode, or where it was lost before Returned."""
 
     trial: int
     attempt: int

@@ -40,6 +40,7 @@ from hocket.machines.link import Link
 from hocket.machines.receipts import PROOF
 from hocket.machines.rows import plain_rows
 from hocket.records.chunks import ChunkRows
+from hocket.records.evidence import salvage
 from hocket.results.progress import Tally
 from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
@@ -158,7 +159,7 @@ class Ended(NamedTuple):
 
     @property
     def files(self) -> list[Path]:
-        if self.folder is None or isinstance(self.message, protocol.Returned):
+        if self.folder is None:
             return []
         return [self.folder / name for name in self.message.files]
 
@@ -276,7 +277,9 @@ class SiteWork:
         elif isinstance(event, AttemptFailed):
             name = self._trials.end(event.trial, event.attempt)
             self._chunks.forget(event.trial, event.attempt)
-            self._end(name, protocol.Returned(*name, event.error, not event.again))
+            folder = self._attempt_folder(event.trial, event.attempt)
+            files = [path.name for path in salvage(folder)]
+            self._end(name, protocol.Returned(*name, event.error, not event.again, files), folder)
         elif isinstance(event, SpecLearned):
             self._specs.append(protocol.Learned(event.suite, event.spec.to_plain()))
             self._link.post(self._specs[-1])

@@ -260,6 +260,8 @@ class Run:
         tally, folder = Tally(1), self.folder
         selection = VideoSelection.parse(self._recorded.video)
         decider = () if self.decider is None else (self.decider,)
+        asked = VideoPlan(selection, self.trials, images=self._recorded.record == "full")
+        record = self._evidence_plan(self._ledger, asked)
         self._ledger.attach(StepRows(folder))
         about: dict[str, Any] = dict(about_this_run())
 
@@ -275,9 +277,9 @@ class Run:
             planned=self.trials,
             remaining=self.remaining,
             done=self._done,
-            readers=(self._ledger, tally, *readers, same, *decider),
+            readers=(self._ledger, tally, *readers, same, *decider, record),
             sinks=sinks_of(self._recorded),
-            record=VideoPlan(selection, self.trials, images=self._recorded.record == "full"),
+            record=record,
             begin=functools.partial(self._begin_decider, ahead=_AHEAD),
             learn=learn,
         )
@@ -305,8 +307,7 @@ class Run:
         sinks: Sequence[Ref] = ()
         record = None
         if self._ledger is not None:
-            folder, most = self._ledger.folder, self.config.keep_errors
-            record = EvidencePlan(asked, folder, most=most, kept=self._evidence)
+            record = self._evidence_plan(self._ledger, asked)
             self._ledger.attach(ChunkRows(leg=self._ledger.leg))
             self._ledger.attach(StepRows(self._ledger.folder.root))
             sinks = sinks_of(self._recorded)
@@ -356,6 +357,10 @@ class Run:
             add(trials)
 
         self.decider.begin(plan, planned=self.trials, done=self._done, ahead=ahead, keep=self._keep)
+
+    def _evidence_plan(self, ledger: Ledger, asked: VideoPlan) -> EvidencePlan:
+        most = self.config.keep_errors
+        return EvidencePlan(asked, ledger.folder, most=most, kept=self._evidence)
 
     @property
     def _evidence(self) -> list[Evidence]:

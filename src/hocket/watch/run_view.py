@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hocket.core.contracts.recorder import TEMPORARY
 from hocket.core.data import Trial
 from hocket.errors import HocketError, RunFolderError
 from hocket.records.chunks import load_chunks
-from hocket.records.folder import TEMPORARY, RunFolder
+from hocket.records.folder import RunFolder
 from hocket.records.labels import add_label, labels_file, load_labels
 from hocket.records.ledger.view import LedgerView
 from hocket.records.run_file import load_run
