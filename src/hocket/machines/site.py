@@ -41,7 +41,7 @@ from hocket.machines.receipts import PROOF
 from hocket.machines.rows import plain_rows
 from hocket.records.chunks import ChunkRows
 from hocket.records.evidence import salvage
-from hocket.results.progress import Tally
+from hocket.results.tally import Tally
 from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
 from hocket.runs.rollout import Rollout

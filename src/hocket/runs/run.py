@@ -37,10 +37,10 @@ from hocket.results.decision import Decision
 from hocket.results.exactness import Claim
 from hocket.results.live import LiveStatus
 from hocket.results.page.report_page import write_report_page
-from hocket.results.progress import Tally
 from hocket.results.recorded import build_report, depends_on
 from hocket.results.report import Report, Throughput
 from hocket.results.sequential import Stake
+from hocket.results.tally import Tally
 from hocket.runs.assembly import Assembly, examine_python
 from hocket.runs.config import EvalConfig
 from hocket.runs.early_stop import Decider, paired_with, rounds_of, sequential_test
