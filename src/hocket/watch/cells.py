@@ -165,7 +165,7 @@ class Cells:
         codes = self._codes()
         known = np.flatnonzero(codes != ord(PENDING))
         last = int(known[-1]) if len(known) else -1
-        gaps = [self._id(cell) for cell in np.flatnonzero(codes[: last + 1] == ord(PENDING))]
+        gaps = self.plan.ids[: last + 1][codes[: last + 1] == ord(PENDING)].tolist()
         # Trials end about in planned order: few are missing before the last one that is known.
         since, asked = self._id(last) if last >= 0 else -1, gaps
         if len(gaps) > _MOST_GAPS:
@@ -189,7 +189,7 @@ class Cells:
         return int(self.plan.ids[cell])
 
     def _cell(self, number: int) -> int:
-        return int(self.plan.cells_of(number))
+        return int(np.searchsorted(self.plan.ids, number))
 
     def _ended(self, row: Sequence[Any]) -> Ended:
         return Ended(self._cell(row[0]), row[1], LETTERS[row[2]], *row[3:])
