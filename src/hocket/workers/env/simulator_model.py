@@ -42,7 +42,8 @@ def model_digest(model: Any) -> str:
     digest = hashlib.sha256()
     for owner in (model, *(getattr(model, part) for part in _PARTS)):
         for name in sorted(dir(owner)):
-            value = None if name.startswith("_") or "path" in name else getattr(owner, name)
+            is_left_out = name.startswith("_") or "path" in name or name == "nbuffer"
+            value = None if is_left_out else getattr(owner, name)
             if isinstance(value, np.ndarray):
                 told = np.ascontiguousarray(value).tobytes()
             elif isinstance(value, (int, float, bytes)):
