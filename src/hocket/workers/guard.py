@@ -44,9 +44,9 @@ class Question(NamedTuple):
 
     answer: type[Any]
     attempt: int
+    chunk: int
     delivery: Delivery
     """Takes the files of the attempt."""
-    chunk: int = -1
     actions: int = 0
     """Most steps of the chunk."""
     looks: bool = False
@@ -83,26 +83,27 @@ class Guard:
     def ask(self, message: Message) -> Message:
         """Note what a message asks for; gives it as the worker may see it: without paths of this
         machine."""
-        if isinstance(message, Begin):
-            rows = zip(message.lanes, message.attempts, message.trials, message.record, strict=True)
-            for lane, attempt, trial, record in rows:
+        if isinstance(message, Execute):
+            looks, counts = bool(message.observe_at), message.counts
+            if message.holds:
+                counts = [n + sum(h) for n, h in zip(counts, message.holds, strict=True)]
+            rows = zip(message.lanes, message.attempts, message.chunks, counts, strict=True)
+            for lane, attempt, chunk, most in rows:
+                delivery = self._begun[lane].delivery
+                question = Question(Executed, attempt, chunk, delivery, most, looks)
+                self._asked[lane].append(question)
+        elif isinstance(message, Begin):
+            begun = zip(
+                message.lanes, message.attempts, message.trials, message.record, strict=True
+            )
+            for lane, attempt, trial, record in begun:
                 delivery = self._delivery(trial, attempt, record)
                 self._begun[lane] = Begun(attempt, delivery, bool(record.get(EVIDENCE)))
-                self._asked[lane].append(Question(Ready, attempt, delivery))
+                self._asked[lane].append(Question(Ready, attempt, -1, delivery))
             return message._replace(record=[_without_folder(record) for record in message.record])
-        if isinstance(message, Execute):
-            looks = bool(message.observe_at)
-            holds = message.holds or [(0, 0)] * len(message.lanes)
-            for lane, attempt, chunk, count, held in zip(
-                message.lanes, message.attempts, message.chunks, message.counts, holds, strict=True
-            ):
-                most = count + sum(held)
-                delivery = self._begun[lane].delivery
-                question = Question(Executed, attempt, delivery, chunk, most, looks)
-                self._asked[lane].append(question)
         elif isinstance(message, Render):
             delivery = self._delivery(message.trial, message.attempt, message.record)
-            self._asked[message.lane].append(Question(Sealed, message.attempt, delivery))
+            self._asked[message.lane].append(Question(Sealed, message.attempt, -1, delivery))
             return message._replace(record=_without_folder(message.record))
         elif isinstance(message, Describe):
             self._describing += 1
@@ -187,11 +188,7 @@ class Guard:
         self, lane: int, kind: type[Any], attempt: int, chunk: int = -1
     ) -> deque[Question]:
         asked = self._asked[lane] if type(lane) is int and lane >= 0 else None
-        if not asked or (asked[0].answer, asked[0].attempt, asked[0].chunk) != (
-            kind,
-            attempt,
-            chunk,
-        ):
+        if not asked or asked[0][:3] != (kind, attempt, chunk):
             raise WireError(f"{kind.__name__} of lane {lane!r:.20} answers nothing that was asked.")
         return asked
 
@@ -207,26 +204,28 @@ class Guard:
             EnvSpec.from_plain(message.spec)
 
     def _executed(self, message: Executed) -> None:
-        rows = zip(
-            message.lanes,
-            message.attempts,
-            message.chunks,
-            message.steps,
-            message.ends,
-            message.busy_s,
-            message.observe_s,
-            strict=True,
-        )
-        for lane, attempt, chunk, steps, end, busy_s, observe_s in rows:
+        *columns, observe_s, arrays = message
+        rewards = columns.pop(4)
+        for lane, attempt, chunk, steps, end, busy, observe in zip(
+            *columns, observe_s, strict=True
+        ):
             question = self._answered(lane, Executed, attempt, chunk)
-            _require(type(steps) is int and 0 <= steps <= question.actions, message)
-            _require(type(end) is int and isinstance(busy_s, float), message)
-            _require(isinstance(observe_s, float), message)
+            # One claim, not a call for each: this is done for every chunk.
+            _require(
+                type(steps) is type(end) is int
+                and type(busy) is type(observe) is float
+                and 0 <= steps <= question.actions,
+                message,
+            )
             if end:
-                self._asked[lane].appendleft(Question(Sealed, attempt, question.delivery))
-        _require(type(message.rewards) is bytes, message)
-        _require(len(message.rewards) == 8 * sum(message.steps), message)
-        _require(message.arrays is None or type(message.arrays) is bytes, message)
+                self._begun[lane] = self._begun[lane]._replace(keeps=False)
+                self._asked[lane].appendleft(Question(Sealed, attempt, -1, question.delivery))
+        _require(
+            type(rewards) is bytes
+            and len(rewards) == 8 * sum(message.steps)
+            and (arrays is None or type(arrays) is bytes),
+            message,
+        )
 
     def _observed(self, message: Observed) -> None:
         rows = zip(message.lanes, message.attempts, message.chunks, message.steps, strict=True)
@@ -249,6 +248,9 @@ class Guard:
         assert asked
         _require(asked[0].attempt == message.attempt, message)
         asked.popleft().delivery.discard()
+        begun = self._begun.get(message.lane)
+        if begun is not None and begun.attempt == message.attempt:
+            self._begun[message.lane] = begun._replace(keeps=False)
 
 
 def _without_folder(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from hocket.workers.guard import Guard
 from hocket.workers.link import Link
 from hocket.workers.process_link import ProcessLink
 from hocket.workers.shm import Control, create_file, map_block, read_tail
+from hocket.workers.stream_link import make_roomy
 from hocket.workers.zygote import FORK, KILL, REQUEST, SPEAK
 
 ONE_THREAD = {
@@ -135,6 +136,8 @@ def start_worker(
     """A link to a worker that a zygote forks. `release` is called when the link is killed."""
     _allow_files()
     ours, theirs = socket.socketpair()
+    if spec.transport == "inline":
+        make_roomy(theirs)
     page, log = (
         create_file("hocket-control", Control.size(spec.lanes)),
         create_file("hocket-log", 0),
