@@ -68,10 +68,12 @@ class AboutReader:
         if "batched" in spec.abilities:
             way = "mask" if "masked" in spec.abilities else "snapshot"
             self.add("suspension", {event.suite: way})
-        # What is true of one task alone stands in the ledger, and from there in the report.
-        shared = {k: v for k, v in spec.facts.items() if k != "model_sha256"}
+        digests = {k: v for k, v in spec.facts.items() if k.endswith("_sha256")}
+        shared = {k: v for k, v in spec.facts.items() if k not in digests}
         if shared:
             self.add("envs", {event.suite: shared})
+        if digests:
+            self.add("tasks", {f"{event.suite}/{spec.task.name}": digests})
 
     def add(self, key: str, facts: Mapping[str, Any]) -> None:
         """Say more about the run; what is known already changes nothing."""
@@ -79,6 +81,11 @@ class AboutReader:
         if any(known.get(name) != value for name, value in facts.items()):
             self.known[key] = {**known, **facts}
             self._save()
+
+    def put(self, facts: Mapping[str, Any]) -> None:
+        """Say this about the run, in place of what was said."""
+        self.known.update(facts)
+        self._save()
 
     def _save(self) -> None:
         save_run(self._folder, self._config.to_plain(), about=self.known)

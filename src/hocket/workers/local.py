@@ -19,6 +19,7 @@ from typing import Protocol
 import msgpack
 
 import hocket
+from hocket.core import children
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.plugins import NoSettings
 from hocket.core.wire import Open
@@ -228,11 +229,7 @@ class ZygoteProcess:
 
     def close(self) -> None:
         self._requests.close()
-        try:
-            self._process.wait(_END_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        children.end(self._process, _END_TIMEOUT_S)
         if self._log is not None:
             os.close(self._log)
             self._log = None

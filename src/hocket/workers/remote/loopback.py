@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 
+from hocket.core import children
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.plugins import NoSettings
 from hocket.core.scratch import ScratchFolder
@@ -118,9 +119,5 @@ class FarProcess:
 
     def close(self) -> None:
         """Wait for it to go, by force in the end."""
-        try:
-            self._process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        children.end(self._process, _END_S)
         os.close(self._log)
