@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
@@ -38,7 +39,7 @@ WHY_NOT = {
 }
 
 
-def facts_of(venv: str, checks: list[str]) -> dict[str, object] | None:
+def facts_of(venv: str, checks: list[str]) -> Any:
     """What the checks say in a venv; None where that is not there."""
     python = ROOT / "venvs" / venv / "bin" / "python"
     if not (python.parents[1] / ".ready").exists():
@@ -53,14 +54,17 @@ def facts_of(venv: str, checks: list[str]) -> dict[str, object] | None:
     broken = re.findall(r"^broken \w+", done.stdout, re.M)
     if broken:
         raise SystemExit(f"{venv}: {', '.join(broken)}\n{done.stdout[-3000:]}")
-    found: dict[str, object] = json.loads(re.findall(r"^facts (.*)$", done.stdout, re.M)[-1])
-    return found
+    return json.loads(re.findall(r"^facts (.*)$", done.stdout, re.M)[-1])
 
 
 def main() -> None:
     """Run all checks, and write the table between its two markers."""
     found = {version: facts_of(*venv) for version, venv in VENVS.items()}
-    facts = {version: each for version, each in found.items() if each is not None}
+    write({version: each for version, each in found.items() if each is not None})
+
+
+def write(facts: dict[str, Any]) -> None:
+    """Write what was found by each version of LeRobot's."""
     rows = ["| class | asked | largest difference | why not |", "|---|---|---|---|"]
     for kind in sorted({kind for each in facts.values() for kind in each["known"]}):
         differences = [

@@ -32,6 +32,10 @@ def save(kind, folder, *, size=SIZE, states=STATES, moves=MOVES, cameras=CAMERAS
         **{**SMALL[kind], **settings},
     )
     policy = get_policy_class(kind)(config).eval()
+    if kind == "xvla":  # leaves some to whatever was in memory
+        for parameter in policy.parameters():
+            if parameter.ndim > 1:
+                torch.nn.init.normal_(parameter, std=0.2)
     policy.save_pretrained(folder)
     before, after = make_pre_post_processors(config, dataset_stats=_stats(cameras, states, moves))
     before.save_pretrained(folder)
