@@ -54,10 +54,13 @@ class Value:
         self._lanes, self._execute_s, self._busy_s = lanes, execute_s, infer_s
         self._sizes = np.array(sorted(sizes), float)
         self._grid = np.unique(np.round(np.linspace(0, lanes, min(lanes, STATES) + 1)))
-        self._worth, self._rate = self._solve()
+        self._worth, rates = self._solve()
+        self.rate, self.batches, self.busy = map(float, rates)
+        """Rows a second, batches a second, and the share of the time in which one is inferred."""
 
-    def _solve(self) -> tuple[Floats, float]:
-        """h on the grid, and rho: policy iteration, the last choice being to wait."""
+    def _solve(self) -> tuple[Floats, Floats]:
+        """h on the grid, and rho with what goes with it: policy iteration, the last choice being to
+        wait."""
         grid, lanes, execute_s = self._grid, self._lanes, self._execute_s
         states = len(grid)
         harmonic = np.concatenate([[0.0], np.cumsum(1.0 / np.arange(1, lanes + 1))])[::-1]
@@ -72,6 +75,8 @@ class Value:
         seconds[0, :-1] = np.inf
         low = np.clip(np.searchsorted(grid, after, side="right") - 1, 0, states - 2)
         share = (after - grid[low]) / (grid[low + 1] - grid[low])
+        is_busy = served > 0
+        gains = np.stack([served, is_busy, np.where(is_busy, seconds, 0.0)], axis=-1)
         row, choice = np.arange(states), np.full(states, len(self._sizes) - 1)
         choice[0] = len(self._sizes)
         for _ in range(STATES):  # It ends by itself after two or three rounds.
@@ -81,22 +86,22 @@ class Value:
             system[row, left + 1] -= (1.0 - LEAK) * part
             system[:states, states] = -seconds[row, choice]
             system[states] = np.eye(1, states + 1)[0]
-            solved = np.linalg.solve(system, np.append(-served[row, choice], 0.0))
-            worth, rate = solved[:states], float(solved[states])
-            cost = rate * seconds - served + (1.0 - share) * worth[low] + share * worth[low + 1]
+            solved = np.linalg.solve(system, np.vstack([-gains[row, choice], np.zeros(3)]))
+            worth, rates = solved[:states, 0], solved[states]
+            cost = rates[0] * seconds - served + (1.0 - share) * worth[low] + share * worth[low + 1]
             best = cost.argmin(1)
             better = cost[row, best] < cost[row, choice] - 1e-9
             if not better.any():
                 break
             choice = np.where(better, best, choice)
-        return worth, rate
+        return worth, rates
 
     def decide(
         self, ready: int, under_way: int, times: Floats, came: Floats, patience_s: float
     ) -> tuple[float, int]:
         """How many seconds to wait, and how many rows to serve then, if `came` of so many lanes
         under way are ready after `times` seconds."""
-        lanes, execute_s, rate = self._lanes, self._execute_s, self._rate
+        lanes, execute_s, rate = self._lanes, self._execute_s, self.rate
         ready = min(ready, lanes)
         came = came * min(1.0, (lanes - ready) / max(1.0, under_way))
         areas = np.diff(times) * (came[1:] + came[:-1]) / 2.0
