@@ -5,14 +5,15 @@ do instead, on the same trials.
 episodes of 60 to 300 steps. hocket runs as it always does, with a simulator and a policy that
 sleep; the others drive the same two from a plain loop (any(), which would take a quarter of an
 hour, is computed, without any overhead of its own). The third setting has a policy whose time
-grows with its batch, as measured of a pi0-sized model on an H200; in the fourth a reset takes as long
-as 50 steps, and nobody steps meanwhile, though the limit has it hold up its own row alone. Steps that a row is held for are
-not useful, and the episode's clock goes on in them; `paused` shows what synced would be if it did
-not. The limit is what
-nobody can exceed: neither rows that get each chunk as soon as a policy that works on it alone could
-give it, nor a policy that is busy all the time with batches of the best size.
+grows with its batch, as measured of a pi0-sized model on an H200. In the fourth a reset takes as
+long as 50 steps, in which no row steps, though the limit has it hold up its own row alone.
 
-    python benchmarks/batched/cpu.py                ten minutes
+Steps that a row is held for are not useful, and the episode's clock goes on in them; `paused` shows
+what synced would be if it did not. The limit is what nobody can exceed: neither rows that get each
+chunk as soon as a policy that works on it alone could give it, nor a policy that is busy all the
+time with batches of the best size.
+
+    python benchmarks/batched/cpu.py                a quarter of an hour
     python benchmarks/batched/cpu.py --simulation   the stepping rule over many settings, seconds
 """
 
