@@ -1,23 +1,23 @@
 """What throughput to expect of lanes, cores and a policy.
 
-`hocket plan` and `--lanes auto` go by the value of a queue that the scheduler goes by as well (see
-`hocket.engine.value`): it says what rate the best rule reaches, if chunks take as long as they take
-while so many lanes execute:
+S is the time to execute a chunk alone, C the number of cores, L(B) the time to infer a batch, K the
+inferences that run at once. While n lanes execute, a chunk takes
 
-    E(n) = S max(1, n / C) ** contention,    n = rate E(n)
+    E(n) = S max(1, n / C) ** contention
 
-S is the time to execute a chunk alone, C the number of cores. `contention` is 1 where chunks
-compute all the time and 0 where they do not compete for cores: they sleep, or wait for a device.
-With a delay of d of a chunk's s steps, lanes ask for the next chunk after a share 1 - d / s of it.
-
-Rows that share a step go by the simpler model of one cycle, for lanes that are all alike. N lanes
-in batches of B form g = ceil(N / B) cohorts; while one is inferred the others execute. L(B) is the
-time to infer a batch, K the inferences that run at once:
+`contention` is 1 where chunks compute all the time and 0 where they do not compete for cores: they
+sleep, or wait for a device. Lanes whose chunks all take equally long go in step. N of them in
+batches of B form g = ceil(N / B) cohorts; while one is inferred the others execute:
 
     cycle(B) = E(N) + L(N)                               if g = 1
              = max(g L(B) / K, E(B) + L(B), E(N))        if g > 1
 
-Nothing here keeps time.
+Lanes whose chunks vary as much as they can come back as exponentials: what rate the best rule
+reaches then is what the scheduler goes by (see `hocket.engine.value`). `hocket plan` and `--lanes
+auto` go by both, for most chunks are in between: by the geometric mean of the two rates. Rows that
+share a step go by the cycle alone. With a delay of d of a chunk's s steps, lanes execute a share h
+= d / s of it while the policy works, so that E + L becomes max(L, h E) + (1 - h) E. Nothing here
+keeps time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import ceil, inf
+from math import ceil, inf, sqrt
 
 import numpy as np
 
@@ -58,16 +58,22 @@ class Work:
         """Seconds to execute a chunk while `lanes` of them execute."""
         return float(self.execute_s * max(1.0, lanes / self.cores) ** self.contention)
 
+    def turn_s(self, lanes: float, infer_s: float) -> float:
+        """Seconds from one answer to the next of a lane that waits for nobody else."""
+        execute_s = self.executing_s(lanes)
+        beside_s = self.overlap * execute_s
+        return execute_s - beside_s + max(infer_s, beside_s)
+
 
 def cycle_s(batch: int, lanes: int, work: Work, latency: LatencyOf) -> float:
     """Seconds in which each of `lanes` lanes executes one chunk, in batches of `batch`."""
     cohorts = ceil(lanes / batch)
     infer_s = latency(min(batch, lanes))
     if cohorts == 1:
-        return work.executing_s(lanes) + infer_s
+        return max(work.turn_s(lanes, infer_s), infer_s / work.concurrency)
     return max(
         cohorts * infer_s / work.concurrency,
-        work.executing_s(batch) + infer_s,
+        work.turn_s(batch, infer_s),
         work.executing_s(lanes),
     )
 
@@ -147,11 +153,12 @@ def _plan_row(lanes: int, work: Work, latency: LatencyOf, actions: float) -> Pla
     top = min(own, work.max_batch)
     infer_s = np.array([0.0, *map(latency, range(1, top + 1))]) / min(1.0, work.concurrency)
     sizes = {top, *cohort_sizes(own, top)}
+    in_step = lanes / max(1e-9, cycle_s(target_batch(lanes, work, latency), lanes, work, latency))
     executing, rate = float(lanes), 0.0
     for _ in range(ROUNDS):
         execute_s = max(1e-9, work.executing_s(executing))
         value = Value(own, max(1e-9, (1.0 - work.overlap) * execute_s), infer_s, sizes)
-        rate = min(value.rate / own, 1.0 / execute_s) * lanes
+        rate = sqrt(in_step * lanes * min(value.rate / own, 1.0 / execute_s))
         before, executing = executing, min(lanes, rate * execute_s)
         if work.executing_s(executing) > 0.99 * work.executing_s(before):
             break
