@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import sys
 from collections.abc import Iterator, Sequence
@@ -43,9 +42,11 @@ class Watch:
 def run(arguments: Sequence[str]) -> int:
     """Show until SIGTERM or Ctrl-C."""
     flags = parse(Watch, arguments, verb="watch")
+    import asyncio  # here, since verbs that make a run import this module
+
     from hocket import cli
     from hocket.core.exposure import load_tls
-    from hocket.watch.guard import Guard, check_exposure, new_token, read_key
+    from hocket.watch.guard import Guard, check_exposure, names_of, new_token, read_key
     from hocket.watch.process import serve_until_signal
     from hocket.watch.server import Watching
 
@@ -57,7 +58,7 @@ def run(arguments: Sequence[str]) -> int:
     tls = load_tls(flags.tls_cert, flags.tls_key)
     check_exposure(flags.host, key=key, has_tls=tls is not None)
     scheme = "http" if tls is None else "https"
-    guard = Guard(token=key or new_token(), hosts=(flags.host,), scheme=scheme)
+    guard = Guard(token=key or new_token(), hosts=names_of(flags.host), scheme=scheme)
     settings = Watching(guard=guard, host=flags.host, port=flags.port, tls=tls)
 
     def say(server: WatchServer) -> None:
@@ -66,10 +67,9 @@ def run(arguments: Sequence[str]) -> int:
 
     try:
         asyncio.run(serve_until_signal(flags.folder.absolute(), settings, say))
-    except OSError as exc:
-        raise UsageError(
-            f"The page cannot be served on {flags.host}:{flags.port}: {exc.strerror or exc}"
-        ) from exc
+    except (OSError, OverflowError) as exc:  # the second for a port that is none
+        why = getattr(exc, "strerror", None) or exc
+        raise UsageError(f"The page cannot be served on {flags.host}:{flags.port}: {why}") from exc
     return cli.OK
 
 

@@ -16,13 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from hocket.core.contracts.recorder import AttemptStart, SinkNeeds, StepRecord
+from hocket.core.contracts.recorder import EVIDENCE, AttemptStart, SinkNeeds, StepRecord
 from hocket.core.data import Array, Outcome, TaskInfo
 from hocket.errors import EnvError, ObservationError, RunFolderError
 from hocket.records.folder import drafted
-from hocket.records.spill import EVIDENCE, Spill
+from hocket.records.spill import Spill
 from hocket.records.video.pictures import cameras_in
-from hocket.records.video.sink import IMAGES, RESTORED, VIDEO
+from hocket.records.video.selection import IMAGES, VIDEO
+from hocket.records.video.sink import RESTORED
 
 FILE = "states.npz"
 """Holds three arrays: `first` `[S]` is the state at the reset, `varies` `[S]` marks the numbers

@@ -7,15 +7,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hocket.core.contracts.recorder import TEMPORARY
 from hocket.core.data import Episode, Trial
 from hocket.errors import DamagedSegmentError, RunFolderError
 from hocket.records.evidence import Evidence, kept_evidence
-from hocket.records.folder import TEMPORARY, RunFolder
+from hocket.records.folder import RunFolder
 from hocket.records.labels import load_labels
 from hocket.records.ledger.view import Failure, LedgerView
 from hocket.records.run_file import load_about
 from hocket.records.states import FILE as STATES
-from hocket.records.video.sink import VideoSelection, is_rendered_later
+from hocket.records.video.selection import VideoSelection, is_rendered_later
 from hocket.results.decision import KEY, Decision
 from hocket.results.exactness import kept_claim
 from hocket.results.report import FILE_NAME, Report, Throughput

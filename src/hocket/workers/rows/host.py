@@ -31,6 +31,7 @@ from hocket.workers.rows.endings import RowEndings, RowRecording
 from hocket.workers.rows.looks import RowLooks
 from hocket.workers.rows.moves import Ended, Moving
 from hocket.workers.rows.numbers import RowNumbers
+from hocket.workers.rows.resets import WaitingResets
 from hocket.workers.rows.sim import RowHistory, RowSim, RowSims, on_host
 from hocket.workers.rows.stepping import StepRule
 from hocket.workers.rows.table import RowTable
@@ -70,11 +71,12 @@ class RowsHost:
         self._told: set[tuple[str, str]] = set()
         """Suite and task of the envs whose spec was posted."""
         self.rule = StepRule()
+        self._resets = WaitingResets()
         self._took: list[float] = []
         """Seconds of each step since `work` began."""
         self._performs: dict[type[Any], Callable[[Any], None]] = {
             Describe: lambda message: post(self._sims.suites.describe(message.suite)),
-            Begin: self._begin,
+            Begin: self._ask_to_begin,
             Execute: self._execute,
             Discard: self._discard,
         }
@@ -87,11 +89,14 @@ class RowsHost:
         task = self._performs.get(type(message))
         if task is None:
             raise WireError(f"A batched simulator cannot perform {type(message).__name__}.")
+        self._perform(task, message)
+
+    def _perform(self, task: Callable[[Any], None], message: Message) -> None:
         try:
             task(message)
             self._endings.tell()
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent, whatever it is
-            self._post(Failed.of(-1, -1, exc))
+            self._fail(Failed.of(-1, -1, exc))
 
     def work(self, seconds: float, is_called: Callable[[], bool], *, awaits_all: bool) -> bool:
         """Make steps of the rows that have an action, until a chunk has ended (all of them, where
@@ -101,6 +106,10 @@ class RowsHost:
         come and the rule says to hold the step for them.
         """
         now = self._clock()
+        if self._resets and self._resets_due_s(now) <= 0.0:
+            for message in self._resets.take():
+                self._perform(self._begin, message)
+            return True
         if self._must_hold(now):
             return False
         until = now + seconds
@@ -113,7 +122,8 @@ class RowsHost:
                 if is_called() or self._has_looked or (self._endings and not awaits_all):
                     break
                 now = self._clock()
-                if now >= until or self._must_hold(now):
+                is_over = now >= until or (self._resets and self._resets_due_s(now) <= 0.0)
+                if is_over or self._must_hold(now):
                     break
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent, whatever it is
             failed = Failed.of(-1, -1, exc)
@@ -123,7 +133,7 @@ class RowsHost:
             # What broke first says more than what a broken simulator cannot do.
             failed = failed or Failed.of(-1, -1, exc)
         if failed is not None:
-            self._post(failed)
+            self._fail(failed)
             self._table.halt(self._table.moving().rows, self._clock())
         self._table.settle()
         if self._took:
@@ -137,8 +147,12 @@ class RowsHost:
 
     def due_s(self) -> float | None:
         """Seconds until `work` has something to do; None until a message comes."""
-        count = self._table.moving().count
-        return self.rule.hold_s(count, self._clock()) if count else None
+        count, now = self._table.moving().count, self._clock()
+        held_s = self.rule.hold_s(count, now) if count else None
+        if not self._resets:
+            return held_s
+        due_s = self._resets_due_s(now)
+        return due_s if held_s is None else min(due_s, held_s)
 
     @property
     def step_s(self) -> float | None:
@@ -171,11 +185,37 @@ class RowsHost:
         found = self._sims[int(self._table.home[lane])].signature(trial.task)
         return self._history.signature(found)
 
+    def abandon(self, rows: Array | None = None) -> None:
+        """Give up the attempts of these rows, or of all: what was recorded of them is kept where
+        that was asked for."""
+        lost = np.flatnonzero(self._table.attempt >= 0) if rows is None else rows
+        for row, attempt, files in self._recording.abandon(lost):
+            self.leave(row, attempt, files)
+
+    def leave(self, lane: int, attempt: int, files: Sequence[str]) -> None:
+        """Hand over what a lost attempt left, where the parent does not see the folder."""
+
+    def _fail(self, failed: Failed) -> None:
+        self.abandon()
+        self._post(failed)
+
     def close(self) -> None:
         self._recording.discard(np.flatnonzero(self._table.attempt >= 0))
         self._sims.close()
 
     # -- Messages ------------------------------------------------------------------------------
+
+    def _ask_to_begin(self, message: Begin) -> None:
+        """Begin these attempts, at once or, where a reset holds up others for longer than a step,
+        together with those that end meanwhile."""
+        if self._resets or self._resets.setup_s > self.rule.step_s > 0:
+            self._resets.add(message, self._clock())
+        else:
+            self._begin(message)
+
+    def _resets_due_s(self, now: float) -> float:
+        running = int(np.count_nonzero(self._table.attempt >= 0))
+        return self._resets.due_s(running, self.rule.coming, now)
 
     def _begin(self, message: Begin) -> None:
         began = self._clock()
@@ -198,7 +238,9 @@ class RowsHost:
         if len(running):
             table.halt(running, began)
             table.settle()
+        asked = self._clock()
         sim.env.reset(rows, [trial.task for trial in trials], [trial.seed for trial in trials])
+        self._resets.took(len(rows), self._clock() - asked)
         attempts = [message.attempts[index] for index in indices]
         limits = [message.max_steps[index] for index in indices]
         table.begin(rows, attempts, tasks, limits, final=message.final_observation)
@@ -287,6 +329,7 @@ class RowsHost:
             actions = sim.drive.decode(message.actions, int(counts.sum()))
         except ChunkValueError as exc:
             if len(rows) == 1:
+                self.abandon(rows)
                 self._post(Failed.of(int(rows[0]), message.attempts[0], exc))
                 self._drop(rows)
                 return
@@ -336,6 +379,7 @@ class RowsHost:
         )
 
     def _discard(self, message: Discard) -> None:
+        self._resets.drop(message.lanes, message.attempts)
         rows = np.asarray(message.lanes, np.int64)
         rows = rows[self._table.attempt[rows] == message.attempts]
         running = rows[self._table.active[rows]]
