@@ -28,7 +28,7 @@ TESTS = Path(__file__).parents[1]
 
 
 def evaluate(policy: Any, **settings: Any) -> list[Any]:
-    given = {"lanes": 3, "episodes": 3, "method": "rtc", "delay": "2..4"} | settings
+    given = {"lanes": 1, "episodes": 2, "method": "rtc", "delay": "2..4"} | settings
     report: Report = hocket.evaluate(env="support.delayed:make_holding", policy=policy, **given)
     return [(e.trial.id, e.outcome, e.steps, e.total_reward, e.chunks) for e in report.episodes]
 
