@@ -10,6 +10,8 @@ import pytest
 
 from support.processes import DEADLINE_S
 
+pytestmark = pytest.mark.heavy
+
 PLAN = ["plan", "--lanes", "2", "--cores", "2", "--execute-s", "0.1", "--latency", "50"]
 
 

@@ -87,7 +87,7 @@ def test_large_finite_values_are_finite() -> None:
     assert finite_rows(np.full((2, 4, 3), 1e308)).all()
 
 
-@pytest.mark.torch
+@pytest.mark.heavy
 def test_tensors_are_answers_too() -> None:
     torch = pytest.importorskip("torch")
     values = torch.ones(2, 4, 3, dtype=torch.bfloat16, requires_grad=True)

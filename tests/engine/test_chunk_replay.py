@@ -86,7 +86,7 @@ def test_a_partial_reset_asks_again_for_those_envs_only(ids: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["index", "mask"])
-@pytest.mark.torch
+@pytest.mark.heavy
 def test_resets_take_tensors(kind: str) -> None:
     torch = pytest.importorskip("torch")
     policy = Counting()
@@ -303,7 +303,7 @@ def test_what_is_no_stacked_observation_is_refused(obs: Any) -> None:
         ChunkReplay(Counting()).act(obs)
 
 
-@pytest.mark.torch
+@pytest.mark.heavy
 def test_tensors_in_give_a_tensor_back() -> None:
     torch = pytest.importorskip("torch")
     replay = ChunkReplay(Counting())

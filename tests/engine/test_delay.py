@@ -97,12 +97,14 @@ def test_any_delay_replan_and_history_is_the_plain_loop(
     assert brief(report) == expected(str(delay), method, episodes=1, **how)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("method", ["naive", pytest.param("blocking", marks=pytest.mark.slow)])
 def test_lanes_in_processes_give_the_same_results(method: str) -> None:
     common = {"method": method, "delay": "1..5", "episodes": 6, "first_chunk": "held"}
     assert outcomes(evaluate(lanes=3, **common)) == outcomes(evaluate(lanes=1, **common))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("method", ["naive", "blocking"])
 def test_steps_are_recorded_with_the_chunk_that_they_came_from(method: str, tmp_path: Path) -> None:
     evaluate(method=method, delay=3, out=tmp_path / "run", first_chunk="held", episodes=1)
@@ -159,6 +161,7 @@ class Beside(WithActions):
         super().end_session(session)
 
 
+@pytest.mark.heavy
 def test_session_ends_after_the_inference_under_way() -> None:
     policy = Beside()
     common = {"method": "naive", "delay": 4, "episodes": 8}

@@ -27,6 +27,8 @@ from hocket.runs.evaluation import resume
 from support.hanging_policies import HANG_S, Hanging, Pair
 from support.processes import DEADLINE_S
 
+pytestmark = pytest.mark.heavy
+
 TIMEOUT_S = 3.0
 
 

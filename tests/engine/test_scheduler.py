@@ -382,6 +382,7 @@ TestAnyOrderOfEvents = AnyOrderOfEvents.TestCase
 TestAnyOrderOfEvents.settings = settings(stateful_step_count=60)
 
 
+@pytest.mark.heavy
 @given(
     durations=st.lists(st.floats(0.01, 3.0), min_size=1, max_size=12),
     concurrency=st.integers(1, 3),
@@ -418,6 +419,7 @@ def test_no_lane_starves_in_a_run_in_virtual_time(
         assert now < 500.0, "a lane starves"
 
 
+@pytest.mark.heavy
 def test_lanes_that_are_ready_together_are_as_those_that_are_ready_one_by_one() -> None:
     together, apart = scheduler(), scheduler()
     now = 0.0
@@ -452,6 +454,7 @@ def execute(made: Scheduler, now: float) -> tuple[int, ...]:
     return plan.lanes
 
 
+@pytest.mark.heavy
 def test_rows_that_share_a_step_begin_in_one_batch_where_that_takes_no_longer() -> None:
     assert len(execute(rows(0.2), 0.0)) == 8
     assert len(execute(rows(0.2, 0.1), 0.0)) < 8

@@ -142,6 +142,7 @@ def test_no_pairs_compare_to_nothing() -> None:
     assert "Nothing to compare" in found.sentence
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("difference", "discordance"), [(0.1, 0.3), (0.05, 0.2), (-0.2, 0.3)])
 def test_needed_pairs_give_about_the_power_asked_for(difference: float, discordance: float) -> None:
     n = paired.pairs_needed(difference, discordance, power=0.8)

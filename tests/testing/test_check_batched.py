@@ -14,6 +14,7 @@ from hocket.core import plugins
 from hocket.core.contracts.batched import RowSteps
 from hocket.core.data import Array
 from hocket.testing import ConformanceError, batched_findings, check_batched
+from support.delayed import HoldingRows
 from support.row_toys import RowToy, RowToyConfig, RowToys
 
 CONFIG = RowToyConfig(length_min=5, length_max=40)
@@ -141,6 +142,20 @@ class ForgetfulStates(Sound):
         self.clock[rows] = clock
 
 
+class HoldsEveryRow(Sound):
+    """Answers for all rows, whichever were asked for."""
+
+    def hold_actions(self, rows: Array, last: Array) -> Array:
+        del rows
+        return np.zeros((self.rows, *last.shape[1:]))
+
+
+class HoldsNowhere(Sound):
+    def hold_actions(self, rows: Array, last: Array) -> Array:
+        del rows
+        return np.full_like(last, np.nan)
+
+
 class FragileClose(Sound):
     def close(self) -> None:
         if self.is_closed:
@@ -184,6 +199,8 @@ BROKEN = [
     (ResetsAll, "reset() touches only its rows."),
     (SharedStates, "get_rows() gives one vector for each row"),
     (ForgetfulStates, "set_rows() brings an earlier state back."),
+    (HoldsEveryRow, "hold_actions() gives an action"),
+    (HoldsNowhere, "hold_actions() gives an action"),
     (FragileClose, "close() may be called twice."),
 ]
 
@@ -191,6 +208,11 @@ BROKEN = [
 @pytest.mark.parametrize("way", ["mask", "snapshot"])
 def test_toys_are_sound_however_they_are_suspended(way: str) -> None:
     suite = RowToys("", RowToyConfig(way=way))
+    check_batched(lambda rows: suite.make_rows("walk", rows))
+
+
+def test_toys_that_hold_still_are_sound() -> None:
+    suite = HoldingRows("", RowToyConfig())
     check_batched(lambda rows: suite.make_rows("walk", rows))
 
 

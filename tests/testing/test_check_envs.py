@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+from hocket.core.contracts.env import ABILITIES, abilities_of
 from hocket.core.data import TaskInfo
 from hocket.errors import HocketError, UnknownNameError
 from hocket.testing import (
@@ -37,6 +38,7 @@ class Sound(gymnasium.Env[Any, Any]):
     def __init__(self) -> None:
         self.at = np.zeros(2)
         self.cameras: tuple[str, ...] = (CAMERA,)
+        self.quality = "full"
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
@@ -51,6 +53,8 @@ class Sound(gymnasium.Env[Any, Any]):
         seen: dict[str, Any] = {"state": self.at.copy()}
         if CAMERA in self.cameras:
             seen["image"] = np.full((2, 2, 3), int(abs(self.at[0]) * 50) % 256, np.uint8)
+            if self.quality == "look":
+                seen["image"] //= 16
         return seen
 
     def step(self, action: Any) -> Any:
@@ -69,6 +73,12 @@ class Sound(gymnasium.Env[Any, Any]):
 
     def use_cameras(self, keys: Collection[str]) -> None:
         self.cameras = tuple(keys)
+
+    def use_quality(self, quality: str) -> None:
+        self.quality = quality
+
+    def hold_action(self, last: Any) -> Any:
+        return np.zeros(2, np.float32)
 
 
 class Plain(gymnasium.Env[Any, Any]):
@@ -288,6 +298,31 @@ class MovingCamera(Sound):
         return seen if "image" in seen else {**seen, "state": seen["state"] + 1}
 
 
+class MovingLook(Sound):
+    """Rendering for people changes what the state says."""
+
+    def observe(self) -> Any:
+        seen = super().observe()
+        return seen if self.quality == "full" else {**seen, "state": seen["state"] + 1}
+
+
+class LastingLook(Sound):
+    """What was asked for once stays."""
+
+    def use_quality(self, quality: str) -> None:
+        self.quality = "look"
+
+
+class WideHold(Sound):
+    def hold_action(self, last: Any) -> Any:
+        return np.zeros(7)
+
+
+class FragileHold(Sound):
+    def hold_action(self, last: Any) -> Any:
+        return last * 0.0
+
+
 class FragileClose(Sound):
     is_open = True
 
@@ -325,6 +360,10 @@ BROKEN: list[tuple[Callable[[], Any], str]] = [
     (MisnamedCamera, "camera_keys are keys of the observation."),
     (DeafCamera, "use_cameras() leaves out"),
     (MovingCamera, "use_cameras() leaves out"),
+    (MovingLook, "use_quality() changes pictures alone"),
+    (LastingLook, "use_quality() changes pictures alone"),
+    (WideHold, "hold_action() gives an action"),
+    (FragileHold, "hold_action() gives an action"),
     (FragileClose, "close() may be called twice."),
 ]
 
@@ -334,6 +373,10 @@ BROKEN: list[tuple[Callable[[], Any], str]] = [
 )
 def test_sound_envs_pass(make: Callable[[], Any]) -> None:
     check_env(make)
+
+
+def test_the_sound_env_has_every_ability_there_is() -> None:
+    assert abilities_of(Sound()) == tuple(ABILITIES)
 
 
 @pytest.mark.parametrize(("make", "rule"), BROKEN)

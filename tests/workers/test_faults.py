@@ -175,6 +175,7 @@ def test_worker_killed_while_idle_is_replaced_without_an_attempt_lost() -> None:
         assert rig.failures() == []
 
 
+@pytest.mark.heavy
 def test_zygote_that_dies_is_replaced_with_its_workers() -> None:
     before = set(children(os.getpid()))
     with Rig(lanes=2, runtime=LocalRuntime()) as rig:

@@ -25,6 +25,8 @@ from hocket.workers.local import LocalRuntime
 from support.processes import DEADLINE_S, children
 from support.rig import Rig, trials
 
+pytestmark = pytest.mark.heavy
+
 
 def test_same_trials_give_the_same_rewards_on_any_lanes_runtime_and_transport() -> None:
     planned = trials(6)

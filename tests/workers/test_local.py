@@ -19,6 +19,8 @@ from hocket.workers.local import LocalRuntime
 from support.processes import DEADLINE_S, alive, children, wait_gone
 from support.rig import Rig
 
+pytestmark = pytest.mark.heavy
+
 TELLING = """
 import json, os, sys
 import numpy as np

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hocket.core.arrays import as_numpy
-from hocket.core.contracts.batched import BatchedEnv, RowSnapshots, RowSteps
+from hocket.core.contracts.batched import BatchedEnv, HoldsRows, RowSnapshots, RowSteps
 from hocket.core.data import Array, Observation
 from hocket.testing.episodes import (
     Moment,
@@ -279,6 +279,18 @@ def _returns(bench: _RowBench) -> None:
     bench.require_same(expected, bench.play(begun=True), "from the state given back")
 
 
+def _holds(bench: _RowBench) -> None:
+    """hold_actions() gives an action for each of its rows, of their own and finite."""
+    rows = bench.everyone[1:]
+    last = bench.actions[rows, 0]
+    bench.reset_all()
+    for given, when in ((np.zeros_like(last), "after a reset"), (last, "after a step")):
+        held = np.asarray(as_numpy(bench.held.hold_actions(rows, given.copy())))
+        shape = held.shape
+        require(shape == last.shape, f"It has the shape {shape} {when}, not {last.shape}.")
+        require(bool(np.isfinite(held).all()), f"It is not finite {when}.")
+
+
 _BASICS: Rules = (_is_batched, _resets, _steps)
 _ALWAYS: Rules = (
     _keeps_shape,
@@ -294,5 +306,6 @@ _ALWAYS: Rules = (
 
 
 def _rules_for(bench: _RowBench) -> Rules:
-    able = (_tells_states, _returns) if isinstance(bench.held, RowSnapshots) else ()
-    return [*_ALWAYS, *able, closes]
+    saved = (_tells_states, _returns) if isinstance(bench.held, RowSnapshots) else ()
+    held = (_holds,) if isinstance(bench.held, HoldsRows) else ()
+    return [*_ALWAYS, *saved, *held, closes]

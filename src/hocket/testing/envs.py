@@ -12,6 +12,7 @@ from hocket.core.contracts.env import ABILITIES, Suite, abilities_of, members
 from hocket.core.data import TaskInfo
 from hocket.testing.episodes import (
     EnvBench,
+    Moment,
     difference,
     read,
     require_one_shape,
@@ -250,12 +251,51 @@ def _selects_cameras(bench: EnvBench) -> None:
     bench.held.use_cameras(keys)
 
 
+# -- Looks for people, and holding ---------------------------------------------------------------
+
+
+def _looks_alike(bench: EnvBench) -> None:
+    """use_quality() changes pictures alone, and `full` brings them back."""
+    whole = bench.play()
+    bench.held.use_quality("look")
+    cheap = bench.play()
+    bench.held.use_quality("full")
+    require_one_shape([whole, cheap])
+    require_same(_without_pictures(whole), _without_pictures(cheap), "rendered for people")
+    require_same(whole, bench.play(), "after `full` was asked for again")
+
+
+def _without_pictures(moments: Sequence[Moment]) -> list[Moment]:
+    return [
+        moment._replace(
+            observation={k: a for k, a in (moment.observation or {}).items() if a.ndim < 3}
+        )
+        for moment in moments
+    ]
+
+
+def _holds(bench: EnvBench) -> None:
+    """hold_action() gives an action that the env can execute, after a reset and after a step."""
+    shape = np.shape(bench.actions[0])
+    bench.reset(bench.seeds[0])
+    for last, when in ((None, "after a reset"), (bench.actions[0], "after a step")):
+        action = bench.held.hold_action(last)
+        require(
+            np.shape(action) == shape,
+            f"Its action {when} has the shape {np.shape(action)}, not {shape}.",
+        )
+        require(bool(np.isfinite(action).all()), f"Its action {when} is not finite.")
+        bench.held.step(action)
+
+
 _BASICS: Rules = (_is_env, _drives, _observes, _resets, _steps)
 _ALWAYS: Rules = (_keeps_shape, _judges, _repeats, _forgets, _is_like_new, _is_whole)
 _BY_ABILITY: dict[str, Rules] = {
     "deferred": (_defers, _is_pure),
     "snapshot": (_tells_state, _returns),
     "cameras": (_names_cameras, _selects_cameras),
+    "quality": (_looks_alike,),
+    "hold": (_holds,),
 }
 
 

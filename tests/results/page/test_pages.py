@@ -15,7 +15,10 @@ from hocket.results.side import Side
 from support.chromium import BINARY, Browser, Page
 from support.recorded_runs import ERROR, FAILURE, SUCCESS, plan, record_run
 
-pytestmark = pytest.mark.skipif(BINARY is None, reason="no Chromium is installed")
+pytestmark = [
+    pytest.mark.heavy,
+    pytest.mark.skipif(BINARY is None, reason="no Chromium is installed"),
+]
 
 SIZES = pytest.mark.parametrize(
     ("width", "dark"), [(1280, False), (1280, True), (420, False), (420, True)]

@@ -183,6 +183,7 @@ def large(tasks: int, seeds: int) -> RecordedRun:
     )
 
 
+@pytest.mark.heavy
 def test_large_run_is_put_together_and_says_what_is_left_out() -> None:
     text = report_page(large(20, 400))
     assert len(text) < 3_000_000

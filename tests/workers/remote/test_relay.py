@@ -31,6 +31,8 @@ from support.relayed import Relayed
 from support.rig import Rig, trials
 from support.row_toys import KEY
 
+pytestmark = pytest.mark.heavy
+
 ROWS = "support.row_toys:RowToys"
 NUMBERS = (Ref(name="steps"), Ref(name="states"))
 

@@ -15,6 +15,8 @@ from hocket.workers.inbox import LanesExecuted, LanesReady, LanesUp
 from hocket.workers.local import LocalRuntime
 from support.row_toys import KEY, Echo
 
+pytestmark = pytest.mark.heavy
+
 ENV = "support.row_toys:RowToys"
 
 

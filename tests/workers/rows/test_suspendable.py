@@ -111,7 +111,7 @@ def test_a_rows_trajectory_depends_on_its_own_actions_alone(schedule: list[set[i
         assert sim.clocks[row] == len(taken[row])
 
 
-@pytest.mark.torch
+@pytest.mark.heavy
 def test_resumed_rows_go_on_from_where_they_stand() -> None:
     torch = pytest.importorskip("torch")
     plain, sim = Drift(), Drift()
@@ -142,7 +142,7 @@ def test_rows_are_put_back_even_where_the_step_raises() -> None:
     assert (sim.at[1] == first[1]).all()
 
 
-@pytest.mark.torch
+@pytest.mark.heavy
 def test_tensors_and_dicts_of_them_stay_what_they_are() -> None:
     torch = pytest.importorskip("torch")
 
