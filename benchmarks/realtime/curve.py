@@ -120,7 +120,7 @@ def run_method(given: argparse.Namespace, policy: Path, method: str) -> dict[str
         }
     )
     results, report = run_sweep(jobs, given.out / method, reader=lambda _: Progress(quiet=True))
-    print(f"--method {method}\n{report.table().text(120)}\n{report.sentence}\n", flush=True)
+    print(f"--method {method}\n{report.table().text(120)}\n", flush=True)
     return {str(r.job.config.delay): r.report for r in results if r.report is not None}
 
 

@@ -7,7 +7,7 @@ Each lane has one long episode, whose first chunk nothing can overlap; rates are
 run, and the limit is by what steps and inferences really took: on a busy machine a sleep of 10 ms
 takes more.
 
-    python benchmarks/realtime/throughput.py [--repeats 3] [--json FILE]
+    python benchmarks/realtime/throughput.py [--repeats 3] [--lanes 8 32] [--json FILE]
 """
 
 from __future__ import annotations
@@ -108,10 +108,11 @@ def measure(lanes: int, infer_s: float, replan: int, *, delay: int) -> tuple[flo
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--lanes", type=int, nargs="+", default=[8, 32])
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     rows = []
-    for lanes in (8, 32):
+    for lanes in given.lanes:
         for infer_s, replan in CASES:
             delay = round(infer_s / STEP_S)
             runs: dict[int, list[tuple[float, float]]] = {0: [], delay: []}
