@@ -12,9 +12,9 @@ Messages take 5 ms each way.
 
 `speed-up` is the work of the episodes that counted, in lane seconds, over what all lanes could have
 done from their joining to the end of the run (or to their death). `tail` is the time from the last
-beginning of an episode to the end of the run, over the longest episode. `driver` is the CPU time in
-the driver's code, for each episode; with `--ledger` the ledger's commits on their own thread and
-the receipt of a file of 20 kB are in it, without it both are left out.
+beginning of an episode to the end of the run, over the longest episode. `driver` is the CPU time of
+this process for each episode, all of its threads and the simulation itself included: more than the
+driver takes. With `--ledger` the ledger's commits and the receipt of a file of 20 kB are in it.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import argparse
 import hashlib
 import heapq
 import itertools
+import math
 import random
 import tempfile
 import time
@@ -34,9 +35,11 @@ from typing import Any
 import hocket
 from hocket.core.data import Ref, Trial
 from hocket.machines import protocol
-from hocket.machines.driver import Driver, DriverConfig
-from hocket.machines.leases import LeaseId
-from hocket.machines.server import TURN_S
+from hocket.machines.config import SiteConfig
+from hocket.machines.driver import Driver
+from hocket.machines.lease import LeaseId
+from hocket.machines.server import LATER_S, TURN_S
+from hocket.machines.unkept import Unkept
 from hocket.records.ledger.ledger import Ledger
 from hocket.runs.config import EvalConfig
 from hocket.runs.elsewhere import Work
@@ -47,42 +50,6 @@ LIMIT = 2.0
 FILE = bytes(20_000)
 DIGEST = hashlib.sha256(FILE).digest()
 IDENTITY = {"code": {}, "hardware": {}}
-
-
-class NoLedger:
-    """Stands where the ledger stands and keeps nothing."""
-
-    def __init__(self, folder: Path) -> None:
-        from hocket.records.folder import RunFolder
-
-        self.folder, self.leg, self.committed = RunFolder.at(folder), 0, 0
-
-    def next_attempts(self) -> dict[str, int]:
-        return {}
-
-    def meta(self) -> dict[str, Any]:
-        return {}
-
-    def attach(self, recorder: Any) -> None:
-        self.recorder = recorder
-
-    def on(self, event: Any) -> None:
-        if type(event).__name__ == "EpisodesSealed":
-            for episode in event.episodes:
-                self.recorder.take(episode)
-                self.committed += 1
-
-    def unmade(self) -> int:
-        return 0
-
-    def behind(self) -> bool:
-        return False
-
-    def keep(self, *_: Any) -> None: ...
-    def choose(self, *_: Any) -> None: ...
-    def forget(self, *_: Any) -> None: ...
-    def flush(self) -> None: ...
-    def sync_files(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -103,8 +70,8 @@ class Simulation:
         self.now = 0.0
         self.heap: list[tuple[float, int, Any, tuple[Any, ...]]] = []
         self.order = itertools.count()
-        self.cpu = 0.0
-        self.has_turn = False
+        self.busy = 0.0
+        self.turn_at = math.inf
         means = [draw.lognormvariate(0.0, 0.8) for _ in range(TASKS)]
         scale = 20.0 / (sum(means) / TASKS)
         count = sites * arguments.lanes * arguments.episodes
@@ -116,7 +83,7 @@ class Simulation:
         if arguments.ledger:
             ledger: Any = Ledger.create(folder, self.trials, {})
         else:
-            ledger = NoLedger(folder)
+            ledger = Unkept(folder)
         self.ledger = ledger
         work = Work(
             config=EvalConfig(env=("toy:count",), policy="random"),
@@ -130,7 +97,7 @@ class Simulation:
             begin=lambda _: None,
             learn=lambda *_: None,
         )
-        self.driver = Driver(work, DriverConfig(), self.post)
+        self.driver = Driver(work, SiteConfig(), self.post)
         self.driver.start(0.0)
         self.sites: dict[str, SimulatedSite] = {}
         self.last_begun = 0.0
@@ -153,17 +120,12 @@ class Simulation:
         while not self.driver.is_done:
             self.now, _, call, arguments = heapq.heappop(self.heap)
             call(*arguments)
-        with self.timed():
-            self.driver.finish(self.now)
+        self.driver.finish(self.now)
 
     # -- the driver's side ---------------------------------------------------------------------
 
-    def timed(self) -> Timed:
-        return Timed(self)
-
     def tick(self) -> None:
-        with self.timed():
-            self.driver.tick(self.now)
+        self.driver.tick(self.now)
         self.at(0.1, self.tick)
 
     def post(self, site: str, message: protocol.Message) -> None:
@@ -173,16 +135,16 @@ class Simulation:
         self.at(DELAY_S, self.deliver, site.name, protocol.pack(messages))
 
     def deliver(self, name: str, data: bytes) -> None:
-        with self.timed():
-            for message in protocol.unpack(data):
-                self.driver.hear(name, message, self.now)
-        if not self.has_turn:
-            self.has_turn = True
-            self.at(TURN_S, self.turn)
+        for message in protocol.unpack(data):
+            self.driver.hear(name, message, self.now)
+        due = self.now + (TURN_S if self.driver.is_awaited else LATER_S)
+        if due < self.turn_at:
+            self.turn_at = due
+            self.at(due - self.now, self.turn, due)
 
-    def turn(self) -> None:
-        self.has_turn = False
-        with self.timed():
+    def turn(self, due: float) -> None:
+        if due == self.turn_at:
+            self.turn_at = math.inf
             self.driver.turn(self.now)
 
     # -- the sites' side -----------------------------------------------------------------------
@@ -190,8 +152,7 @@ class Simulation:
     def join(self, name: str, speed: float) -> None:
         site = self.sites[name] = SimulatedSite(name, self.arguments.lanes, speed, self.now)
         version = hocket.__version__
-        with self.timed():
-            self.driver.open(protocol.Hello(protocol.PROTOCOL, version, name, name))
+        self.driver.open(protocol.Hello(protocol.PROTOCOL, version, name, name))
         self.say(
             site,
             protocol.Joined(
@@ -199,6 +160,7 @@ class Simulation:
                 cores=1,
                 level="bitwise",
                 identity=IDENTITY,
+                depends_on={},
                 is_shared=False,
                 holds=[],
             ),
@@ -225,7 +187,7 @@ class Simulation:
             for one in message.leases:
                 if one in site.waiting:
                     site.waiting.remove(one)
-                    self.say(site, protocol.Returned(*one, "", False))  # noqa: FBT003
+                    self.say(site, protocol.Returned(*one, "", spends=False, files=[]))
 
     def begin(self, site: SimulatedSite) -> None:
         began = []
@@ -274,21 +236,8 @@ class Simulation:
         tail = (self.now - self.last_begun) / self.longest
         return (
             f"{self.episodes:10,} {self.now:8.0f} s {self.counted / could:9.3f} {tail:7.2f} "
-            f"{1e6 * self.cpu / max(1, self.episodes):9.0f} us"
+            f"{1e6 * self.busy / max(1, self.episodes):9.0f} us"
         )
-
-
-class Timed:
-    """Adds the CPU time of what is done inside to the driver's, its threads' included."""
-
-    def __init__(self, simulation: Simulation) -> None:
-        self._simulation = simulation
-
-    def __enter__(self) -> None:
-        self._began = time.thread_time()
-
-    def __exit__(self, *_: object) -> None:
-        self._simulation.cpu += time.thread_time() - self._began
 
 
 def main() -> None:
@@ -304,12 +253,10 @@ def main() -> None:
     for sites in arguments.sites:
         with tempfile.TemporaryDirectory() as folder:
             simulation = Simulation(Path(folder) / "run", arguments, sites)
-            process, mine = time.process_time(), time.thread_time()
+            began = time.process_time()
             simulation.run()
-            if arguments.ledger:
-                simulation.ledger.close()
-                # What the ledger's own thread took.
-                simulation.cpu += (time.process_time() - process) - (time.thread_time() - mine)
+            simulation.ledger.close()
+            simulation.busy = time.process_time() - began
             print(f"{sites:10,} {simulation.told()}", flush=True)
 
 

@@ -2,10 +2,11 @@
 
 Each setting runs the same trials in turn under `local` and under the other runtime, several times;
 the median of the ratios of their rates is printed with quartiles and range. A ratio is taken
-between two runs that follow each other, so that whatever else the machine does weighs on both.
+between two runs that follow each other, so that whatever else the machine does weighs on both: many
+short ones say more than a few long ones.
 
     python benchmarks/runtimes/lanes.py --runtime podman:IMAGE [--mounts A:B:ro,...] [--python PATH]
-    python benchmarks/runtimes/lanes.py --runtime loopback [--repeats 20] [--seconds 2] [--starts]
+    python benchmarks/runtimes/lanes.py --runtime loopback [--repeats 60] [--seconds 0.4] [--starts]
 """
 
 from __future__ import annotations
@@ -137,8 +138,8 @@ def main() -> None:
     parser.add_argument("--runtime", required=True)
     parser.add_argument("--python")
     parser.add_argument("--mounts")
-    parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--repeats", type=int, default=60)
+    parser.add_argument("--seconds", type=float, default=0.4)
     parser.add_argument("--settings", default="no-op;two pictures")
     parser.add_argument("--starts", action="store_true")
     flags = parser.parse_args()

@@ -73,6 +73,16 @@ def test_what_a_process_was_killed_in_deleting_is_swept(monkeypatch: pytest.Monk
         assert not folder.path.exists()
 
 
+def test_a_folder_that_never_had_its_lock_is_swept_once_it_is_old(temporary_files: Path) -> None:
+    old, young = temporary_files / "hocket-test-old", temporary_files / "hocket-test-young"
+    for folder in (old, young):
+        folder.mkdir()
+    os.utime(old, (0.0, 0.0))
+    with ScratchFolder("test"):
+        assert not old.exists()
+        assert young.exists()
+
+
 def test_what_is_not_ours_is_left_alone(temporary_files: Path) -> None:
     without_lock = temporary_files / "hocket-test-begun"
     other_kind = temporary_files / "hocket-other-x"

@@ -7,15 +7,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import hocket
-from hocket.core.data import Ref, Trial
+from hocket.core.data import ActionSpec, EnvSpec, Ref, TaskInfo, Trial
 from hocket.core.events import Event, RunEnded
 from hocket.errors import EnvError, WireError
 from hocket.machines import protocol
-from hocket.machines.driver import Driver, DriverConfig
-from hocket.machines.leases import LeaseId
+from hocket.machines.config import SiteConfig
+from hocket.machines.driver import OUTLIVES, Driver
+from hocket.machines.lease import LeaseId
 from hocket.machines.rows import plain_rows
 from hocket.records.chunks import ChunkRow
 from hocket.records.ledger.ledger import Ledger
@@ -35,6 +37,7 @@ class Desk:
     ) -> None:
         self.trials = [Trial("toy:count", "count", seed) for seed in range(count)]
         self.ledger = Ledger.open(folder) if again else Ledger.create(folder, self.trials, {})
+        self.ledger.keep(OUTLIVES, again)
         self.folder = folder
         self.posts: list[tuple[str, protocol.Message]] = []
         self.events: list[Event] = []
@@ -54,7 +57,7 @@ class Desk:
             begin=lambda _: None,
             learn=lambda level, about: self.learnt.append((level, about)),
         )
-        self.driver = Driver(self.work, DriverConfig(lease_s=10.0, **config), self._post)
+        self.driver = Driver(self.work, SiteConfig(lease_s=10.0, **config), self._post)
         self.driver.start(0.0)
 
     def on(self, event: Event) -> None:
@@ -78,6 +81,7 @@ class Desk:
     def join(self, site: str, lanes: int = 1, now: float = 0.0, **fields: Any) -> None:
         self.hello(site)
         values: dict[str, Any] = {"identity": IDENTITY, "is_shared": False, "holds": []}
+        values["depends_on"] = {}
         message = protocol.Joined(lanes=lanes, cores=1, level="bitwise", **{**values, **fields})
         self.driver.hear(site, message, now)
         self.driver.turn(now)
@@ -178,13 +182,16 @@ def test_a_lost_site_spends_no_retry(tmp_path: Path) -> None:
 
 def test_what_a_dead_site_held_goes_to_others_at_once(desk: Desk) -> None:
     desk.join("a", lanes=2)
-    desk.leases("a")
+    begun, _ = desk.leases("a")
+    desk.driver.hear("a", protocol.Began([begun]), 0.0)
     desk.driver.bury("name of a", 1.0, "was killed")
     desk.join("b", lanes=2, now=1.0)
     assert desk.leases("b") == [LeaseId(0, 1), LeaseId(1, 1)]
     desk.ledger.flush()
-    errors = [error for *_, error in attempts(desk.folder) if error]
-    assert errors == ["LostSite: name of a was killed."] * 2
+    with LedgerView.open(desk.folder) as ledger:
+        lost = [(failure.trial, failure.error) for failure in ledger.failures()]
+    # What had not begun there is no lost attempt.
+    assert lost == [(desk.trials[0], "LostSite: name of a was killed.")]
 
 
 def test_leases_that_were_lost_on_their_way_are_granted_again(desk: Desk) -> None:
@@ -212,7 +219,7 @@ def test_a_driver_that_goes_on_honours_the_leases_of_the_last_one(tmp_path: Path
     first.join("a", lanes=2)
     held = first.leases("a")
     first.ledger.close()
-    second = Desk(tmp_path / "run", count=3, again=True, honours=True)
+    second = Desk(tmp_path / "run", count=3, again=True)
     second.join("b")
     assert second.leases("b") == [LeaseId(2, 0)]
     second.join("a", lanes=2, now=1.0, holds=held)
@@ -231,7 +238,7 @@ def test_leases_of_the_last_driver_whose_sites_do_not_come_back_are_granted_agai
     first = Desk(tmp_path / "run", count=1)
     first.join("a")
     first.ledger.close()
-    second = Desk(tmp_path / "run", count=1, again=True, honours=True)
+    second = Desk(tmp_path / "run", count=1, again=True)
     second.join("b")
     assert second.leases("b") == []
     second.driver.hear("b", protocol.Began([]), 11.0)
@@ -246,7 +253,7 @@ def test_an_episode_that_the_last_driver_committed_is_only_acknowledged(tmp_path
     one, other = first.leases("a")
     first.seal("a", one)
     first.ledger.close()
-    second = Desk(tmp_path / "run", count=2, again=True, honours=True)
+    second = Desk(tmp_path / "run", count=2, again=True)
     second.join("a", lanes=2, holds=[one, other])
     assert second.take(protocol.Settled) == [protocol.Settled([one])]
     second.seal("a", one)
@@ -289,7 +296,7 @@ def test_a_difference_that_is_allowed_is_written_down_and_lowers_exactness(tmp_p
 def test_second_copies_run_only_where_results_are_the_same_to_the_bit(
     tmp_path: Path, cpu: str
 ) -> None:
-    desk = Desk(tmp_path / "run", count=1, second_copies=True)
+    desk = Desk(tmp_path / "run", count=1, copies=True)
     desk.join("a")
     (elder,) = desk.leases("a")
     desk.driver.hear("a", protocol.Began([elder]), 0.0)
@@ -372,7 +379,7 @@ def test_leases_that_were_taken_over_are_no_lost_attempts(tmp_path: Path) -> Non
     desk = Desk(tmp_path / "run", count=1)
     desk.join("a")
     (lease,) = desk.leases("a")
-    desk.driver.hear("a", protocol.Returned(*lease, "", False), 0.0)
+    desk.driver.hear("a", protocol.Returned(*lease, "", spends=False, files=[]), 0.0)
     desk.driver.turn(0.0)
     (again,) = desk.leases("a")
     desk.seal("a", again)
@@ -381,3 +388,34 @@ def test_leases_that_were_taken_over_are_no_lost_attempts(tmp_path: Path) -> Non
         assert ledger.failures() == []
         assert ledger.unmade() == 1
         assert ledger.unsettled() == []
+
+
+def learned(renderer: str) -> protocol.Learned:
+    action = ActionSpec(
+        size=1, kind="box", shape=(1,), dtype="float32", low=np.zeros(1), high=np.ones(1)
+    )
+    spec = EnvSpec(
+        task=TaskInfo(name="count"),
+        action=action,
+        observations={},
+        cameras=(),
+        abilities=(),
+        facts={"renderer": renderer},
+    )
+    return protocol.Learned("toy:count", spec.to_plain())
+
+
+def test_another_renderer_is_told_and_lowers_exactness(desk: Desk) -> None:
+    desk.join("a", depends_on={"settings": {"policy": {"noise": 0.1}}})
+    desk.join("b")
+    desk.driver.hear("a", learned("llvmpipe"), 0.0)
+    desk.driver.hear("b", learned("llvmpipe"), 0.0)
+    level, about = desk.learnt[-1]
+    assert level == "bitwise"
+    assert about["settings"] == {"policy": {"noise": 0.1}}
+    desk.driver.hear("b", learned("NVIDIA H200"), 0.0)
+    level, about = desk.learnt[-1]
+    assert level == "inputs"
+    assert about["differences"] == [
+        "renderer: NVIDIA H200 at name of b, llvmpipe at name of a",
+    ]

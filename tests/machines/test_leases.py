@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.core.data import Trial
-from hocket.machines.leases import Lease, LeaseBook, LeaseConfig, LeaseId
+from hocket.machines.lease import Lease, LeaseConfig, LeaseId
+from hocket.machines.leases import LeaseBook
 
 
 def plan(tasks: int, seeds: int) -> list[Trial]:
@@ -79,7 +80,7 @@ def test_a_lease_ends_when_its_site_is_silent_and_spends_no_retry() -> None:
     (lease,) = leases.grant(0.0)
     leases.hear("a", 5.0)
     assert leases.expire(15.0) == {}
-    assert leases.expire(15.1) == {"a": [lease.id]}
+    assert leases.expire(15.1) == {"a": [lease]}
     assert leases.seal(lease.id, 1.0) == "late"
     assert leases.late == 1
     leases.join("b", 1, 16.0)
@@ -150,7 +151,7 @@ def test_the_younger_counts_once_the_elder_stands_no_more() -> None:
     leases.seal(younger.id, 1.0)
     leases.hear("b", 11.0)
     lost = leases.expire(11.0)
-    assert lost == {"a": [elder.id]}
+    assert lost == {"a": [elder]}
     assert leases.heirs(lost["a"]) == [younger.id]
     assert leases.is_done
 

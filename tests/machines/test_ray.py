@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hocket.core.events import EpisodesSealed, Event
+from hocket.core.events import EpisodesSealed, Event, SitesChanged
 from hocket.machines.config import MachinesConfig, SiteConfig
 from hocket.machines.machines import Machines
 from hocket.records.ledger.view import LedgerView
@@ -37,6 +37,83 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         found.shutdown()
 
 
+@pytest.fixture
+def quiet() -> Iterator[None]:
+    """Without the warnings of Ray's own code."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+class GrowTheCluster:
+    """A reader that adds a node in the middle of the run, which then waits for a site there."""
+
+    def __init__(self, cluster: Any) -> None:
+        self._cluster = cluster
+        self._is_grown = False
+        self.most = 0
+
+    def on(self, event: Event) -> None:
+        if isinstance(event, EpisodesSealed) and not self._is_grown:
+            self._is_grown = True
+            self._cluster.add_node(num_cpus=1, object_store_memory=80 << 20)
+        if isinstance(event, SitesChanged):
+            self.most = max(self.most, sum(site.lanes > 0 for site in event.sites))
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.usefixtures("quiet")
+def test_sites_are_placed_as_the_cluster_grows(tmp_path: Path, cluster: Any) -> None:
+    for node in cluster.sites[1:]:
+        cluster.remove_node(node, allow_graceful=True)
+    config = toys(episodes=400, env_config={"step_s": 0.02})
+    reader = GrowTheCluster(cluster)
+    where = MachinesConfig(where="ray", site=SiteConfig())
+    with Machines(where) as machines, Run.new(config, tmp_path / "there") as run:
+        report = run.finish(elsewhere=machines, readers=[reader])
+    assert report.complete
+    assert reader.most == 2
+
+
+@pytest.mark.usefixtures("quiet")
+def test_the_working_directory_and_variables_come_to_the_sites(
+    tmp_path: Path, cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray
+
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "shipped_env.py").write_text(
+        "import os\n"
+        "import gymnasium\n"
+        "import numpy as np\n\n"
+        "class Env(gymnasium.Env):\n"
+        "    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)\n"
+        "    action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)\n"
+        "    def reset(self, *, seed=None, options=None):\n"
+        "        return np.zeros(2, np.float32), {}\n"
+        "    def step(self, action):\n"
+        "        won = os.environ.get('SHIPPED') == 'yes'\n"
+        "        return np.zeros(2, np.float32), 0.0, True, False, {'success': won}\n\n"
+        "def make():\n"
+        "    return Env()\n"
+    )
+    file = tmp_path / "runtime.yaml"
+    file.write_text(f"working_dir: {code}\nenv_vars: {{SHIPPED: 'yes'}}\n")
+    monkeypatch.syspath_prepend(code)  # The plan is made here.
+    ray.shutdown()
+    where = MachinesConfig(
+        where="ray", sites=2, site=SiteConfig(runtime_env=str(file), gpus=0.0, cpus=1.0)
+    )
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+    config = toys(env=("shipped_env:make",), episodes=4)
+    with Machines(where) as machines, Run.new(config, tmp_path / "run") as run:
+        report = run.finish(elsewhere=machines)
+    assert report.complete
+    assert report.overall.rate == 1.0
+
+
 class KillANode:
     """A reader that takes a node away in the middle of the run."""
 
@@ -54,15 +131,11 @@ class KillANode:
     def close(self) -> None: ...
 
 
+@pytest.mark.usefixtures("quiet")
 def test_a_run_on_three_nodes_survives_one_of_them(tmp_path: Path, cluster: Any) -> None:
     config = toys(episodes=90, env_config={"step_s": 0.01}, retries=0)
     where = MachinesConfig(where="ray", sites=3, site=SiteConfig(lease_s=4.0))
-    with (
-        warnings.catch_warnings(),
-        Machines(where) as machines,
-        Run.new(config, tmp_path / "there") as run,
-    ):
-        warnings.simplefilter("ignore")
+    with Machines(where) as machines, Run.new(config, tmp_path / "there") as run:
         report = run.finish(elsewhere=machines, readers=[KillANode(cluster, 15)])
     assert report.complete
     assert report.overall.errors == 0

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from hocket.core.data import Outcome
+from hocket.core.data import Actions, Batch, Outcome, PolicySpec
 from hocket.errors import EnvError, UsageError
 from hocket.machines.config import MachinesConfig, SiteConfig
 from hocket.machines.machines import Machines
 from hocket.machines.receipts import INBOXES
-from hocket.machines.site import SiteWork
+from hocket.machines.site_work import SiteWork
 from hocket.records.chunks import load_chunks
+from hocket.records.evidence import kept_evidence
 from hocket.records.ledger.view import LedgerView
 from hocket.records.run_file import load_about
 from hocket.results.progress import Progress
@@ -36,8 +39,13 @@ def test_trials_have_the_same_results_here_and_on_three_sites(
     assert report.complete
     assert report.exactness == "bitwise"
     assert not (tmp_path / "there" / INBOXES).exists()
-    sites = load_about(tmp_path / "there")["sites"]
-    assert sorted(site["first_lane"] for site in sites) == [0, 1, 2]
+    about = load_about(tmp_path / "there")
+    assert sorted(site["first_lane"] for site in about["sites"]) == [0, 1, 2]
+    # What results depend on is told as of a run here.
+    here = load_about(tmp_path / "here")
+    for part in ("code", "packages", "accelerator", "settings", "chunks", "versions"):
+        assert about[part] == here[part]
+    assert report.provenance["settings"] == here["settings"]
 
 
 def test_chunks_of_all_sites_lie_in_one_table(tmp_path: Path) -> None:
@@ -59,6 +67,23 @@ def test_an_attempt_that_fails_is_retried_by_the_driver(tmp_path: Path) -> None:
     report = run_on(toys(env_config=once), tmp_path / "run", ThreadSites(2))
     assert report.overall.errors == 0
     assert [error for *_, error in attempts(tmp_path / "run") if error]
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_what_a_failed_attempt_left_is_kept_as_on_one_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_shared: bool
+) -> None:
+    if not is_shared:
+        monkeypatch.setattr(SiteWork, "_shared_folder", lambda _: None)
+    config = toys(env_config={"raise_at": 5, "fault_seed": 2}, retries=1)
+    run_here(config, tmp_path / "here")
+    run_on(config, tmp_path / "there", ThreadSites(2))
+    kept = {}
+    for name in ("here", "there"):
+        with LedgerView.open(tmp_path / name) as ledger:
+            found = kept_evidence(ledger)
+        kept[name] = [(one.trial, one.attempt, one.files) for one in found]
+    assert kept["there"] == kept["here"] != []
 
 
 def test_a_trial_that_always_fails_ends_as_an_error_with_its_retries_spent(tmp_path: Path) -> None:
@@ -104,6 +129,45 @@ def test_a_collection_plans_more_trials_and_keeps_its_sites(tmp_path: Path) -> N
     assert len(launcher.sites) == 2
     collect(config, tmp_path / "here")
     assert_same(tmp_path / "here", tmp_path / "run")
+
+
+class Chooses:
+    """Wins one trial in ten, or nine."""
+
+    spec = PolicySpec(chunk_length=4, batch_invariant=True)
+    share = 1
+
+    def infer(self, batch: Batch) -> Actions:
+        wins = [row.trial.seed % 10 < self.share for row in batch.rows]
+        return Actions(np.repeat(np.array(wins, float)[:, None, None], 4, axis=1))
+
+    def close(self) -> None: ...
+
+
+class ChoosesBetter(Chooses):
+    share = 9
+
+
+def test_a_run_on_sites_stops_when_its_comparison_is_decided(tmp_path: Path) -> None:
+    (tmp_path / "built").mkdir()
+    asked: dict[str, Any] = {
+        "env": ("support.deciding_env:make",),
+        "env_config": {"folder": str(tmp_path / "built")},
+        "episodes": 120,
+    }
+    run_here(toys(policy="machines.test_sites:Chooses", **asked), tmp_path / "a")
+    config = toys(
+        policy="machines.test_sites:ChoosesBetter",
+        until="decided",
+        against=str(tmp_path / "a"),
+        **asked,
+    )
+    report = run_on(config, tmp_path / "b", ThreadSites(2))
+    assert report.complete
+    assert report.decision is not None
+    assert report.decision.look.decision == "a better"
+    assert report.decision.look.pairs < 60
+    assert report.planned < 120
 
 
 def test_a_run_without_a_folder_is_refused() -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hocket.workers.remote.receiver import LISTEN_VARIABLE
-from hocket.workers.remote.tls import carry
+from support.tls_pipe import carry
 
 _READ = 1 << 16
 
@@ -132,9 +132,9 @@ class Sandboxes:
                 return
             with inner:
                 inner.sendall(head)
-                back = threading.Thread(target=_pump, args=(inner, outer), daemon=True)
+                back = threading.Thread(target=pump, args=(inner, outer), daemon=True)
                 back.start()
-                _pump(outer, inner)
+                pump(outer, inner)
                 back.join()
 
     def _find(self, head: bytes) -> Machine | None:
@@ -146,7 +146,7 @@ class Sandboxes:
         return None
 
 
-def _pump(source: socket.socket, target: socket.socket) -> None:
+def pump(source: socket.socket, target: socket.socket) -> None:
     with contextlib.suppress(OSError):
         while data := source.recv(_READ):
             target.sendall(data)

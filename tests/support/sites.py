@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from hocket.machines.credentials import Credentials
 from hocket.machines.link import Link
 from hocket.machines.machines import Machines
 from hocket.machines.site import Site
+from hocket.machines.site_work import MakeWork
 from hocket.records.ledger.view import LedgerView
 from hocket.records.steps import load_steps
 from hocket.results.report import Report
@@ -30,8 +31,11 @@ class ThreadSites:
 
     outlives = False
 
-    def __init__(self, count: int, url: Wrap = lambda url: url) -> None:
+    def __init__(
+        self, count: int, url: Wrap = lambda url: url, kinds: Mapping[str, MakeWork] | None = None
+    ) -> None:
         """`url` may lead sites elsewhere than straight to the driver."""
+        self._kinds = kinds
         self._count = count
         self._url = url
         self.sites: list[Site] = []
@@ -43,7 +47,7 @@ class ThreadSites:
             self.add(port, credentials)
 
     def add(self, port: int, credentials: str) -> None:
-        site = Site(f"thread-{len(self.sites)}")
+        site = Site(f"thread-{len(self.sites)}", self._kinds)
         url = self._url(f"ws://127.0.0.1:{port}")
         link = Link(url, Credentials.parse(credentials, "the test"), site, wait_s=DEADLINE_S)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import resource
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from hocket.core.data import Ref
+from hocket.core.wire import Frames, Message, Said, pack
 from hocket.workers.inbox import LaneFailed, LanesExecuted, LanesReady
 from hocket.workers.shm import create_block, map_block
 from support.rig import Rig, trials
@@ -113,3 +115,21 @@ def test_block_is_shared_by_whoever_maps_it() -> None:
     assert other[7] == 42
     one.close()
     other.close()
+
+
+def test_messages_are_the_same_however_their_bytes_arrive() -> None:
+    chance = random.Random(3)
+    sizes = [0, 5, 300_000, 1, 70_000, 9 << 20, 12, 300_000, 300_000, 7]
+    sent = [Said("x" * size) for size in sizes]
+    stream = b"".join(map(pack, sent))
+    for longest in (1 << 20, 100_000, len(stream)):
+        frames, at = Frames(), 0
+        heard: list[Message] = []
+        while at < len(stream):
+            size = chance.randint(1, longest)
+            heard += frames.feed(memoryview(stream)[at : at + size])
+            at += size
+        assert heard == sent
+    frames = Frames()
+    short = [message for byte in pack(sent[1]) * 3 for message in frames.feed(bytes([byte]))]
+    assert short == [sent[1]] * 3

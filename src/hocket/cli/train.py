@@ -12,7 +12,8 @@ from typing import Annotated
 from tyro.conf import arg
 
 from hocket.cli import INTERRUPTED, OK
-from hocket.cli.parse import FileFlags, knobs_of, parse_run, scan
+from hocket.cli.machines import MachineFlags, machines_of
+from hocket.cli.parse import FileFlags, knobs_of, parse, parse_run, scan
 from hocket.cli.telemetry import told_to
 from hocket.cli.watch import shown
 from hocket.core.plugins import require_extra
@@ -22,7 +23,7 @@ from hocket.train.config import TrainConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class Train(FileFlags):
+class Train(FileFlags, MachineFlags):
     """Train a policy on the engine that evaluates: by cloning recorded episodes (--algo bc --data
     FOLDER), or by reinforcement learning, chunk-level PPO or GRPO, learning in turns with
     collecting (sync) or at the same time (async). Begins with
@@ -32,10 +33,25 @@ class Train(FileFlags):
     out: Annotated[Path | None, arg(metavar="FOLDER")] = None
     """The run folder; must be new or empty. The default is runs/TIME-ENV-POLICY."""
     resume: Annotated[Path | None, arg(metavar="FOLDER")] = None
-    """Go on with this run from its newest checkpoint; takes no other flags but --watch."""
+    """Go on with this run from its newest checkpoint; takes no other flags but --watch and those
+    of --machines."""
     telemetry: Annotated[str | None, arg(metavar="otlp[=URL]")] = None
     """Send runs, episodes, chunks, inferences, stalls and videos as OpenTelemetry spans and metrics
     to a collector, by default at http://localhost:4318 (pip install 'hocket[otel]')."""
+    watch: bool = False
+    """Show the run in the browser while it goes on; see hocket watch --help."""
+
+
+_WHEN_RESUMED = ("--resume", "--watch", "--machines", "--site", "--help")
+"""Beginnings of the flags that a resumed run takes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resume(MachineFlags):
+    """Go on with a training run from its newest checkpoint: it has its configuration."""
+
+    resume: Annotated[Path, arg(metavar="FOLDER")]
+    """The run folder."""
     watch: bool = False
     """Show the run in the browser while it goes on; see hocket watch --help."""
 
@@ -54,8 +70,11 @@ def run(arguments: Sequence[str]) -> int:
     if resumed is None:
         knobs = knobs_of(TrainConfig, without=("policy_devices",))
         parsed = parse_run(Train, knobs, arguments, verb="train", evaluates_apart=True)
-    elif len([one for one in arguments if one.startswith("--") and one != "--watch"]) > 1:
-        raise UsageError("--resume takes no other flags: the run has its configuration.")
+    else:
+        words = [one.partition("=")[0] for one in arguments if one.startswith("--")]
+        if any(not word.startswith(_WHEN_RESUMED) for word in words):
+            raise UsageError("--resume takes no other flags: the run has its configuration.")
+        resuming = parse(Resume, arguments, verb="train")
     require_extra("policies", "trained")
     from hocket.results.terminal import Console
     from hocket.train.learner.checkpoint import BEST, latest
@@ -65,11 +84,17 @@ def run(arguments: Sequence[str]) -> int:
         config = TrainConfig.from_plain(parsed.config)
         folder = new_folder(parsed.flags.out, config.env, config.policy)
         is_watched, target = parsed.flags.watch, parsed.flags.telemetry
+        flags: MachineFlags = parsed.flags
     else:
-        folder, is_watched, target = Path(resumed), "--watch" in arguments, None
+        folder, is_watched, target, flags = resuming.resume, resuming.watch, None, resuming
         config = TrainConfig.from_plain(load_run(folder))
-    with shown(folder, wanted=is_watched), told_to(target, folder) as readers:
-        trained = train(config, folder, resume=resumed is not None, readers=readers)
+    with (
+        shown(folder, wanted=is_watched),
+        told_to(target, folder) as readers,
+        machines_of(flags) as machines,
+    ):
+        is_resumed = resumed is not None
+        trained = train(config, folder, resume=is_resumed, readers=readers, machines=machines)
     if not trained.complete:
         return INTERRUPTED
     found = folder / BEST

@@ -9,13 +9,19 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import arg
 
 from hocket.cli import OK
 from hocket.cli.parse import parse
+from hocket.core.plugins import require_extra
 from hocket.errors import ConfigError, UsageError
+
+if TYPE_CHECKING:
+    from hocket.machines.link import Link
+    from hocket.machines.protocol import Welcome
+    from hocket.machines.site_work import SiteWork
 
 _LAST_S = 20.0
 """Seconds for a site that is told to end, before it is ended."""
@@ -23,9 +29,10 @@ _LAST_S = 20.0
 
 @dataclass(frozen=True, kw_only=True)
 class WorkFlags:
-    """Take part in a run that a driver elsewhere leads (hocket eval --machines listen): load its
-    policy, run the trials that it leases to this machine, deliver their episodes. Ctrl-C or SIGTERM
-    gives everything back. Started by whatever a site has: srun, a Kubernetes Job, a shell."""
+    """Take part in a run that a driver elsewhere leads (hocket eval or hocket train --machines
+    listen): load its policy, run the trials that it leases to this machine, deliver their episodes.
+    Ctrl-C or SIGTERM gives everything back. Started by whatever a site has: srun, a Kubernetes Job,
+    a shell."""
 
     connect: Annotated[str, arg(metavar="wss://HOST:PORT")]
     """The driver."""
@@ -55,7 +62,8 @@ def run(arguments: Sequence[str]) -> int:
     credentials = Credentials.parse(text, f"--key-file {flags.key_file}")
     if flags.connect.startswith("wss://") and not credentials.certificate:
         raise ConfigError(f"{flags.key_file} has no certificate: it is not of that driver.")
-    site = Site(flags.name or f"{os.uname().nodename}-{os.getpid()}")
+    name = flags.name or f"{os.uname().nodename}-{os.getpid()}"
+    site = Site(name, {"collect": _collecting})
     signal.signal(signal.SIGTERM, lambda *_: site.leave())
     if flags.key_file == "-":
         _end_with_input(site.leave)
@@ -65,6 +73,13 @@ def run(arguments: Sequence[str]) -> int:
         site.leave()
         raise
     return OK
+
+
+def _collecting(welcome: Welcome, link: Link) -> SiteWork:
+    require_extra("policies", "trained")
+    from hocket.train.collect.site import CollectingWork
+
+    return CollectingWork(welcome, link)
 
 
 def _keep_to(cores: str) -> None:

@@ -12,9 +12,12 @@ import fcntl
 import os
 import shutil
 import tempfile
+import time
 from pathlib import Path
 
 _LOCK = "lock"
+_UNLOCKED_S = 600.0
+"""Seconds after which a folder without a lock is nobody's: it is locked as soon as it is made."""
 
 
 class ScratchFolder:
@@ -50,7 +53,13 @@ def _sweep(kind: str) -> None:
         with contextlib.suppress(OSError):
             if folder.is_symlink() or folder.stat().st_uid != os.getuid():
                 continue
-            fd = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                fd = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            except FileNotFoundError:
+                # Its process was killed before it had locked it, or after it had deleted the lock.
+                if time.time() - folder.stat().st_mtime > _UNLOCKED_S:
+                    _delete(folder)
+                continue
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 _delete(folder)

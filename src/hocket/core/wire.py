@@ -22,6 +22,8 @@ MAX_FRAME = 1 << 30
 taken for somebody else's."""
 MAX_PIECE = 1 << 18
 """Most bytes of a file in one message: an observation never waits for more than that."""
+_KEPT = 1 << 23
+"""Most bytes of memory that are kept for the messages to come. Chosen by hand: a dozen pictures."""
 _LENGTH = struct.Struct("<I")
 
 
@@ -315,24 +317,43 @@ class Frames:
     def __init__(self, limit: int = MAX_FRAME) -> None:
         """`limit` is the most bytes that a message may have."""
         self._limit = limit
-        self._buffer = bytearray()
+        # Kept from message to message: to get and give back that much memory for each observation
+        # costs more than to copy it.
+        self._held = bytearray()
+        self._begin = self._end = 0
+        """Where in it the bytes lie that are not yet a message."""
 
-    def feed(self, data: bytes) -> list[Message]:
-        """Every message that is complete with these bytes, in order."""
-        buffer = self._buffer
-        if not buffer and len(data) >= 4 and _LENGTH.unpack_from(data)[0] == len(data) - 4:
-            return [unpack(memoryview(data)[4:])]  # Nearly always it is just one frame.
-        buffer += data
+    def feed(self, data: bytes | memoryview) -> list[Message]:
+        """Every message that is complete with these bytes, in order. Nothing of `data` is kept."""
+        if self._begin == self._end:
+            if len(data) >= 4 and _LENGTH.unpack_from(data)[0] == len(data) - 4:
+                return [unpack(memoryview(data)[4:])]  # Nearly always it is just one frame.
+            self._begin = self._end = 0
+            if len(self._held) > _KEPT:
+                self._held = bytearray()
+        self._hold(data)
         messages: list[Message] = []
-        at = 0
-        while len(buffer) - at >= 4:
-            (length,) = _LENGTH.unpack_from(buffer, at)
-            if length > self._limit:
-                raise WireError(f"A frame claims {length} bytes; the stream is not hocket's.")
-            if len(buffer) - at - 4 < length:
+        while self._end - self._begin >= 4:
+            begin, length = self._begin + 4, self._next_length()
+            if self._end - begin < length:
                 break
-            messages.append(unpack(bytes(buffer[at + 4 : at + 4 + length])))
-            at += 4 + length
-        if at:
-            del buffer[:at]
+            messages.append(unpack(memoryview(self._held)[begin : begin + length]))
+            self._begin = begin + length
         return messages
+
+    def _next_length(self) -> int:
+        (length,) = _LENGTH.unpack_from(self._held, self._begin)
+        if length > self._limit:
+            raise WireError(f"A frame claims {length} bytes; the stream is not hocket's.")
+        return int(length)
+
+    def _hold(self, data: bytes | memoryview) -> None:
+        """Put bytes behind those that are held, in more memory where there is not enough."""
+        count = self._end - self._begin
+        if self._end + len(data) > len(self._held):
+            most = count + len(data)
+            room = self._held if most <= len(self._held) // 2 else bytearray(2 * most)
+            room[:count] = self._held[self._begin : self._end]
+            self._held, self._begin, self._end = room, 0, count
+        self._held[self._end : self._end + len(data)] = data
+        self._end += len(data)

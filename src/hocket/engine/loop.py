@@ -484,7 +484,7 @@ class Engine:
 
     def _assign(self) -> bool:
         """Give free lanes trials, unless a durable reader is behind; true where any got one."""
-        if not self._free or not self._trials or any(r.behind() for r in self._durable):
+        if not self._trials or not self._free or any(r.behind() for r in self._durable):
             return False
         now = self._now()
         lanes: list[int] = []

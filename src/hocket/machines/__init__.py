@@ -2,5 +2,5 @@
 
 Read `leases.py` first: it decides who runs what, and whose episode counts, without a clock or a
 socket. `driver.py` hears sites and owns the ledger; `server.py` is the loop and the sockets around
-it; `site.py` is an ordinary engine that is fed with leases; `launch.py` starts sites.
+it; `site.py` is an ordinary engine that is fed with leases; `commands.py` and `ray.py` start sites.
 """

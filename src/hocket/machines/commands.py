@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from hocket.core import machine
+from hocket.core import children, machine
 from hocket.errors import UsageError
 from hocket.workers.remote.ssh import Host, SshConfig
 from hocket.workers.shm import create_file, read_tail
@@ -75,11 +75,7 @@ class SiteProcess:
     def close(self) -> None:
         """Wait for it to end, by force in the end."""
         self.hang_up()
-        try:
-            self._process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        children.end(self._process, _END_S)
         os.close(self._log)
 
 

@@ -8,16 +8,12 @@ from __future__ import annotations
 
 import secrets
 import shutil
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from hocket.core.data import EnvSpec, Episode, Outcome, PolicySpec, RowChecks, Trial
 from hocket.core.events import (
     AttemptFailed,
     AttemptsBegan,
-    EpisodesEnded,
-    EpisodesSealed,
     Event,
     Noted,
     RowsChecked,
@@ -28,17 +24,20 @@ from hocket.core.events import (
 )
 from hocket.errors import EnvError, HocketError, SpecMismatchError, UsageError, WireError, from_name
 from hocket.machines import protocol
-from hocket.machines.leases import Lease, LeaseBook, LeaseConfig, LeaseId
-from hocket.machines.receipts import INBOXES, Receipts
+from hocket.machines.config import SiteConfig
+from hocket.machines.intake import Intake
+from hocket.machines.lease import Lease, LeaseConfig, LeaseId
+from hocket.machines.leases import LeaseBook
+from hocket.machines.receipts import INBOXES
 from hocket.machines.roster import Entry, Roster
-from hocket.machines.rows import SiteRows, checked_episode
-from hocket.records.ledger.ledger import Ledger
-from hocket.runs.elsewhere import Work
-from hocket.workers.files import declared_names
+from hocket.runs.elsewhere import Kept, Work
 
 Post = Callable[[str, protocol.Message], None]
 _KEY = "machines"
 """The key in the ledger's `meta` under which the run's name for sites is kept."""
+OUTLIVES = "sites_outlive"
+"""The key there that says whether sites may have outlived the driver that kept it: its leases then
+stand until they are silent for too long."""
 _EARLIER = "an earlier driver's site"
 _TELL_S = 0.5
 """Seconds between two accounts of all sites."""
@@ -50,52 +49,33 @@ _FATAL = (UsageError, SpecMismatchError, EnvError)
 """Errors of a site that every other site would have too."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DriverConfig:
-    """How a run is spread over machines."""
-
-    lease_s: float = 30.0
-    """A site that is not heard of for so long has lost what it was running."""
-    mixed: bool = False
-    """Let sites take part whose versions or files differ; run.yaml then says so."""
-    second_copies: bool = False
-    """Run trials twice at the end, on idle sites, where results are the same to the bit."""
-    honours: bool = False
-    """Sites may have outlived the driver that began the run: its leases stand until they are
-    silent for too long."""
-
-
 class Driver:
     """Drives one run. One thread calls it."""
 
-    def __init__(self, work: Work, config: DriverConfig, post: Post) -> None:
+    def __init__(self, work: Work, config: SiteConfig, post: Post) -> None:
         self._work = work
-        self._config = config
+        self.config = config
         self._post = post
         self._trials = list(work.planned)
         self._ledger = work.ledger
-        self._rows = SiteRows(leg=work.ledger.leg)
-        work.ledger.attach(self._rows)
-        work.ledger.sync_files()
-        self._receipts = Receipts(work.ledger.folder, declared_names(work.sinks))
+        self._intake = Intake(work, self._emit)
+        self._files = self._intake.files
         self._book = LeaseBook(
             LeaseConfig(
                 lease_s=config.lease_s,
                 retries=work.config.retries,
-                second_copies=config.second_copies,
+                second_copies=config.copies,
+                in_order=work.in_order,
             )
         )
         done = {episode.trial.id: episode.attempt for episode in work.done}
         self._book.add(self._trials, work.ledger.next_attempts(), done)
         self._run = _run_name(work.ledger)
         self._sites = Roster(work.ledger.folder.root / INBOXES)
-        self._sealed: dict[LeaseId, Episode] = {}
-        """Episodes that are here and wait for an elder lease to end."""
-        self._accepted: deque[tuple[str, LeaseId]] = deque()
-        self._acknowledged = 0
         self._specs: set[tuple[str, str]] = set()
         self._hungry: set[str] = set()
         self._told = -_TELL_S
+        self._honours = bool(work.ledger.meta().get(OUTLIVES))
         self.trouble: HocketError | None = None
         """Why the last site that left in trouble did so."""
 
@@ -112,7 +92,7 @@ class Driver:
                 policy=PolicySpec(chunk_length=0),
             )
         )
-        if self._config.honours:
+        if self._honours:
             index = {trial: i for i, trial in enumerate(self._trials)}
             for trial, attempt in self._ledger.unsettled():
                 self._book.stand(LeaseId(index[trial], attempt), _EARLIER, now)
@@ -129,6 +109,16 @@ class Driver:
         return self._book.is_done
 
     @property
+    def lanes(self) -> int:
+        """Lanes of all sites that take part."""
+        return self._book.lanes
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a site that has spoken has a lane for which nothing waits there."""
+        return any(self._book.has_room(site) for site in self._hungry)
+
+    @property
     def late(self) -> int:
         """Episodes that came too late to count."""
         return self._book.late
@@ -138,7 +128,7 @@ class Driver:
         self._tell_sites(now)
         if self._book.late:
             plural = "s" if self._book.late > 1 else ""
-            self._emit(Noted(text=f"{self._book.late} episode{plural} came too late to count."))
+            self.note(f"{self._book.late} episode{plural} came too late to count.")
         self._ledger.flush()
         notes = {"late": self._book.late, "unmade": self._ledger.unmade()}
         self._emit(RunEnded(time=now, complete=self.is_done, notes=notes))
@@ -157,13 +147,15 @@ class Driver:
             hello.site,
             protocol.Welcome(
                 run=self._run,
+                kind=self._work.kind,
+                start=self._work.start,
                 config=self._work.config.to_plain(),
                 sinks=[sink.to_plain() for sink in self._work.sinks],
                 trial=self._work.remaining[0],
-                episodes=len(self._work.remaining),
+                episodes=self._work.at_once or len(self._work.remaining),
                 inbox=str(site.inbox),
                 proof=site.proof,
-                beat_s=min(_BEAT_S, self._config.lease_s / _BEATS),
+                beat_s=min(_BEAT_S, self.config.lease_s / _BEATS),
             ),
         )
 
@@ -184,30 +176,38 @@ class Driver:
             site.hear(message, now)
             self._check(message, now)
         elif isinstance(message, protocol.Returned):
-            self._give_back(name, message, now)
+            self._give_back(name, site, message, now)
         elif isinstance(message, protocol.Joined):
             self._join(name, site, message, now)
         elif isinstance(message, protocol.Learned):
-            self._learn(message, now)
+            self._learn(site, message, now)
         elif isinstance(message, protocol.Left):
             self._leave(name, site, message, now)
         else:
-            raise WireError(f"A site sent {type(message).__name__}, which only drivers send.")
+            self._hear_other(name, message)
+
+    def _hear_other(self, name: str, message: protocol.Message) -> None:
+        """Take what sites say in some runs only."""
+        raise WireError(f"{name} sent {type(message).__name__}, which it may not send here.")
 
     def _join(self, name: str, site: Entry, message: protocol.Joined, now: float) -> None:
-        refused = self._sites.admit(site, message, mixed=self._config.mixed)
+        refused = self._sites.admit(site, message, mixed=self.config.mixed)
         if refused is not None:
             self._post(name, refused)
-            self._emit(Noted(text=f"{site.name} was refused. {refused.why}"))
+            self.note(f"{site.name} was refused. {refused.why}")
             self._remove(name, now, "was refused")
             return
+        self._tell_account()
+        self._book.join(name, site.lanes, now)
+        self._honour(name, message.holds)
+        self._hungry.add(name)
+
+    def _tell_account(self) -> None:
+        """Say what sites there are, and how exact the run can be with them."""
         level, about = self._sites.account()
         self._work.learn(level, about)
         if level != "bitwise":
             self._book.end_copies()
-        self._book.join(name, site.lanes, now)
-        self._honour(name, message.holds)
-        self._hungry.add(name)
 
     def _honour(self, name: str, holds: Sequence[tuple[int, int]]) -> None:
         """Leases that the site holds go on where they stand; it may forget the others."""
@@ -226,7 +226,7 @@ class Driver:
         if forgotten:
             self._post(name, protocol.Settled(forgotten))
         for one in held:
-            self._receipts.restart(one)
+            self._files.restart(one)
 
     def disconnect(self, name: str) -> None:
         """A site's connection is gone; it may come back, and its leases stand meanwhile."""
@@ -235,7 +235,7 @@ class Driver:
             return
         site.doing = "not connected"
         for one in self._book.held(name):
-            self._receipts.restart(one)
+            self._files.restart(one)
 
     def bury(self, called: str, now: float, why: str) -> None:
         """The site that is called so is gone for good."""
@@ -251,8 +251,8 @@ class Driver:
         if message.kind:
             error = from_name(message.kind, message.message) or HocketError(message.message)
             self.trouble = type(error)(f"{site.name}: {error}")
-            self._emit(Noted(text=f"{site.name} has left: {message.message}"))
-            if isinstance(error, _FATAL) and not self._acknowledged and not self._accepted:
+            self.note(f"{site.name} has left: {message.message}")
+            if isinstance(error, _FATAL) and self._intake.is_empty:
                 raise self.trouble
         self._remove(name, now, "has left")
 
@@ -262,14 +262,15 @@ class Driver:
         if site is not None:
             site.go(why)
 
-    def _lose(self, name: str, lost: Sequence[LeaseId], now: float, why: str) -> None:
+    def _lose(self, name: str, lost: Sequence[Lease], now: float, why: str) -> None:
         site = self._sites.get(name)
         who = site.name if site is not None else name
-        for one in lost:
-            self._receipts.discard(one, self._trials[one.trial])
-            self._settle_attempt(one, f"LostSite: {who} {why}.", now)
+        for lease in lost:
+            self._files.discard(lease.id, self._trials[lease.id.trial])
+            error = f"LostSite: {who} {why}." if lease.has_begun else ""
+            self._settle_attempt(lease.id, error, now)
         for one in self._book.heirs(lost):
-            self._accept(one, self._sealed.pop(one), now)
+            self._accept(one, self._intake.waited(one), now)
         self._hungry.update(self._sites)
 
     # -- leases --------------------------------------------------------------------------------
@@ -284,7 +285,7 @@ class Driver:
     def tick(self, now: float) -> None:
         """Do what is due by time; to be called a few times a second."""
         for name, lost in self._book.expire(now).items():
-            self._lose(name, lost, now, f"was silent for {self._config.lease_s:g} s")
+            self._lose(name, lost, now, f"was silent for {self.config.lease_s:g} s")
             if (site := self._sites.get(name)) is not None:
                 site.go("silent")
         asked: dict[str, list[tuple[int, int]]] = {}
@@ -314,7 +315,7 @@ class Driver:
         for site, leases in posts.items():
             self._post(site, protocol.Leased(leases))
 
-    def _give_back(self, name: str, message: protocol.Returned, now: float) -> None:
+    def _give_back(self, name: str, site: Entry, message: protocol.Returned, now: float) -> None:
         one = LeaseId(message.trial, message.attempt)
         self._hungry.add(name)
         self._post(name, protocol.Settled([one]))
@@ -323,10 +324,12 @@ class Driver:
         given = self._book.give_back(one, spends=message.spends)
         assert given is not None
         trial = self._trials[one.trial]
-        self._receipts.discard(one, trial)
         if not message.error:
+            self._files.discard(one, trial)
             self._settle_attempt(one, "", now)
             return
+        # What is kept of it lies where the evidence of a run here does.
+        self._intake.receive(one, trial, site, message.files)
         if given.is_final and not self._specs:
             raise EnvError(
                 f"No env could be built and reset, in {one.attempt + 1} attempts.\n{message.error}"
@@ -344,7 +347,7 @@ class Driver:
             episode = Episode(trial, one.attempt, Outcome.ERROR, 0, 0.0, error=message.error)
             self._accept(one, episode, now)
         elif given.wins is not None:
-            self._accept(given.wins, self._sealed.pop(given.wins), now)
+            self._accept(given.wins, self._intake.waited(given.wins), now)
         elif not message.spends and (again := self._book.regrant(one.trial, name, now)):
             self._grant([again], now)
 
@@ -368,7 +371,7 @@ class Driver:
         lease = self._book.lease(one)
         # Pieces of what stands no more are let go by; its end is answered.
         if lease is not None and lease.site == name and not lease.is_sealed:
-            self._receipts.take(one, self._trials[one.trial], piece)
+            self._files.take(one, self._trials[one.trial], piece)
 
     def _seal(self, name: str, site: Entry, message: protocol.SealedEpisode, now: float) -> None:
         one = LeaseId(message.trial, message.attempt)
@@ -381,52 +384,30 @@ class Driver:
         if lease is None or lease.is_sealed:
             verdict = self._book.seal(one, message.seconds)
             if verdict == "late":
-                self._receipts.discard(one, trial)
+                self._files.discard(one, trial)
             self._post(name, protocol.Settled([one]))
             return
-        if site.is_shared:
-            files = self._receipts.link(one, trial, message.files, site.inbox)
-        else:
-            files = self._receipts.finish(one, message.files)
-        episode = checked_episode(message, trial, files)
-        shift = 0.0 if site.shift is None else site.shift
-        self._rows.put(
-            trial, one.attempt, message.rows, lane=site.first_lane, site=site.number, shift=shift
-        )
-        site.episodes += 1
+        episode = self._intake.read(one, trial, site, message)
         if self._book.seal(one, message.seconds) == "waits":
-            self._sealed[one] = episode
+            self._intake.wait(one, episode)
             self._post(name, protocol.Settled([one]))
         else:
             self._accept(one, episode, now, name)
 
     def _accept(self, one: LeaseId, episode: Episode, now: float, site: str = "") -> None:
-        """Let the episode count: it is given to the ledger, and acknowledged once it is durable."""
-        for other in [o for o in self._sealed if o.trial == one.trial]:
-            del self._sealed[other]
-            self._receipts.discard(other, episode.trial)
-            self._rows.forget(episode.trial, other.attempt)
-        self._ledger.choose(episode.trial, one.attempt)
-        self._emit(EpisodesEnded(time=now, lanes=[0], episodes=[episode]))
-        self._emit(EpisodesSealed(time=now, episodes=[episode]))
-        self._accepted.append((site, one))
+        self._intake.accept(one, episode, now, site)
 
     def _acknowledge(self) -> None:
-        committed = self._ledger.committed
-        posts: dict[str, list[LeaseId]] = {}
-        while self._accepted and self._acknowledged < committed:
-            site, one = self._accepted.popleft()
-            self._acknowledged += 1
-            if site:
-                posts.setdefault(site, []).append(one)
-        for site, leases in posts.items():
+        for site, leases in self._intake.acknowledged().items():
             self._post(site, protocol.Settled(leases))
 
     # -- what readers are told -----------------------------------------------------------------
 
-    def _learn(self, message: protocol.Learned, now: float) -> None:
+    def _learn(self, site: Entry, message: protocol.Learned, now: float) -> None:
         spec = EnvSpec.from_plain(message.spec)
         task = (message.suite, spec.task.name)
+        if self._sites.compare(site, "/".join(task), spec.facts):
+            self._tell_account()
         if task not in self._specs:
             self._specs.add(task)
             self._emit(SpecLearned(time=now, suite=message.suite, spec=spec))
@@ -442,12 +423,16 @@ class Driver:
         states = self._sites.states(running)
         self._emit(SitesChanged(time=now, sites=states, done=self._sites.done()))
 
+    def note(self, text: str) -> None:
+        """Tell readers something that people should know."""
+        self._emit(Noted(text=text))
+
     def _emit(self, event: Event) -> None:
         for reader in self._work.readers:
             reader.on(event)
 
 
-def _run_name(ledger: Ledger) -> str:
+def _run_name(ledger: Kept) -> str:
     """Names the run for sites, which may have known it under an earlier driver."""
     found = ledger.meta().get(_KEY)
     if found is None:

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hocket.runs.config import EvalConfig
+from hocket.runs.subject import Subject
 
 Identity = Mapping[str, Mapping[str, str]]
 
@@ -33,18 +33,20 @@ _PACKAGES = (
 """Packages whose versions change what an episode is, where they are installed."""
 
 
-def identity_of(config: EvalConfig) -> dict[str, dict[str, str]]:
-    """What this site is, for this configuration."""
+def identity_of(
+    config: Subject, names: Sequence[str] = (), files: Sequence[str] = ()
+) -> dict[str, dict[str, str]]:
+    """What this site is, for this configuration, and the further modules and files it names."""
     code = {"python": ".".join(platform.python_version_tuple()[:2]), "hocket": _hash_package()}
     for name in _PACKAGES:
         try:
             code[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    for name in (*config.env, config.policy):
+    for name in (*config.env, config.policy, *names):
         if (file := _module_file(name)) is not None:
             code[f"code of {name}"] = _hash(file)
-    for place in _places(config):
+    for place in (*_places(config), *filter(os.path.exists, files)):
         code[f"files of {place}"] = _hash(Path(place))
     return {"code": code, "hardware": hardware()}
 
@@ -115,7 +117,7 @@ def _module_file(name: str) -> Path | None:
     return Path(found.origin)
 
 
-def _places(config: EvalConfig) -> Iterator[str]:
+def _places(config: Subject) -> Iterator[str]:
     """Files and folders that the names and settings of env and policy point at."""
     words: list[Any] = [name.partition(":")[2] for name in (*config.env, config.policy)]
     settings: list[Any] = [config.env_config, config.policy_config]

@@ -8,7 +8,7 @@ from typing import Any
 
 from hocket.core.data import Trial
 from hocket.engine.trials import TrialQueue
-from hocket.machines.leases import LeaseId
+from hocket.machines.lease import LeaseId
 from hocket.machines.protocol import Grant
 
 
@@ -21,7 +21,7 @@ class LeasedTrials(TrialQueue):
         begun."""
         super().__init__()
         self._on_returned = on_returned
-        self._inbox: deque[Grant | LeaseId] = deque()
+        self._inbox: deque[Grant | LeaseId | Callable[[], None]] = deque()
         self._is_open = True
         self._unbegun: dict[Trial, deque[LeaseId]] = {}
         self._held: dict[tuple[Trial, int], tuple[LeaseId, Mapping[str, Any]]] = {}
@@ -36,14 +36,21 @@ class LeasedTrials(TrialQueue):
         """Give leases back that have not begun."""
         self._inbox.extend(leases)
 
+    def call(self, work: Callable[[], None]) -> None:
+        """Have something done on the engine's thread, before it looks for a trial again."""
+        self._inbox.append(work)
+
     def close(self) -> None:
         """Take no more: the engine ends with what it has begun."""
         self._is_open = False
 
     def held(self) -> list[LeaseId]:
         """All leases that have not ended."""
-        inbox = [LeaseId(one[0], one[1]) for one in list(self._inbox) if len(one) == 4]
-        return [name for name, _ in list(self._held.values())] + inbox
+        held = [name for name, _ in list(self._held.values())]
+        for one in list(self._inbox):
+            if not callable(one) and not isinstance(one, LeaseId):
+                held.append(LeaseId(*one[:2]))
+        return held
 
     # -- for the engine's thread ---------------------------------------------------------------
 
@@ -76,6 +83,9 @@ class LeasedTrials(TrialQueue):
             one = self._inbox.popleft()
             if isinstance(one, LeaseId):
                 self._return(one)
+                continue
+            if callable(one):
+                one()
                 continue
             index, attempt, fields, record = one
             trial, name = Trial(*fields), LeaseId(index, attempt)

@@ -11,45 +11,10 @@ import math
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
 
 from hocket.core.data import Trial
 from hocket.machines.expectations import Expectations, Task
-
-
-class LeaseId(NamedTuple):
-    """Names a lease: a trial by its place in the plan, and the number of the attempt at it."""
-
-    trial: int
-    attempt: int
-
-
-@dataclass(slots=True)
-class Lease:
-    """An attempt at a trial that a site may make."""
-
-    id: LeaseId
-    site: str
-    granted: float
-    has_begun: bool = False
-    is_asked_back: bool = False
-    is_sealed: bool = False
-    """Its episode is here, and waits for the elder lease of the trial to end."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseConfig:
-    """How trials are spread over sites."""
-
-    lease_s: float = 30.0
-    """A lease ends when nothing was heard of its site for so long."""
-    retries: int = 2
-    """More attempts at a trial whose attempt failed at a site."""
-    ahead: float = 0.25
-    """Trials that wait at a site, as a share of its lanes: no lane waits for the network."""
-    second_copies: bool = False
-    """Give idle sites a second lease of trials that others run, once nothing else is left. Only
-    where results are the same to the bit: elsewhere a race would favour what ends early."""
+from hocket.machines.lease import GivenBack, Lease, LeaseConfig, LeaseId, SealVerdict
 
 
 @dataclass(slots=True)
@@ -84,23 +49,11 @@ class _Trial:
         return self.counts is not None
 
 
-@dataclass(frozen=True, slots=True)
-class GivenBack:
-    """What becomes of a trial whose lease was given back."""
-
-    is_final: bool
-    """Its retries are used up, and no other lease of it stands: it ends as an ERROR."""
-    wins: LeaseId | None = None
-    """The lease whose episode, already here, counts now."""
-
-
 _NEAR = 3.0
 """How many of the longest episodes the rest of a run is worth, for each lane, when the longest
 trials begin to go first: with 0 `benchmarks/machines/simulation.py` loses 3 % on ten sites."""
 _LEARN = 0.1
 """The share by which the last episode changes what is believed of its site's pace."""
-
-SealVerdict = Literal["counts", "waits", "known", "late"]
 
 
 class LeaseBook:
@@ -118,7 +71,6 @@ class LeaseBook:
         self._sites: dict[str, _Site] = {}
         self._left = 0
         self._lanes = 0
-        """Lanes of all sites together."""
         self._expected = Expectations()
         self._is_near = True
         """Whether the end of the run was near when `_looked_at` trials waited."""
@@ -148,6 +100,11 @@ class LeaseBook:
         return not self._left
 
     @property
+    def lanes(self) -> int:
+        """Lanes of all sites together."""
+        return self._lanes
+
+    @property
     def waiting(self) -> int:
         """Trials that no site has."""
         return self._waits
@@ -160,6 +117,11 @@ class LeaseBook:
         """Attempts that a site has begun and not ended."""
         known = self._sites.get(site)
         return 0 if known is None else known.begun
+
+    def has_room(self, site: str) -> bool:
+        """Whether a site has a lane without a lease, for which a trial waits."""
+        known = self._sites.get(site)
+        return known is not None and known.room > 0 and self._waits > 0
 
     # -- sites ---------------------------------------------------------------------------------
 
@@ -195,18 +157,18 @@ class LeaseBook:
         known = self._sites.get(site)
         return set() if known is None else set(known.held)
 
-    def leave(self, site: str) -> list[LeaseId]:
+    def leave(self, site: str) -> list[Lease]:
         """A site is gone for good; returns its leases, which stand no more. Those whose episodes
         are here stand on."""
         gone = self._sites.pop(site, None)
         self._lanes -= gone.lanes if gone is not None else 0
         held = sorted(gone.held) if gone is not None else []
-        lost = [name for name in held if not self._leases[name].is_sealed]
-        for name in reversed(lost):
-            self._drop(name)
+        lost = [lease for name in held if not (lease := self._leases[name]).is_sealed]
+        for lease in reversed(lost):
+            self._drop(lease.id)
         return lost
 
-    def expire(self, now: float) -> dict[str, list[LeaseId]]:
+    def expire(self, now: float) -> dict[str, list[Lease]]:
         """The sites that have not been heard of for too long, with the leases they lose."""
         silent = [s for s, at in self._sites.items() if now - at.heard > self.config.lease_s]
         return {site: self.leave(site) for site in silent}
@@ -258,7 +220,9 @@ class LeaseBook:
         building an env costs far more than resetting one; later the longest go first, at a slow
         site the longest that end as soon there as others do elsewhere."""
         open_ = [task for task, queue in self._waiting.items() if queue]
-        if self._is_near:
+        if self.config.in_order:
+            task = min(open_, key=lambda task: self._waiting[task][0])
+        elif self._is_near:
             task = self._expected.choose(open_, site.pace)
         else:
             open_ = [task for task in open_ if site.tasks[task]] or open_
@@ -361,9 +325,9 @@ class LeaseBook:
         self._win(name)
         return "counts"
 
-    def heirs(self, lost: Sequence[LeaseId]) -> list[LeaseId]:
+    def heirs(self, lost: Sequence[Lease]) -> list[LeaseId]:
         """Leases whose episodes are here and count, now that these stand no more."""
-        found = [self._heir(name.trial) for name in lost]
+        found = [self._heir(lease.id.trial) for lease in lost]
         return [name for name in found if name is not None]
 
     def _heir(self, trial: int) -> LeaseId | None:

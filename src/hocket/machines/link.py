@@ -165,9 +165,9 @@ class Link:
                 for make in lot:
                     for message in make():
                         messages.append(message)
-                        if isinstance(message, protocol.FilePiece):
+                        if isinstance(message, (protocol.FilePiece, protocol.Collected)):
                             size += len(message.data)
-                        if size > 1 << 20:
+                        if size > protocol.PART:
                             await connection.send(protocol.pack(messages))
                             messages, size = [], 0
                 if messages:

@@ -7,15 +7,16 @@ import contextlib
 import dataclasses
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from hocket.core.plugins import did_you_mean
 from hocket.core.text import printable
 from hocket.errors import UsageError
 from hocket.machines.commands import CommandLauncher, places_behind_ssh, places_here
-from hocket.machines.config import MachinesConfig
+from hocket.machines.config import MachinesConfig, SiteConfig
 from hocket.machines.credentials import DriverSecrets
-from hocket.machines.driver import DriverConfig
+from hocket.machines.driver import OUTLIVES, Driver, Post
 from hocket.machines.server import Launcher, Server
 from hocket.runs.elsewhere import Work
 from hocket.workers.remote.ssh import SshConfig
@@ -39,6 +40,9 @@ class Listening:
     def close(self) -> None: ...
 
 
+Drive = Callable[[Work, SiteConfig, Post], Driver]
+
+
 class Machines:
     """An `Elsewhere` for one run after the other. A context manager; closing twice is safe."""
 
@@ -53,6 +57,7 @@ class Machines:
         self._is_encrypted = config.kind in ("listen", "ray")
         self._secrets: DriverSecrets | None = None
         self._listener: socket.socket | None = None
+        self._server: Server | None = None
         self.launcher = launcher or _launcher(config)
 
     def __enter__(self) -> Machines:
@@ -66,25 +71,26 @@ class Machines:
         if self._listener is not None:
             self._listener.close()
 
-    def roll(self, work: Work) -> None:
-        """Run what remains of a run."""
+    def nudge(self) -> None:
+        """Let the driver of the run that goes on look soon at what there is to do. May come from
+        any thread."""
+        if self._server is not None:
+            self._server.nudge()
+
+    def roll(self, work: Work, drive: Drive = Driver) -> None:
+        """Run what remains of a run, with a driver of this kind."""
         folder = work.ledger.folder.root
         found, listener = self._open(folder)
         found.save(folder / SECRETS)
         if self._config.kind == "listen":
             self._invite(folder, found)
         self.launcher.start(found.port, found.credentials.text())
-        site = self._config.site
         server = Server(listener, found.key, found.server_context(), self.launcher)
-        config = DriverConfig(
-            lease_s=site.lease_s,
-            mixed=site.mixed,
-            second_copies=site.copies,
-            honours=bool(work.ledger.meta().get(OUTLIVES)),
-        )
+        self._server = server
+        driver = drive(work, self._config.site, server.post)
         work.ledger.keep(OUTLIVES, self.launcher.outlives)
         with contextlib.suppress(KeyboardInterrupt):
-            asyncio.run(server.run(work, config, goes_on=self._more))
+            asyncio.run(server.run(driver, goes_on=self._more))
         # After a crash sites may still be there, and the next driver is to be known to them.
         (folder / SECRETS).unlink(missing_ok=True)
 
@@ -116,8 +122,6 @@ class Machines:
 
 SECRETS = ".driver"
 """The file in the run folder by which a driver that goes on is known to the sites."""
-OUTLIVES = "sites_outlive"
-"""The key in the ledger's `meta` that says whether sites may have outlived the driver."""
 
 
 def _address(config: MachinesConfig) -> tuple[str, int]:

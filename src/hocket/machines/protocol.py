@@ -7,16 +7,18 @@ and the number of the attempt. Times are seconds of the site's engine.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Union, get_args
 
 import msgpack
 
 from hocket.errors import WireError
 
-PROTOCOL = 1
+PROTOCOL = 2
 MAX_MESSAGE = 16 << 20
 """Most bytes that are sent at once."""
+PART = 1 << 20
+"""Bytes of a part of what is sent in several."""
 
 # -- From a site -----------------------------------------------------------------------------------
 
@@ -42,6 +44,8 @@ class Joined(NamedTuple):
     """What "same trial, same result" can mean there."""
     identity: Mapping[str, Mapping[str, str]]
     """Versions, hashes and hardware; see `identity.py`."""
+    depends_on: Mapping[str, Any]
+    """What else its numbers depend on, for `about` of the run; see `runs/provenance.py`."""
     is_shared: bool
     """It writes where the driver reads."""
     holds: Sequence[tuple[int, int]]
@@ -63,6 +67,8 @@ class Returned(NamedTuple):
     """Why the attempt was lost; empty where it never began."""
     spends: bool
     """Whether the trial is to blame."""
+    files: Sequence[str]
+    """What is kept of it, as of an episode."""
 
 
 class FilePiece(NamedTuple):
@@ -102,6 +108,26 @@ class Learned(NamedTuple):
     spec: Mapping[str, Any]
 
 
+class Collected(NamedTuple):
+    """A part of what an attempt gave to a learner. All parts come, in order, before the
+    SealedEpisode of the attempt."""
+
+    trial: int
+    attempt: int
+    data: bytes
+    is_whole: bool
+    """Whether this is the last part of a stretch of its trajectory."""
+
+
+class Follows(NamedTuple):
+    """Which weights a collecting site acts with."""
+
+    version: int
+    """The newest that it has."""
+    floor: int
+    """No chunk that it has not sent yet is of an older version."""
+
+
 class Beat(NamedTuple):
     """A sign of life, every few seconds."""
 
@@ -135,6 +161,10 @@ class Welcome(NamedTuple):
     """The run that there is to do."""
 
     run: str
+    kind: str
+    """What sites do in it: eval, or collect for a learner."""
+    start: Mapping[str, Any]
+    """What else a site of that kind must know."""
     config: Mapping[str, Any]
     sinks: Sequence[Mapping[str, Any]]
     trial: tuple[str, str, int, int]
@@ -171,6 +201,15 @@ class Settled(NamedTuple):
     leases: Sequence[tuple[int, int]]
 
 
+class Weights(NamedTuple):
+    """A part of new weights to act with. All parts of a version come in order."""
+
+    version: int
+    data: bytes
+    is_whole: bool
+    """Whether this is the last part."""
+
+
 class Over(NamedTuple):
     """The run is over."""
 
@@ -186,6 +225,8 @@ Message = Union[
     FilePiece,
     SealedEpisode,
     Learned,
+    Collected,
+    Follows,
     Beat,
     Left,
     Refused,
@@ -193,10 +234,17 @@ Message = Union[
     Leased,
     AskedBack,
     Settled,
+    Weights,
     Over,
 ]
 MESSAGES: tuple[type[Any], ...] = get_args(Message)
 _CODES = {kind: code for code, kind in enumerate(MESSAGES)}
+
+
+def parts(data: bytes) -> Iterator[tuple[bytes, bool]]:
+    """What is sent in parts, each with whether it is the last."""
+    for begin in range(0, max(1, len(data)), PART):
+        yield data[begin : begin + PART], begin + PART >= len(data)
 
 
 def pack(messages: Sequence[Message]) -> bytes:

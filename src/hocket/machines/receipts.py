@@ -16,7 +16,7 @@ from pathlib import Path
 from hocket.core.data import Trial
 from hocket.core.wire import Piece, Sealed
 from hocket.errors import WireError
-from hocket.machines.leases import LeaseId
+from hocket.machines.lease import LeaseId
 from hocket.machines.protocol import FilePiece
 from hocket.records.folder import RunFolder
 from hocket.workers.files import QUOTA, Delivery

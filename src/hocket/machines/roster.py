@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
@@ -39,6 +39,7 @@ class Entry:
     """The number of its first lane among those of all sites."""
     is_shared: bool = False
     identity: Identity = field(default_factory=dict)
+    depends_on: Mapping[str, Any] = field(default_factory=dict)
     shift: float | None = None
     """What its clock lags behind the driver's, in seconds."""
     episodes: int = 0
@@ -66,6 +67,9 @@ class Roster:
         self._first: Entry | None = None
         """The first site that joined: others are compared with it."""
         self._lanes = 0
+        self._facts: dict[str, tuple[str, Mapping[str, str]]] = {}
+        """What envs of each task told of themselves, and where."""
+        self._uneven: set[str] = set()
         self._level: Exactness = "bitwise"
 
     def __iter__(self) -> Iterator[str]:
@@ -115,21 +119,33 @@ class Roster:
         entry.is_shared = joined.is_shared and _is_proven(entry)
         if not entry.identity:
             entry.first_lane, self._lanes = self._lanes, self._lanes + joined.lanes
-        entry.identity = joined.identity
+        entry.identity, entry.depends_on = joined.identity, joined.depends_on
         self._first = self._first or entry
         level: Exactness = joined.level
         self._level = max(self._level, level, key=_LEVELS.index)
         return None
 
+    def compare(self, entry: Entry, task: str, facts: Mapping[str, str]) -> bool:
+        """Compare what an env of a task says of itself at a site (its renderer, the digest of its
+        model) with what it said elsewhere; true where that has shown a new difference."""
+        first, known = self._facts.setdefault(task, (entry.name, facts))
+        before = len(self._uneven)
+        for key in sorted({*known, *facts}):
+            mine, theirs = facts.get(key), known.get(key)
+            if mine != theirs:
+                self._uneven.add(f"{key}: {mine} at {entry.name}, {theirs} at {first}")
+        return len(self._uneven) > before
+
     def account(self) -> tuple[Exactness, dict[str, Any]]:
         """How exact the run can be with these sites, and what is to be written down of them."""
         assert self._first is not None
         joined = [entry for entry in self._entries.values() if entry.identity]
-        uneven: set[str] = set()
+        uneven = set(self._uneven)
         for part in ("code", "hardware"):
             for entry in joined:
                 uneven.update(differences(self._first.identity, entry.identity, part))
         about: dict[str, Any] = {
+            **self._first.depends_on,
             "lanes": self._lanes,
             "sites": [
                 {

@@ -13,24 +13,24 @@ import hmac
 import socket
 import ssl
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
-from hocket.core.events import Noted
 from hocket.errors import HocketError, UsageError, WireError
 from hocket.machines import protocol
-from hocket.machines.driver import Driver, DriverConfig
-from hocket.runs.elsewhere import Work
+from hocket.machines.driver import Driver
 from hocket.workers.remote.websocket import KEY_HEADER
 
 _TICK_S = 0.1
 TURN_S = 0.01
 """Seconds in which what sites say is gathered before leases are granted: the numbers of all are
-committed at once. Lanes do not wait for it while trials wait at their site."""
+committed at once."""
+LATER_S = 0.1
+"""The same, while no lane waits for a lease: trials wait at its site."""
 _MOST = 4096
 """Messages that may wait for a site to read them. Chosen by hand: a site is never owed so many
 while it reads."""
@@ -84,8 +84,8 @@ class Connection:
                 await self._has_some.wait()
                 self._has_some.clear()
                 messages, self._waiting = self._waiting, []
-                if messages:
-                    await self._socket.send(protocol.pack(messages))
+                for lot in _lots(messages):
+                    await self._socket.send(protocol.pack(lot))
             await self._socket.close()
 
     def drain(self) -> None:
@@ -96,6 +96,18 @@ class Connection:
     def cut(self) -> None:
         """End it at once."""
         self._socket.transport.abort()
+
+
+def _lots(messages: Sequence[protocol.Message]) -> Iterator[list[protocol.Message]]:
+    """The messages, in order, in lots that may be sent at once."""
+    lot: list[protocol.Message] = []
+    for message in messages:
+        lot.append(message)
+        if isinstance(message, protocol.Weights):
+            yield lot
+            lot = []
+    if lot:
+        yield lot
 
 
 class Server:
@@ -118,13 +130,22 @@ class Server:
         self._connections: dict[str, Connection] = {}
         self._trouble: asyncio.Future[None] | None = None
         self._turn: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._driver: Driver | None = None
 
-    async def run(self, work: Work, config: DriverConfig, *, goes_on: bool) -> None:
+    def nudge(self) -> None:
+        """Let the driver take a turn soon. May come from any thread."""
+        if self._loop is not None and self._driver is not None:
+            with contextlib.suppress(RuntimeError):  # The loop has ended.
+                self._loop.call_soon_threadsafe(self._take_turn, self._driver)
+
+    async def run(self, driver: Driver, *, goes_on: bool) -> None:
         """Run what remains. After a cancellation what has come so far is kept."""
         self._begun = self._clock()
-        self._trouble = asyncio.get_running_loop().create_future()
-        driver = Driver(work, config, self._post)
+        self._loop, self._driver = asyncio.get_running_loop(), driver
+        self._trouble = self._loop.create_future()
         driver.start(0.0)
+        lease_s = driver.config.lease_s
         async with serve(
             lambda connection: self._attend(driver, connection),
             sock=self._listener.dup(),
@@ -134,25 +155,26 @@ class Server:
             max_size=protocol.MAX_MESSAGE,
             open_timeout=_OPEN_S,
             close_timeout=1.0,
-            ping_interval=config.lease_s / 3,
-            ping_timeout=config.lease_s,
+            ping_interval=lease_s / 3,
+            ping_timeout=lease_s,
             server_header=None,
         ):
             try:
-                await self._watch(driver, work)
+                await self._watch(driver)
             except asyncio.CancelledError:
                 # Ctrl-C: what has ended is kept, the rest is left.
                 goes_on = False
             finally:
                 if self._turn is not None:
                     self._turn.cancel()
+                self._driver = None
                 driver.finish(self._now())
                 await self._dismiss(protocol.Over(goes_on=goes_on))
 
     def _now(self) -> float:
         return self._clock() - self._begun
 
-    async def _watch(self, driver: Driver, work: Work) -> None:
+    async def _watch(self, driver: Driver) -> None:
         assert self._trouble is not None
         while not driver.is_done:
             await asyncio.wait([self._trouble], timeout=_TICK_S)
@@ -160,8 +182,7 @@ class Server:
                 self._trouble.result()
             for name, account in self._launcher.poll():
                 driver.bury(name, self._now(), account)
-                for reader in work.readers:
-                    reader.on(Noted(text=f"{name} {account}"))
+                driver.note(f"{name} {account}")
             driver.tick(self._now())
             for connection in self._connections.values():
                 if connection.is_clogged:
@@ -177,7 +198,7 @@ class Server:
         while self._connections and self._clock() < deadline:
             await asyncio.sleep(0.02)
 
-    def _post(self, site: str, message: protocol.Message) -> None:
+    def post(self, site: str, message: protocol.Message) -> None:
         connection = self._connections.get(site)
         # To a site that is not connected nothing can be said: when it comes back, both compare.
         if connection is not None:
@@ -203,9 +224,7 @@ class Server:
                         driver.open(message)
                     else:
                         driver.hear(name, message, self._now())
-                if self._turn is None:
-                    loop = asyncio.get_running_loop()
-                    self._turn = loop.call_later(TURN_S, self._take_turn, driver)
+                self._plan_turn(driver)
         except (WireError, TypeError, ValueError) as error:
             connection.post(protocol.Refused(f"The driver did not understand: {error}"))
             driver.bury_site(name, self._now(), f"broke the protocol: {error}")
@@ -221,8 +240,21 @@ class Server:
             with contextlib.suppress(asyncio.TimeoutError, ConnectionClosed):
                 await asyncio.wait_for(sending, 2.0)
 
+    def _plan_turn(self, driver: Driver) -> None:
+        loop = asyncio.get_running_loop()
+        delay = TURN_S if driver.is_awaited else LATER_S
+        if self._turn is not None:
+            if self._turn.when() <= loop.time() + delay:
+                return
+            self._turn.cancel()
+        self._turn = loop.call_later(delay, self._take_turn, driver)
+
     def _take_turn(self, driver: Driver) -> None:
-        self._turn = None
+        if self._turn is not None:
+            self._turn.cancel()
+            self._turn = None
+        if self._driver is None:
+            return  # The run is over.
         try:
             driver.turn(self._now())
         except HocketError as error:

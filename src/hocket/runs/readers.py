@@ -80,6 +80,11 @@ class AboutReader:
             self.known[key] = {**known, **facts}
             self._save()
 
+    def put(self, facts: Mapping[str, Any]) -> None:
+        """Say this about the run, in place of what was said."""
+        self.known.update(facts)
+        self._save()
+
     def _save(self) -> None:
         save_run(self._folder, self._config.to_plain(), about=self.known)
 

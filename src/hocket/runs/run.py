@@ -28,7 +28,7 @@ from hocket.records.folder import RunFolder
 from hocket.records.ledger.ledger import Ledger
 from hocket.records.ledger.schema import has_episodes
 from hocket.records.ledger.view import LedgerView
-from hocket.records.run_file import about_this_run, load_about, load_run, save_run
+from hocket.records.run_file import about_this_run, load_about, load_run
 from hocket.records.steps import StepRows
 from hocket.records.video.sink import VideoPlan, VideoSelection
 from hocket.results.config_diff import scheme_difference
@@ -261,12 +261,17 @@ class Run:
         selection = VideoSelection.parse(self._recorded.video)
         decider = () if self.decider is None else (self.decider,)
         self._ledger.attach(StepRows(folder))
-        about: dict[str, Any] = dict(about_this_run())
+        record = EvidencePlan(
+            VideoPlan(selection, self.trials, images=self._recorded.record == "full"),
+            self._ledger.folder,
+            most=self.config.keep_errors,
+            kept=self._evidence,
+        )
+        about = AboutReader(folder, self.config, about_this_run())
 
         def learn(level: Exactness, more: Mapping[str, Any]) -> None:
             same.lower(level)
-            about.update(more, exactness=same.claim.level)
-            save_run(folder, self.config.to_plain(), about=about)
+            about.put({**more, "exactness": same.claim.level})
 
         learn("bitwise", {})
         work = Work(
@@ -275,16 +280,16 @@ class Run:
             planned=self.trials,
             remaining=self.remaining,
             done=self._done,
-            readers=(self._ledger, tally, *readers, same, *decider),
+            readers=(self._ledger, tally, *readers, same, about, record, *decider),
             sinks=sinks_of(self._recorded),
-            record=VideoPlan(selection, self.trials, images=self._recorded.record == "full"),
+            record=record,
             begin=functools.partial(self._begin_decider, ahead=_AHEAD),
             learn=learn,
         )
         elsewhere.roll(work)
         if self.decider is not None:
             self._keep(self.decider.decision)
-        return self._report(tally, same.claim, about)
+        return self._report(tally, same.claim, about.known)
 
     def _close(self, policy: Policy) -> None:
         # To close what never returned might never return either.

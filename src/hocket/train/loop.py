@@ -3,35 +3,39 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import torch
 
 from hocket.adapters.policies.simple import ZeroPolicy
-from hocket.core import plugins
 from hocket.core.contracts.policy import Policy
 from hocket.core.contracts.recorder import Reader
-from hocket.core.data import ArraySpec, EnvSpec, PolicySpec, Ref, TaskInfo, Trial
-from hocket.engine.batches import BatchConfig
-from hocket.engine.chunk_rules import make_rule
-from hocket.engine.loop import Engine, EngineConfig
-from hocket.engine.trials import TrialQueue
+from hocket.core.data import ArraySpec, EnvSpec, PolicySpec, TaskInfo, Trial
 from hocket.errors import SpecMismatchError, UsageError
+from hocket.machines.machines import Machines
 from hocket.records import run_file as run_config
 from hocket.records.folder import RunFolder, temporary
 from hocket.results.live import LiveStatus
 from hocket.runs.assembly import Assembly
 from hocket.runs.probe import probe, retried
 from hocket.train.algorithms.ranks import Ranks, local_device
-from hocket.train.algorithms.rollout import group_of
 from hocket.train.cloner import Cloner
-from hocket.train.collect import plan
 from hocket.train.collect.curriculum import find_curriculum
-from hocket.train.collect.policy import CollectingPolicy, Holding
+from hocket.train.collect.rolling import (
+    Rolling,
+    auto_lanes,
+    base_of,
+    fleet_of,
+    max_batch,
+    policy_of,
+)
+from hocket.train.collect.site_driver import Weights
+from hocket.train.collect.sites import Sites
 from hocket.train.config import TrainConfig
 from hocket.train.data.reading import Wanted, read_data
 from hocket.train.data.store import DATA, discard
@@ -39,21 +43,15 @@ from hocket.train.learner import checkpoint
 from hocket.train.learner.process import InProcess, LearnerLink, Remote
 from hocket.train.log import Display, Log, Reading, find_tracker
 from hocket.train.networks.building import (
-    Description,
     Made,
     cameras_of,
     describe,
     make_network,
     require_trainable,
 )
-from hocket.train.networks.contract import BASE, Shapes, frozen_parameters
-from hocket.train.networks.memory import twin
+from hocket.train.networks.contract import BASE, Shapes, frozen_parameters, published_tensors
 from hocket.train.rewards import Rewards
 from hocket.train.trainer import Parts, Trainer
-from hocket.workers.fleet import Fleet, FleetConfig
-
-_SYNC_BATCH = 16
-"""Rows of a synchronous run's batches: a fixed shape, whatever the lanes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +72,10 @@ def train(
     resume: bool = False,
     readers: Sequence[Reader] = (),
     say: TextIO | None = sys.stderr,
+    machines: Machines | None = None,
 ) -> Trained:
-    """Train in the folder `run`; with `resume`, go on from its newest checkpoint.
+    """Train in the folder `run`; with `resume`, go on from its newest checkpoint. On `machines`
+    sites collect, and this process learns and evaluates.
 
     The folder of a new run is made once everything that it names was found to work together.
     """
@@ -90,6 +90,8 @@ def train(
         device=local_device(config.device),
         collect_device=local_device(config.collect_device),
     )
+    if machines is not None:
+        _require_spreadable(config)
     ranks = Ranks.from_torchrun(config.device)
     if config.mode == "async" and ranks.size > 1:
         raise UsageError("Several ranks learn in synchronous mode: leave out --mode async.")
@@ -101,17 +103,17 @@ def train(
         display = Display(say if ranks.is_first else None, total_steps=config.steps, wall_s=wall_s)
         stack.callback(display.close)
         assembly = Assembly(config, config.lanes)
-        base = _base(config, assembly)
+        base = base_of(config, assembly)
         if base is not None:
             stack.callback(base.close)
         infos, shapes = _look(config, assembly, base)
         tasks = [(suite, info.name) for suite, info in infos]
         description = describe(config, shapes, start)
         made = make_network(config, description, start, refers=config.mode == "sync")
-        policy = _policy(config, description, base, made)
+        policy = policy_of(config, description, base, made)
         if config.lanes == "auto":
-            config = replace(config, lanes=_auto_lanes(config, assembly, tasks[0], policy))
-        policy.limit(_max_batch(config))
+            config = replace(config, lanes=auto_lanes(config, assembly, tasks[0], policy))
+        policy.limit(max_batch(config))
         data = None
         if config.data and not resume and ranks.is_first:
             data = _read_data(config, run, infos, shapes, policy.spec, display)
@@ -121,7 +123,7 @@ def train(
         ranks.count(0)  # what the first rank wrote is there for all
         log = Log(run if ranks.is_first else None, config, state)
         stack.callback(log.close)
-        fleet = stack.enter_context(_fleet(config, assembly, policy.spec))
+        fleet = stack.enter_context(fleet_of(config, assembly, policy.spec))
         link: LearnerLink
         if config.mode == "async":
             link = Remote(config, description, run, made=made, wake=fleet.wake, resume=start)
@@ -129,6 +131,13 @@ def train(
             link = InProcess(config, description, run, ranks=ranks, made=made, resume=start)
         stack.callback(link.close)
         policy.block = link.block
+        sites = None
+        if machines is not None:
+            weights = Weights(link.block, published_tensors(made.network))
+            about = functools.partial(_save_about, run, asked)
+            sites = Sites(asked, machines, run, tasks, description, weights, fleet.wake, about)
+            stack.callback(sites.close)
+            sites.start()
         parts = Parts(
             run=run,
             policy=policy,
@@ -138,19 +147,20 @@ def train(
             display=display,
             ranks=ranks,
             rewards=rewards,
+            sites=sites,
         )
         trainer: Trainer | Cloner
         live = LiveStatus(run) if ranks.is_first else None
         if live is not None:
             stack.callback(live.close)
             readers = (*readers, live)
-        rolling = _Rolling(config, assembly, fleet, policy, readers, live)
+        rolling = Rolling(config, assembly, fleet, policy, readers, live)
         if config.algo == "bc":
             trainer = Cloner(config, tasks, parts, restored=state)
             trainer.run(rolling.to_the_end)
         else:
             trainer = Trainer(config, tasks, parts, restored=state)
-            rolling.train(trainer)
+            _train(rolling, trainer)
         if not trainer.is_complete and config.mode == "sync":
             link.save(trainer.counters())
         return Trained(
@@ -161,96 +171,40 @@ def train(
         )
 
 
+def _require_spreadable(config: TrainConfig) -> None:
+    """Refuses what sites cannot collect for."""
+    if config.mode != "async" or config.algo == "bc":
+        raise UsageError(
+            "On several machines collecting and learning go on at once: add --mode async, with "
+            "ppo or grpo."
+        )
+    if config.algo == "grpo" and config.pin_version:
+        raise UsageError(
+            "The episodes of a group may run at several sites, which are not held to one version: "
+            "leave out --pin-version."
+        )
+
+
+def _save_about(run: Path, config: TrainConfig, sites: Mapping[str, Any]) -> None:
+    about = {**run_config.load_about(run), **sites}
+    run_config.save_run(run, config.to_plain(), about=about)
+
+
+def _train(rolling: Rolling, trainer: Trainer) -> None:
+    """Runs what a trainer plans."""
+    with rolling.engine(trainer) as engine:
+        trainer.stop = engine.stop
+        trainer.begin()
+        if not trainer.is_complete:
+            rolling.run(engine, trainer.trials)
+
+
 def _save_start(run: Path, config: TrainConfig, data: Path | None, made: Made) -> None:
     """Keep in the run's folder, which is ours, what does not change while it trains."""
     if data is not None:
         data.rename(run / DATA)
     checkpoint.save_frozen(run, frozen_parameters(made.network))
     run_config.save_run(run, config.to_plain(), about=run_config.about_this_run())
-
-
-def _fleet(config: TrainConfig, assembly: Assembly, spec: PolicySpec) -> Fleet:
-    """The workers for training, and for evaluations with settings of their own."""
-    worker = replace(
-        assembly.worker(spec, config.lane_count),
-        suites={**assembly.suites, **_evaluated(config, assembly)},
-    )
-    settings = FleetConfig(
-        lanes=config.lane_count,
-        step_timeout_s=config.step_timeout_s,
-        start_timeout_s=config.start_timeout_s,
-    )
-    return Fleet(assembly.runtime(), worker, settings)
-
-
-def _policy(
-    config: TrainConfig,
-    description: Description,
-    base: Policy | None,
-    made: Made,
-) -> CollectingPolicy:
-    """The policy that acts: with the very network that was made, or with a copy of what is trained
-    where a learner in this process moves that one."""
-    network = made.network
-    if config.mode == "sync":
-        network = twin(network.to(config.device), config.collect_device)
-    return CollectingPolicy(
-        network,
-        description.shapes,
-        Holding(is_deterministic=plan.is_evaluation, held_by=_held_by(config)),
-        replan=config.replan,
-        device=config.collect_device,
-        base=base,
-        precision=config.precision,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=False)
-class _Rolling:
-    """Makes engines for what is run, one after another."""
-
-    config: TrainConfig
-    assembly: Assembly
-    fleet: Fleet
-    policy: CollectingPolicy
-    readers: Sequence[Reader] = ()
-    live: LiveStatus | None = None
-
-    def train(self, trainer: Trainer) -> None:
-        """Runs what a trainer plans."""
-        with self._engine(trainer) as engine:
-            trainer.stop = engine.stop
-            trainer.begin()
-            if not trainer.is_complete:
-                self._run(engine, trainer.trials)
-
-    def to_the_end(self, reader: Reader, trials: TrialQueue) -> bool:
-        """Runs these trials; False where that was interrupted."""
-        with self._engine(reader) as engine:
-            return self._run(engine, trials)
-
-    def _run(self, engine: Engine, trials: TrialQueue) -> bool:
-        return engine.run(trials, planned=(), cores=self.assembly.cores(self.config.lane_count))
-
-    @contextlib.contextmanager
-    def _engine(self, reader: Reader) -> Iterator[Engine]:
-        config, lanes = self.config, self.config.lane_count
-        inference = self.assembly.inference(self.policy)
-        keeping = BatchConfig(pad=config.mode == "sync", keep_observations=config.algo != "bc")
-        with contextlib.closing(inference):
-            engine = Engine(
-                fleet=self.fleet,
-                inference=inference,
-                batches=self.assembly.batches(self.policy, inference, lanes, keeping),
-                make_rule=make_rule(self.policy.spec.replan, None),
-                config=EngineConfig(
-                    retries=config.retries, max_steps=config.max_steps, final_observation=True
-                ),
-                readers=(reader, *self.readers),
-            )
-            if self.live is not None:
-                self.live.follow(engine.look)
-            yield engine
 
 
 def _look(
@@ -305,41 +259,3 @@ def _read_data(
     discard(data)  # left by a run that was killed
     read_data(config.data, wanted, data, Reading(display))
     return data
-
-
-def _evaluated(config: TrainConfig, assembly: Assembly) -> dict[str, Ref]:
-    """The suites of evaluations, where these have settings of their own."""
-    if not config.eval_env_config:
-        return {}
-    shares = plugins.share_settings("envs", config.env, config.eval_env_config)
-    return {
-        plan.EVALUATED + name: replace(ref, config={**ref.config, **shares[name]})
-        for name, ref in assembly.suites.items()
-    }
-
-
-def _auto_lanes(
-    config: TrainConfig, assembly: Assembly, task: plan.Task, policy: CollectingPolicy
-) -> int:
-    """As many lanes as keep the cores busy, by the cost of one chunk; never more than a batch has
-    episodes. In synchronous mode at most as many as its fixed shape holds."""
-    trial = Trial(suite=task[0], task=task[1], seed=config.eval_seed)
-    lanes = assembly.count_lanes(policy, trial, config.batch)
-    is_fixed = config.mode == "sync" and not assembly.is_batched
-    return min(lanes, _SYNC_BATCH) if is_fixed else lanes
-
-
-def _base(config: TrainConfig, assembly: Assembly) -> Policy | None:
-    return assembly.policy() if config.residual else None
-
-
-def _held_by(config: TrainConfig) -> Callable[[Trial], Hashable | None]:
-    if not (config.algo == "grpo" and config.pin_version):
-        return plan.holder_of
-    return lambda trial: plan.holder_of(trial) or group_of(trial, config.group)
-
-
-def _max_batch(config: TrainConfig) -> int:
-    """In synchronous mode batches are padded to this: a fixed shape, whatever the lanes."""
-    is_fixed = config.mode == "sync" and config.lane_count <= _SYNC_BATCH
-    return _SYNC_BATCH if is_fixed else max(64, config.lane_count)

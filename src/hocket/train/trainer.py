@@ -20,16 +20,18 @@ from hocket.core.events import (
     BatchInferred,
     ChunksExecuted,
     EpisodesSealed,
-    Event,
+    Noted,
 )
 from hocket.engine.trials import TrialQueue
-from hocket.errors import ConfigError, EnvError
+from hocket.errors import EnvError
 from hocket.train.algorithms.ranks import Ranks
 from hocket.train.algorithms.rollout import Segment
 from hocket.train.collect import plan
 from hocket.train.collect.curriculum import Curriculum, find_curriculum, state_of
 from hocket.train.collect.plan import Crossing, Evaluations, Groups, Result
 from hocket.train.collect.policy import CollectingPolicy
+from hocket.train.collect.site_driver import SiteEvent, WorkGrew
+from hocket.train.collect.sites import Sites, SiteTrials
 from hocket.train.collect.trajectories import Trajectories
 from hocket.train.config import TrainConfig
 from hocket.train.learner.learner import Updated
@@ -60,6 +62,8 @@ class Parts:
     display: Display
     ranks: Ranks
     rewards: Rewards
+    sites: Sites | None = None
+    """Who collects, where that is not the engine here: that one then evaluates alone."""
 
 
 class Trainer:
@@ -75,7 +79,7 @@ class Trainer:
         self._config = config
         self._parts = parts
         self._link = parts.link
-        self.trials = TrialQueue()
+        self.trials = TrialQueue() if parts.sites is None else SiteTrials(self._hear_sites)
         self.stop: Callable[[], None] = lambda: None
         """Ends the engine's run; set by whoever makes the engine."""
         self._counts = Counts()
@@ -93,17 +97,13 @@ class Trainer:
             weigh=find_curriculum(config.curriculum),
         )
         self._groups = Groups(config.group) if config.algo == "grpo" else None
-        needs_whole = config.algo == "grpo" or parts.rewards.needs_whole_episodes
-        if needs_whole and config.segment_chunks:
-            raise ConfigError("A reward function sees whole episodes; leave out --segment-chunks.")
-        self._trajectories = Trajectories(
+        self._sites = parts.sites
+        self._trajectories = parts.sites or Trajectories.of(
+            config,
             [task for _, task in tasks],
             newest=lambda: parts.link.block.version,
             rewards=parts.rewards,
             texts=parts.policy.texts,
-            segment_chunks=config.segment_chunks,
-            # Where only whole episodes teach, the learner waits for slow ones instead.
-            max_staleness=0 if needs_whole else config.staleness,
         )
         self._evaluations = Evaluations(config, tasks, parts.policy, parts.description, parts.run)
         self._to_save = Crossing(config.checkpoint_every)
@@ -128,7 +128,7 @@ class Trainer:
 
     # -- reader ----------------------------------------------------------------------------------
 
-    def on(self, event: Event) -> None:
+    def on(self, event: SiteEvent) -> None:
         if self._is_finishing:
             # Learning is over: what episodes in flight would still give is not learnt from.
             for episode in event.episodes if isinstance(event, EpisodesSealed) else ():
@@ -156,6 +156,18 @@ class Trainer:
                 self._sealed(episode)
         elif isinstance(event, AttemptFailed):
             self._counts.lost += 1
+        elif isinstance(event, WorkGrew):
+            self._counts.env_steps += event.steps
+            self._shares.stepping += event.worked_s
+            self._shares.inferring += event.inferred_s
+        elif isinstance(event, Noted) and self._sites is not None:
+            self._parts.display.announce(event.text)
+        self._turn()
+
+    def _hear_sites(self) -> None:
+        assert self._sites is not None
+        for event in self._sites.news():
+            self.on(event)
         self._turn()
 
     def behind(self) -> bool:
@@ -231,9 +243,11 @@ class Trainer:
         counts = self._counts
         while (
             counts.outstanding + self._curriculum.group <= self._limit
-            and counts.waiting < self._config.lane_count
+            and counts.waiting < self._lanes
         ):
             self._plan_group()
+        if self._sites is not None:
+            return  # The engine here goes on without a trial.
         idle = not len(self.trials) and counts.begun == counts.sealed
         if idle and not self._evaluations.is_under_way:
             # Held back by `behind` until the learner has settled enough.
@@ -242,7 +256,12 @@ class Trainer:
     def _plan_group(self) -> None:
         group = self._curriculum.next_group()
         self._counts.planned += len(group)
-        self.trials.add(group)
+        (self._sites or self.trials).add(group)
+
+    @property
+    def _lanes(self) -> int:
+        """Lanes that collect."""
+        return self._config.lane_count if self._sites is None else self._sites.lanes
 
     # -- learner ---------------------------------------------------------------------------------
 
@@ -260,6 +279,8 @@ class Trainer:
         self._top_up()
 
     def _updated(self, updated: Updated) -> None:
+        if self._sites is not None:
+            self._sites.publish()
         self._account(updated)
         steps = self.total_steps
         if self._is_over(steps):
@@ -292,6 +313,8 @@ class Trainer:
         if self._is_finishing:
             return
         self._is_finishing = True
+        if self._sites is not None:
+            self._sites.end()
         for late in self._link.finish(self.counters()):
             self._account(late)
         if self._parts.ranks.is_first and self._config.eval_every:
@@ -357,7 +380,7 @@ class Trainer:
             **self._term_curves(),
             **{f"learn/{key}": value for key, value in updated.measures.items()},
             "learn/max_staleness": float(updated.staleness),
-            **self._shares.take(self._config.lane_count),
+            **self._shares.take(max(1, self._lanes)),
             **self._counts.to_curves(),
             **self._curriculum.to_curves(),
         }

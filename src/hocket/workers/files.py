@@ -8,7 +8,6 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import IO
 
 from hocket.core import plugins
@@ -100,8 +99,11 @@ class Delivery:
         self, root: str | None, slug: str, attempt: int, patterns: Sequence[str], quota: int
     ) -> None:
         """`root` is the run folder, `slug` the trial's name in it."""
-        self._root = Path(root or ".").absolute()
-        self._folder = self._root / "episodes" / slug / str(attempt)
+        self._root = os.path.abspath(root or ".")
+        self._trial = os.path.join(self._root, "episodes", slug)
+        self._named = os.path.join("episodes", slug, str(attempt))
+        """The attempt's folder, as it is named in the run folder."""
+        self._folder = os.path.join(self._root, self._named)
         self._patterns = patterns
         self._left = quota
         self._file: IO[bytes] | None = None
@@ -134,7 +136,7 @@ class Delivery:
         if claimed != sorted(self._names) or self._file is not None:
             self.discard()
             raise WireError(f"Not all of the files {claimed!r:.200} have come.")
-        files = [os.path.relpath(self._folder / name, self._root) for name in self._names]
+        files = [os.path.join(self._named, name) for name in self._names]
         return sealed._replace(files=files)
 
     def discard(self) -> None:
@@ -145,9 +147,9 @@ class Delivery:
             self._names.append(self._draft)
         while self._names:
             with contextlib.suppress(OSError):
-                (self._folder / self._names.pop()).unlink()
+                os.unlink(os.path.join(self._folder, self._names.pop()))
         with contextlib.suppress(OSError):  # Others may have files there.
-            self._folder.rmdir()
+            os.rmdir(self._folder)
 
     @property
     def _draft(self) -> str:
@@ -160,8 +162,19 @@ class Delivery:
         if name in self._names or not any(fnmatchcase(name, p) for p in self._patterns):
             raise WireError(f"No recorder has declared a file {name!r}.")
         self._name, self._digest, self._at = name, hashlib.sha256(), 0
-        os.makedirs(self._folder, exist_ok=True)
-        self._file = open(self._folder / self._draft, "wb", buffering=0)  # noqa: SIM115
+        self._make_folder()
+        draft = os.path.join(self._folder, self._draft)
+        self._file = open(draft, "wb", buffering=0)  # noqa: SIM115
+
+    def _make_folder(self) -> None:
+        # Most are the first of their trial: no look at what is there costs less than making both.
+        for folder in (self._trial, self._folder):
+            try:
+                os.mkdir(folder)
+            except FileExistsError:
+                continue
+            except FileNotFoundError:
+                os.makedirs(folder, exist_ok=True)
 
     def _publish(self, digest: bytes, *, is_durable: bool) -> None:
         assert self._file is not None
@@ -171,5 +184,5 @@ class Delivery:
             os.fsync(self._file.fileno())
         self._file.close()
         self._file = None
-        os.replace(self._folder / self._draft, self._folder / self._name)
+        os.replace(*(os.path.join(self._folder, name) for name in (self._draft, self._name)))
         self._names.append(self._name)

@@ -43,9 +43,9 @@ class Question(NamedTuple):
 
     answer: type[Any]
     attempt: int
+    chunk: int
     delivery: Delivery
     """Takes the files of the attempt."""
-    chunk: int = -1
     actions: int = 0
     """Most steps of the chunk."""
     looks: bool = False
@@ -72,24 +72,25 @@ class Guard:
     def ask(self, message: Message) -> Message:
         """Note what a message asks for; gives it as the worker may see it: without paths of this
         machine."""
-        if isinstance(message, Begin):
-            rows = zip(message.lanes, message.attempts, message.trials, message.record, strict=True)
-            for lane, attempt, trial, record in rows:
-                self._begun[lane] = self._delivery(trial, attempt, record)
-                self._asked[lane].append(Question(Ready, attempt, self._begun[lane]))
-            return message._replace(record=[_without_folder(record) for record in message.record])
         if isinstance(message, Execute):
-            looks = bool(message.observe_at)
-            holds = message.holds or [(0, 0)] * len(message.lanes)
-            for lane, attempt, chunk, count, held in zip(
-                message.lanes, message.attempts, message.chunks, message.counts, holds, strict=True
-            ):
-                most = count + sum(held)
-                question = Question(Executed, attempt, self._begun[lane], chunk, most, looks)
+            looks, counts = bool(message.observe_at), message.counts
+            if message.holds:
+                counts = [n + sum(h) for n, h in zip(counts, message.holds, strict=True)]
+            rows = zip(message.lanes, message.attempts, message.chunks, counts, strict=True)
+            for lane, attempt, chunk, most in rows:
+                question = Question(Executed, attempt, chunk, self._begun[lane], most, looks)
                 self._asked[lane].append(question)
+        elif isinstance(message, Begin):
+            begun = zip(
+                message.lanes, message.attempts, message.trials, message.record, strict=True
+            )
+            for lane, attempt, trial, record in begun:
+                self._begun[lane] = self._delivery(trial, attempt, record)
+                self._asked[lane].append(Question(Ready, attempt, -1, self._begun[lane]))
+            return message._replace(record=[_without_folder(record) for record in message.record])
         elif isinstance(message, Render):
             delivery = self._delivery(message.trial, message.attempt, message.record)
-            self._asked[message.lane].append(Question(Sealed, message.attempt, delivery))
+            self._asked[message.lane].append(Question(Sealed, message.attempt, -1, delivery))
             return message._replace(record=_without_folder(message.record))
         elif isinstance(message, Describe):
             self._describing += 1
@@ -160,11 +161,7 @@ class Guard:
         self, lane: int, kind: type[Any], attempt: int, chunk: int = -1
     ) -> deque[Question]:
         asked = self._asked[lane] if type(lane) is int and lane >= 0 else None
-        if not asked or (asked[0].answer, asked[0].attempt, asked[0].chunk) != (
-            kind,
-            attempt,
-            chunk,
-        ):
+        if not asked or asked[0][:3] != (kind, attempt, chunk):
             raise WireError(f"{kind.__name__} of lane {lane!r:.20} answers nothing that was asked.")
         return asked
 
@@ -180,26 +177,27 @@ class Guard:
             EnvSpec.from_plain(message.spec)
 
     def _executed(self, message: Executed) -> None:
-        rows = zip(
-            message.lanes,
-            message.attempts,
-            message.chunks,
-            message.steps,
-            message.ends,
-            message.busy_s,
-            message.observe_s,
-            strict=True,
-        )
-        for lane, attempt, chunk, steps, end, busy_s, observe_s in rows:
+        *columns, observe_s, arrays = message
+        rewards = columns.pop(4)
+        for lane, attempt, chunk, steps, end, busy, observe in zip(
+            *columns, observe_s, strict=True
+        ):
             question = self._answered(lane, Executed, attempt, chunk)
-            _require(type(steps) is int and 0 <= steps <= question.actions, message)
-            _require(type(end) is int and isinstance(busy_s, float), message)
-            _require(isinstance(observe_s, float), message)
+            # One claim, not a call for each: this is done for every chunk.
+            _require(
+                type(steps) is type(end) is int
+                and type(busy) is type(observe) is float
+                and 0 <= steps <= question.actions,
+                message,
+            )
             if end:
-                self._asked[lane].appendleft(Question(Sealed, attempt, question.delivery))
-        _require(type(message.rewards) is bytes, message)
-        _require(len(message.rewards) == 8 * sum(message.steps), message)
-        _require(message.arrays is None or type(message.arrays) is bytes, message)
+                self._asked[lane].appendleft(Question(Sealed, attempt, -1, question.delivery))
+        _require(
+            type(rewards) is bytes
+            and len(rewards) == 8 * sum(message.steps)
+            and (arrays is None or type(arrays) is bytes),
+            message,
+        )
 
     def _observed(self, message: Observed) -> None:
         rows = zip(message.lanes, message.attempts, message.chunks, message.steps, strict=True)

@@ -66,10 +66,10 @@ class LaneArrays:
 
     def fill(self, lanes: Sequence[int], arrays: bytes, chunks: Sequence[int]) -> None:
         """Take observations that came over the stream, each for this chunk of its lane."""
-        begin = 0
+        begin, whole = 0, memoryview(arrays)
         for lane, chunk in zip(lanes, chunks, strict=True):
             held = self._inline.get(lane * self._slots + chunk % self._slots)
-            part = arrays[begin : begin + len(held)] if held is not None else b""
+            part = whole[begin : begin + len(held)] if held is not None else b""
             if held is None or len(part) != len(held):
                 raise WireError("The arrays of a message are not those of its lanes.")
             held[:] = part

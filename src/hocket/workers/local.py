@@ -19,6 +19,7 @@ from typing import Protocol
 import msgpack
 
 import hocket
+from hocket.core import children
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.plugins import NoSettings
 from hocket.core.wire import Open
@@ -28,6 +29,7 @@ from hocket.workers.guard import Guard
 from hocket.workers.link import Link
 from hocket.workers.process_link import ProcessLink
 from hocket.workers.shm import Control, create_file, map_block, read_tail
+from hocket.workers.stream_link import make_roomy
 from hocket.workers.zygote import FORK, KILL, REQUEST, SPEAK
 
 ONE_THREAD = {
@@ -135,6 +137,8 @@ def start_worker(
     """A link to a worker that a zygote forks. `release` is called when the link is killed."""
     _allow_files()
     ours, theirs = socket.socketpair()
+    if spec.transport == "inline":
+        make_roomy(theirs)
     page, log = (
         create_file("hocket-control", Control.size(spec.lanes)),
         create_file("hocket-log", 0),
@@ -225,11 +229,7 @@ class ZygoteProcess:
 
     def close(self) -> None:
         self._requests.close()
-        try:
-            self._process.wait(_END_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        children.end(self._process, _END_TIMEOUT_S)
         if self._log is not None:
             os.close(self._log)
             self._log = None

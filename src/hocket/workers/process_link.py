@@ -93,11 +93,14 @@ class ProcessLink(StreamLink):
     def _epitaph(self) -> str:
         """How the worker ended, and the end of its log."""
         status = self._control.exit_status
-        who = f"The worker (pid {self._control.pid})"
+        # A process id of a container says nothing here.
+        who = "The worker" if self._guard is not None else f"The worker (pid {self._control.pid})"
         if status is None:
             text = self._explain()
         elif status < 0:
             text = f"{who} was killed by {_signal_name(-status)}."
+            if -status == signal.SIGKILL and self._guard is not None:
+                text += " Perhaps its container had no memory left (--runtime.memory)."
         else:
             text = f"{who} exited with code {status}."
         tail = self._tail()

@@ -32,6 +32,12 @@ _FDS = 8
 """Descriptors that a worker may have sent ahead of the messages that they belong to."""
 
 
+def make_roomy(far: socket.socket) -> None:
+    """Let what is sent from this end be a whole observation, which is then read at once. (Where the
+    system allows less, it takes as much as it allows.)"""
+    far.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _READ_LONG)
+
+
 class StreamLink(abc.ABC):
     """Sends and receives messages without blocking, and keeps the lanes' arrays. A subclass says
     how the worker's life is followed, and raises WorkerFailed with its end.
@@ -51,6 +57,8 @@ class StreamLink(abc.ABC):
         self._out = bytearray()
         self._arrays = LaneArrays(lanes, slots)
         self._expects_fd = False
+        self._space = memoryview(b"")
+        """Where observations and files are read into that come over the stream."""
 
     def send(self, message: Message) -> bool:
         kind = type(message)
@@ -126,13 +134,18 @@ class StreamLink(abc.ABC):
         assert message.arrays is not None
         self._arrays.fill(message.lanes, message.arrays, chunks)
 
-    def _read(self) -> bytes | None:
-        """The bytes that have come: None for none yet, empty at the end of the stream."""
+    def _read(self) -> bytes | memoryview | None:
+        """The bytes that have come, until the next call: None for none yet, empty at the end of the
+        stream."""
         is_long = self._arrays.are_inline or (self._guard is not None and self._guard.has_files)
-        size = _READ_LONG if is_long else _READ
         try:
+            if not self._expects_fd and not is_long:
+                return self._stream.recv(_READ)
             if not self._expects_fd:
-                return self._stream.recv(size)
+                if not self._space:
+                    self._space = memoryview(bytearray(_READ_LONG))
+                return self._space[: self._stream.recv_into(self._space)]
+            size = _READ_LONG if is_long else _READ
             data, fds, _, _ = socket.recv_fds(self._stream, size, 4)
         except BlockingIOError:
             return None

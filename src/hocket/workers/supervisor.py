@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from hocket import errors
-from hocket.core.contracts.runtime import Runtime, WorkerSpec
+from hocket.core.contracts.runtime import Prepares, Runtime, WorkerSpec
 from hocket.core.data import TaskInfo
 from hocket.core.wire import Close, Describe, Described, Failed, Hello, Message, Sealed
 from hocket.errors import EnvError, UsageError, WorkerFailed
@@ -137,7 +137,7 @@ class Supervisor:
         link = self._runtime.start(replace(self._spec, sinks=()))
         try:
             link.send(Describe(suite))
-            for message in _answers(link, timeout_s):
+            for message in self._answers(link, timeout_s):
                 if isinstance(message, Described):
                     return [TaskInfo(**task) for task in message.tasks]
                 if isinstance(message, Failed):
@@ -148,6 +148,23 @@ class Supervisor:
         finally:
             link.kill()
         raise WorkerFailed(f"The tasks of {suite!r} were not told within {timeout_s} s.")
+
+    def _answers(self, link: Link, timeout_s: float) -> Iterator[Message]:
+        """What the worker of a single link says, until `timeout_s` seconds are over."""
+        deadline = time.monotonic() + timeout_s
+        fd = link.fileno()
+        poller = select.poll()
+        if fd is not None:
+            poller.register(fd, select.POLLIN)
+        while (now := time.monotonic()) < deadline:
+            if self._is_preparing:
+                deadline = now + timeout_s
+            if fd is None or poller.poll(min(1.0, deadline - now) * 1000):
+                yield from link.receive()
+
+    @property
+    def _is_preparing(self) -> bool:
+        return isinstance(self._runtime, Prepares) and self._runtime.is_preparing
 
     def close(self) -> None:
         if self._is_closed:
@@ -298,9 +315,10 @@ class Supervisor:
         weighs = now - self._weighed_at >= _WEIGH_S
         if weighs:
             self._weighed_at = now
+        is_preparing = self._is_preparing
         for worker in self.workers:
-            if pause > _PAUSE_S:
-                # Nobody listened, which is no fault of the worker's.
+            if pause > _PAUSE_S or (is_preparing and not worker.is_up):
+                # Nobody listened, or it could not begin, which is no fault of the worker's.
                 worker.since = now
             if worker.retry_at is not None and now >= worker.retry_at:
                 self.start(worker)
@@ -340,19 +358,6 @@ class Supervisor:
 
 def _awaited(worker: WorkerSlot) -> str:
     return "The env was not ready" if worker.is_up else "The worker had not started"
-
-
-def _answers(link: Link, timeout_s: float) -> Iterator[Message]:
-    """What the worker of a single link says, until `timeout_s` seconds are over."""
-    deadline = time.monotonic() + timeout_s
-    fd = link.fileno()
-    poller = select.poll()
-    if fd is not None:
-        poller.register(fd, select.POLLIN)
-    while (left := deadline - time.monotonic()) > 0:
-        if fd is not None and not poller.poll(left * 1000):
-            return
-        yield from link.receive()
 
 
 def _await_ends(links: list[Link], timeout_s: float) -> None:

@@ -1,20 +1,26 @@
-"""The Dockerfile that hocket writes, built without a registry of images: on files of here."""
+"""The Dockerfiles that hocket writes, built without a registry of images: on files of here."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import hocket
 from hocket.cli import main
+from support.libero_venv import DATA, NEEDS_LIBERO
+from support.libero_venv import PYTHON as LIBERO_PYTHON
 from support.podman import IMAGE, mounts, podman
 
 __all__ = ["podman"]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 BASE = "localhost/hocket-base:1"
 PYTHON = "/opt/venv/bin/python3"
 _BASE = f"""
@@ -50,22 +56,55 @@ def _pip_folders() -> list[str]:
     ]
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
+@pytest.fixture(scope="module")
+def base(podman: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An image with an interpreter of its own, as the Dockerfiles begin with."""
+    folder = tmp_path_factory.mktemp("base")
+    (folder / "Dockerfile").write_text(_BASE)
+    _build(BASE, folder)
+    return BASE
+
+
+def _image(name: str, base: str, folder: Path) -> str:
+    """The image of the Dockerfile that hocket writes for a simulator."""
+    assert main(["image", name, "--out", str(folder / name)]) == 0
+    tag = f"localhost/hocket-{name}:1"
+    _build(tag, folder / name, "--build-arg", f"BASE={base}")
+    return tag
+
+
+class Witness:
+    """Moves the same way each time, and remembers all that it was shown."""
+
+    spec = hocket.PolicySpec(chunk_length=4, action_size=7)
+
+    def __init__(self) -> None:
+        self.seen: set[tuple[tuple[str, str], ...]] = set()
+
+    def infer(self, batch: Any) -> Any:
+        names = sorted(batch.arrays)
+        rows = len(batch.arrays[names[0]])
+        for row in range(rows):
+            shown = [(name, np.ascontiguousarray(batch.arrays[name][row])) for name in names]
+            self.seen.add(tuple((name, hashlib.sha256(it).hexdigest()) for name, it in shown))
+        chunk = np.random.default_rng(5).uniform(-1, 1, (4, 7))
+        return np.repeat(chunk[None], rows, axis=0)
+
+    def close(self) -> None: ...
+
+
 def test_the_image_for_metaworld_is_built_and_its_trials_are_those_of_here(
-    podman: Path, tmp_path: Path
+    base: str, tmp_path: Path
 ) -> None:
     pytest.importorskip("metaworld")
-    base = tmp_path / "base"
-    base.mkdir()
-    (base / "Dockerfile").write_text(_BASE)
-    _build(BASE, base)
-    assert main(["image", "metaworld", "--out", str(tmp_path / "metaworld")]) == 0
-    _build("localhost/hocket-metaworld:1", tmp_path / "metaworld", "--build-arg", f"BASE={BASE}")
+    image = _image("metaworld", base, tmp_path)
     found = []
-    for runtime, config in (
-        ("local", {}),
-        ("podman:localhost/hocket-metaworld:1", {"python": PYTHON, "mounts": mounts()}),
+    for settings in (
+        {"runtime": "local"},
+        {
+            "runtime": f"podman:{image}",
+            "runtime_config": {"python": PYTHON, "mounts": mounts()},
+        },
     ):
         report = hocket.evaluate(
             env="metaworld:reach-v3",
@@ -73,9 +112,42 @@ def test_the_image_for_metaworld_is_built_and_its_trials_are_those_of_here(
             episodes=2,
             max_steps=20,
             lanes=1,
-            runtime=runtime,
-            runtime_config=config,
+            **settings,
         )
         assert report.overall.errors == 0
         found.append(sorted((e.trial.id, e.total_reward, e.steps) for e in report.episodes))
     assert found[0] == found[1]
+
+
+class TestLibero:
+    pytestmark = NEEDS_LIBERO
+
+    def test_the_image_for_libero_is_built_and_a_trial_is_that_of_the_interpreter_of_here(
+        self, base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("HOCKET_LIBERO_DATA", str(DATA))
+        there = {
+            "python": PYTHON,
+            "mounts": mounts(f"{DATA}:/data:ro"),
+            "env": ("HOCKET_LIBERO_DATA=/data",),
+        }
+        image = _image("libero", base, tmp_path)
+        found = []
+        for settings in (
+            {"env_python": str(LIBERO_PYTHON)},
+            {"runtime": f"podman:{image}", "runtime_config": there},
+        ):
+            witness = Witness()
+            report = hocket.evaluate(
+                env="libero:turn_on_the_stove",
+                policy=witness,
+                episodes=1,
+                max_steps=12,
+                lanes=1,
+                **settings,
+            )
+            assert report.overall.errors == 0
+            (episode,) = report.episodes
+            found.append((episode.total_reward, episode.steps, witness.seen))
+        assert len(found[0][2]) == 3  # What each chunk began with: numbers and two pictures.
+        assert found[0] == found[1]

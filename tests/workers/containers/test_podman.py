@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 
@@ -17,12 +18,15 @@ import numpy as np
 import pytest
 
 import hocket
+from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Ref
 from hocket.testing import check_runtime
-from hocket.workers.containers.command import Command
-from hocket.workers.containers.images import build_once
 from hocket.workers.containers.runtime import PodmanRuntime
 from hocket.workers.inbox import LaneFailed, LanesExecuted, LanesReady, LanesUp
+from hocket.workers.link import Link
+from hocket.workers.remote.archive import LOADER
+from hocket.workers.remote.child import Child
+from hocket.workers.remote.dialing import dial
 from support.podman import IMAGE, config, containers, make_runtime, mounts, podman
 from support.processes import DEADLINE_S, wait_until
 from support.rig import Rig, trials
@@ -127,7 +131,8 @@ def test_a_container_that_outgrows_its_memory_says_so() -> None:
         rig.wait(LanesReady)
         rig.execute(np.zeros((5000, 4)))
         failed = rig.wait(LaneFailed)
-    assert "SIGKILL" in failed.message or "killed" in failed.message
+    assert "killed" in failed.message
+    assert "--runtime.memory" in failed.message
 
 
 def test_an_image_that_is_not_here_is_told_with_what_helps() -> None:
@@ -141,6 +146,55 @@ def test_an_image_that_is_not_here_is_told_with_what_helps() -> None:
 def test_an_image_without_the_interpreter_is_told_so() -> None:
     with Rig(runtime=make_runtime(python="/no/python")) as rig:
         assert "--runtime.python" in rig.wait(LaneFailed).message
+
+
+class Exec:
+    """Workers in a container that is there already, by the standard input and output of a program:
+    as one would write it for pods."""
+
+    def __init__(self, name: str) -> None:
+        self._words = ["podman", "exec", "-i", name, sys.executable, "-c", LOADER]
+        self._children: list[Child] = []
+
+    def start(self, spec: WorkerSpec) -> Link:
+        return dial(spec, self._attach)
+
+    def _attach(self, stream: socket.socket) -> Child:
+        self._children.append(Child(self._words, "podman exec", stream))
+        return self._children[-1]
+
+    def close(self) -> None:
+        while self._children:
+            self._children.pop().close()
+
+
+def test_a_program_that_leads_into_a_container_carries_a_worker() -> None:
+    name = f"exec-{os.getpid()}"
+    words = ["podman", "run", "--detach", "--rm", "--network", "none", "--name", name]
+    words += [word for mount in mounts() for word in ("--volume", mount)]
+    words += [IMAGE, sys.executable, "-c", "import time; time.sleep(600)"]
+    subprocess.run(words, check=True, capture_output=True)
+    try:
+        with Rig() as rig:
+            expected = rig.play(trials(2))
+        with Rig(runtime=Exec(name)) as rig:
+            assert rig.play(trials(2)) == expected
+    finally:
+        subprocess.run(["podman", "rm", "--force", "--time", "0", name], capture_output=True)
+
+
+def test_gpus_that_are_not_there_are_told_as_such() -> None:
+    if Path("/dev/nvidiactl").exists():
+        pytest.skip("This machine has GPUs.")
+    with Rig(runtime=make_runtime(gpus="all")) as rig:
+        assert "no such GPU to give it (--runtime.gpus)" in rig.wait(LaneFailed).message
+
+
+def test_two_runtimes_of_one_process_have_containers_of_their_own() -> None:
+    with Rig(runtime=make_runtime()) as one, Rig(runtime=make_runtime()) as other:
+        for rig in (one, other):
+            rig.wait(LanesUp)
+        assert len(ours()) == 2
 
 
 def test_each_episode_gets_a_container_of_its_own_where_isolation_is_asked_for() -> None:
@@ -157,34 +211,51 @@ def test_each_episode_gets_a_container_of_its_own_where_isolation_is_asked_for()
     assert len(seen) >= 2
 
 
-def test_two_runs_that_start_at_once_build_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    context = tmp_path / "context"
+SPY = """#!/bin/sh
+# Podman, which notes what it is asked for. It builds once both runs have seen that no image is
+# there.
+echo "$1 $2" >> {notes}
+if [ "$1" = build ]; then
+    for _ in $(seq 600); do
+        [ "$(grep -c '^image inspect' {notes})" -ge 2 ] && break
+        sleep 0.1
+    done
+fi
+exec {podman} "$@"
+"""
+
+
+def test_two_runs_that_start_at_once_build_once(tmp_path: Path) -> None:
+    context, notes, spy = tmp_path / "context", tmp_path / "notes", tmp_path / "bin" / "podman"
     context.mkdir()
     (context / "file").write_text(str(time.time_ns()))
     (context / "Dockerfile").write_text(f"FROM {IMAGE}\nCOPY file /file\n")
-    command = Command.find(("podman",))
-    builds = []
-    build = Command.build
-
-    def counted(self: Command, tag: str, *rest: str) -> None:
-        builds.append(tag)
-        build(self, tag, *rest)
-
-    monkeypatch.setattr(Command, "build", counted)
-    threads = [threading.Thread(target=build_once, args=(command, str(context))) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(DEADLINE_S)
-    assert len(builds) == 1
-    runtime = PodmanRuntime("", config(dockerfile=str(context)))
-    with Rig(runtime=runtime) as rig:
-        rig.begin()
-        rig.wait(LanesReady)
-    assert len(builds) == 1
+    spy.parent.mkdir()
+    spy.write_text(SPY.format(notes=notes, podman=shutil.which("podman")))
+    spy.chmod(0o755)
+    words = [sys.executable, "-m", "hocket", "eval", "--env", "toy:count", "--policy", "random"]
+    words += ["--episodes", "1", "--max-steps", "5", "--lanes", "1", "--video", "none"]
+    words += ["--runtime", "podman", "--runtime.dockerfile", str(context)]
+    words += ["--runtime.python", sys.executable, "--runtime.mounts", *mounts()]
+    settings = {
+        **os.environ,
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "PATH": f"{spy.parent}:{os.environ['PATH']}",
+    }
+    runs = [
+        subprocess.Popen(
+            [*words, "--out", str(tmp_path / name)],
+            env=settings,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for name in ("first", "second")
+    ]
+    said = [run.communicate(timeout=4 * DEADLINE_S)[0] for run in runs]
+    assert [run.returncode for run in runs] == [0, 0], said
+    assert all("the image of" in words for words in said)  # It is said what is awaited.
+    assert notes.read_text().split("\n").count("build --tag") == 1
 
 
 @pytest.mark.timeout(900)

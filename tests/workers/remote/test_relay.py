@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import threading
+import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
 
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Ref, Trial
-from hocket.errors import UsageError
+from hocket.errors import UsageError, WorkerFailed
 from hocket.workers import supervisor
 from hocket.workers.fleet import Fleet, FleetConfig
 from hocket.workers.inbox import (
@@ -24,7 +26,9 @@ from hocket.workers.inbox import (
     LanesRecycled,
     LanesUp,
 )
+from hocket.workers.link import Link
 from hocket.workers.local import LocalRuntime
+from hocket.workers.remote.dialing import dial
 from hocket.workers.remote.loopback import LoopbackRuntime
 from support.processes import DEADLINE_S, wait_until
 from support.relayed import Relayed
@@ -265,3 +269,41 @@ def _wait(fleet: Fleet, kind: type[Any]) -> None:
     found = 0
     while found < 4:
         found += sum(len(n.lanes) for n in fleet.poll(DEADLINE_S) if isinstance(n, kind))
+
+
+class Preparing:
+    """A runtime that makes ready for its workers for as long as a test wants."""
+
+    def __init__(self) -> None:
+        self.is_preparing = True
+        self._end = threading.Event()
+
+    def start(self, spec: WorkerSpec) -> Link:
+        def attach(stream: socket.socket) -> NoReturn:
+            with stream:
+                self._end.wait(DEADLINE_S)
+            raise WorkerFailed("It is over.")
+
+        return dial(spec, attach)
+
+    def close(self) -> None:
+        self._end.set()
+
+
+def test_no_worker_is_blamed_while_its_runtime_makes_ready(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(supervisor, "_FAILED_STARTS", 1)
+    monkeypatch.setattr("hocket.workers.remote.link._SPEAK_S", 0.1)
+    runtime = Preparing()
+    spec = WorkerSpec(suites={"toy": Ref(name="toy")})
+    with Fleet(runtime, spec, FleetConfig(lanes=1, start_timeout_s=0.3)) as fleet:
+        fleet.start()
+        began = time.monotonic()
+        while time.monotonic() < began + 1.0:
+            assert fleet.poll(0.2) == []
+        runtime.is_preparing = False
+        failed: list[LaneFailed] = []
+        while not failed:
+            failed = [n for n in fleet.poll(DEADLINE_S) if isinstance(n, LaneFailed)]
+    assert "--start-timeout" in failed[0].message

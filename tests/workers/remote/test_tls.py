@@ -1,4 +1,4 @@
-"""An encrypted stream that one thread reads while another writes."""
+"""A far end behind an entrance that encrypts, as those of clouds are."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from hocket.workers.remote.tls import carry, open_tls
+from hocket.workers.remote.web_stream import WebSocket, join
+from hocket.workers.remote.websocket import dial, listen
 from support.processes import DEADLINE_S
-from support.sandboxes import certified
+from support.sandboxes import certified, pump
+from support.tls_pipe import carry
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="apt-get install openssl")
 LENGTH = 3 << 20
@@ -24,45 +26,66 @@ def test_what_goes_both_ways_at_the_same_time_arrives_whole_and_the_end_after_it
 ) -> None:
     context = certified(tmp_path)
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "cert.pem"))
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        accepted: list[socket.socket] = []
+    near, theirs = socket.socketpair()
+    far, inside = socket.socketpair()
+    done = threading.Event()
+    entering: list[threading.Thread] = []
 
-        def accept() -> None:
-            plain, _ = listener.accept()
-            accepted.append(carry(context.wrap_socket(plain, server_side=True)))
+    def use(web: WebSocket) -> None:
+        join(web, inside)
+        done.wait(DEADLINE_S)
 
-        thread = threading.Thread(target=accept)
-        thread.start()
-        ours = open_tls("localhost", listener.getsockname()[1], DEADLINE_S)
-        thread.join(DEADLINE_S)
-    (theirs,) = accepted
-    there, back = bytes(range(256)) * (LENGTH // 256), bytes(LENGTH)
-    heard: dict[str, bytes] = {}
+    with socket.create_server(("127.0.0.1", 0)) as entrance:
 
-    def hear(name: str, end: socket.socket) -> None:
-        end.settimeout(DEADLINE_S)
-        data = bytearray()
-        while len(data) < LENGTH and (part := end.recv(1 << 16)):
-            data += part
-        heard[name] = bytes(data)
+        def on_port(port: int) -> None:
+            entering.append(threading.Thread(target=enter, args=(port,)))
+            entering[0].start()
 
-    threads = [
-        threading.Thread(target=hear, args=("there", theirs)),
-        threading.Thread(target=hear, args=("back", ours)),
-        threading.Thread(target=theirs.sendall, args=(back,)),
-        threading.Thread(target=ours.sendall, args=(there,)),
-    ]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join(DEADLINE_S)
-    assert heard == {"there": there, "back": back}
-    ours.sendall(b"the last")
-    ours.close()
-    theirs.settimeout(DEADLINE_S)
-    assert theirs.recv(100) == b"the last"
-    assert theirs.recv(100) == b""
-    theirs.close()
+        def enter(port: int) -> None:
+            plain, _ = entrance.accept()
+            with (
+                carry(context.wrap_socket(plain, server_side=True)) as outer,
+                socket.create_connection(("127.0.0.1", port)) as inner,
+            ):
+                back = threading.Thread(target=pump, args=(inner, outer), daemon=True)
+                back.start()
+                pump(outer, inner)
+                back.join(DEADLINE_S)
+
+        listening = threading.Thread(target=listen, args=("key", "127.0.0.1", 0, use, on_port))
+        listening.start()
+        join(dial(f"wss://localhost:{entrance.getsockname()[1]}", "key"), theirs)
+        there, back = bytes(range(256)) * (LENGTH // 256), bytes(LENGTH)
+        heard: dict[str, bytes] = {}
+
+        def hear(name: str, end: socket.socket) -> None:
+            end.settimeout(DEADLINE_S)
+            data = bytearray()
+            while len(data) < LENGTH and (part := end.recv(1 << 16)):
+                data += part
+            heard[name] = bytes(data)
+
+        threads = [
+            threading.Thread(target=hear, args=("there", far)),
+            threading.Thread(target=hear, args=("back", near)),
+            threading.Thread(target=far.sendall, args=(back,)),
+            threading.Thread(target=near.sendall, args=(there,)),
+        ]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join(DEADLINE_S)
+        assert heard == {"there": there, "back": back}
+        near.sendall(b"the last")
+        near.close()
+        far.settimeout(DEADLINE_S)
+        assert far.recv(100) == b"the last"
+        assert far.recv(100) == b""
+        far.close()
+        done.set()
+        for one in (listening, *entering):
+            one.join(DEADLINE_S)
+            assert not one.is_alive()
 
 
 def test_a_server_that_nobody_vouches_for_is_refused(tmp_path: Path) -> None:
@@ -77,5 +100,5 @@ def test_a_server_that_nobody_vouches_for_is_refused(tmp_path: Path) -> None:
         thread = threading.Thread(target=accept)
         thread.start()
         with pytest.raises(ssl.SSLCertVerificationError):
-            open_tls("localhost", listener.getsockname()[1], DEADLINE_S)
+            dial(f"wss://localhost:{listener.getsockname()[1]}", "key")
         thread.join(DEADLINE_S)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import select
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -14,11 +16,23 @@ from websockets.sync.client import connect
 
 from hocket.errors import WorkerFailed
 from hocket.testing import check_runtime
+from hocket.workers.remote.frames import MAX_MESSAGE
 from hocket.workers.remote.loopback import LoopbackRuntime
-from hocket.workers.remote.websocket import KEY_HEADER, MAX_MESSAGE, WebSocket, dial, listen
+from hocket.workers.remote.web_stream import WebSocket, join
+from hocket.workers.remote.websocket import KEY_HEADER, dial, listen
 from support.processes import DEADLINE_S
 
 KEY = "the right key"
+
+
+def read(carrier: WebSocket) -> bytes:
+    """Wait for bytes, or for the end."""
+    poller = select.poll()
+    poller.register(carrier, select.POLLIN)
+    while poller.poll(DEADLINE_S * 1000):
+        with contextlib.suppress(BlockingIOError):
+            return carrier.recv(1 << 16)
+    raise TimeoutError
 
 
 class FarEnd:
@@ -36,9 +50,9 @@ class FarEnd:
 
     def use(self, carrier: WebSocket) -> None:
         self.uses += 1
-        while data := carrier.read():
+        while data := read(carrier):
             self.heard.append(data)
-            carrier.write(data)
+            carrier.sendall(data)
 
 
 @pytest.fixture
@@ -55,8 +69,8 @@ def far() -> Iterator[FarEnd]:
 
 def test_bytes_go_both_ways_and_the_end_is_seen(far: FarEnd) -> None:
     carrier = dial(far.url, KEY)
-    carrier.write(b"there")
-    assert carrier.read() == b"there"
+    carrier.sendall(b"there")
+    assert read(carrier) == b"there"
     carrier.close()
     far.thread.join(DEADLINE_S)
     assert not far.thread.is_alive()  # It does not wait for another.
@@ -78,8 +92,8 @@ def test_whoever_has_no_key_or_a_wrong_one_is_refused_and_takes_nothing(
     with pytest.raises(WorkerFailed, match=r"refused the connection \(401\)"):
         dial(far.url, "wrong")
     carrier = dial(far.url, KEY)
-    carrier.write(b"mine")
-    assert carrier.read() == b"mine"
+    carrier.sendall(b"mine")
+    assert read(carrier) == b"mine"
     carrier.close()
     assert far.heard == [b"mine"]
 
@@ -88,8 +102,8 @@ def test_a_second_connection_with_the_right_key_is_refused_and_never_mixed(far: 
     first = dial(far.url, KEY)
     with pytest.raises(WorkerFailed, match=r"refused the connection \(409\)"):
         dial(far.url, KEY)
-    first.write(b"still mine")
-    assert first.read() == b"still mine"
+    first.sendall(b"still mine")
+    assert read(first) == b"still mine"
     first.close()
     assert far.uses == 1
 
@@ -110,7 +124,7 @@ def test_a_far_end_that_sends_too_much_at_once_is_lost() -> None:
         thread = threading.Thread(target=bad.serve_forever)
         thread.start()
         carrier = dial(f"ws://127.0.0.1:{bad.socket.getsockname()[1]}", KEY)
-        assert carrier.read() == b""
+        assert read(carrier) == b""
         carrier.close()
         bad.shutdown()
         thread.join(DEADLINE_S)
@@ -130,6 +144,36 @@ def test_what_is_no_websocket_is_no_worker() -> None:
         with pytest.raises((WorkerFailed, OSError)):
             dial(f"ws://127.0.0.1:{server.getsockname()[1]}", KEY)
         thread.join(DEADLINE_S)
+
+
+def test_what_both_ends_send_at_the_same_time_arrives_whole_and_the_end_after_it(
+    far: FarEnd,
+) -> None:
+    """More than fits on the way, while nobody takes what comes back."""
+    ours, theirs = socket.socketpair()
+    join(dial(far.url, KEY), theirs)
+    sent, heard = bytes(range(256)) * (8 << 12), bytearray()
+    thread = threading.Thread(target=ours.sendall, args=(sent,))
+    thread.start()
+    time.sleep(0.05)  # Both directions fill up; nothing depends on how far.
+    ours.settimeout(DEADLINE_S)
+    while len(heard) < len(sent):
+        heard += ours.recv(1 << 20)
+    thread.join(DEADLINE_S)
+    assert heard == sent
+    ours.shutdown(socket.SHUT_WR)
+    assert ours.recv(1) == b""
+    ours.close()
+
+
+def test_a_ping_is_answered_and_is_no_part_of_the_stream(far: FarEnd) -> None:
+    with connect(far.url, additional_headers={KEY_HEADER: KEY}, compression=None) as ours:
+        assert ours.ping().wait(DEADLINE_S)
+        ours.send([b"in ", b"parts"])
+        said = b""
+        while len(said) < len(b"in parts"):
+            said += ours.recv(timeout=DEADLINE_S)
+    assert said == b"in parts"
 
 
 @pytest.mark.slow

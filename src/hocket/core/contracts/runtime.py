@@ -91,6 +91,15 @@ class Isolates(Protocol):
         """Whether it was told to: each worker then ends with its first episode."""
 
 
+@runtime_checkable
+class Prepares(Protocol):
+    """A runtime that makes something once for all workers, such as an image."""
+
+    @property
+    def is_preparing(self) -> bool:
+        """Whether it does so now; no worker is blamed for being late meanwhile."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usability:
     """Whether a runtime can be used on this machine. `advice` is a command or a sentence that

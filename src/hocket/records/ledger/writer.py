@@ -145,13 +145,20 @@ class GroupWriter:
             group = self._group
             group.episodes.extend(episodes)
             group.steps += sum(pending.episode.steps for pending in episodes)
-            group.oldest = min(group.oldest, time.monotonic())
-            self._changed.notify_all()
+            self._note_put()
 
     def put_error(self, row: int, attempt: int, error: str) -> None:
         with self._changed:
             self._group.errors.append((error, row, attempt))
-            self._group.oldest = min(self._group.oldest, time.monotonic())
+            self._note_put()
+
+    def _note_put(self) -> None:
+        """Wake the thread where it does not know yet when the group is due: to wake it for every
+        episode would cost more than to commit one."""
+        is_first = self._group.oldest == math.inf
+        if is_first:
+            self._group.oldest = time.monotonic()
+        if is_first or self._group.steps >= self._config.group_steps:
             self._changed.notify_all()
 
     def behind(self) -> bool:

@@ -24,7 +24,7 @@ from hocket.engine.chunk_rules import check_answer
 from hocket.errors import SpecMismatchError
 from hocket.train.algorithms.gradients import autocast
 from hocket.train.config import Precision
-from hocket.train.learner.weights import WeightBlock, packed_starts
+from hocket.train.learner.weights import ReceivedWeights, WeightBlock, packed_starts
 from hocket.train.networks.contract import (
     BASE,
     PROMPT,
@@ -71,7 +71,7 @@ class CollectingPolicy:
         shapes: Shapes,
         holding: Holding,
         *,
-        block: WeightBlock | None = None,
+        block: WeightBlock | ReceivedWeights | None = None,
         max_batch: int = 64,
         replan: int | None = None,
         device: str = "cpu",

@@ -15,11 +15,12 @@ from hocket.core.events import (
     BatchInferred,
     ChunksExecuted,
     EpisodesEnded,
-    Event,
 )
+from hocket.errors import ConfigError
 from hocket.train.algorithms.rollout import Segment
 from hocket.train.collect.plan import is_training
 from hocket.train.collect.policy import LOG_PROB, SAMPLE, VALUE, VERSION
+from hocket.train.config import TrainConfig
 from hocket.train.networks.contract import BASE, PROMPT, TASK
 from hocket.train.rewards import Rewards
 
@@ -86,6 +87,30 @@ class Trajectories:
         self._ended: dict[Key, Segment] = {}
         self._terms: dict[Key, dict[str, float]] = {}
 
+    @classmethod
+    def of(
+        cls,
+        config: TrainConfig,
+        tasks: Sequence[str],
+        newest: Callable[[], int],
+        *,
+        rewards: Rewards,
+        texts: Sequence[str],
+    ) -> Trajectories:
+        """The trajectories that a run with this configuration learns from."""
+        needs_whole = config.algo == "grpo" or rewards.needs_whole_episodes
+        if needs_whole and config.segment_chunks:
+            raise ConfigError("A reward function sees whole episodes; leave out --segment-chunks.")
+        return cls(
+            tasks,
+            newest,
+            rewards=rewards,
+            texts=texts,
+            segment_chunks=config.segment_chunks,
+            # Where only whole episodes teach, the learner waits for slow ones instead.
+            max_staleness=0 if needs_whole else config.staleness,
+        )
+
     @property
     def in_flight(self) -> int:
         """Training attempts that have begun and not ended."""
@@ -98,7 +123,7 @@ class Trajectories:
         ended_floors = [segment.oldest for segment in self._ended.values()]
         return min([self._newest(), *open_floors, *ended_floors])
 
-    def on(self, event: Event) -> list[Segment]:
+    def on(self, event: object) -> list[Segment]:
         """Follows one event, and returns the stretches that it completes."""
         if isinstance(event, AttemptsBegan):
             for lane, trial, attempt in zip(event.lanes, event.trials, event.attempts, strict=True):

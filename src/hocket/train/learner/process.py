@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from hocket.adapters.policies.openpi import msgpack_numpy
+from hocket.core import children
 from hocket.errors import HocketError
 from hocket.train.algorithms.ranks import Ranks
 from hocket.train.algorithms.rollout import Parcel, Segment
@@ -157,11 +158,7 @@ class Remote:
         self._outbox.put(None)
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
-        try:
-            self._process.wait(_CLOSE_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        children.end(self._process, _CLOSE_S)
         self._socket.close()
         self.block.close()
 

@@ -98,6 +98,31 @@ class WeightBlock:
             torch.cuda.current_stream(gpu).synchronize()
 
 
+class ReceivedWeights:
+    """Weights that come from elsewhere, whole. One thread takes them, another reads."""
+
+    def __init__(self) -> None:
+        self._newest: tuple[int, Mapping[str, torch.Tensor]] = (_NOTHING, {})
+
+    @property
+    def version(self) -> int:
+        """The version of the newest weights; -1 before the first."""
+        return self._newest[0]
+
+    def take(self, version: int, weights: Mapping[str, torch.Tensor]) -> None:
+        """Makes these the weights to act with, unless there are newer ones."""
+        if version > self.version:
+            self._newest = (version, weights)
+
+    def read(self, into: Mapping[str, torch.Tensor]) -> int:
+        """Copies the newest weights into these tensors, and returns their version."""
+        version, weights = self._newest
+        with torch.no_grad():
+            for name, tensor in into.items():
+                tensor.copy_(weights[name])
+        return version
+
+
 def packed_starts(sizes: Mapping[str, int]) -> tuple[dict[str, int], int]:
     """Returns the first byte of each array in packed memory, and how many bytes all need."""
     starts, offset = {}, 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 import subprocess
@@ -19,6 +20,7 @@ _BUILD_S = 3600.0
 _TAIL = 3000
 """Characters of its words that an error quotes."""
 _PREFIX = "hocket"
+_NUMBERS = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +100,9 @@ class Command:
         return stray
 
 
-def container_name(number: int) -> str:
-    """A name that says whose container it is."""
-    return f"{_PREFIX}-{owner()}-{number}"
+def container_name() -> str:
+    """A new name, which says whose container it is. (A process may have several runtimes.)"""
+    return f"{_PREFIX}-{owner()}-{next(_NUMBERS)}"
 
 
 def _is_stray(name: str) -> bool:

@@ -7,6 +7,7 @@ import hashlib
 import os
 from pathlib import Path
 
+from hocket.core.waits import awaiting
 from hocket.errors import WorkerFailed
 from hocket.workers.containers.command import Command
 
@@ -36,7 +37,10 @@ def build_once(command: Command, path_of: str) -> str:
         return tag
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hocket"
     cache.mkdir(parents=True, exist_ok=True)
-    with open(cache / f"{tag.replace(':', '-')}.lock", "w") as lock:
+    with (
+        awaiting(f"the image of {path_of} to be built"),
+        open(cache / f"{tag.replace(':', '-')}.lock", "w") as lock,
+    ):
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not command.has_image(tag):
             command.build(tag, str(path), str(path.parent))

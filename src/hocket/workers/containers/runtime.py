@@ -24,6 +24,7 @@ import msgpack
 import hocket
 from hocket.core.contracts.runtime import Usability, WorkerSpec
 from hocket.core.scratch import ScratchFolder
+from hocket.core.waits import awaiting
 from hocket.errors import HocketError, UsageError, WorkerFailed
 from hocket.workers.containers.command import Command, container_name
 from hocket.workers.containers.images import build_once
@@ -39,6 +40,8 @@ _END_S = 5.0
 """Seconds for a container to end by itself once its socket has. Chosen by hand."""
 _LOOK_S = 0.1
 _TAIL = 3000
+_NO_GPU = ("unresolvable CDI devices", "could not select device driver")
+"""What Podman and Docker say where GPUs are asked for that are not there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,16 +100,20 @@ class ContainerRuntime:
     def isolates(self) -> bool:
         return self._config.isolate
 
+    @property
+    def is_preparing(self) -> bool:
+        return self._setup.is_asking
+
     def start(self, spec: WorkerSpec) -> Link:
         """Ask for a container with a worker; a thread starts it and waits for it to call."""
         if spec.python is not None:
             raise UsageError("--env-python is of this machine; in a container: --runtime.python.")
         guard = Guard(spec)
         self._containers = [one for one in self._containers if not one.reap()]
-        number, self._next = self._next, self._next + 1
-        container = Container(self._setup, spec, number)
+        index, self._next = self._next, self._next + 1
+        container = Container(self._setup, spec)
         self._containers.append(container)
-        return start_worker(container, spec, 0, number, container.end, guard)
+        return start_worker(container, spec, 0, index, container.end, guard)
 
     def close(self) -> None:
         """End every container. The runtime can be used again."""
@@ -140,6 +147,10 @@ class Setup:
         # Guards that one thread asks, and the others wait for the answer.
         self._lock = threading.Lock()
         self._ready: tuple[Command, str] | None = None
+
+    @property
+    def is_asking(self) -> bool:
+        return self._lock.locked()
 
     def ready(self) -> tuple[Command, str]:
         """The command, and the name of the image. Raises WorkerFailed where there is none."""
@@ -212,10 +223,10 @@ def _gpu_words(gpus: str, *, is_podman: bool) -> list[str]:
 class Container:
     """A container with the zygote of one worker."""
 
-    def __init__(self, setup: Setup, spec: WorkerSpec, number: int) -> None:
+    def __init__(self, setup: Setup, spec: WorkerSpec) -> None:
         self._setup = setup
         self._spec = spec
-        self._name = container_name(number)
+        self._name = container_name()
         self._log = create_file("hocket-container-log", 0)
         self._process: subprocess.Popen[bytes] | None = None
         self._trouble = ""
@@ -253,12 +264,14 @@ class Container:
         if self._trouble:
             return self._trouble
         code = None if self._process is None else self._process.returncode
+        said = read_tail(self._log, _TAIL).decode("utf-8", "replace").strip()
         meaning = {
             126: " The interpreter of the image cannot be run (--runtime.python).",
             127: " The image has no such interpreter (--runtime.python).",
             137: " It was killed, perhaps for its memory (--runtime.memory).",
         }.get(code or 0, "")
-        said = read_tail(self._log, _TAIL).decode("utf-8", "replace").strip()
+        if any(words in said for words in _NO_GPU):
+            meaning = " This machine has no such GPU to give it (--runtime.gpus)."
         return f"The container {self._name} ended with code {code}.{meaning}\n{said}".strip()
 
     def reap(self) -> bool:
@@ -326,9 +339,10 @@ class Container:
                 cwd=os.path.dirname(link),
                 start_new_session=True,
             )
-            while not select.select([listener], [], [], _LOOK_S)[0]:
-                if self._process.poll() is not None:
-                    raise WorkerFailed(self.explain())
-                if self._is_ended:
-                    raise WorkerFailed("It is not wanted any more.")
+            with awaiting("containers to start"):
+                while not select.select([listener], [], [], _LOOK_S)[0]:
+                    if self._process.poll() is not None:
+                        raise WorkerFailed(self.explain())
+                    if self._is_ended:
+                        raise WorkerFailed("It is not wanted any more.")
             return listener.accept()[0]

@@ -37,7 +37,7 @@ with scratch["ScratchFolder"]("code") as unpacked:
     code = main(sys.argv[1:])
 sys.exit(code)
 """
-_LEFT_OUT = ("cli", "train", "serve", "results", "runs", "adapters/policies")
+_LEFT_OUT = ("cli", "train", "serve", "watch", "machines", "runs", "results", "adapters/policies")
 """Folders of hocket that no worker imports."""
 _LIBRARIES = ("msgpack", "websockets")
 _LENGTH = struct.Struct("<I")

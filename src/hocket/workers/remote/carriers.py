@@ -1,28 +1,31 @@
-"""What carries the bytes of a stream where there is no socket of its own to the other end."""
+"""What carries the bytes of a stream to the far end, and back."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import socket
-import threading
+import select
 from typing import Protocol
 
-_READ = 1 << 18
-"""Bytes of one read. Chosen by hand."""
+SEND_S = 300.0
+"""Seconds for the other end to take some of what is sent. Chosen by hand: a network that comes back
+is waited for."""
 
 
 class Carrier(Protocol):
-    """Bytes both ways. `read` and `write` are called from a thread each."""
+    """Bytes both ways, as a socket carries them; one thread uses it."""
 
-    def read(self) -> bytes:
-        """Wait for bytes; empty at the end. Raises OSError where the carrier breaks."""
+    def fileno(self) -> int:
+        """What is readable when something has come."""
 
-    def write(self, data: bytes) -> None:
-        """Send all of these bytes, however long it takes."""
+    def recv(self, size: int, /) -> bytes:
+        """What has come; empty at the end. Raises BlockingIOError where nothing has that counts,
+        OSError where the carrier breaks."""
+
+    def sendall(self, data: bytes, /) -> None:
+        """Send all of these bytes. Raises OSError where that cannot be done."""
 
     def close(self) -> None:
-        """End it, also for a thread that waits in `read` or `write`. Twice is safe."""
+        """End it. Twice is safe."""
 
 
 class Stdio:
@@ -32,52 +35,28 @@ class Stdio:
         self._in, self._out = os.dup(0), os.dup(1)
         for fd in (self._in, self._out):
             os.set_inheritable(fd, False)  # noqa: FBT003
+            os.set_blocking(fd, False)
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         os.close(null)
         os.dup2(2, 1)  # Whatever is printed here is not for the other end.
+        self._poller = select.poll()
+        self._poller.register(self._out, select.POLLOUT)
 
-    def read(self) -> bytes:
-        return os.read(self._in, _READ)
+    def fileno(self) -> int:
+        return self._in
 
-    def write(self, data: bytes) -> None:
+    def recv(self, size: int) -> bytes:
+        return os.read(self._in, size)
+
+    def sendall(self, data: bytes) -> None:
         rest = memoryview(data)
         while rest:
-            rest = rest[os.write(self._out, rest) :]
+            try:
+                rest = rest[os.write(self._out, rest) :]
+            except BlockingIOError:
+                if not self._poller.poll(SEND_S * 1000):
+                    raise TimeoutError("The other end takes nothing.") from None
 
     def close(self) -> None:
         """Do nothing: the process ends with it."""
-
-
-class Join:
-    """Pumps bytes between a carrier and a socket, in two threads, until either ends; then closes
-    both."""
-
-    def __init__(self, carrier: Carrier, stream: socket.socket) -> None:
-        self._carrier = carrier
-        self._stream = stream
-        self._threads = [
-            threading.Thread(target=run, daemon=True) for run in (self._inward, self._outward)
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def wait(self, timeout_s: float | None = None) -> None:
-        """Wait until all that was to go has gone, one way or the other."""
-        for thread in self._threads:
-            thread.join(timeout_s)
-
-    def _inward(self) -> None:
-        with contextlib.suppress(OSError):
-            while data := self._carrier.read():
-                self._stream.sendall(data)
-        with contextlib.suppress(OSError):
-            self._stream.shutdown(socket.SHUT_RDWR)
-
-    def _outward(self) -> None:
-        with contextlib.suppress(OSError):
-            while data := self._stream.recv(_READ):
-                self._carrier.write(data)
-        self._carrier.close()
-        self._threads[0].join()
-        self._stream.close()

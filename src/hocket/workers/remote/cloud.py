@@ -19,13 +19,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, TypeVar
 
 from hocket.core.contracts.runtime import WorkerSpec
+from hocket.core.waits import awaiting
 from hocket.errors import UsageError, WorkerFailed
 from hocket.workers.link import Link
 from hocket.workers.owner import host, is_gone, owner
 from hocket.workers.remote import websocket
-from hocket.workers.remote.carriers import Join
 from hocket.workers.remote.dialing import dial
 from hocket.workers.remote.receiver import send_code
+from hocket.workers.remote.web_stream import WebSocket, join
 
 _LOG = logging.getLogger(__name__)
 HOST_TAG, OWNER_TAG, LEASE_TAG = "hocket-host", "hocket-owner", "hocket-lease"
@@ -99,6 +100,10 @@ class CloudRuntime:
         self._leases: list[Lease] = []
         self._attaching = 0
 
+    @property
+    def is_preparing(self) -> bool:
+        return self._preparing.locked()
+
     def start(self, spec: WorkerSpec) -> Link:
         """Ask for a sandbox with a worker; a thread creates and calls it."""
         if spec.python is not None:
@@ -129,19 +134,21 @@ class CloudRuntime:
         with self._lock:
             self._attaching += 1
         try:
-            with self._preparing:
+            name = self._provider.name
+            with self._preparing, awaiting(f"{name} to find or build the image"):
                 if not self._is_prepared:
                     self._sweep()
                     self._provider.prepare()
                     self._is_prepared = True
             self._require_listener(stream)
             key = websocket.new_key()
-            lease = self._create(key)
-            try:
-                self._join(lease, key, stream)
-            except BaseException:
-                lease.end()
-                raise
+            with awaiting(f"sandboxes of {name} to come up"):
+                lease = self._create(key)
+                try:
+                    self._join(lease, key, stream)
+                except BaseException:
+                    lease.end()
+                    raise
             return lease
         finally:
             with self._lock:
@@ -178,13 +185,13 @@ class CloudRuntime:
             raise WorkerFailed(f"{self._provider.name} gave a way in that is not encrypted: {url}")
         self._patiently(lease, stream, lambda: send_code(url, key, headers), _READY_S)
 
-        def call() -> websocket.WebSocket:
+        def call() -> WebSocket:
             try:
                 return websocket.dial(f"wss://{url.removeprefix('https://')}", key, headers)
             except WorkerFailed as exc:  # A proxy says in its own way that nobody listens yet.
                 raise ConnectionError(str(exc)) from exc
 
-        Join(self._patiently(lease, stream, call, _OPEN_S), stream)
+        join(self._patiently(lease, stream, call, _OPEN_S), stream)
 
     def _patiently(
         self, lease: Lease, stream: socket.socket, ask: Callable[[], T], limit_s: float

@@ -11,6 +11,7 @@ from typing import Protocol
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.errors import HocketError
 from hocket.workers.remote.link import RemoteLink
+from hocket.workers.stream_link import make_roomy
 
 
 class Attachment(Protocol):
@@ -27,6 +28,7 @@ def dial(spec: WorkerSpec, attach: Callable[[socket.socket], Attachment]) -> Rem
     """A link to a worker that `attach` brings up, in a thread of its own. It is given the far end
     of the link's socket, which is its to keep and close; what it raises ends the link."""
     ours, theirs = socket.socketpair()
+    make_roomy(theirs)
     dialing = _Dialing(attach, theirs)
     try:
         link = RemoteLink(ours, spec, dialing.end, dialing.explain)

@@ -104,14 +104,14 @@ class RemoteLink(StreamLink):
             return False
         return True
 
-    def _read(self) -> bytes | None:
+    def _read(self) -> bytes | memoryview | None:
         data = super()._read()
         if not data:
             return data
         self._heard_at = time.monotonic()
         if self._noise is None:
             return data
-        self._noise += data
+        self._noise += bytes(data)
         before, greeting, rest = self._noise.partition(GREETING)
         if greeting:
             self._noise = None

@@ -12,13 +12,13 @@ import subprocess
 import sys
 import threading
 
+from hocket.core import children
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.plugins import NoSettings
 from hocket.core.scratch import ScratchFolder
 from hocket.errors import WorkerFailed
 from hocket.workers.link import Link
 from hocket.workers.remote.archive import code_archive
-from hocket.workers.remote.carriers import Join
 from hocket.workers.remote.dialing import dial
 from hocket.workers.shm import create_file, read_tail
 
@@ -98,14 +98,15 @@ class FarProcess:
 
     def join(self, stream: socket.socket) -> None:
         """Call it, and join it to a stream."""
-        from hocket.workers.remote import websocket
+        from hocket.workers.remote.web_stream import join
+        from hocket.workers.remote.websocket import dial as call
 
         assert self._process.stdout is not None
         with self._process.stdout as output:
             port = output.readline().strip()
         if not port.isdigit():
             raise WorkerFailed(self.explain())
-        Join(websocket.dial(f"ws://127.0.0.1:{int(port)}", self._key), stream)
+        join(call(f"ws://127.0.0.1:{int(port)}", self._key), stream)
 
     def end(self) -> None:
         """Do nothing: it ends with its stream."""
@@ -118,9 +119,5 @@ class FarProcess:
 
     def close(self) -> None:
         """Wait for it to go, by force in the end."""
-        try:
-            self._process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        children.end(self._process, _END_S)
         os.close(self._log)

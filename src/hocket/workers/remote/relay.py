@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import select
-import socket
 import time
 from dataclasses import replace
 
@@ -30,6 +29,7 @@ from hocket.core.wire import (
 from hocket.errors import HocketError, WorkerFailed
 from hocket.workers.link import LastWords, Link
 from hocket.workers.local import LocalRuntime
+from hocket.workers.remote.carriers import Carrier
 from hocket.workers.remote.link import GREETING
 
 # Chosen by hand: what a look costs, against how soon the engine must know.
@@ -46,7 +46,7 @@ _READ = 1 << 18
 class Relay:
     """Passes messages on between a stream and a link to a worker beside it."""
 
-    def __init__(self, stream: socket.socket, link: Link, lanes: int) -> None:
+    def __init__(self, stream: Carrier, link: Link, lanes: int) -> None:
         self._stream = stream
         self._link = link
         self._lanes = lanes
@@ -83,8 +83,11 @@ class Relay:
 
     def _hear(self, frames: Frames) -> bool:
         """Do what the engine says; false where it is gone."""
-        data = self._stream.recv(_READ)
         self._heard_at = time.monotonic()
+        try:
+            data = self._stream.recv(_READ)
+        except BlockingIOError:
+            return True
         for message in frames.feed(data):
             self._do(message)
         return bool(data)
@@ -101,32 +104,35 @@ class Relay:
     def _tell(self, messages: list[Message]) -> None:
         """Pass on what the worker says, after the steps that it had made by then."""
         steps = [self._link.steps(lane) for lane in range(self._lanes)]
-        out = b""
+        packed = [pack(message) for message in messages]
         if steps != self._told:
             self._told = steps
-            out = pack(Progress(steps))
-        out += b"".join(map(pack, messages))
-        if out:
-            self._stream.sendall(out)
+            packed.insert(0, pack(Progress(steps)))
+        if packed:
+            self._stream.sendall(b"".join(packed))
 
     def _send(self, message: Message) -> None:
         self._stream.sendall(pack(message))
 
 
-def serve(stream: socket.socket, runtime: Runtime | None = None) -> None:
+def serve(stream: Carrier, runtime: Runtime | None = None) -> None:
     """Be the far end of a stream for as long as its one worker lives."""
-    stream.settimeout(_SILENCE_S)
     runtime = runtime or LocalRuntime()
     scratch = ScratchFolder("relay")
     try:
         stream.sendall(GREETING)
         frames = Frames()
         messages: list[Message] = []
+        poller = select.poll()
+        poller.register(stream, select.POLLIN)
         while not messages:
-            data = stream.recv(_READ)
-            if not data:
+            if not poller.poll(_SILENCE_S * 1000):
                 return
-            messages = frames.feed(data)
+            with contextlib.suppress(BlockingIOError):
+                data = stream.recv(_READ)
+                if not data:
+                    return
+                messages = frames.feed(data)
         _relay(stream, frames, messages, runtime, str(scratch.path))
     except (OSError, TimeoutError):
         return  # The engine is gone, and whoever would care with it.
@@ -137,7 +143,7 @@ def serve(stream: socket.socket, runtime: Runtime | None = None) -> None:
 
 
 def _relay(
-    stream: socket.socket, frames: Frames, messages: list[Message], runtime: Runtime, folder: str
+    stream: Carrier, frames: Frames, messages: list[Message], runtime: Runtime, folder: str
 ) -> None:
     first, *others = messages
     try:

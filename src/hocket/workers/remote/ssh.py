@@ -6,23 +6,19 @@ the first message, so that nothing of hocket's has to be there.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import select
 import shlex
 import shutil
 import socket
 import subprocess
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from hocket.core.contracts.runtime import Usability, WorkerSpec
-from hocket.errors import UsageError, WorkerFailed
+from hocket.errors import UsageError
 from hocket.workers.link import Link
-from hocket.workers.remote.archive import LOADER, code_message
+from hocket.workers.remote.archive import LOADER
+from hocket.workers.remote.child import Child
 from hocket.workers.remote.dialing import dial
-from hocket.workers.shm import create_file, read_tail
 
 # Chosen by hand.
 _LOGINS = 8
@@ -30,10 +26,6 @@ _LOGINS = 8
 ten."""
 _LOGIN_S = 60.0
 """Seconds for a login."""
-_END_S = 4.0
-"""Seconds for a connection to end by itself."""
-_READ = 1 << 18
-_TAIL = 3000
 _OPTIONS = (
     "BatchMode=yes",  # Nobody is there to type a password.
     "ConnectTimeout=20",
@@ -67,7 +59,7 @@ class SshRuntime:
         self._hosts = [Host(name, self._config) for name in names]
         # Guards that hosts are counted right, and that every connection is ended by `close`.
         self._lock = threading.Lock()
-        self._connections: list[Connection] = []
+        self._connections: list[Child] = []
 
     @classmethod
     def examine(cls) -> Usability:
@@ -82,9 +74,15 @@ class SshRuntime:
         if spec.python is not None:
             raise UsageError("--env-python is of this machine; over ssh: --runtime.python.")
 
-        def attach(stream: socket.socket) -> Connection:
+        def attach(stream: socket.socket) -> Child:
             host = self._choose()
-            connection = Connection(host, self._release, stream)
+            connection = Child(
+                host.words(host.command),
+                f"ssh to {host.name}",
+                stream,
+                login=host.logins,
+                on_end=lambda has_failed: self._release(host, has_failed),
+            )
             with self._lock:
                 over = [one for one in self._connections if one.is_over]
                 self._connections = [one for one in self._connections if one not in over]
@@ -149,97 +147,13 @@ class Host:
             except (OSError, subprocess.SubprocessError, ValueError, IndexError):
                 self.failures += 1
 
+    @property
+    def command(self) -> str:
+        """What brings up a far end there."""
+        run = f"{shlex.quote(self.config.python)} -c {shlex.quote(LOADER)}"
+        return f"cd {shlex.quote(self.config.folder)} && exec {run}" if self.config.folder else run
+
     def words(self, command: str) -> list[str]:
         """The command line that runs a command there."""
         options = [f"-o{option}" for option in (*self.config.options, *_OPTIONS)]
         return ["ssh", "-T", "-x", *options, "--", self.name, command]
-
-
-class Connection:
-    """The ssh process of one worker. What comes goes straight into the stream; what is sent, the
-    code first, goes by a thread."""
-
-    def __init__(
-        self, host: Host, release: Callable[[Host, bool], None], stream: socket.socket
-    ) -> None:
-        """`release` is told once, when the connection is over, whether it failed."""
-        self._host = host
-        self._release = release
-        self._stream = stream
-        self._log = create_file("hocket-ssh-log", 0)
-        self._has_begun = False
-        command = f"{shlex.quote(host.config.python)} -c {shlex.quote(LOADER)}"
-        if host.config.folder:
-            command = f"cd {shlex.quote(host.config.folder)} && exec {command}"
-        try:
-            self._process = subprocess.Popen(
-                host.words(command),
-                stdin=subprocess.PIPE,
-                stdout=stream.fileno(),
-                stderr=self._log,
-                start_new_session=True,
-            )
-        except OSError as exc:
-            os.close(self._log)
-            raise WorkerFailed(f"ssh cannot be run: {exc}") from exc
-        self._threads = [threading.Thread(target=self._send, daemon=True)]
-        self._threads.append(threading.Thread(target=self._watch, daemon=True))
-        for thread in self._threads:
-            thread.start()
-
-    @property
-    def is_over(self) -> bool:
-        return not any(thread.is_alive() for thread in self._threads)
-
-    def end(self) -> None:
-        """Do nothing: ssh ends with its stream, and so does what it runs."""
-
-    def explain(self) -> str:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(1.0)
-        said = read_tail(self._log, _TAIL).decode("utf-8", "replace").strip()
-        code = self._process.returncode
-        return f"ssh to {self._host.name} ended with code {code}.\n{said}".strip()
-
-    def close(self) -> None:
-        """Wait for ssh to end, by force in the end."""
-        try:
-            self._process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-        for thread in self._threads:
-            thread.join()
-        os.close(self._log)
-
-    def _send(self) -> None:
-        pipe = self._process.stdin
-        assert pipe is not None
-        with contextlib.suppress(OSError):
-            # The code is longer than a pipe holds: it is written when somebody reads it there.
-            with self._host.logins:
-                pipe.write(code_message())
-                pipe.flush()
-            self._has_begun = True
-            while data := self._wait():
-                pipe.write(data)
-                pipe.flush()
-        with contextlib.suppress(OSError):
-            pipe.close()
-
-    def _wait(self) -> bytes:
-        """The next bytes to send. (ssh makes its output, which is this socket too, one that does
-        not wait.)"""
-        while True:
-            poller = select.poll()
-            poller.register(self._stream, select.POLLIN)
-            poller.poll()
-            with contextlib.suppress(BlockingIOError):
-                return self._stream.recv(_READ)
-
-    def _watch(self) -> None:
-        self._process.wait()
-        with contextlib.suppress(OSError):
-            self._stream.shutdown(socket.SHUT_RDWR)
-        self._threads[0].join()
-        self._stream.close()
-        self._release(self._host, not self._has_begun)

@@ -1,9 +1,5 @@
-"""An encrypted stream as a plain socket.
-
-A stream is read and written by a thread each, and in Pythons before 3.13 two threads must not use
-one TLS connection at the same time: now and then bytes are lost, and both ends wait forever. Here
-one thread owns it.
-"""
+"""An encrypted stream as a plain socket, for entrances that stand in for a cloud's: one thread owns
+it, since in Pythons before 3.13 two threads must not use one TLS connection at the same time."""
 
 from __future__ import annotations
 
@@ -18,22 +14,12 @@ _HELD = 1 << 20
 """Most bytes held for a side that does not take them. Chosen by hand."""
 
 
-def open_tls(host: str, port: int, timeout_s: float) -> socket.socket:
-    """Connect to a server whose certificate is known for this name. Raises OSError."""
-    plain = socket.create_connection((host, port), timeout_s)
-    try:
-        return carry(ssl.create_default_context().wrap_socket(plain, server_hostname=host))
-    except BaseException:
-        plain.close()
-        raise
-
-
 def carry(secure: ssl.SSLSocket) -> socket.socket:
     """A socket on which one says and hears plainly what goes over an encrypted one, which it owns:
     a thread carries bytes until either ends."""
     ours, theirs = socket.socketpair()
     for end in (secure, theirs):
-        end.setblocking(False)  # noqa: FBT003
+        end.setblocking(False)
     threading.Thread(target=_run, args=(secure, theirs), daemon=True).start()
     return ours
 

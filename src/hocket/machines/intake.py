@@ -1,0 +1,88 @@
+"""How the episodes of sites come into a run: their files, their chunks, and the word of whatever
+keeps them that they are durable."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from hocket.core.data import Episode, Trial
+from hocket.core.events import EpisodesEnded, EpisodesSealed, Event
+from hocket.machines import protocol
+from hocket.machines.lease import LeaseId
+from hocket.machines.receipts import Receipts
+from hocket.machines.roster import Entry
+from hocket.machines.rows import SiteRows, checked_episode
+from hocket.runs.elsewhere import Work
+from hocket.workers.files import declared_names
+
+
+class Intake:
+    """Takes episodes in. Who may deliver one was decided before."""
+
+    def __init__(self, work: Work, tell: Callable[[Event], None]) -> None:
+        self._ledger = work.ledger
+        self._tell = tell
+        self._rows = SiteRows(leg=work.ledger.leg)
+        work.ledger.attach(self._rows)
+        work.ledger.sync_files()
+        self.files = Receipts(work.ledger.folder, declared_names(work.sinks))
+        self._waiting: dict[LeaseId, Episode] = {}
+        """Episodes that are here and wait for an elder lease to end."""
+        self._accepted: deque[tuple[str, LeaseId]] = deque()
+        self._acknowledged = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no episode has been accepted."""
+        return not self._acknowledged and not self._accepted
+
+    def receive(
+        self, one: LeaseId, trial: Trial, site: Entry, files: Sequence[str]
+    ) -> tuple[str, ...]:
+        """The files of an ended attempt, as they are named in the run folder."""
+        if site.is_shared:
+            return self.files.link(one, trial, files, site.inbox)
+        return self.files.finish(one, files)
+
+    def read(
+        self, one: LeaseId, trial: Trial, site: Entry, message: protocol.SealedEpisode
+    ) -> Episode:
+        """The episode that a site has sealed; WireError where it is none."""
+        episode = checked_episode(message, trial, self.receive(one, trial, site, message.files))
+        shift = 0.0 if site.shift is None else site.shift
+        self._rows.put(
+            trial, one.attempt, message.rows, lane=site.first_lane, site=site.number, shift=shift
+        )
+        site.episodes += 1
+        return episode
+
+    def wait(self, one: LeaseId, episode: Episode) -> None:
+        """Keep an episode until the elder leases of its trial have ended."""
+        self._waiting[one] = episode
+
+    def waited(self, one: LeaseId) -> Episode:
+        """An episode that waits no more."""
+        return self._waiting.pop(one)
+
+    def accept(self, one: LeaseId, episode: Episode, now: float, site: str) -> None:
+        """Let the episode count: it is given to the ledger, and acknowledged once it is durable."""
+        for other in [o for o in self._waiting if o.trial == one.trial]:
+            del self._waiting[other]
+            self.files.discard(other, episode.trial)
+            self._rows.forget(episode.trial, other.attempt)
+        self._ledger.choose(episode.trial, one.attempt)
+        self._tell(EpisodesEnded(time=now, lanes=[0], episodes=[episode]))
+        self._tell(EpisodesSealed(time=now, episodes=[episode]))
+        self._accepted.append((site, one))
+
+    def acknowledged(self) -> dict[str, list[LeaseId]]:
+        """The leases, by site, whose episodes have become durable since this was asked last."""
+        committed = self._ledger.committed
+        found: dict[str, list[LeaseId]] = {}
+        while self._accepted and self._acknowledged < committed:
+            site, one = self._accepted.popleft()
+            self._acknowledged += 1
+            if site:
+                found.setdefault(site, []).append(one)
+        return found

@@ -1,0 +1,149 @@
+"""How a configuration collects: its policy, its workers, and the engine that joins them. The run
+itself takes them from here, and so do sites that collect for a run elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from hocket.core import plugins
+from hocket.core.contracts.policy import Policy
+from hocket.core.contracts.recorder import Reader
+from hocket.core.data import PolicySpec, Ref, Trial
+from hocket.engine.batches import BatchConfig
+from hocket.engine.chunk_rules import make_rule
+from hocket.engine.loop import Engine, EngineConfig
+from hocket.engine.trials import TrialQueue
+from hocket.results.live import LiveStatus
+from hocket.runs.assembly import Assembly
+from hocket.train.algorithms.rollout import group_of
+from hocket.train.collect import plan
+from hocket.train.collect.policy import CollectingPolicy, Holding
+from hocket.train.config import TrainConfig
+from hocket.train.networks.building import Description, Made
+from hocket.train.networks.memory import twin
+from hocket.workers.fleet import Fleet, FleetConfig
+
+_SYNC_BATCH = 16
+"""Rows of a synchronous run's batches: a fixed shape, whatever the lanes."""
+
+
+def base_of(config: TrainConfig, assembly: Assembly) -> Policy | None:
+    """The policy that is corrected, where one is."""
+    return assembly.policy() if config.residual else None
+
+
+def policy_of(
+    config: TrainConfig,
+    description: Description,
+    base: Policy | None,
+    made: Made,
+) -> CollectingPolicy:
+    """The policy that acts: with the very network that was made, or with a copy of what is trained
+    where a learner in this process moves that one."""
+    network = made.network
+    if config.mode == "sync":
+        network = twin(network.to(config.device), config.collect_device)
+    return CollectingPolicy(
+        network,
+        description.shapes,
+        Holding(is_deterministic=plan.is_evaluation, held_by=_held_by(config)),
+        replan=config.replan,
+        device=config.collect_device,
+        base=base,
+        precision=config.precision,
+    )
+
+
+def _held_by(config: TrainConfig) -> Callable[[Trial], Hashable | None]:
+    if not (config.algo == "grpo" and config.pin_version):
+        return plan.holder_of
+    return lambda trial: plan.holder_of(trial) or group_of(trial, config.group)
+
+
+def max_batch(config: TrainConfig) -> int:
+    """In synchronous mode batches are padded to this: a fixed shape, whatever the lanes."""
+    is_fixed = config.mode == "sync" and config.lane_count <= _SYNC_BATCH
+    return _SYNC_BATCH if is_fixed else max(64, config.lane_count)
+
+
+def auto_lanes(
+    config: TrainConfig, assembly: Assembly, task: plan.Task, policy: CollectingPolicy
+) -> int:
+    """As many lanes as keep the cores busy, by the cost of one chunk; never more than a batch has
+    episodes. In synchronous mode at most as many as its fixed shape holds."""
+    trial = Trial(suite=task[0], task=task[1], seed=config.eval_seed)
+    lanes = assembly.count_lanes(policy, trial, config.batch)
+    is_fixed = config.mode == "sync" and not assembly.is_batched
+    return min(lanes, _SYNC_BATCH) if is_fixed else lanes
+
+
+def fleet_of(config: TrainConfig, assembly: Assembly, spec: PolicySpec) -> Fleet:
+    """The workers for training, and for evaluations with settings of their own."""
+    worker = replace(
+        assembly.worker(spec, config.lane_count),
+        suites={**assembly.suites, **_evaluated(config, assembly)},
+    )
+    settings = FleetConfig(
+        lanes=config.lane_count,
+        step_timeout_s=config.step_timeout_s,
+        start_timeout_s=config.start_timeout_s,
+    )
+    return Fleet(assembly.runtime(), worker, settings)
+
+
+def _evaluated(config: TrainConfig, assembly: Assembly) -> dict[str, Ref]:
+    """The suites of evaluations, where these have settings of their own."""
+    if not config.eval_env_config:
+        return {}
+    shares = plugins.share_settings("envs", config.env, config.eval_env_config)
+    return {
+        plan.EVALUATED + name: replace(ref, config={**ref.config, **shares[name]})
+        for name, ref in assembly.suites.items()
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=False)
+class Rolling:
+    """Makes engines for what is run, one after another."""
+
+    config: TrainConfig
+    assembly: Assembly
+    fleet: Fleet
+    policy: CollectingPolicy
+    readers: Sequence[Reader] = ()
+    live: LiveStatus | None = None
+
+    def to_the_end(self, reader: Reader, trials: TrialQueue) -> bool:
+        """Runs these trials; False where that was interrupted."""
+        with self.engine(reader) as engine:
+            return self.run(engine, trials)
+
+    def run(self, engine: Engine, trials: TrialQueue) -> bool:
+        """Runs trials on an engine; False where that was interrupted."""
+        return engine.run(trials, planned=(), cores=self.assembly.cores(self.config.lane_count))
+
+    @contextlib.contextmanager
+    def engine(self, reader: Reader, *, gives_back: bool = False) -> Iterator[Engine]:
+        """An engine, whose events the reader is told first. `gives_back`: see EngineConfig."""
+        config, lanes = self.config, self.config.lane_count
+        inference = self.assembly.inference(self.policy)
+        keeping = BatchConfig(pad=config.mode == "sync", keep_observations=config.algo != "bc")
+        with contextlib.closing(inference):
+            engine = Engine(
+                fleet=self.fleet,
+                inference=inference,
+                batches=self.assembly.batches(self.policy, inference, lanes, keeping),
+                make_rule=make_rule(self.policy.spec.replan, None),
+                config=EngineConfig(
+                    retries=config.retries,
+                    max_steps=config.max_steps,
+                    final_observation=True,
+                    gives_back=gives_back,
+                ),
+                readers=(reader, *self.readers),
+            )
+            if self.live is not None:
+                self.live.follow(engine.look)
+            yield engine

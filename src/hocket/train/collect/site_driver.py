@@ -1,0 +1,210 @@
+"""The driver of sites that collect: gives them weights, takes trajectories from them, and tells
+what it heard, in order."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from safetensors.torch import save
+
+from hocket.adapters.policies.openpi import msgpack_numpy
+from hocket.core.data import Episode, Trial
+from hocket.core.events import Event
+from hocket.errors import HocketError, WireError
+from hocket.machines import protocol
+from hocket.machines.config import SiteConfig
+from hocket.machines.driver import Driver, Post
+from hocket.machines.lease import Lease, LeaseId
+from hocket.machines.roster import Entry
+from hocket.runs.elsewhere import Work
+from hocket.train.algorithms.rollout import Segment
+from hocket.train.learner.weights import WeightBlock
+
+_LARGEST = 1 << 30
+"""Most bytes of one stretch of a trajectory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Gathered:
+    """A stretch of an attempt has come from a site."""
+
+    segment: Segment
+    terms: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FloorRose:
+    """What a site has not sent yet is of no older version than this; None where it is gone."""
+
+    site: str
+    floor: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkGrew:
+    """What sites have done since this was told last."""
+
+    steps: int
+    worked_s: float
+    inferred_s: float
+
+
+SiteEvent = Event | Gathered | FloorRose | WorkGrew
+Tell = Callable[[SiteEvent], None]
+
+
+class Weights:
+    """The newest weights, as they travel: packed once for each version."""
+
+    def __init__(self, block: WeightBlock, like: Mapping[str, torch.Tensor]) -> None:
+        self._block = block
+        self._copy = {name: torch.empty_like(one, device="cpu") for name, one in like.items()}
+        self._version = -1
+        self._messages: list[protocol.Weights] = []
+
+    @property
+    def version(self) -> int:
+        """The version that was published last."""
+        return self._block.version
+
+    def messages(self) -> list[protocol.Weights]:
+        """The newest weights."""
+        if self._version != self._block.version:
+            self._version = self._block.read(self._copy)
+            parts = protocol.parts(save(self._copy))
+            self._messages = [protocol.Weights(self._version, *part) for part in parts]
+        return self._messages
+
+
+class CollectingDriver(Driver):
+    """Drives sites that collect: gives them weights, and takes trajectories from them."""
+
+    def __init__(
+        self, work: Work, config: SiteConfig, post: Post, *, weights: Weights, tell: Tell
+    ) -> None:
+        super().__init__(work, config, post)
+        self._weights = weights
+        self._tell = tell
+        self._planned: queue.SimpleQueue[Sequence[Trial]] = queue.SimpleQueue()
+        self._is_ending = False
+        self._sent: dict[str, int] = {}
+        """The version that each connected site was sent last."""
+        self._has: dict[str, int] = {}
+        """The version that each has said to have."""
+        self._coming: dict[tuple[str, LeaseId], list[bytes]] = {}
+        self._next_chunk: dict[LeaseId, int] = {}
+        """The chunk that comes next, by lease: what was sent before is dropped."""
+        self._told_work = (0, 0.0, 0.0)
+
+    # -- for any thread ------------------------------------------------------------------------
+
+    def plan(self, trials: Sequence[Trial]) -> None:
+        """Run these too."""
+        self._planned.put(trials)
+
+    def end(self) -> None:
+        """Let the run be over: nothing that is under way is wanted any more."""
+        self._is_ending = True
+
+    # -- the driver's thread -------------------------------------------------------------------
+
+    @property
+    def is_done(self) -> bool:
+        return self._is_ending
+
+    def turn(self, now: float) -> None:
+        while not self._planned.empty():
+            self._plan(self._planned.get())
+        for site in list(self._sent):
+            self._send_weights(site)
+        super().turn(now)
+
+    def tick(self, now: float) -> None:
+        super().tick(now)
+        self._tell_work()
+
+    def _join(self, name: str, site: Entry, message: protocol.Joined, now: float) -> None:
+        super()._join(name, site, message, now)
+        if site.lanes:
+            # Before its weights are read: no older version can be sent, and none be learnt past it.
+            floor = self._weights.version
+            self._sent[name] = self._has[name] = -1
+            if not message.holds:
+                self.note(f"{site.name} collects, with lanes: {site.lanes}.")
+                self._tell(FloorRose(site=name, floor=floor))
+            self._send_weights(name)
+
+    def _send_weights(self, site: str) -> None:
+        """Send the newest weights, unless others are on their way."""
+        if self._has[site] >= self._sent[site] < self._weights.version:
+            for message in self._weights.messages():
+                self._sent[site] = message.version
+                self._post(site, message)
+
+    def disconnect(self, name: str) -> None:
+        super().disconnect(name)
+        self._sent.pop(name, None)
+        for key in [key for key in self._coming if key[0] == name]:
+            del self._coming[key]
+
+    def _hear_other(self, name: str, message: protocol.Message) -> None:
+        if isinstance(message, protocol.Collected):
+            self._collect(name, message)
+        elif isinstance(message, protocol.Follows):
+            if name in self._has:
+                self._has[name] = message.version
+                self._tell(FloorRose(site=name, floor=message.floor))
+        else:
+            super()._hear_other(name, message)
+
+    def _collect(self, name: str, message: protocol.Collected) -> None:
+        one = LeaseId(message.trial, message.attempt)
+        lease = self._book.lease(one)
+        if lease is None or lease.site != name:
+            return  # It came too late to count.
+        parts = self._coming.setdefault((name, one), [])
+        parts.append(message.data)
+        if sum(map(len, parts)) > _LARGEST:
+            raise WireError(f"A trajectory of {name} has more than {_LARGEST} bytes.")
+        if not message.is_whole:
+            return
+        gathered = _read(b"".join(self._coming.pop((name, one))))
+        segment, trial = gathered.segment, self._trials[one.trial]
+        if (segment.trial, segment.attempt) != (trial, one.attempt):
+            raise WireError(f"{name} sent a trajectory of another lease than it named.")
+        if int(segment.chunk[0]) >= self._next_chunk.get(one, 0):
+            self._next_chunk[one] = int(segment.chunk[-1]) + 1
+            self._tell_work()
+            self._tell(gathered)
+
+    def _lose(self, name: str, lost: Sequence[Lease], now: float, why: str) -> None:
+        super()._lose(name, lost, now, why)
+        self._has.pop(name, None)
+        self._sent.pop(name, None)
+        for lease in lost:
+            self._next_chunk.pop(lease.id, None)
+        self._tell(FloorRose(site=name, floor=None))
+
+    def _accept(self, one: LeaseId, episode: Episode, now: float, site: str = "") -> None:
+        self._next_chunk.pop(one, None)
+        super()._accept(one, episode, now, site)
+
+    def _tell_work(self) -> None:
+        done = self._sites.done()
+        sums = (done.steps, done.worked_s, done.inferred_s)
+        if sums != self._told_work:
+            before, self._told_work = self._told_work, sums
+            steps, worked_s, inferred_s = (b - a for a, b in zip(before, sums, strict=True))
+            self._tell(WorkGrew(steps=int(steps), worked_s=worked_s, inferred_s=inferred_s))
+
+
+def _read(data: bytes) -> Gathered:
+    try:
+        plain = msgpack_numpy.unpack(data)
+        terms = {str(name): float(value) for name, value in plain["terms"].items()}
+        return Gathered(segment=Segment.from_plain(plain["segment"]), terms=terms)
+    except (HocketError, TypeError, ValueError, KeyError, AttributeError) as exc:
+        raise WireError(f"{len(data)} bytes are no trajectory: {exc}") from exc
