@@ -188,8 +188,8 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=200)
     parser.add_argument("--delays", default="0,1,2,4,6,8")
     parser.add_argument("--methods", default="naive,rtc")
-    parser.add_argument("--demonstrations", type=int, default=60)
-    parser.add_argument("--updates", type=int, default=4000)
+    parser.add_argument("--demonstrations", type=int, default=40)
+    parser.add_argument("--updates", type=int, default=3000)
     parser.add_argument("--lanes", type=int, default=2)
     given = parser.parse_args()
     torch.set_num_threads(1)  # The network is small, and simulators want the other cores.
