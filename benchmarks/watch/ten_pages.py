@@ -1,54 +1,32 @@
 """What watching costs a run: nobody looks, or ten pages do, in turns.
 
-    python benchmarks/watch/ten_pages.py [--repeats 6] [--episodes 40] [--pages 10] [--json]
+    python benchmarks/watch/ten_pages.py [--repeats 6] [--episodes 40] [--lanes 2] [--pages 10]
 
-The run is `busy.py`'s: 4 lanes, steps of 2 ms CPU, a camera that the policy reads. Each repeat
-makes one run alone and one beside `hocket watch` with ten pages that follow it and look at four
-lanes each: clients that take what a browser's page takes, in one process that stands back (nice 19)
-as browsers of other machines would. In every other repeat the order is turned round. Printed are
-env steps a second and the CPU seconds of the run's own processes for 1,000 steps, as ratios of
-medians with the range of the repeats' own ratios, the share of a core that the viewer took, and
-what `live/status.json` costs a run that nobody looks at (CPU, against the same run without it).
+The run is `busy.py`'s: steps of 2 ms CPU, a camera that the policy reads. Each repeat makes a run
+alone and one beside `hocket watch`, with ten pages of a Chromium (`pages.py`) that look at up to
+four lanes each; in every other repeat the order is turned round. Browsers are no part of
+what is measured: they and the viewer have the last core to themselves, as if they were on another
+machine, and the run has the others in both arms. Printed are env steps a second and the CPU seconds
+of the run's own processes for 1,000 steps, as ratios of medians with the range of the repeats' own
+ratios, the share of a core that the viewer took, and with `--untold` what `live/status.json` costs
+a run that nobody looks at (CPU, against the same run without it).
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-_CLIENTS = """
-import asyncio, json, os, sys
-from websockets.asyncio.client import connect
-os.nice(19)
-async def page(address):
-    count = 0
-    async with connect(address, max_size=None, compression=None) as socket:
-        async def look():
-            while True:
-                await socket.send(json.dumps({"look": [0, 1, 2, 3]}))
-                await asyncio.sleep(2)
-        asker = asyncio.ensure_future(look())
-        try:
-            async for message in socket:
-                count += len(message)
-        finally:
-            asker.cancel()
-    return count
-async def main():
-    pages = [page(sys.argv[1]) for _ in range(int(sys.argv[2]))]
-    counts = await asyncio.gather(*pages, return_exceptions=True)
-    print(json.dumps([one if isinstance(one, int) else str(one) for one in counts]))
-asyncio.run(main())
-"""
+CORES = sorted(os.sched_getaffinity(0))
 _UNTOLD = """
 import hocket.results.live as live
 class Untold:
@@ -61,48 +39,63 @@ run.LiveStatus = Untold
 """
 
 
-def run_once(folder: Path, episodes: int, pages: int, *, is_told: bool = True) -> dict[str, Any]:
+def run_once(
+    folder: Path, flags: argparse.Namespace, pages: int, *, is_told: bool = True
+) -> dict[str, Any]:
     """One run; with pages, beside a viewer that they look at."""
     source = (
         f"import sys; sys.path.insert(0, {str(HERE)!r})\n{'' if is_told else _UNTOLD}\n"
         "import os; os.environ['PYTHONPATH'] = os.pathsep.join(sys.path)\n"
         "import hocket, json, resource\n"
-        f"report = hocket.evaluate(env='busy:Busy', policy='busy:Looks', episodes={episodes},"
-        f" lanes=4, out={str(folder)!r}, video='none')\n"
+        f"report = hocket.evaluate(env='busy:Busy', policy='busy:Looks', episodes={flags.episodes},"
+        f" lanes={flags.lanes}, out={str(folder)!r}, video='none')\n"
         "used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF,"
         " resource.RUSAGE_CHILDREN)]\n"
         "done = report.throughput\n"
         "print(json.dumps({'steps': done.env_steps, 'wall_s': done.wall_s,"
         " 'cpu_s': sum(one.ru_utime + one.ru_stime for one in used)}))\n"
     )
-    viewer = clients = None
-    started_s = 0.0
-    if pages:
-        folder.mkdir(parents=True)
-        viewer = subprocess.Popen(
-            [sys.executable, "-m", "hocket.watch.process", str(folder), "run"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        )  # fmt: skip
-        assert viewer.stdout is not None
-        address = viewer.stdout.readline().decode().strip().replace("http", "ws", 1) + "live"
-        clients = subprocess.Popen(
-            [sys.executable, "-c", _CLIENTS, address, str(pages)], stdout=subprocess.PIPE
+    with contextlib.ExitStack() as stack:
+        viewer = stack.enter_context(Watched(folder, pages)) if pages else None
+        done = subprocess.run(
+            ["taskset", "--cpu-list", ",".join(map(str, CORES[:-1])), sys.executable, "-c", source],
+            capture_output=True,
+            text=True,
+            check=False,
         )
-        time.sleep(2.0)
-        started_s = cpu_of(viewer.pid)
-    done = subprocess.run(
-        [sys.executable, "-c", source], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    if viewer is not None and clients is not None:
-        found["viewer_s"] = cpu_of(viewer.pid) - started_s
-        assert viewer.stdin is not None
-        viewer.stdin.close()
-        viewer.wait(30)
-        told, _ = clients.communicate(timeout=30)
-        found["received"] = json.loads(told)
-    return found
+        assert done.returncode == 0, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return found if viewer is None else {**found, **viewer.told()}
+
+
+class Watched:
+    """A viewer of a run that is to begin, and the pages that look at it."""
+
+    def __init__(self, folder: Path, pages: int) -> None:
+        folder.mkdir(parents=True)
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        apart = ["taskset", "--cpu-list", str(CORES[-1])]
+        viewer = [*apart, sys.executable, "-m", "hocket.watch.process", str(folder), "run"]
+        self._viewer = subprocess.Popen(viewer, **pipes)
+        address = self._viewer.stdout.readline().strip()
+        looking = [*apart, sys.executable, str(HERE / "pages.py"), address, str(pages)]
+        self._pages = subprocess.Popen(looking, **pipes)
+        assert self._pages.stdout.readline() == "ready\n", "The pages were not drawn."
+        self._started_s = cpu_of(self._viewer.pid)
+
+    def told(self) -> dict[str, Any]:
+        """What the viewer took since then, and what came to the pages."""
+        took_s = cpu_of(self._viewer.pid) - self._started_s
+        said, _ = self._pages.communicate(timeout=60)
+        return {"viewer_s": took_s, "received": json.loads(said)}
+
+    def __enter__(self) -> Watched:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in (self._pages, self._viewer):
+            with contextlib.suppress(ValueError):
+                process.communicate(timeout=60)
 
 
 def cpu_of(pid: int) -> float:
@@ -115,17 +108,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--repeats", type=int, default=6)
     parser.add_argument("--episodes", type=int, default=40)
+    parser.add_argument("--lanes", type=int, default=2)
     parser.add_argument("--pages", type=int, default=10)
+    parser.add_argument("--untold", action="store_true", help="also measure live/status.json")
     parser.add_argument("--json", action="store_true")
     flags = parser.parse_args()
-    arms: dict[str, list[dict[str, Any]]] = {"alone": [], "watched": [], "untold": []}
+    order = ["alone", "watched", *(["untold"] if flags.untold else [])]
+    arms: dict[str, list[dict[str, Any]]] = {arm: [] for arm in order}
     with tempfile.TemporaryDirectory() as scratch:
         for repeat in range(flags.repeats):
-            order = ["alone", "watched", "untold"]
             for arm in order if repeat % 2 else reversed(order):
                 pages = flags.pages if arm == "watched" else 0
                 folder = Path(scratch) / f"{arm}{repeat}"
-                found = run_once(folder, flags.episodes, pages, is_told=arm != "untold")
+                found = run_once(folder, flags, pages, is_told=arm != "untold")
                 arms[arm].append(found)
                 print(f"{arm:8} {found['steps'] / found['wall_s']:8.1f} env steps/s, "
                       f"{1000 * found['cpu_s'] / found['steps']:.3f} CPU s/1,000 steps",
@@ -135,15 +130,28 @@ def main() -> None:
             arms, "watched", "alone", lambda f: f["steps"] / f["wall_s"]
         ),
         "CPU watched / alone": ratio(arms, "watched", "alone", lambda f: f["cpu_s"] / f["steps"]),
-        "CPU told / untold": ratio(arms, "alone", "untold", lambda f: f["cpu_s"] / f["steps"]),
         "viewer's CPU": statistics.median(f["viewer_s"] / f["wall_s"] for f in arms["watched"]),
-        "bytes to a page": statistics.median(n for f in arms["watched"] for n in f["received"]),
+        "changes to a page": statistics.median(
+            n for f in arms["watched"] for n, _ in f["received"]
+        ),
+        "pictures to a page": statistics.median(
+            n for f in arms["watched"] for _, n in f["received"]
+        ),
     }
+    if flags.untold:
+        figures["CPU told / untold"] = ratio(
+            arms, "alone", "untold", lambda f: f["cpu_s"] / f["steps"]
+        )
     if flags.json:
         print(json.dumps(figures))
         return
     for name, found in figures.items():
         print(f"{name}: {found:.3f}" if isinstance(found, float) else f"{name}: {found}")
+
+
+def pages_of(found: list[dict[str, Any]]) -> list[list[int]]:
+    """What each page of all runs took: changes and pictures."""
+    return [page for one in found for page in one["received"]]
 
 
 def ratio(arms: dict[str, list[dict[str, Any]]], a: str, b: str, figure: Any) -> str:

@@ -30,7 +30,8 @@ from hocket.core.events import (
     WorkerChanged,
 )
 from hocket.core.waits import awaited, awaiting
-from hocket.results.progress import Progress, Tally, clock, lines
+from hocket.results.progress import Progress, clock, lines
+from hocket.results.tally import Tally
 from support.processes import wait_until
 
 TRIALS = [Trial(suite="s", task="t", seed=seed) for seed in range(20)]

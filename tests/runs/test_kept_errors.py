@@ -24,7 +24,7 @@ from hocket.records.states import FILE as STATES
 from hocket.records.states import load_states
 from hocket.results.report import Report
 from support.chromium import BINARY, browser
-from support.processes import wait_until
+from support.processes import DEADLINE_S, wait_until
 
 
 def evaluate(folder: Path, env: str, toy: dict[str, Any], **settings: Any) -> Report:
@@ -80,6 +80,62 @@ def test_a_worker_that_dies_leaves_all_but_its_last_moments(tmp_path: Path) -> N
     assert steps["action"].shape[1] == 4
     assert len(load_states(place / STATES)) == len(steps)
     assert frames(place / "image.mp4") == len(steps)
+
+
+@pytest.mark.parametrize("runtime", ["inline", "local"])
+def test_a_batched_simulator_that_raises_leaves_what_its_rows_recorded(
+    tmp_path: Path, runtime: str
+) -> None:
+    root = tmp_path / "run"
+    toy = {"raise_at": 8, "length_min": 50, "length_max": 60}
+    report = hocket.evaluate(
+        env="support.row_toys:RowToys",
+        env_config=toy,
+        policy="random",
+        out=root,
+        episodes=2,
+        lanes=4,
+        runtime=runtime,
+        retries=0,
+    )
+    assert report.overall.errors == 4
+    kept = evidence(root)
+    assert [each.attempt for each in kept] == [0] * 4
+    for each in kept:
+        assert "This toy was told to raise" in each.error
+        place = RunFolder.at(root).attempt(each.trial, 0)
+        assert list(load_error_steps(place / "steps.npz")["step"]) == list(range(8))
+        assert len(load_states(place / STATES)) == 8
+
+
+@pytest.mark.parametrize("fault", ["raise_at", "exit_at"])
+def test_workers_elsewhere_send_what_a_lost_attempt_left(tmp_path: Path, fault: str) -> None:
+    root = tmp_path / "run"
+    toy = {fault: 31, "fault_seed": 1, "step_s": 2 * SPILL_S if fault == "exit_at" else 0.0}
+    report = evaluate(root, "toy:pixels", toy, runtime="loopback")
+    assert report.overall.errors == 1
+    (kept,) = evidence(root)
+    place = RunFolder.at(root).attempt(kept.trial, 0)
+    assert not any(path.name.startswith(".") for path in place.iterdir())
+    steps = len(load_error_steps(place / "steps.npz"))
+    assert 25 <= steps <= 31
+    if fault == "raise_at":
+        assert steps == frames(place / "image.mp4") == 31
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["raise_at", "exit_at"])
+def test_sites_send_what_a_lost_attempt_left(tmp_path: Path, fault: str) -> None:
+    root = tmp_path / "run"
+    arguments = "eval --env toy:image --policy random --episodes 2 --retries 0 --video all"
+    arguments += f" --env.length-min 50 --env.{fault.replace('_', '-')} 31 --env.fault-seed 1"
+    arguments += f" --env.step-s {2 * SPILL_S} --machines local:2"
+    command = [sys.executable, "-m", "hocket", *arguments.split(), "--out", str(root)]
+    subprocess.run(command, check=False, capture_output=True, timeout=DEADLINE_S)
+    (kept,) = evidence(root)
+    place = RunFolder.at(root).attempt(kept.trial, kept.attempt)
+    assert 25 <= len(load_error_steps(place / "steps.npz")) <= 31
+    assert f"{kept.trial.slug}/{kept.attempt}/steps.npz" in (root / "report.html").read_text()
 
 
 def test_so_many_errors_are_kept_and_no_more(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from hocket.core.data import ActionSpec, Array, Ref, TaskInfo, Trial
 from hocket.core.perturb import parse_factors, split_arms
 from hocket.errors import ConfigError, HocketError, UsageError
 from hocket.workers.env.live_env import LiveEnv
-from hocket.workers.env.perturbation import Perturbation, Scene, blurred, find_model
+from hocket.workers.env.perturbation import Perturbation, Scene, blurred
+from hocket.workers.env.simulator_model import find_model, model_digest
 from support.commands import run_here
 
 TRIAL = Trial(suite="s", task="t", seed=3)
@@ -91,6 +92,27 @@ def test_prompts_are_emptied_or_taken_from_a_file(tmp_path: Path) -> None:
     assert Perturbation(parse_factors("prompt:empty"), TRIAL).prompt("lift", task) == ""
     with pytest.raises(UsageError, match="has none for"):
         other.prompt("anything", TaskInfo(name="other"))
+
+
+def test_a_mujoco_model_is_told_by_what_it_is_and_not_by_where_it_was_loaded(
+    tmp_path: Path,
+) -> None:
+    mujoco = pytest.importorskip("mujoco")
+    ramp = np.arange(9, dtype=np.float32)
+    head = np.array([3, 3], np.int32).tobytes()
+
+    def digest(folder: str, heights: Array, mass: float) -> str:
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "field").write_bytes(head + heights.tobytes())
+        asset = f"<hfield name='f' size='1 1 1 1' file='{tmp_path / folder}/field'/>"
+        body = f"<body><geom size='1' mass='{mass}'/></body>"
+        text = f"<mujoco><asset>{asset}</asset><worldbody>{body}</worldbody></mujoco>"
+        return model_digest(mujoco.MjModel.from_xml_string(text))
+
+    first = digest("here", ramp, 1.0)
+    assert digest("there", ramp, 1.0) == first
+    assert digest("heavier", ramp, 2.0) != first
+    assert digest("other", ramp[::-1].copy(), 1.0) != first
 
 
 def test_cameras_and_lights_of_a_mujoco_model_are_moved_from_where_they_were() -> None:

@@ -15,7 +15,7 @@ from hocket.machines import protocol
 from hocket.machines.identity import Identity, identity_of
 from hocket.machines.link import Link
 from hocket.machines.site_work import MakeWork, SiteWork
-from hocket.results.progress import Tally
+from hocket.results.tally import Tally
 from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
 from hocket.runs.provenance import FileDigests, files_of, provenance

@@ -38,7 +38,7 @@ from hocket.machines.receipts import PROOF
 from hocket.machines.rows import plain_rows
 from hocket.records.chunks import ChunkRows
 from hocket.records.evidence import salvage
-from hocket.results.progress import Tally
+from hocket.results.tally import Tally
 from hocket.workers.files import pieces
 
 _IDLE_BEAT_S = 5.0

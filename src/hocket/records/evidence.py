@@ -17,14 +17,15 @@ from typing import Any
 
 import numpy as np
 
+from hocket.core.contracts.recorder import EVIDENCE, TEMPORARY
 from hocket.core.data import Episode, Outcome, Trial
 from hocket.core.events import AttemptFailed, Event
 from hocket.errors import HocketError, RunFolderError
 from hocket.records.error_steps import FILE as STEPS
 from hocket.records.error_steps import join_portions, load_error_steps, save_error_steps
-from hocket.records.folder import ROWS, TEMPORARY, RunFolder
+from hocket.records.folder import ROWS, RunFolder
 from hocket.records.ledger.view import LedgerView
-from hocket.records.spill import EVIDENCE, is_spill, read_spill
+from hocket.records.spill import is_spill, read_spill
 from hocket.records.states import FILE as STATES
 from hocket.records.states import load_states, save_states
 from hocket.records.steps import read_rows

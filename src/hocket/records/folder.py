@@ -25,11 +25,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Union
 
+from hocket.core.contracts.recorder import TEMPORARY
 from hocket.core.data import Trial
 from hocket.errors import RunFolderError
 
-TEMPORARY = ".tmp"
-"""The suffix of a file that is still being written."""
 ROWS = ".rows"
 """The suffix of a sink's file whose rows go into a segment: waste once its episode is
 committed."""

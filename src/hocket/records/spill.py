@@ -11,16 +11,15 @@ from typing import IO
 
 import numpy as np
 
+from hocket.core.contracts.recorder import SPILL, TEMPORARY
 from hocket.core.data import Array
 from hocket.errors import RunFolderError
-from hocket.records.folder import TEMPORARY, disk_error
+from hocket.records.folder import disk_error
 
-EVIDENCE = "evidence"
-"""Asks the sinks of an attempt to keep what they have if it ends in an error."""
 SPILL_S = 0.02
 """Seconds between two writes: the most that a worker's death costs. A write takes some 50 us, a
 quarter of a per cent of that; an episode that is shorter writes nothing."""
-_SPILL = f".spill{TEMPORARY}"
+_SPILL = f"{SPILL}{TEMPORARY}"
 
 
 class Spill:

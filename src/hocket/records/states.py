@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from hocket.core.contracts.recorder import AttemptStart, SinkNeeds, StepRecord
+from hocket.core.contracts.recorder import EVIDENCE, AttemptStart, SinkNeeds, StepRecord
 from hocket.core.data import Array, Outcome, TaskInfo
 from hocket.errors import EnvError, ObservationError, RunFolderError
 from hocket.records.folder import drafted
-from hocket.records.spill import EVIDENCE, Spill
+from hocket.records.spill import Spill
 from hocket.records.video.pictures import cameras_in
 from hocket.records.video.sink import IMAGES, RESTORED, VIDEO
 

@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from hocket.core.contracts.recorder import AttemptStart, SinkNeeds, StepRecord, Track
+from hocket.core.contracts.recorder import EVIDENCE, AttemptStart, SinkNeeds, StepRecord, Track
 from hocket.core.data import Array, Episode, Observation, Outcome, TaskInfo, Trial
 from hocket.core.events import Event
 from hocket.errors import ObservationError, RunFolderError
 from hocket.records.error_steps import FILE as ERROR_FILE
 from hocket.records.error_steps import save_error_steps
 from hocket.records.folder import ROWS, FolderLike, drafted
-from hocket.records.spill import EVIDENCE, Spill
+from hocket.records.spill import Spill
 from hocket.records.video.pictures import cameras_in
 from hocket.records.video.sink import RESTORED, NoTrack
 

@@ -42,7 +42,7 @@ from hocket.core.events import (
 from hocket.errors import HocketError
 from hocket.records.folder import drafted
 from hocket.records.video.pictures import as_frame, cameras_in, encode_jpeg
-from hocket.results.progress import Tally
+from hocket.results.tally import Tally
 
 FOLDER, STATUS, WANTED = "live", "status.json", "wanted"
 WANTED_S = 5.0

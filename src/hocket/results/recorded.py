@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hocket.core.contracts.recorder import TEMPORARY
 from hocket.core.data import Episode, Trial
 from hocket.errors import DamagedSegmentError, RunFolderError
 from hocket.records.evidence import Evidence, kept_evidence
-from hocket.records.folder import TEMPORARY, RunFolder
+from hocket.records.folder import RunFolder
 from hocket.records.labels import load_labels
 from hocket.records.ledger.view import Failure, LedgerView
 from hocket.records.run_file import load_about

@@ -68,10 +68,12 @@ class AboutReader:
         if "batched" in spec.abilities:
             way = "mask" if "masked" in spec.abilities else "snapshot"
             self.add("suspension", {event.suite: way})
-        # What is true of one task alone stands in the ledger, and from there in the report.
-        shared = {k: v for k, v in spec.facts.items() if k != "model_sha256"}
+        digests = {k: v for k, v in spec.facts.items() if k.endswith("_sha256")}
+        shared = {k: v for k, v in spec.facts.items() if k not in digests}
         if shared:
             self.add("envs", {event.suite: shared})
+        if digests:
+            self.add("tasks", {f"{event.suite}/{spec.task.name}": digests})
 
     def add(self, key: str, facts: Mapping[str, Any]) -> None:
         """Say more about the run; what is known already changes nothing."""

@@ -37,10 +37,10 @@ from hocket.results.decision import Decision
 from hocket.results.exactness import Claim
 from hocket.results.live import LiveStatus
 from hocket.results.page.report_page import write_report_page
-from hocket.results.progress import Tally
 from hocket.results.recorded import build_report, depends_on
 from hocket.results.report import Report, Throughput
 from hocket.results.sequential import Stake
+from hocket.results.tally import Tally
 from hocket.runs.assembly import Assembly, examine_python
 from hocket.runs.config import EvalConfig
 from hocket.runs.early_stop import Decider, paired_with, rounds_of, sequential_test
@@ -260,13 +260,9 @@ class Run:
         tally, folder = Tally(1), self.folder
         selection = VideoSelection.parse(self._recorded.video)
         decider = () if self.decider is None else (self.decider,)
+        asked = VideoPlan(selection, self.trials, images=self._recorded.record == "full")
+        record = self._evidence_plan(self._ledger, asked)
         self._ledger.attach(StepRows(folder))
-        record = EvidencePlan(
-            VideoPlan(selection, self.trials, images=self._recorded.record == "full"),
-            self._ledger.folder,
-            most=self.config.keep_errors,
-            kept=self._evidence,
-        )
         about = AboutReader(folder, self.config, about_this_run())
 
         def learn(level: Exactness, more: Mapping[str, Any]) -> None:
@@ -310,8 +306,7 @@ class Run:
         sinks: Sequence[Ref] = ()
         record = None
         if self._ledger is not None:
-            folder, most = self._ledger.folder, self.config.keep_errors
-            record = EvidencePlan(asked, folder, most=most, kept=self._evidence)
+            record = self._evidence_plan(self._ledger, asked)
             self._ledger.attach(ChunkRows(leg=self._ledger.leg))
             self._ledger.attach(StepRows(self._ledger.folder.root))
             sinks = sinks_of(self._recorded)
@@ -361,6 +356,10 @@ class Run:
             add(trials)
 
         self.decider.begin(plan, planned=self.trials, done=self._done, ahead=ahead, keep=self._keep)
+
+    def _evidence_plan(self, ledger: Ledger, asked: VideoPlan) -> EvidencePlan:
+        most = self.config.keep_errors
+        return EvidencePlan(asked, ledger.folder, most=most, kept=self._evidence)
 
     @property
     def _evidence(self) -> list[Evidence]:

@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hocket.core import machine
+from hocket.core.contracts.recorder import TEMPORARY
 from hocket.core.data import Episode, Outcome, Ref, Trial
 from hocket.core.events import ChunksExecuted, EpisodeFilmed, Event, Noted, SpecLearned
 from hocket.records.evidence import Evidence
-from hocket.records.folder import TEMPORARY, RunFolder
+from hocket.records.folder import RunFolder
 from hocket.records.states import FILE
 from hocket.records.video.encoder import UNTIMED_RATE, Quality, require_encoder
 from hocket.records.video.rerender import Rendered, RenderJob, VideoWorkersConfig, rerender

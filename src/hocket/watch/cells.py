@@ -15,13 +15,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hocket.core.data import Array, Outcome, Trial
+from hocket.core.data import Array, Outcome
 from hocket.errors import RunFolderError
 from hocket.records.folder import RunFolder
 from hocket.records.ledger import schema
 from hocket.results import stats
 from hocket.results.paired import rate_difference
 from hocket.results.scores import bounds
+from hocket.watch.planned import NOTHING, numbers_in
 
 LETTERS = {
     Outcome.SUCCESS.value: "S",
@@ -53,25 +54,22 @@ class Cells:
         self._path = RunFolder.at(folder).ledger
         self._connection = schema.open_to_read(self._path)
         self._version: int | None = None
-        self.trials: list[Trial] = []
-        self.cell_of: dict[str, int] = {}
-        """Cells by trial id."""
-        self.tasks: list[tuple[str, str]] = []
-        self._task_numbers: dict[tuple[str, str], int] = {}
-        self.task_of: list[int] = []
-        self._ids: list[int] = []
-        self._cell_of_id: dict[int, int] = {}
+        self.plan = NOTHING
         self.outcomes = bytearray()
         self.counts: list[Counter[str]] = []
         """How the episodes of each task ended."""
 
     def update(self) -> list[Ended]:
-        """Read what is new; returns the episodes that ended since the last time."""
+        """Read what is new; returns the episodes that ended since the last time, and none at the
+        first."""
         ((version,),) = self._rows("PRAGMA data_version")
         if version == self._version:
             return []
-        self._version = version
+        is_first, self._version = self._version is None, version
         self._read_trials()
+        if is_first:
+            self._read_outcomes()
+            return []
         return self._read_episodes()
 
     def last_ended(self, outcomes: Sequence[str], most: int) -> list[Ended]:
@@ -85,7 +83,7 @@ class Cells:
         return [self._ended(row) for row in reversed(rows)]
 
     def episode(self, cell: int) -> Ended | None:
-        rows = self._rows(f"SELECT {_COLUMNS} FROM episodes e WHERE trial = ?", (self._ids[cell],))
+        rows = self._rows(f"SELECT {_COLUMNS} FROM episodes e WHERE trial = ?", (self._id(cell),))
         return self._ended(rows[0]) if rows else None
 
     def lost(self, most: int) -> list[tuple[int, int, str]]:
@@ -95,13 +93,11 @@ class Cells:
             " ORDER BY leg DESC, began DESC LIMIT ?",
             (most,),
         )
-        return [(self._cell_of_id[row], attempt, error) for row, attempt, error in reversed(rows)]
+        return [(self._cell(row), attempt, error) for row, attempt, error in reversed(rows)]
 
     def attempts(self, cell: int) -> int:
         """How many attempts at a trial have begun."""
-        ((count,),) = self._rows(
-            "SELECT COUNT(*) FROM attempts WHERE trial = ?", (self._ids[cell],)
-        )
+        ((count,),) = self._rows("SELECT COUNT(*) FROM attempts WHERE trial = ?", (self._id(cell),))
         return int(count)
 
     def planned(self) -> int:
@@ -111,7 +107,7 @@ class Cells:
 
     def rate(self) -> stats.Rate:
         """The success rate so far, every task counting once."""
-        return stats.rate_of_tasks([self.task_rate(task) for task in range(len(self.tasks))])
+        return stats.rate_of_tasks([self.task_rate(task) for task in range(len(self.counts))])
 
     def task_rate(self, task: int) -> stats.Rate:
         counts = self.counts[task]
@@ -120,16 +116,15 @@ class Cells:
     def compared(self, other: Cells) -> dict[str, Any] | None:
         """How much more often this run succeeds than another, on the trials that both have ended;
         None where there are none."""
-        if self.cell_of.keys() != other.cell_of.keys():
+        matched = self.plan.matched(other.plan)
+        if matched is None:
             return None
-        mine = np.frombuffer(bytes(self.outcomes), np.uint8)
-        order = [other.cell_of[trial] for trial in self.cell_of]
-        theirs = np.frombuffer(bytes(other.outcomes), np.uint8)[order]
+        mine, theirs = self._codes()[matched[0]], other._codes()[matched[1]]
         won, lost = ord("S"), ord("F")
         both = np.isin(mine, (won, lost)) & np.isin(theirs, (won, lost))
         if not both.any():
             return None
-        tasks = np.array(self.task_of)[both]
+        tasks = self.plan.task_of[matched[0]][both]
         strata: list[Array] = [np.flatnonzero(tasks == task) for task in np.unique(tasks)]
         a, b = (mine[both] == won).astype(float), (theirs[both] == won).astype(float)
         found = rate_difference(a, b, strata=strata)
@@ -147,31 +142,32 @@ class Cells:
     # -- reading -------------------------------------------------------------------------------
 
     def _read_trials(self) -> None:
-        after = self._ids[-1] if self._ids else -1
-        rows = self._rows(
-            "SELECT id, suite, task, seed, repeat FROM trials WHERE id > ? ORDER BY id", (after,)
-        )
-        for number, suite, task, seed, repeat in rows:
-            trial, cell = Trial(suite, task, seed, repeat), len(self.trials)
-            known = self._task_numbers.get((suite, task))
-            if known is None:
-                known = self._task_numbers[suite, task] = len(self.tasks)
-                self.tasks.append((suite, task))
-                self.counts.append(Counter())
-            self._ids.append(number)
-            self._cell_of_id[number] = cell
-            self.trials.append(trial)
-            self.cell_of[trial.id] = cell
-            self.task_of.append(known)
-        self.outcomes.extend(PENDING.encode() * len(rows))
+        known = len(self.plan)
+        self.plan = self.plan.read_on(self._rows)
+        self.counts += [Counter() for _ in range(len(self.plan.tasks) - len(self.counts))]
+        self.outcomes.extend(PENDING.encode() * (len(self.plan) - known))
+
+    def _read_outcomes(self) -> None:
+        """Read how each episode ended, and nothing else of it."""
+        codes = self._codes().copy()
+        rows = self._rows("SELECT outcome, group_concat(trial) FROM episodes GROUP BY outcome")
+        for outcome, trials in rows:
+            letter, cells = LETTERS[outcome], self.plan.cells_of(numbers_in(trials))
+            codes[cells] = ord(letter)
+            for task, count in enumerate(np.bincount(self.plan.task_of[cells])):
+                self.counts[task][letter] += int(count)
+        self.outcomes[:] = codes.tobytes()
+
+    def _codes(self) -> Array:
+        return np.frombuffer(bytes(self.outcomes), np.uint8)
 
     def _read_episodes(self) -> list[Ended]:
-        codes = np.frombuffer(bytes(self.outcomes), np.uint8)
+        codes = self._codes()
         known = np.flatnonzero(codes != ord(PENDING))
         last = int(known[-1]) if len(known) else -1
-        gaps = [self._ids[cell] for cell in np.flatnonzero(codes[: last + 1] == ord(PENDING))]
+        gaps = self.plan.ids[: last + 1][codes[: last + 1] == ord(PENDING)].tolist()
         # Trials end about in planned order: few are missing before the last one that is known.
-        since, asked = self._ids[last] if last >= 0 else -1, gaps
+        since, asked = self._id(last) if last >= 0 else -1, gaps
         if len(gaps) > _MOST_GAPS:
             since, asked = gaps[0] - 1, []
         marks = ", ".join("?" * len(asked))
@@ -183,14 +179,20 @@ class Cells:
         found = [self._ended(row) for row in rows if self._is_new(row[0])]
         for one in found:
             self.outcomes[one.cell] = ord(one.outcome)
-            self.counts[self.task_of[one.cell]][one.outcome] += 1
+            self.counts[int(self.plan.task_of[one.cell])][one.outcome] += 1
         return found
 
     def _is_new(self, number: int) -> bool:
-        return self.outcomes[self._cell_of_id[number]] == ord(PENDING)
+        return self.outcomes[self._cell(number)] == ord(PENDING)
+
+    def _id(self, cell: int) -> int:
+        return int(self.plan.ids[cell])
+
+    def _cell(self, number: int) -> int:
+        return int(np.searchsorted(self.plan.ids, number))
 
     def _ended(self, row: Sequence[Any]) -> Ended:
-        return Ended(self._cell_of_id[row[0]], row[1], LETTERS[row[2]], *row[3:])
+        return Ended(self._cell(row[0]), row[1], LETTERS[row[2]], *row[3:])
 
     def _rows(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         with schema.translated(self._path):
@@ -214,11 +216,11 @@ def find_twin(folder: Path, mine: Cells, *, most: int = 50) -> tuple[str, Cells]
             continue
         with contextlib.suppress(RunFolderError, sqlite3.Error):
             cells = Cells(sibling)
-            if cells.planned() != len(mine.trials):
+            if cells.planned() != len(mine.plan):
                 cells.close()
                 continue
             cells.update()
-            if cells.cell_of.keys() == mine.cell_of.keys():
+            if mine.plan.matched(cells.plan) is not None:
                 return sibling.name, cells
             cells.close()
     return None

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hmac
+import ipaddress
 import re
 import secrets
+import socket
 from collections.abc import Collection
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -33,9 +35,12 @@ class Guard:
 
     def knows_host(self, host: str | None) -> bool:
         """Whether a request was meant for this machine: a name that somebody else made lead here
-        is none of ours. The port may be another, as through a tunnel."""
+        is none of ours, while an address leads nowhere else. The port may be another, as through a
+        tunnel."""
         name = _name(f"//{host}") if host else None
-        return name is not None and (is_loopback(name) or name in self.hosts)
+        if name is None or is_loopback(name) or name in self.hosts:
+            return name is not None
+        return bool(self.hosts) and _is_address(name)
 
     def knows_origin(self, origin: str | None, host: str | None) -> bool:
         """Whether a page that asks is one of this server's own; who is no page says nothing."""
@@ -47,6 +52,23 @@ def _name(address: str) -> str | None:
         return urlsplit(address).hostname
     except ValueError:
         return None
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def names_of(host: str) -> tuple[str, ...]:
+    """The names under which a server that listens at `host` may be asked, the first to be shown;
+    none beyond those of loopback where it listens there."""
+    if is_loopback(host):
+        return ()
+    is_all = _is_address(host) and ipaddress.ip_address(host).is_unspecified
+    return (socket.gethostname(), socket.getfqdn()) if is_all else (host,)
 
 
 def new_token() -> str:

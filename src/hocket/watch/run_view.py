@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hocket.core.contracts.recorder import TEMPORARY
 from hocket.core.data import Trial
 from hocket.errors import HocketError, RunFolderError
 from hocket.records.chunks import load_chunks
-from hocket.records.folder import TEMPORARY, RunFolder
+from hocket.records.folder import RunFolder
 from hocket.records.labels import add_label, labels_file, load_labels
 from hocket.records.ledger.view import LedgerView
 from hocket.records.run_file import load_run
@@ -93,7 +94,7 @@ class RunView:
             found |= {
                 "plan": _plan(cells),
                 "outcomes": cells.outcomes.decode(),
-                "rates": {task: _told(cells.task_rate(task)) for task in range(len(cells.tasks))},
+                "rates": {task: _told(cells.task_rate(task)) for task in range(len(cells.counts))},
             }
         return found
 
@@ -102,13 +103,13 @@ class RunView:
         `again` says that pages need a new snapshot."""
         change: dict[str, Any] = {}
         is_new = self._cells is None and self._open()
-        planned = 0 if self._cells is None else len(self._cells.trials)
+        planned = 0 if self._cells is None else len(self._cells.plan)
         ended = [] if self._cells is None else self._cells.update()
         if self._cells is not None:
             if is_new:
                 self._begin_feed()
                 self._twin = find_twin(self.folder, self._cells)
-            if is_new or len(self._cells.trials) != planned:
+            if is_new or len(self._cells.plan) != planned:
                 change["again"] = True
             if ended and not is_new:
                 change |= self._tell_ended(self._cells, ended)
@@ -130,7 +131,7 @@ class RunView:
     def episode(self, cell: int) -> dict[str, Any]:
         """Everything about one trial, for who looks at it."""
         cells = self._need(cell)
-        trial, ended = cells.trials[cell], cells.episode(cell)
+        trial, ended = cells.plan.trial(cell), cells.episode(cell)
         attempt = ended.attempt if ended is not None else max(0, cells.attempts(cell) - 1)
         found: dict[str, Any] = {
             "cell": cell,
@@ -158,10 +159,10 @@ class RunView:
     def label(self, cell: int, text: str) -> None:
         """Keep a label of a trial's episode; no words take it away."""
         cells = self._need(cell)
-        ended = cells.episode(cell)
+        trial, ended = cells.plan.trial(cell), cells.episode(cell)
         if ended is None:
-            raise RunFolderError(f"{cells.trials[cell].id} has not ended: nothing to label yet.")
-        add_label(self.folder, cells.trials[cell], ended.attempt, text)
+            raise RunFolderError(f"{trial.id} has not ended: nothing to label yet.")
+        add_label(self.folder, trial, ended.attempt, text)
 
     # -- films ---------------------------------------------------------------------------------
 
@@ -188,7 +189,7 @@ class RunView:
         return path if inside and path.is_file() else None
 
     def _attempt(self, cell: int, attempt: int) -> Path:
-        trial = self._need(cell).trials[cell]
+        trial = self._need(cell).plan.trial(cell)
         return RunFolder.at(self.folder).attempt(trial, attempt)
 
     # -- what the folder says ------------------------------------------------------------------
@@ -200,7 +201,7 @@ class RunView:
         return True
 
     def _need(self, cell: int) -> Cells:
-        if self._cells is None or not 0 <= cell < len(self._cells.trials):
+        if self._cells is None or not 0 <= cell < len(self._cells.plan):
             raise RunFolderError(f"There is no trial {cell} in {self.name}.")
         return self._cells
 
@@ -227,7 +228,7 @@ class RunView:
             return head
         cells = self._cells
         counts: Counter[str] = sum(cells.counts, Counter())
-        done, planned = sum(counts.values()), len(cells.trials)
+        done, planned = sum(counts.values()), len(cells.plan)
         head |= {"planned": planned, "done": done, "counts": dict(counts)}
         head["rate"] = _told(cells.rate())
         if not alive:
@@ -243,7 +244,7 @@ class RunView:
         lanes = [dict(lane) for lane in self._status.get("lanes", ())]
         for lane in lanes:
             if self._cells is not None and "trial" in lane:
-                lane["cell"] = self._cells.cell_of.get(lane["trial"])
+                lane["cell"] = self._cells.plan.find(lane["trial"])
         return lanes
 
     def _changed(self, key: str, now: Any) -> dict[str, Any]:
@@ -263,7 +264,7 @@ class RunView:
             letters.setdefault(one.outcome, []).append(one.cell)
         items = [self._item(one) for one in ended if one.outcome in "FE"][-_FEED:]
         self._feed.extend(items)
-        tasks = {cells.task_of[one.cell] for one in ended}
+        tasks = {int(cells.plan.task_of[one.cell]) for one in ended}
         return {
             "cells": letters,
             "rates": {task: _told(cells.task_rate(task)) for task in tasks},
@@ -276,7 +277,7 @@ class RunView:
             "cell": ended.cell,
             "attempt": ended.attempt,
             "outcome": ended.outcome,
-            "trial": self._cells.trials[ended.cell].id,
+            "trial": self._cells.plan.trial(ended.cell).id,
             "steps": ended.steps,
             "error": _headline(ended.error),
             "films": self.films(ended.cell, ended.attempt),
@@ -292,7 +293,7 @@ class RunView:
                 "cell": cell,
                 "attempt": attempt,
                 "outcome": "L",
-                "trial": self._cells.trials[cell].id,
+                "trial": self._cells.plan.trial(cell).id,
                 "steps": 0,
                 "error": _headline(error),
                 "films": self.films(cell, attempt),
@@ -328,8 +329,8 @@ class RunView:
     def _labels_by_cell(self) -> dict[int, str]:
         if self._cells is None:
             return {}
-        known = self._cells.cell_of
-        return {known[trial]: text for trial, text in self._labels.items() if trial in known}
+        cells = {trial: self._cells.plan.find(trial) for trial in self._labels}
+        return {cell: self._labels[trial] for trial, cell in cells.items() if cell is not None}
 
     def _borders(self, trial: Trial) -> list[int]:
         """Steps that an episode had executed at the end of each chunk."""
@@ -352,17 +353,13 @@ class RunView:
 
 def _plan(cells: Cells) -> dict[str, Any]:
     """The trials; where they are planned seed by seed, as they mostly are, in three numbers."""
-    trials, tasks = cells.trials, len(cells.tasks)
-    found: dict[str, Any] = {"tasks": cells.tasks, "n": len(trials)}
-    first = trials[0].seed if trials else 0
-    regular = all(
-        cells.task_of[i] == i % tasks and trial.seed == first + i // tasks and not trial.repeat
-        for i, trial in enumerate(trials)
-    )
-    if regular:
-        return {**found, "first": first}
-    seeds = [trial.seed if not trial.repeat else f"{trial.seed}.{trial.repeat}" for trial in trials]
-    return {**found, "task": cells.task_of, "seed": seeds}
+    plan = cells.plan
+    found: dict[str, Any] = {"tasks": plan.tasks, "n": len(plan)}
+    if plan.is_regular:
+        return {**found, "first": int(plan.seeds[0]) if len(plan) else 0}
+    repeated = zip(plan.seeds.tolist(), plan.repeats.tolist(), strict=True)
+    seeds = [seed if not repeat else f"{seed}.{repeat}" for seed, repeat in repeated]
+    return {**found, "task": plan.task_of.tolist(), "seed": seeds}
 
 
 def _told(rate: Rate) -> dict[str, Any]:

@@ -135,9 +135,9 @@ class WatchServer:
     def address(self) -> str:
         """The page's address, with its token."""
         assert self._server is not None
-        host, port = self._watching.host, next(iter(self._server.sockets)).getsockname()[1]
+        guard, port = self._watching.guard, next(iter(self._server.sockets)).getsockname()[1]
+        host = next(iter(guard.hosts), self._watching.host)
         shown = f"[{host}]" if ":" in host else host
-        guard = self._watching.guard
         return f"{guard.scheme}://{shown}:{port}/{quote(guard.token)}/"
 
     async def start(self) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from hocket.core import plugins
 from hocket.core.contracts.recorder import (
+    EVIDENCE,
     AttemptStart,
     Selective,
     Sink,
@@ -126,7 +127,7 @@ class Recording:
         trial = attempt.trial
         # A fleet may be kept for several runs: each attempt says whose it is.
         self._folder = os.path.abspath(record.get("folder") or self._default_folder)
-        self._keeps_errors = bool(record.get("evidence"))
+        self._keeps_errors = bool(record.get(EVIDENCE))
         start = AttemptStart(
             trial=trial,
             attempt=attempt.number,
@@ -177,16 +178,18 @@ class Recording:
         while self._tracks:
             self._tracks.pop().discard()
 
-    def abandon(self) -> None:
+    def abandon(self) -> list[str]:
         """Keep what was recorded of an attempt that is lost to an error, where that was asked for;
-        a track that cannot be sealed leaves nothing."""
+        gives the files, relative to the run folder. A track that cannot be sealed leaves none."""
+        files: list[str] = []
         while self._tracks and self._keeps_errors:
             track = self._tracks.pop(0)
             try:
-                track.seal(Outcome.ERROR)
+                files += track.seal(Outcome.ERROR)
             except Exception:  # noqa: BLE001 - the error that lost the attempt is the one to tell
                 track.discard()
         self.discard()
+        return [os.path.relpath(file, self._folder) for file in files]
 
 
 def looks(needs: SinkNeeds) -> bool:

@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from typing import IO
 
 from hocket.core import plugins
+from hocket.core.contracts.recorder import SPILL, TEMPORARY
 from hocket.core.data import Ref
 from hocket.core.wire import MAX_PIECE, Piece, Sealed
 from hocket.errors import UsageError, WireError
@@ -53,6 +54,14 @@ class Outgoing:
         while any(lanes is None or lane in lanes for lane, _ in self._waiting):
             self.send_one()
 
+    def leave(self, lane: int, attempt: int, files: Sequence[str]) -> None:
+        """Send at once what an attempt left that is lost; who reads it is told of the loss next."""
+        for name in files:
+            path = os.path.join(self._folder, name)
+            for piece in pieces(lane, attempt, path):
+                self._post(piece)
+            os.unlink(path)
+
     def _messages(self, sealed: Sealed) -> Iterator[Piece | Sealed]:
         for name in sealed.files:
             path = os.path.join(self._folder, name)
@@ -77,6 +86,12 @@ def pieces(lane: int, attempt: int, path: str) -> Iterator[Piece]:
                 return
 
 
+def undrafted(name: str) -> str:
+    """The name that a hidden file will have once it is whole; any other name as it is."""
+    is_draft = name.startswith(".") and name.endswith(TEMPORARY)
+    return name[1:].removesuffix(TEMPORARY).removesuffix(SPILL) if is_draft else name
+
+
 def declared_names(sinks: Sequence[Ref]) -> tuple[str, ...]:
     """Patterns of the names of all files that these sinks may leave."""
     patterns: list[str] = []
@@ -96,9 +111,18 @@ class Delivery:
     names that the sinks declare, and no more bytes than the quota."""
 
     def __init__(
-        self, root: str | None, slug: str, attempt: int, patterns: Sequence[str], quota: int
+        self,
+        root: str | None,
+        slug: str,
+        attempt: int,
+        patterns: Sequence[str],
+        quota: int,
+        *,
+        keeps: bool = False,
     ) -> None:
-        """`root` is the run folder, `slug` the trial's name in it."""
+        """`root` is the run folder, `slug` the trial's name in it. One that `keeps` takes drafts
+        too, and what has come whole stays if the attempt is lost."""
+        self._keeps = keeps
         self._root = os.path.abspath(root or ".")
         self._trial = os.path.join(self._root, "episodes", slug)
         self._named = os.path.join("episodes", slug, str(attempt))
@@ -133,21 +157,24 @@ class Delivery:
     def finish(self, sealed: Sealed) -> Sealed:
         """The message with the files that came, as they are named in the run folder here."""
         claimed = sorted(str(name).rpartition("/")[2] for name in sealed.files)
-        if claimed != sorted(self._names) or self._file is not None:
+        is_draft = any(name.startswith(".") for name in claimed)
+        if claimed != sorted(self._names) or self._file is not None or is_draft:
             self.discard()
             raise WireError(f"Not all of the files {claimed!r:.200} have come.")
         files = [os.path.join(self._named, name) for name in self._names]
         return sealed._replace(files=files)
 
     def discard(self) -> None:
-        """Leave nothing of the attempt behind."""
+        """Leave nothing of the attempt behind, or only whole files where it is to leave some."""
+        unwanted = [] if self._keeps else self._names
+        self._names = []
         if self._file is not None:
             self._file.close()
             self._file = None
-            self._names.append(self._draft)
-        while self._names:
+            unwanted.append(self._draft)
+        for name in unwanted:
             with contextlib.suppress(OSError):
-                os.unlink(os.path.join(self._folder, self._names.pop()))
+                os.unlink(os.path.join(self._folder, name))
         with contextlib.suppress(OSError):  # Others may have files there.
             os.rmdir(self._folder)
 
@@ -157,9 +184,10 @@ class Delivery:
 
     def _open(self, name: str) -> None:
         is_plain = isinstance(name, str) and name == os.path.basename(name) and len(name) <= _NAME
-        if not is_plain or name.startswith(".") or not name.isprintable():
+        whole = undrafted(name) if is_plain and self._keeps else name
+        if not is_plain or whole.startswith(".") or not name.isprintable():
             raise WireError(f"{name!r:.80} is no name for a file.")
-        if name in self._names or not any(fnmatchcase(name, p) for p in self._patterns):
+        if name in self._names or not any(fnmatchcase(whole, p) for p in self._patterns):
             raise WireError(f"No recorder has declared a file {name!r}.")
         self._name, self._digest, self._at = name, hashlib.sha256(), 0
         self._make_folder()

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from hocket.core.contracts.recorder import EVIDENCE
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import EnvSpec, TaskInfo, Trial
 from hocket.core.wire import (
@@ -52,14 +53,24 @@ class Question(NamedTuple):
     """Whether Observed may come first."""
 
 
+class Begun(NamedTuple):
+    """The attempt that a lane was told to begin last."""
+
+    attempt: int
+    delivery: Delivery
+    """Takes its files."""
+    keeps: bool
+    """Whether files may come without its end, because it is lost."""
+
+
 class Guard:
     """Follows what a link asks and lets answers through, with the files of sinks taken out of them.
     It raises WireError for anything else, and whatever a wrong type leads to."""
 
     def __init__(self, spec: WorkerSpec, quota: int = QUOTA) -> None:
         self._asked: list[deque[Question]] = [deque() for _ in range(spec.lanes)]
-        self._begun: dict[int, Delivery] = {}
-        """By lane: what takes the files of the attempt that was begun last."""
+        self._begun: dict[int, Begun] = {}
+        """By lane."""
         self._describing = 0
         self._remarks = 0
         self._is_new = True
@@ -78,15 +89,17 @@ class Guard:
                 counts = [n + sum(h) for n, h in zip(counts, message.holds, strict=True)]
             rows = zip(message.lanes, message.attempts, message.chunks, counts, strict=True)
             for lane, attempt, chunk, most in rows:
-                question = Question(Executed, attempt, chunk, self._begun[lane], most, looks)
+                delivery = self._begun[lane].delivery
+                question = Question(Executed, attempt, chunk, delivery, most, looks)
                 self._asked[lane].append(question)
         elif isinstance(message, Begin):
             begun = zip(
                 message.lanes, message.attempts, message.trials, message.record, strict=True
             )
             for lane, attempt, trial, record in begun:
-                self._begun[lane] = self._delivery(trial, attempt, record)
-                self._asked[lane].append(Question(Ready, attempt, -1, self._begun[lane]))
+                delivery = self._delivery(trial, attempt, record)
+                self._begun[lane] = Begun(attempt, delivery, bool(record.get(EVIDENCE)))
+                self._asked[lane].append(Question(Ready, attempt, -1, delivery))
             return message._replace(record=[_without_folder(record) for record in message.record])
         elif isinstance(message, Render):
             delivery = self._delivery(message.trial, message.attempt, message.record)
@@ -112,10 +125,24 @@ class Guard:
         for questions in self._asked:
             for question in questions:
                 question.delivery.discard()
+        for begun in self._begun.values():
+            if begun.keeps:
+                begun.delivery.discard()
 
     def _delivery(self, trial: Sequence[Any], attempt: int, record: Mapping[str, Any]) -> Delivery:
         root = record.get("folder") or self._folder
-        return Delivery(root, Trial(*trial).slug, attempt, self._patterns, self._quota)
+        slug, keeps = Trial(*trial).slug, bool(record.get(EVIDENCE))
+        return Delivery(root, slug, attempt, self._patterns, self._quota, keeps=keeps)
+
+    def _taker(self, piece: Piece) -> Delivery:
+        """What takes a piece: of an attempt that has ended, or of one that is about to be lost."""
+        lane = piece.lane
+        asked = self._asked[lane] if type(lane) is int and lane >= 0 else None
+        begun = self._begun.get(lane)
+        if (asked and asked[0].answer is Sealed) or begun is None or not begun.keeps:
+            return self._expected(lane, Sealed, piece.attempt)[0].delivery
+        _require(begun.attempt == piece.attempt, piece)
+        return begun.delivery
 
     def _admit(self, message: Message) -> Message | None:
         if isinstance(message, Executed):
@@ -125,7 +152,7 @@ class Guard:
         elif isinstance(message, Ready):
             self._ready(message)
         elif isinstance(message, Piece):
-            self._expected(message.lane, Sealed, message.attempt)[0].delivery.take(message)
+            self._taker(message).take(message)
             self.has_files = True
             return None
         elif isinstance(message, Sealed):
@@ -191,6 +218,7 @@ class Guard:
                 message,
             )
             if end:
+                self._begun[lane] = self._begun[lane]._replace(keeps=False)
                 self._asked[lane].appendleft(Question(Sealed, attempt, -1, question.delivery))
         _require(
             type(rewards) is bytes
@@ -211,6 +239,7 @@ class Guard:
     def _failed(self, message: Failed) -> None:
         texts = (message.kind, message.message, message.traceback)
         _require(all(type(text) is str for text in texts), message)
+        self.has_files = False
         if message.lane == -1:
             self._describing = 0
             return
@@ -219,6 +248,9 @@ class Guard:
         assert asked
         _require(asked[0].attempt == message.attempt, message)
         asked.popleft().delivery.discard()
+        begun = self._begun.get(message.lane)
+        if begun is not None and begun.attempt == message.attempt:
+            self._begun[message.lane] = begun._replace(keeps=False)
 
 
 def _without_folder(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import contextlib
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -92,6 +92,9 @@ class InThreadLink:
 
     def post(self, message: Message) -> None:
         self._outbox.append(message)
+
+    def leave(self, lane: int, attempt: int, files: Sequence[str]) -> None:
+        """Nothing: files lie where the engine finds them."""
 
     def _take(self) -> None:
         while self._inbox and self.is_alive:

@@ -78,6 +78,11 @@ class SocketPort:
                 self.files.finish([message.lane])
         self._send(message)
 
+    def leave(self, lane: int, attempt: int, files: Sequence[str]) -> None:
+        if self.files is not None:
+            self.files.finish([lane])
+            self.files.leave(lane, attempt, files)
+
     def _send(self, message: Message) -> None:
         data = pack(message)
         if self._fd is not None and isinstance(message, Ready):
@@ -157,7 +162,7 @@ def _perform(port: SocketPort, host: Host | RowsProcess) -> int:
         if message is None or isinstance(message, Close):
             if port.files is not None:
                 port.files.finish()
-            elif message is None and isinstance(host, Host):
+            elif message is None:
                 host.abandon()  # The parent was killed.
             return 0
         host.perform(message)

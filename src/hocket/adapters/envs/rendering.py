@@ -7,7 +7,6 @@ without cameras never touches OpenGL.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib
 import os
 from collections.abc import Collection, Iterator, Mapping
@@ -62,8 +61,6 @@ class CameraEnv:
     advance: Any
     observe: Any
     _data_notes: tuple[str, ...] = ()
-    _model_sha256: str = ""
-    """The digest of the simulator's model as it was loaded, with all its assets."""
     observation_space: Any
 
     @property
@@ -106,8 +103,7 @@ class CameraEnv:
     @property
     def facts(self) -> dict[str, str]:
         """What numbers depend on; the renderer is known once the first image was rendered."""
-        rendered = self._renderer.device.facts if self._renderer is not None else {}
-        return {"model_sha256": self._model_sha256, **rendered}
+        return self._renderer.device.facts if self._renderer is not None else {}
 
     def step(self, action: Array) -> tuple[dict[str, Array], float, bool, bool, dict[str, Any]]:
         reward, terminated, truncated, info = self.advance(action)
@@ -126,21 +122,6 @@ class CameraEnv:
         state = spaces.Box(-np.inf, np.inf, (self._state_size,), np.float64)
         keys: dict[str, spaces.Space[Any]] = {STATE_KEY: state}
         self.observation_space = spaces.Dict({**keys, **dict.fromkeys(self._in_use, image)})
-
-
-_digests: dict[str, str] = {}
-
-
-def model_digest(name: str, model: Any) -> str:
-    """The sha256 of a MuJoCo model with all its assets, made once for each name in a process. The
-    model must be as it was loaded."""
-    import mujoco
-
-    if name not in _digests:
-        packed = np.empty(mujoco.mj_sizeModel(model), np.uint8)
-        mujoco.mj_saveModel(model, None, packed)
-        _digests[name] = hashlib.sha256(packed.data).hexdigest()
-    return _digests[name]
 
 
 class OffscreenRenderer:

@@ -16,6 +16,12 @@ from typing import Any, Protocol, runtime_checkable
 from hocket.core.data import Array, Observation, Outcome, TaskInfo, Trial
 from hocket.core.events import Event
 
+EVIDENCE = "evidence"
+"""The key in `record` that asks an attempt to leave what it has recorded if it ends in an error."""
+TEMPORARY, SPILL = ".tmp", ".spill"
+"""How the names of hidden files end that are being written: `.video.mp4.tmp`, and where the file
+is only to be read if its process dies `.steps.npz.spill.tmp`."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkNeeds:

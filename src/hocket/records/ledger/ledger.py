@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hocket.core.contracts.recorder import TEMPORARY
 from hocket.core.data import Episode, Trial
 from hocket.core.events import (
     AttemptFailed,
@@ -39,7 +40,6 @@ from hocket.core.events import (
 from hocket.errors import RunFolderError
 from hocket.records.folder import (
     ROWS,
-    TEMPORARY,
     FolderLike,
     FolderLock,
     RunFolder,

@@ -23,7 +23,7 @@ from hocket.machines.identity import identity_of
 from hocket.machines.lease import LeaseId
 from hocket.machines.link import Link, Outgoing
 from hocket.machines.site_work import SiteWork
-from hocket.results.progress import Tally
+from hocket.results.tally import Tally
 from hocket.runs.assembly import Assembly
 from hocket.train.algorithms.ranks import local_device
 from hocket.train.algorithms.rollout import Segment

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -45,6 +45,9 @@ class Port(Protocol):
     """A Host's way to its parent."""
 
     def post(self, message: Message) -> None: ...
+
+    def leave(self, lane: int, attempt: int, files: Sequence[str]) -> None:
+        """Hand over what a lost attempt left, where the parent does not see the folder."""
 
     @property
     def block(self) -> int:
@@ -93,11 +96,11 @@ class Host:
         self._drop()
         self._env.close()
 
-    def abandon(self) -> None:
-        """Give up the running attempt; what was recorded of it is kept where that was asked for."""
+    def abandon(self) -> list[str]:
+        """Give up the running attempt; what was recorded of it is kept where that was asked for.
+        Gives the files, relative to the run folder."""
         self._runner = None
-        if self._recording is not None:
-            self._recording.abandon()
+        return [] if self._recording is None else self._recording.abandon()
 
     def _begin(self, message: Begin) -> None:
         number = message.attempts[0]
@@ -285,7 +288,7 @@ class Host:
         """Report an attempt as lost. Its env is closed: it may be in any state by now."""
         failure = Failed.of(0, number, exc)
         try:
-            self.abandon()
+            self._port.leave(0, number, self.abandon())
             self._env.close()
         except (Exception, SystemExit):  # noqa: BLE001 - the first error is the one to tell
             failure = failure._replace(traceback=failure.traceback + "\n" + traceback.format_exc())

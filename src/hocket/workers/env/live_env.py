@@ -11,7 +11,8 @@ from hocket.core.contracts.env import abilities_of
 from hocket.core.data import Array, EnvSpec, Observation, Ref, TaskInfo, Trial
 from hocket.errors import EnvError, UsageError
 from hocket.workers.attempt import seed_globals
-from hocket.workers.env.perturbation import Perturbation, Scene, find_model
+from hocket.workers.env.perturbation import Perturbation, Scene
+from hocket.workers.env.simulator_model import find_model, model_digest
 from hocket.workers.spaces import Drive, array_specs, check_observation_space, is_image
 from hocket.workers.suites import Suites, find_task, with_details
 
@@ -41,6 +42,8 @@ class LiveEnv:
         """Found once, when the env is built: to look for a Protocol's methods takes time."""
         self.drive: Drive | None = None
         self._scene = Scene()
+        self._digests: dict[tuple[str, str], dict[str, str]] = {}
+        """What each task's simulator was before its first reset."""
 
     def build(self, suite: str, task: str) -> None:
         """Make this task's env, unless it is the one that is alive."""
@@ -54,6 +57,10 @@ class LiveEnv:
         self.drive = Drive(self._env.action_space)
         check_observation_space(getattr(self._env, "observation_space", None))
         self._name = (suite, task)
+        if self._name not in self._digests:
+            model = find_model(self._env)
+            found = {} if model is None else {"model_sha256": model_digest(model)}
+            self._digests[self._name] = found
 
     def reset(self, trial: Trial, perturbation: Perturbation | None = None) -> Any:
         """The first observation of a trial, raw; in the scene that a perturbation makes."""
@@ -148,6 +155,7 @@ class LiveEnv:
             images = self.cameras
         suite = self.suites[self._name[0]]
         notes = (*getattr(suite, "notes", ()), *getattr(self._env, "notes", ()), *remarks)
+        told = {**getattr(suite, "facts", {}), **getattr(self._env, "facts", {})}
         return EnvSpec(
             task=self.task,
             action=self.drive.spec,
@@ -155,7 +163,7 @@ class LiveEnv:
             cameras=images,
             abilities=self.abilities,
             notes=tuple(dict.fromkeys(str(note) for note in notes)),
-            facts={**getattr(suite, "facts", {}), **getattr(self._env, "facts", {})},
+            facts={**self._digests[self._name], **told},
         )
 
     def close(self) -> None:

@@ -16,20 +16,6 @@ from hocket.workers.spaces import is_image
 
 _KEY = -2
 """Stands for a chunk's index in the seeds of disturbances, which no chunk has."""
-_INSIDE = (
-    "model",
-    "_model",
-    "sim",
-    "_sim",
-    "env",
-    "_env",
-    "unwrapped",
-    "physics",
-    "_physics",
-    "ptr",
-)
-"""Attributes behind which envs keep their MuJoCo model."""
-_DEPTH = 5
 
 
 class Perturbation:
@@ -151,17 +137,6 @@ class Scene:
     @staticmethod
     def _parts(model: Any) -> list[Array]:
         return [model.cam_pos, *_lights(model)]
-
-
-def find_model(env: Any, depth: int = _DEPTH) -> Any:
-    """The MuJoCo model behind an env; None where none is to be found."""
-    if type(env).__name__ == "MjModel":
-        return env
-    if depth == 0 or env is None:
-        return None
-    inner = (getattr(env, name, None) for name in _INSIDE)
-    found = (find_model(one, depth - 1) for one in inner if one is not None and one is not env)
-    return next((model for model in found if model is not None), None)
 
 
 def blurred(image: Array, sigma: float) -> Array:

@@ -11,11 +11,16 @@ import contextlib
 import select
 import time
 from dataclasses import replace
+from pathlib import Path
 
+from hocket.core.contracts.recorder import EVIDENCE
 from hocket.core.contracts.runtime import Runtime, WorkerSpec
+from hocket.core.data import Trial
 from hocket.core.scratch import ScratchFolder
 from hocket.core.wire import (
+    Begin,
     Ended,
+    Executed,
     Frames,
     Message,
     Open,
@@ -27,6 +32,7 @@ from hocket.core.wire import (
     pack,
 )
 from hocket.errors import HocketError, WorkerFailed
+from hocket.workers.files import pieces
 from hocket.workers.link import LastWords, Link
 from hocket.workers.local import LocalRuntime
 from hocket.workers.remote.carriers import Carrier
@@ -46,10 +52,14 @@ _READ = 1 << 18
 class Relay:
     """Passes messages on between a stream and a link to a worker beside it."""
 
-    def __init__(self, stream: Carrier, link: Link, lanes: int) -> None:
+    def __init__(self, stream: Carrier, link: Link, lanes: int, folder: str) -> None:
+        """`folder` is where the worker writes."""
         self._stream = stream
         self._link = link
         self._lanes = lanes
+        self._folder = folder
+        self._running: dict[int, tuple[int, str]] = {}
+        """By lane: number and slug of attempts that are to leave something if they are lost."""
         self._told = [0] * lanes
         """The steps that were told last."""
         self._heard_at = self._pulsed_at = time.monotonic()
@@ -69,6 +79,7 @@ class Relay:
                     try:
                         self._tell(self._link.receive())
                     except WorkerFailed as exc:
+                        self._leave()
                         self._send(Ended(str(exc)))
                         return
                 elif not self._hear(frames):
@@ -89,17 +100,34 @@ class Relay:
         except BlockingIOError:
             return True
         for message in frames.feed(data):
-            self._do(message)
+            self.do(message)
         return bool(data)
 
-    def _do(self, message: Message) -> None:
+    def do(self, message: Message) -> None:
+        """Do what a message of the engine says."""
         if isinstance(message, SetWord):
             self._link.control(message.lane, message.word)
         elif isinstance(message, Speak):
             is_able = isinstance(self._link, LastWords)
             self._send(Said(self._link.last_words() if is_able else ""))  # type: ignore[attr-defined]
         elif not isinstance(message, Pulse):
+            if isinstance(message, Begin):
+                self._begin(message)
             self._link.send(message)
+
+    def _begin(self, message: Begin) -> None:
+        rows = zip(message.lanes, message.attempts, message.trials, message.record, strict=True)
+        for lane, attempt, trial, record in rows:
+            self._running.pop(lane, None)
+            if record.get(EVIDENCE):
+                self._running[lane] = (attempt, Trial(*trial).slug)
+
+    def _leave(self) -> None:
+        """Send what the worker had written of its attempts when it died, drafts as they are."""
+        for lane, (attempt, slug) in self._running.items():
+            for path in sorted(Path(self._folder).glob(f"*/episodes/{slug}/{attempt}/*")):
+                for piece in pieces(lane, attempt, str(path)):
+                    self._send(piece)
 
     def _tell(self, messages: list[Message]) -> None:
         """Pass on what the worker says, after the steps that it had made by then."""
@@ -108,6 +136,11 @@ class Relay:
         if steps != self._told:
             self._told = steps
             packed.insert(0, pack(Progress(steps)))
+        for message in messages:
+            if isinstance(message, Executed):
+                for lane, end in zip(message.lanes, message.ends, strict=True):
+                    if end:  # Its files are on their way, or lost.
+                        self._running.pop(lane, None)
         if packed:
             self._stream.sendall(b"".join(packed))
 
@@ -156,6 +189,7 @@ def _relay(
         return
     with contextlib.ExitStack() as stack:
         stack.callback(link.kill)
+        relay = Relay(stream, link, spec.lanes, folder)
         for message in others:
-            link.send(message)
-        Relay(stream, link, spec.lanes).run(frames)
+            relay.do(message)
+        relay.run(frames)

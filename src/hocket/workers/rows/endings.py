@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -97,6 +97,16 @@ class RowRecording:
             if found is not None:
                 found[0].discard()
                 self._spare.append(found[0])
+
+    def abandon(self, rows: Array) -> Iterator[tuple[int, int, list[str]]]:
+        """Give up attempts that are lost to an error; gives row, attempt and the files that each
+        leaves, where it was asked to leave some."""
+        for row in rows.tolist():
+            found = self._rows.pop(row, None)
+            if found is not None:
+                recording, attempt = found
+                yield row, attempt.number, recording.abandon()
+                self._spare.append(recording)
 
     def _feed(
         self,

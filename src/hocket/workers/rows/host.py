@@ -87,7 +87,7 @@ class RowsHost:
             task(message)
             self._endings.tell()
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent, whatever it is
-            self._post(Failed.of(-1, -1, exc))
+            self._fail(Failed.of(-1, -1, exc))
 
     def work(self, seconds: float, is_called: Callable[[], bool], *, awaits_all: bool) -> bool:
         """Make steps of the rows that have an action, until a chunk has ended (all of them, where
@@ -119,7 +119,7 @@ class RowsHost:
             # What broke first says more than what a broken simulator cannot do.
             failed = failed or Failed.of(-1, -1, exc)
         if failed is not None:
-            self._post(failed)
+            self._fail(failed)
             self._table.halt(self._table.moving().rows, self._clock())
         self._table.settle()
         if self._took:
@@ -166,6 +166,20 @@ class RowsHost:
         assert trial is not None  # asked of lanes that were reset
         found = self._sims[int(self._table.home[lane])].signature(trial.task)
         return self._history.signature(found)
+
+    def abandon(self, rows: Array | None = None) -> None:
+        """Give up the attempts of these rows, or of all: what was recorded of them is kept where
+        that was asked for."""
+        lost = np.flatnonzero(self._table.attempt >= 0) if rows is None else rows
+        for row, attempt, files in self._recording.abandon(lost):
+            self.leave(row, attempt, files)
+
+    def leave(self, lane: int, attempt: int, files: Sequence[str]) -> None:
+        """Hand over what a lost attempt left, where the parent does not see the folder."""
+
+    def _fail(self, failed: Failed) -> None:
+        self.abandon()
+        self._post(failed)
 
     def close(self) -> None:
         self._recording.discard(np.flatnonzero(self._table.attempt >= 0))
@@ -283,6 +297,7 @@ class RowsHost:
             actions = sim.drive.decode(message.actions, int(counts.sum()))
         except ChunkValueError as exc:
             if len(rows) == 1:
+                self.abandon(rows)
                 self._post(Failed.of(int(rows[0]), message.attempts[0], exc))
                 self._drop(rows)
                 return

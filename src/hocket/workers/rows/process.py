@@ -38,6 +38,9 @@ class RowsProcess(RowsHost):
         self._block_of: dict[int, Block] = {}
         """By lane: the block that the parent was told to look into."""
 
+    def leave(self, lane: int, attempt: int, files: Sequence[str]) -> None:
+        self._port.leave(lane, attempt, files)
+
     def _pass_on(self, message: Message) -> None:
         if isinstance(message, Ready):
             signatures = [self.signature(lane) for lane in message.lanes]

@@ -18,6 +18,7 @@ from hocket.core.contracts.batched import (
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Array, EnvSpec, Observation, Signature, TaskInfo, signature
 from hocket.errors import EnvError, SuspensionError
+from hocket.workers.env.simulator_model import find_model, model_digest
 from hocket.workers.rows.moves import Moving, as_bytes, with_room
 from hocket.workers.spaces import Drive, array_specs, choose, is_image
 from hocket.workers.suites import Suites, find_task, with_rate
@@ -199,6 +200,7 @@ class RowSim:
         """What the simulator is, by what one row sees."""
         arrays = self._see(row, reads)
         notes: Any = getattr(self.env, "notes", ())
+        model = find_model(self.env)
         return EnvSpec(
             task=task,
             action=self.drive.spec,
@@ -206,6 +208,7 @@ class RowSim:
             cameras=tuple(key for key in sorted(arrays) if is_image(arrays[key])),
             abilities=self.abilities,
             notes=(WAYS[self.env.suspension], *(str(note) for note in notes)),
+            facts={} if model is None else {"model_sha256": model_digest(model)},
         )
 
     def _see(self, row: int, reads: tuple[str, ...] | None) -> Observation:

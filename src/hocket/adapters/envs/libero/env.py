@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Collection
 from typing import Any
@@ -46,6 +47,10 @@ class LiberoEnv(CameraEnv, gymnasium.Env[dict[str, Any], Array]):
         data = find_data()
         bddl_file = data.bddl_file(suite, task)
         self._starts = data.states(suite, task)
+        self._read = {
+            "bddl_sha256": hashlib.sha256(bddl_file.read_bytes()).hexdigest(),
+            "start_states_sha256": hashlib.sha256(self._starts.tobytes()).hexdigest(),
+        }
         if (data.assets.parent / "STANDINS.md").is_file():
             self._data_notes = (
                 "LIBERO's data here has stand-ins for some textures and meshes (see its "
@@ -73,6 +78,12 @@ class LiberoEnv(CameraEnv, gymnasium.Env[dict[str, Any], Array]):
         for _ in range(self._config.settle_steps):
             self.advance(_STAND_STILL)
         return self.observe(), {}
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What numbers depend on: the model as it was compiled, before any layout, the task's file
+        and its start states; and the renderer."""
+        return {**self._read, "model_sha256": self._libero.model_sha256, **super().facts}
 
     def render(self) -> Array:
         """What the first camera sees, whether it is in use or not."""

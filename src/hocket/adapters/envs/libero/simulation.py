@@ -15,6 +15,7 @@ from typing import Any
 from hocket.adapters.envs.libero.data import LiberoData, find_data
 from hocket.adapters.envs.rendering import no_gl_at_import, variable
 from hocket.core.data import Array
+from hocket.workers.env.simulator_model import model_digest
 
 
 def _import_libero() -> Any:
@@ -101,6 +102,8 @@ class _Traced:
     """Remembers the model as it was compiled, and begins every episode from that."""
 
     sim: Any
+    model_sha256 = ""
+    """The digest of the model as it was first compiled."""
     hard_reset: bool
     object_property_initializers: list[Any]
     _pre_action: Any
@@ -113,6 +116,7 @@ class _Traced:
     def _initialize_sim(self, xml_string: str | None = None) -> None:
         super()._initialize_sim(xml_string)  # type: ignore[misc]
         model = self.sim.model._model
+        self.model_sha256 = self.model_sha256 or model_digest(model)
         self._pristine = {name: getattr(model, name).copy() for name in _CHANGED_FIELDS}
         self.sim.reset = self._start_over
         self.sim.forward = self._forward

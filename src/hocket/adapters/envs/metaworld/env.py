@@ -16,7 +16,6 @@ from hocket.adapters.envs.rendering import (
     STATE_KEY,
     CameraEnv,
     OffscreenRenderer,
-    model_digest,
     no_gl_at_import,
 )
 from hocket.core.contracts.env import start_seed
@@ -56,7 +55,6 @@ class MetaWorldEnv(CameraEnv, gymnasium.Env[dict[str, Any], Array]):
         self._sim._partially_observable = config.hide_goal
         del self._sim.sawyer_observation_space  # cached with the goal hidden
         self._pristine = _copy_plain(self._sim)
-        self._model_sha256 = model_digest(task, self._sim.model)
         self._fields = {name: getattr(self._sim.model, name).copy() for name in _MODEL_FIELDS}
         self._keys = camera_keys(config.cameras)
         self._in_use = tuple(self._keys)

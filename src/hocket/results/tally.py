@@ -1,0 +1,228 @@
+"""What the events of a run add up to, for whoever shows it while it goes on."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from hocket.core.data import Episode, Outcome
+from hocket.core.events import (
+    AttemptFailed,
+    BatchInferred,
+    ChunksExecuted,
+    EpisodeFilmed,
+    EpisodesEnded,
+    EpisodesSealed,
+    Event,
+    LanesReady,
+    RunEnded,
+    RunStarted,
+    SitesChanged,
+    SiteState,
+    WorkDone,
+    WorkerChanged,
+)
+from hocket.results import stats
+from hocket.results.report import Throughput
+
+WINDOW_S = 10.0
+"""Current speeds cover this many seconds, so that a slow start does not weigh on them for ever.
+Chosen by hand; no benchmark row."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """How fast a run goes now; shares of busy time are 0 to 1."""
+
+    steps_per_s: float
+    mean_batch: float | None
+    cores_busy: float
+    policy_busy: float
+
+
+@dataclass(slots=True)
+class _Work:
+    """What was done until `time`: the sums of WorkDone, which change with every batch."""
+
+    time: float = 0.0
+    steps: int = 0
+    executed: int = 0
+    delivered: int = 0
+    batches: int = 0
+    worked_s: float = 0.0
+    inferred_s: float = 0.0
+
+
+class Tally:
+    """A reader that adds up a run's events."""
+
+    def __init__(self, concurrency: int | None = None) -> None:
+        """`concurrency` is how many batches can be inferred at once; None takes what the policy
+        says of itself when the run starts."""
+        self._concurrency = concurrency
+        self.phase = "preparing"
+        self.planned = 0
+        self.lanes = 0
+        self.cores = 1
+        self.lanes_up = 0
+        """Lanes whose worker is up."""
+        self.outcomes: Counter[Outcome] = Counter()
+        """Counts the trials that have ended, those of earlier parts of the run included."""
+        self.carried = 0
+        """Episodes that an earlier part of the run ended: done, but they say nothing of speed."""
+        self.failed_attempts = 0
+        self.rendered = (0, 0)
+        """Episodes that have their video, and all that are to have one, once the run has ended."""
+        self.complete = False
+        self._unmade = 0
+        self.sites: Sequence[SiteState] = ()
+        """The machines, where the run is on several."""
+        self._sealed: dict[str, Episode] = {}
+        self._unsealed: dict[str, Outcome] = {}
+        """Trials that ended and whose files are not sealed: what they recorded may yet be lost, and
+        then they run again."""
+        self._began: float | None = None
+        """When the first batch was sent to the policy: speeds count from here."""
+        self._last = 0.0
+        """When a batch or a chunk was last done; waiting for files at the end is no work."""
+        self._now = 0.0
+        self._total = _Work()
+        self._recent: deque[_Work] = deque()
+
+    def on(self, event: Event) -> None:
+        if isinstance(event, BatchInferred):
+            if self._began is None:
+                self._began, self.phase = event.began, "running"
+            self._mark(event.time)
+            self._total.delivered += len(event.delivered) - event.delivered.count(None)
+            self._total.batches += 1
+            self._total.inferred_s += event.ended - event.began
+        elif isinstance(event, ChunksExecuted):
+            self._mark(event.time)
+            self._total.executed += len(event.lanes)
+            self._total.steps += sum(event.steps)
+            self._total.worked_s += sum(event.busy)
+        elif isinstance(event, EpisodesEnded):
+            self._now = max(self._now, event.time)
+            self.outcomes.update(episode.outcome for episode in event.episodes)
+            self._unsealed.update({e.trial.id: e.outcome for e in event.episodes})
+        elif isinstance(event, EpisodesSealed):
+            for episode in event.episodes:
+                self._unsealed.pop(episode.trial.id, None)
+                self._sealed[episode.trial.id] = episode
+        elif isinstance(event, AttemptFailed):
+            self.failed_attempts += 1
+            if (lost := self._unsealed.pop(event.trial.id, None)) is not None:
+                self.outcomes[lost] -= 1
+        elif isinstance(event, LanesReady) and self._began is None:
+            self.phase = "warming up the policy"
+        elif isinstance(event, WorkerChanged):
+            change = {"up": 1, "lost": -1, "recycled": -1}.get(event.state, 0)
+            self.lanes_up += change * len(event.lanes)
+        elif isinstance(event, RunStarted):
+            self._start(event)
+        elif isinstance(event, RunEnded):
+            self.complete = event.complete
+            self._unmade = int(event.notes.get("unmade", 0))
+            self.phase = "done" if event.complete else "interrupted"
+        elif isinstance(event, SitesChanged):
+            self._hear_sites(event)
+        elif isinstance(event, EpisodeFilmed):
+            self.phase, self.rendered = "filming", (event.done, event.total)
+
+    def close(self) -> None: ...
+
+    @property
+    def episodes(self) -> Sequence[Episode]:
+        """All that have ended and whose files are sealed, earlier parts of the run included."""
+        return list(self._sealed.values())
+
+    @property
+    def done(self) -> int:
+        return sum(self.outcomes.values())
+
+    @property
+    def rate(self) -> stats.Rate:
+        won = self.outcomes[Outcome.SUCCESS]
+        return stats.rate(
+            won, won + self.outcomes[Outcome.FAILURE], errors=self.outcomes[Outcome.ERROR]
+        )
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds until the planned trials are done, at the pace since the first batch."""
+        ended_here = self.done - self.carried
+        if self._began is None or not ended_here:
+            return None
+        return (self._now - self._began) / ended_here * (self.planned - self.done)
+
+    def speed(self) -> Speed | None:
+        """The speed of the last WINDOW_S seconds; None before there is anything to tell."""
+        span = self._now - self._recent[0].time if len(self._recent) > 1 else 0.0
+        if span <= 0:
+            return None
+        before, now = self._recent[0], self._total
+        batches = now.batches - before.batches
+        inferred_s = now.inferred_s - before.inferred_s
+        return Speed(
+            steps_per_s=(now.steps - before.steps) / span,
+            mean_batch=(now.delivered - before.delivered) / batches if batches else None,
+            cores_busy=min(1.0, (now.worked_s - before.worked_s) / span / self.cores),
+            policy_busy=min(1.0, inferred_s / span / (self._concurrency or 1)),
+        )
+
+    def done_here(self) -> WorkDone:
+        """What was done in this part of the run."""
+        total = self._total
+        return WorkDone(*(getattr(total, name) for name in WorkDone._fields))
+
+    def throughput(self) -> Throughput:
+        """What was done, over the time from the first batch to the last executed chunk."""
+        total = self._total
+        wall_s = max(0.0, self._last - (self._began or 0.0))
+        return Throughput(
+            env_steps=total.steps,
+            chunks=total.executed,
+            batches=total.batches,
+            policy_busy=_share(total.inferred_s, wall_s * (self._concurrency or 1)),
+            cores_busy=_share(total.worked_s, wall_s * self.cores),
+            wall_s=wall_s,
+            lanes=self.lanes,
+            cores=self.cores,
+            failed_attempts=self.failed_attempts,
+            unmade_attempts=self._unmade,
+        )
+
+    def _start(self, event: RunStarted) -> None:
+        self.phase, self.planned = "starting workers", len(event.trials)
+        self.lanes, self.cores = event.lanes, event.cores
+        if self._concurrency is None:
+            self._concurrency = event.policy.concurrency
+        self.carried = len(event.done)
+        self.outcomes.update(episode.outcome for episode in event.done)
+        self._sealed.update({episode.trial.id: episode for episode in event.done})
+
+    def _hear_sites(self, event: SitesChanged) -> None:
+        self.sites = event.sites
+        self.lanes = self.lanes_up = sum(site.lanes for site in event.sites)
+        self.cores = max(1, sum(site.cores for site in event.sites))
+        self._concurrency = max(1, len(event.sites))
+        self._total = _Work(event.time, *event.done)
+        if event.done.batches:
+            if self._began is None:
+                self._began, self.phase = event.time, "running"
+            self._mark(event.time)
+
+    def _mark(self, at: float) -> None:
+        """Remember the sums twice a second; older ones fall out of the window."""
+        self._last = at
+        self._now = max(self._now, at)
+        if not self._recent or at - self._recent[-1].time > 0.5:
+            self._recent.append(replace(self._total, time=at))
+            while self._recent[0].time < at - WINDOW_S:
+                self._recent.popleft()
+
+
+def _share(part: float, whole: float) -> float | None:
+    return min(1.0, part / whole) if whole > 0 else None

@@ -1,0 +1,55 @@
+"""The MuJoCo model behind an env: where it is, and what it is."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+
+_INSIDE = (
+    "model",
+    "_model",
+    "sim",
+    "_sim",
+    "env",
+    "_env",
+    "unwrapped",
+    "physics",
+    "_physics",
+    "ptr",
+)
+"""Attributes behind which envs keep their MuJoCo model."""
+_DEPTH = 5
+_PARTS = ("opt", "vis", "stat")
+"""Structures within a model."""
+
+
+def find_model(env: Any, depth: int = _DEPTH) -> Any:
+    """The MuJoCo model behind an env; None where none is to be found."""
+    if type(env).__name__ == "MjModel":
+        return env
+    if depth == 0 or env is None:
+        return None
+    inner = (getattr(env, name, None) for name in _INSIDE)
+    found = (find_model(one, depth - 1) for one in inner if one is not None and one is not env)
+    return next((model for model in found if model is not None), None)
+
+
+def model_digest(model: Any) -> str:
+    """The sha256 of all numbers and names in a MuJoCo model, its meshes and textures included, but
+    for the paths of the files that these came from: they are of a machine, not of the model."""
+    digest = hashlib.sha256()
+    for owner in (model, *(getattr(model, part) for part in _PARTS)):
+        for name in sorted(dir(owner)):
+            is_left_out = name.startswith("_") or "path" in name or name == "nbuffer"
+            value = None if is_left_out else getattr(owner, name)
+            if isinstance(value, np.ndarray):
+                told = np.ascontiguousarray(value).tobytes()
+            elif isinstance(value, (int, float, bytes)):
+                told = repr(value).encode()
+            else:
+                continue
+            digest.update(f"{name} {len(told)}\n".encode())
+            digest.update(told)
+    return digest.hexdigest()
