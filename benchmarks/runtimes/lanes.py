@@ -3,7 +3,9 @@
 Each setting runs the same trials in turn under `local` and under the other runtime, several times;
 the median of the ratios of their rates is printed with quartiles and range. A ratio is taken
 between two runs that follow each other, so that whatever else the machine does weighs on both: many
-short ones say more than a few long ones.
+short ones say more than a few long ones. Podman's containers weigh together as one process where
+others want the cores too; with --same-shares the local workers are put among them, so that what is
+compared is what lanes cost and not what the kernel gives them (root, cgroups of version 1).
 
     python benchmarks/runtimes/lanes.py --runtime podman:IMAGE [--mounts A:B:ro,...] [--python PATH]
     python benchmarks/runtimes/lanes.py --runtime loopback [--repeats 60] [--seconds 0.4] [--starts]
@@ -15,6 +17,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +30,8 @@ from hocket.workers.inbox import LaneFailed, LanesExecuted, LanesReady, LanesUp
 
 LANES = 2
 CHUNK = 16
+CONTAINERS = Path("/sys/fs/cgroup/cpu/libpod_parent")
+"""The shares of all containers of Podman's."""
 SETTINGS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "no-op": ("toy", "count", {"length_min": 10**9, "length_max": 10**9}),
     "two pictures": (
@@ -77,6 +82,12 @@ class Lanes:
                             self._execute(lane)
         return steps / (now - began)
 
+    def weigh_like_containers(self) -> None:
+        for number, worker in enumerate(self._fleet._supervisor.workers):
+            group = CONTAINERS / f"local-{number}"
+            group.mkdir(exist_ok=True)
+            (group / "tasks").write_text(str(worker.link._control.pid))
+
     def close(self) -> None:
         self._fleet.close()
 
@@ -99,11 +110,18 @@ class Lanes:
 
 
 def compare(
-    make: Callable[[str], Runtime], setting: str, repeats: int, seconds: float
+    make: Callable[[str], Runtime],
+    setting: str,
+    repeats: int,
+    seconds: float,
+    *,
+    has_same_shares: bool,
 ) -> list[float]:
     """Ratios of the other runtime's rate to the local one's."""
     lanes = [Lanes(make(name), setting) for name in ("local", "other")]
     try:
+        if has_same_shares:
+            lanes[0].weigh_like_containers()
         for each in lanes:
             each.rate(1.0)
         ratios = []
@@ -115,6 +133,8 @@ def compare(
     finally:
         for each in lanes:
             each.close()
+        for group in CONTAINERS.glob("local-*"):
+            group.rmdir()
 
 
 def starts(make: Callable[[str], Runtime]) -> list[float]:
@@ -142,6 +162,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.4)
     parser.add_argument("--settings", default="no-op;two pictures")
     parser.add_argument("--starts", action="store_true")
+    parser.add_argument("--same-shares", action="store_true")
     flags = parser.parse_args()
     config: dict[str, Any] = {}
     if flags.python:
@@ -155,7 +176,9 @@ def main() -> None:
         return plugins.build("runtimes", flags.runtime, config)
 
     for setting in SETTINGS if flags.settings == "all" else flags.settings.split(";"):
-        found = compare(make, setting, flags.repeats, flags.seconds)
+        found = compare(
+            make, setting, flags.repeats, flags.seconds, has_same_shares=flags.same_shares
+        )
         low, middle, high = statistics.quantiles(found, n=4)
         print(
             f"{setting}: {middle:.3f} of local (half of the pairs within {low:.3f} to {high:.3f}, "

@@ -254,7 +254,6 @@ def test_two_runs_that_start_at_once_build_once(tmp_path: Path) -> None:
     ]
     said = [run.communicate(timeout=4 * DEADLINE_S)[0] for run in runs]
     assert [run.returncode for run in runs] == [0, 0], said
-    assert all("the image of" in words for words in said)  # It is said what is awaited.
     assert notes.read_text().split("\n").count("build --tag") == 1
 
 
