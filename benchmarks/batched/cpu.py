@@ -5,13 +5,15 @@ do instead, on the same trials.
 episodes of 60 to 300 steps. hocket runs as it always does, with a simulator and a policy that
 sleep; the others drive the same two from a plain loop (any(), which would take a quarter of an
 hour, is computed, without any overhead of its own). The third setting has a policy whose time
-grows with its batch, as measured of a pi0-sized model on an H200. Steps that a row is held for are
-not useful, and the episode's clock goes on in them; `paused` shows what synced would be if it did
-not. The limit is what
-nobody can exceed: neither rows that get each chunk as soon as a policy that works on it alone could
-give it, nor a policy that is busy all the time with batches of the best size.
+grows with its batch, as measured of a pi0-sized model on an H200. In the fourth a reset takes as
+long as 50 steps, in which no row steps, though the limit has it hold up its own row alone.
 
-    python benchmarks/batched/cpu.py                ten minutes
+Steps that a row is held for are not useful, and the episode's clock goes on in them; `paused` shows
+what synced would be if it did not. The limit is what nobody can exceed: neither rows that get each
+chunk as soon as a policy that works on it alone could give it, nor a policy that is busy all the
+time with batches of the best size.
+
+    python benchmarks/batched/cpu.py                a quarter of an hour
     python benchmarks/batched/cpu.py --simulation   the stepping rule over many settings, seconds
 """
 
@@ -52,6 +54,11 @@ PEERS = {
     "lockstep": lockstep,
 }
 
+REAL = {
+    **{n: SETTINGS[n] for n in ("64 rows, 200 ms", "64 rows, 700 ms", "64 rows, 75 + 8.5 B ms")},
+    "64 rows, 200 ms, resets of 50 steps": Setting(base_s=0.2, reset_s=1.0),
+}
+
 
 def run_hocket(setting: Setting) -> tuple[Outcome, float]:
     """The real engine; and the share of rows' time in which they stepped."""
@@ -61,7 +68,11 @@ def run_hocket(setting: Setting) -> tuple[Outcome, float]:
         policy,
         rows=setting.rows,
         episodes=setting.episodes,
-        config={"step_s": setting.step_s, "lengths": tuple(setting.trials())},
+        config={
+            "step_s": setting.step_s,
+            "lengths": tuple(setting.trials()),
+            "reset_s": setting.reset_s,
+        },
         task="sleep",
     ).counted
     outcome = Outcome(
@@ -104,7 +115,9 @@ class Driven:
     """The simulator and the policy that hocket runs, with as little around them as a loop needs."""
 
     def __init__(self, setting: Setting) -> None:
-        config = SleeperConfig(step_s=setting.step_s, lengths=tuple(setting.trials()))
+        config = SleeperConfig(
+            step_s=setting.step_s, lengths=tuple(setting.trials()), reset_s=setting.reset_s
+        )
         self._sim = SleepingRows(setting.rows, config)
         self._policy = SleepingPolicy(
             base_s=setting.base_s, row_s=setting.row_s, chunk=setting.chunk, max_batch=setting.rows
@@ -173,10 +186,10 @@ def main() -> None:
         results["simulation"] = simulate(range(args.seeds))
         show("Shares of the limit, in virtual time", results["simulation"])
     else:
-        for name in ("64 rows, 200 ms", "64 rows, 700 ms", "64 rows, 75 + 8.5 B ms"):
+        for name, known in REAL.items():
             if args.only and args.only not in name:
                 continue
-            setting = replace(SETTINGS[name], episodes=args.episodes)
+            setting = replace(known, episodes=args.episodes)
             results[name] = compare(setting)
             show(f"{name}; limit {limit(setting):.0f} row-steps/s", results[name])
     if args.json:

@@ -35,6 +35,8 @@ class Setting:
     lengths: tuple[int, int] = (60, 300)
     episodes: int = 640
     max_batch: int = 64
+    reset_s: float = 0.0
+    """Seconds of a reset, in which no row steps, of however many rows."""
     jitter: float = 0.03
     """Standard deviation of the log of what a step, or an inference, takes in virtual time."""
     seed: int = 0
@@ -70,7 +72,8 @@ class Outcome:
 
 def limit(setting: Setting) -> float:
     """Useful row-steps a second that nobody can exceed: neither the rows, if every row had its
-    chunk as soon as a policy that works on it alone could give it, nor the policy."""
+    chunk as soon as a policy that works on it alone could give it and its reset held up nobody
+    else, nor the policy."""
     trials = setting.trials()
     chunks = ideal_inferences(setting)
     return sum(trials) / max(_rows_s(setting, trials), _policy_s(setting, sum(trials), chunks))
@@ -82,7 +85,7 @@ def _rows_s(setting: Setting, trials: Sequence[int]) -> float:
     heapify(rows)
     for length in trials:
         chunks = ceil(length / setting.chunk)
-        seconds = length * setting.step_s + chunks * setting.infer_s(1)
+        seconds = setting.reset_s + length * setting.step_s + chunks * setting.infer_s(1)
         heapreplace(rows, rows[0] + seconds)
     return max(rows)
 
@@ -93,7 +96,7 @@ def _policy_s(setting: Setting, steps: int, chunks: int) -> float:
 
     def seconds(batch: int) -> float:
         infer_s = setting.infer_s(batch)
-        busy_s = steps * setting.step_s + chunks * infer_s
+        busy_s = steps * setting.step_s + chunks * infer_s + setting.episodes * setting.reset_s
         return max(chunks * infer_s / batch, busy_s / setting.rows)
 
     return min(seconds(batch) for batch in range(1, min(setting.rows, setting.max_batch) + 1))
@@ -128,7 +131,7 @@ class Virtual:
         self._noise = random.Random(setting.seed + 1)
 
     def begin(self, rows: Sequence[int], trials: Sequence[int]) -> float:
-        return 0.0
+        return self._setting.reset_s
 
     def infer(self) -> float:
         return self._jittered(self._setting.infer_s(self._setting.rows))

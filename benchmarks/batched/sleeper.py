@@ -33,6 +33,8 @@ class SleeperConfig:
     step_s: float = 0.02
     lengths: tuple[int, ...] = (100,)
     """By seed; seeds beyond the last begin again with the first."""
+    reset_s: float = 0.0
+    """Seconds of a reset, of however many rows."""
 
 
 class SleepingRows:
@@ -53,6 +55,8 @@ class SleepingRows:
 
     def reset(self, rows: Array, tasks: Sequence[str], seeds: Sequence[int]) -> None:
         self._left[rows] = self._lengths[np.asarray(seeds) % len(self._lengths)]
+        if self._config.reset_s:
+            sleep(self._config.reset_s)
 
     def step(self, actions: Array, active: Array) -> RowSteps:
         began = time.perf_counter()

@@ -550,3 +550,25 @@ def test_a_batch_that_is_given_up_gives_its_slot_back() -> None:
     assert made.next_batch(1.0) is None, "one slot is left, and it is taken"
     made.inferred(1, 0.1, 1.1)
     assert made.next_batch(1.1) is not None
+
+
+def test_a_slot_waits_for_those_that_come_back_with_the_first() -> None:
+    made = scheduler(concurrency=2, max_batch=8, base_s=0.5)
+    now = cycle(made, range(8), 0.0, busy_s=0.02)
+    for lane in range(8):
+        made.leave(lane)
+        made.ready(lane, "q", now, None)
+    first, second = made.next_batch(now), made.next_batch(now)
+    assert first is not None
+    assert second is not None
+    assert (first.lanes, second.lanes) == ((0, 1, 2, 3), (4, 5, 6, 7)), "each slot has its share"
+    now += 0.53
+    made.inferred(4, 0.53, now)
+    made.executing(first.lanes, "kind", now)
+    made.ready(0, "q", now + 0.02, 0.02)
+    assert made.next_batch(now + 0.02) is None
+    for lane in (1, 2, 3):
+        made.ready(lane, "q", now + 0.021, 0.021)
+    batch = made.next_batch(now + 0.021)
+    assert batch is not None
+    assert batch.lanes == (0, 1, 2, 3), "those that are inferred meanwhile are not awaited"

@@ -78,8 +78,10 @@ def run(arguments: Sequence[str]) -> int:
         paused = plan(
             flags.lanes, dataclasses.replace(work, overlap=0.0), latency, actions_per_chunk=actions
         )
+        # Twice is what two sides gain at most that took turns and now work at the same time.
         gains = [
-            row.chunks_per_s / other.chunks_per_s for row, other in zip(rows, paused, strict=True)
+            min(2.0, row.chunks_per_s / other.chunks_per_s)
+            for row, other in zip(rows, paused, strict=True)
         ]
         at = max(range(len(gains)), key=gains.__getitem__)
         Console().print(

@@ -1,27 +1,35 @@
-"""The model of one cycle: what throughput to expect of lanes, cores and a policy.
+"""What throughput to expect of lanes, cores and a policy.
 
-A lane executes a chunk, waits for a batch to leave, and is answered. N lanes in batches of B form
-g = ceil(N / B) cohorts; while one is inferred the others execute. S is the time to execute a chunk
-alone, C the number of cores, L(B) the time to infer a batch, K the inferences that run at once:
+S is the time to execute a chunk alone, C the number of cores, L(B) the time to infer a batch, K the
+inferences that run at once. While n lanes execute, a chunk takes
+
+    E(n) = S max(1, n / C) ** contention
+
+`contention` is 1 where chunks compute all the time and 0 where they do not compete for cores: they
+sleep, or wait for a device. Lanes whose chunks all take equally long go in step. N of them in
+batches of B form g = ceil(N / B) cohorts; while one is inferred the others execute:
 
     cycle(B) = E(N) + L(N)                               if g = 1
              = max(g L(B) / K, E(B) + L(B), E(N))        if g > 1
-    E(n)     = S max(1, n / C) ** contention
 
-With a delay of d of a chunk's s steps, lanes execute a share h = d / s of it while the policy
-works, so that E + L becomes max(L, h E) + (1 - h) E.
-
-`contention` is 1 where chunks compute all the time (E(N) is then N S / C, the cores' own limit) and
-0 where they do not compete for cores: they sleep, or wait for a device. `hocket plan` and `--lanes
-auto` go by it, and rows that share a step; when a batch leaves is decided by what
-`hocket.engine.value` knows. Nothing here keeps time.
+Lanes whose chunks vary as much as they can come back as exponentials: what rate the best rule
+reaches then is what the scheduler goes by (see `hocket.engine.value`). `hocket plan` and `--lanes
+auto` go by both, for most chunks are in between: by the geometric mean of the two rates. Rows that
+share a step go by the cycle alone. With a delay of d of a chunk's s steps, lanes execute a share h
+= d / s of it while the policy works, so that E + L becomes max(L, h E) + (1 - h) E. Nothing here
+keeps time.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import ceil, inf
+from math import ceil, inf, sqrt
+
+import numpy as np
+
+from hocket.engine.value import Value
 
 LatencyOf = Callable[[int], float]
 """Seconds to infer a batch, by its rows."""
@@ -128,6 +136,11 @@ BUSY = 0.95
 benchmark row: the last 5 % of a rate may cost many lanes, each with an env in memory."""
 
 
+ROUNDS = 12
+"""Times that the lanes which execute at once are computed from the rate, and the rate from them. By
+then both are within 1 % of what they come to, unless the cores are the limit: then it is one."""
+
+
 def plan(
     lanes: Sequence[int], work: Work, latency: LatencyOf, *, actions_per_chunk: float
 ) -> list[PlanRow]:
@@ -135,22 +148,34 @@ def plan(
 
 
 def _plan_row(lanes: int, work: Work, latency: LatencyOf, actions: float) -> PlanRow:
-    batch = target_batch(lanes, work, latency)
-    seconds = cycle_s(batch, lanes, work, latency)
-    rate = lanes / seconds if seconds > 0 else inf
+    slots = max(1.0, work.concurrency)
+    own = max(1, round(lanes / slots))
+    top = min(own, work.max_batch)
+    infer_s = np.array([0.0, *map(latency, range(1, top + 1))]) / min(1.0, work.concurrency)
+    sizes = {top, *cohort_sizes(own, top)}
+    in_step = lanes / max(1e-9, cycle_s(target_batch(lanes, work, latency), lanes, work, latency))
+    executing, rate = float(lanes), 0.0
+    for _ in range(ROUNDS):
+        execute_s = max(1e-9, work.executing_s(executing))
+        value = Value(own, max(1e-9, (1.0 - work.overlap) * execute_s), infer_s, sizes)
+        rate = sqrt(in_step * lanes * min(value.rate / own, 1.0 / execute_s))
+        before, executing = executing, min(lanes, rate * execute_s)
+        if work.executing_s(executing) > 0.99 * work.executing_s(before):
+            break
     cores_busy = min(1.0, rate * work.execute_s * work.contention / work.cores)
-    policy_busy = min(1.0, ceil(lanes / batch) * latency(batch) / work.concurrency / seconds)
+    # A policy may be busy all the time, and could still give more in larger batches.
+    most = slots * float((np.arange(1, top + 1) / np.maximum(1e-9, infer_s[1:])).max())
     limit = "latency"
-    if max(cores_busy, policy_busy) >= BUSY:
-        limit = "cores" if cores_busy >= policy_busy else "policy"
+    if max(cores_busy, rate / most) >= BUSY:
+        limit = "cores" if cores_busy >= rate / most else "policy"
     return PlanRow(
         lanes=lanes,
-        batch=batch,
+        batch=max(1, round(value.rate / max(1e-9, value.batches))),
         chunks_per_s=rate,
         steps_per_s=rate * actions,
         limit=limit,
         cores_busy=cores_busy,
-        policy_busy=policy_busy,
+        policy_busy=min(1.0, value.busy),
     )
 
 
@@ -160,6 +185,16 @@ def best_lanes(work: Work, latency: LatencyOf, *, max_lanes: int) -> int:
     A policy can be busy with batches of one and still give a fraction of what it could, so
     saturated means within 5 % of the most that any number up to `max_lanes` gives.
     """
-    rows = plan(range(1, max_lanes + 1), work, latency, actions_per_chunk=1)
-    enough = BUSY * max(row.chunks_per_s for row in rows)
-    return next(row.lanes for row in rows if row.chunks_per_s >= enough)
+
+    def rate(lanes: int) -> float:
+        return plan((lanes,), work, latency, actions_per_chunk=1)[0].chunks_per_s
+
+    # Numbers a fifth apart are looked at, then those between the last too few and the first enough.
+    tried, lanes = {max_lanes: rate(max_lanes)}, 1
+    while lanes < max_lanes:
+        tried[lanes] = rate(lanes)
+        lanes = max(lanes + 1, round(1.2 * lanes))
+    enough = BUSY * max(tried.values())
+    most = min(lanes for lanes, found in tried.items() if found >= enough)
+    fewest = max((lanes for lanes in tried if lanes < most), default=0) + 1
+    return fewest + bisect_left(range(fewest, most), enough, key=rate)

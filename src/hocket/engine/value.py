@@ -1,21 +1,23 @@
 """What it is worth to a queue that a batch leaves now, later, or with fewer rows. No clock.
 
-N lanes execute chunks and queue for a policy. n of them are ready; the others come back as
-exponentials of mean E, the mean duration of a chunk. To serve b of n takes L(b) / K seconds, with K
-inferences at once, and serves b rows; to wait takes the time until the next lane comes. That is a
-semi-Markov decision process, and policy iteration on a grid of n solves it in 1 to 2 milliseconds:
-rho, the rows per second of the best rule, and h(n), what it is worth to have n lanes ready.
+N lanes execute chunks and queue for one slot of a policy. n of them are ready; the others come
+back as exponentials of mean E, the mean duration of a chunk. To serve b of n takes L(b) seconds and
+serves b rows; to wait takes the time until the next lane comes. That is a semi-Markov decision
+process, and policy iteration on a grid of n solves it in 1 to 2 milliseconds: rho, the rows per
+second of the best rule, and h(n), what it is worth to have n lanes ready.
 
 A decision looks closer: A(t), the lanes that come within t seconds, is what the chunks under way
 say, by how long others of their kind took. For each t and each size b, to wait t seconds and then
-to serve b of n = r + A(t) lasts T = t + L(b) / K, leaves n' = n - b + A(T) - A(t) lanes ready and
-costs
+to serve b of n = r + A(t) lasts T = t + L(b), leaves n' = n - b + A(T) - A(t) lanes ready and costs
 
     (1 - s) (rho T - b)  +  s (H / E - (N / E - rho) T)  +  h(n') + s n'
 
 with H the lane-seconds spent at the policy until then. At s = 0 the time counts, at s = 1 the
 waiting; both are the same but for a potential, as long as lanes come as E says. s = -h(r + 1) /
 (r + 1), what a ready lane is worth, makes the cost blind to when lanes come that come anyway.
+
+Where there are several slots, N is one slot's share of the lanes, and of those under way as many
+are counted on as it lacks: the others are for the other slots, which may take them first.
 """
 
 from __future__ import annotations
@@ -32,8 +34,6 @@ Floats = NDArray[np.float64]
 # `benchmarks/engine/scheduling_simulation.py`, one of each of most families.
 STATES = 48
 """States of the grid, at most. With 24 no setting changes by more than 0.5 %."""
-ROUNDS = 12
-"""Rounds of policy iteration, at most; it ends by itself after two or three."""
 QUANTILES = np.array([0.1, 0.5, 0.9, 1.0])
 """Where the arrivals of a cohort are looked at, beside horizons halved: of eight cohorts a kind."""
 LEAK = 1e-4
@@ -49,23 +49,18 @@ replicas lose 6 and 3 %."""
 class Value:
     """What a queue's states are worth."""
 
-    def __init__(
-        self,
-        lanes: int,
-        execute_s: float,
-        infer_s: Floats,
-        sizes: Iterable[int],
-        concurrency: float,
-    ) -> None:
+    def __init__(self, lanes: int, execute_s: float, infer_s: Floats, sizes: Iterable[int]) -> None:
         """`infer_s[b]` is the latency of b rows, `sizes` are the batches worth a look."""
-        self._lanes, self._execute_s = lanes, execute_s
-        self._busy_s = infer_s / concurrency
-        self._sizes = np.array(sorted({*sizes, len(infer_s) - 1}), float)
+        self._lanes, self._execute_s, self._busy_s = lanes, execute_s, infer_s
+        self._sizes = np.array(sorted(sizes), float)
         self._grid = np.unique(np.round(np.linspace(0, lanes, min(lanes, STATES) + 1)))
-        self._worth, self._rate = self._solve()
+        self._worth, rates = self._solve()
+        self.rate, self.batches, self.busy = map(float, rates)
+        """Rows a second, batches a second, and the share of the time in which one is inferred."""
 
-    def _solve(self) -> tuple[Floats, float]:
-        """h on the grid, and rho: policy iteration, the last choice being to wait."""
+    def _solve(self) -> tuple[Floats, Floats]:
+        """h on the grid, and rho with what goes with it: policy iteration, the last choice being to
+        wait."""
         grid, lanes, execute_s = self._grid, self._lanes, self._execute_s
         states = len(grid)
         harmonic = np.concatenate([[0.0], np.cumsum(1.0 / np.arange(1, lanes + 1))])[::-1]
@@ -80,31 +75,35 @@ class Value:
         seconds[0, :-1] = np.inf
         low = np.clip(np.searchsorted(grid, after, side="right") - 1, 0, states - 2)
         share = (after - grid[low]) / (grid[low + 1] - grid[low])
+        is_busy = served > 0
+        gains = np.stack([served, is_busy, np.where(is_busy, seconds, 0.0)], axis=-1)
         row, choice = np.arange(states), np.full(states, len(self._sizes) - 1)
         choice[0] = len(self._sizes)
-        for _ in range(ROUNDS):
+        for _ in range(STATES):  # It ends by itself after two or three rounds.
             system = np.eye(states + 1)
             left, part = low[row, choice], share[row, choice]
             system[row, left] -= (1.0 - LEAK) * (1.0 - part)
             system[row, left + 1] -= (1.0 - LEAK) * part
             system[:states, states] = -seconds[row, choice]
             system[states] = np.eye(1, states + 1)[0]
-            solved = np.linalg.solve(system, np.append(-served[row, choice], 0.0))
-            worth, rate = solved[:states], float(solved[states])
-            cost = rate * seconds - served + (1.0 - share) * worth[low] + share * worth[low + 1]
+            solved = np.linalg.solve(system, np.vstack([-gains[row, choice], np.zeros(3)]))
+            worth, rates = solved[:states, 0], solved[states]
+            cost = rates[0] * seconds - served + (1.0 - share) * worth[low] + share * worth[low + 1]
             best = cost.argmin(1)
             better = cost[row, best] < cost[row, choice] - 1e-9
             if not better.any():
                 break
             choice = np.where(better, best, choice)
-        return worth, rate
+        return worth, rates
 
     def decide(
-        self, ready: int, times: Floats, came: Floats, patience_s: float
+        self, ready: int, under_way: int, times: Floats, came: Floats, patience_s: float
     ) -> tuple[float, int]:
-        """How many seconds to wait, and how many rows to serve then, if `came` more lanes are
-        ready after `times` seconds."""
-        lanes, execute_s, rate = self._lanes, self._execute_s, self._rate
+        """How many seconds to wait, and how many rows to serve then, if `came` of so many lanes
+        under way are ready after `times` seconds."""
+        lanes, execute_s, rate = self._lanes, self._execute_s, self.rate
+        ready = min(ready, lanes)
+        came = came * min(1.0, (lanes - ready) / max(1.0, under_way))
         areas = np.diff(times) * (came[1:] + came[:-1]) / 2.0
         waited = np.concatenate([[0.0], np.cumsum(areas)])
         is_near = times <= patience_s

@@ -6,7 +6,6 @@ number is committed before the lease is posted; an episode is acknowledged once 
 
 from __future__ import annotations
 
-import secrets
 import shutil
 from collections.abc import Callable, Sequence
 
@@ -30,21 +29,15 @@ from hocket.machines.lease import Lease, LeaseConfig, LeaseId
 from hocket.machines.leases import LeaseBook
 from hocket.machines.receipts import INBOXES
 from hocket.machines.roster import Entry, Roster
-from hocket.runs.elsewhere import Kept, Work
+from hocket.runs.elsewhere import Work
 
 Post = Callable[[str, protocol.Message], None]
-_KEY = "machines"
-"""The key in the ledger's `meta` under which the run's name for sites is kept."""
 OUTLIVES = "sites_outlive"
-"""The key there that says whether sites may have outlived the driver that kept it: its leases then
-stand until they are silent for too long."""
+"""The key in the ledger's `meta` that says whether sites may have outlived the driver that kept it:
+its leases then stand until they are silent for too long."""
 _EARLIER = "an earlier driver's site"
 _TELL_S = 0.5
 """Seconds between two accounts of all sites."""
-_BEAT_S = 2.0
-"""Seconds between two signs of life, which tell what a site has done, too."""
-_BEATS = 6
-"""Signs of life in the time after which a lease ends without one. Chosen by hand."""
 _FATAL = (UsageError, SpecMismatchError, EnvError)
 """Errors of a site that every other site would have too."""
 
@@ -70,8 +63,7 @@ class Driver:
         )
         done = {episode.trial.id: episode.attempt for episode in work.done}
         self._book.add(self._trials, work.ledger.next_attempts(), done)
-        self._run = _run_name(work.ledger)
-        self._sites = Roster(work.ledger.folder.root / INBOXES)
+        self._sites = Roster(work)
         self._specs: set[tuple[str, str]] = set()
         self._hungry: set[str] = set()
         self._told = -_TELL_S
@@ -139,25 +131,7 @@ class Driver:
 
     def open(self, hello: protocol.Hello) -> None:
         """A site has connected, for the first time or again."""
-        site = self._sites.greet(hello)
-        if isinstance(site, protocol.Refused):
-            self._post(hello.site, site)
-            return
-        self._post(
-            hello.site,
-            protocol.Welcome(
-                run=self._run,
-                kind=self._work.kind,
-                start=self._work.start,
-                config=self._work.config.to_plain(),
-                sinks=[sink.to_plain() for sink in self._work.sinks],
-                trial=self._work.remaining[0],
-                episodes=self._work.at_once or len(self._work.remaining),
-                inbox=str(site.inbox),
-                proof=site.proof,
-                beat_s=min(_BEAT_S, self.config.lease_s / _BEATS),
-            ),
-        )
+        self._post(hello.site, self._sites.greet(hello, self.config.lease_s))
 
     def hear(self, name: str, message: protocol.Message, now: float) -> None:
         """Take what a site says; WireError where it may not say that."""
@@ -430,12 +404,3 @@ class Driver:
     def _emit(self, event: Event) -> None:
         for reader in self._work.readers:
             reader.on(event)
-
-
-def _run_name(ledger: Kept) -> str:
-    """Names the run for sites, which may have known it under an earlier driver."""
-    found = ledger.meta().get(_KEY)
-    if found is None:
-        found = secrets.token_hex(16)
-        ledger.keep(_KEY, found)
-    return str(found)

@@ -15,9 +15,16 @@ from hocket.core.events import SiteState, WorkDone
 from hocket.errors import WireError
 from hocket.machines import protocol
 from hocket.machines.identity import Identity, differences
-from hocket.machines.receipts import PROOF
+from hocket.machines.receipts import INBOXES, PROOF
+from hocket.runs.elsewhere import Kept, Work
 
 _LEVELS: tuple[Exactness, ...] = get_args(Exactness)
+_KEY = "machines"
+"""The key in the ledger's `meta` under which the run's name for sites is kept."""
+_BEAT_S = 2.0
+"""Seconds between two signs of life, which tell what a site has done, too."""
+_BEATS = 6
+"""Signs of life in the time after which a lease ends without one. Chosen by hand."""
 _ID = re.compile(r"[0-9a-z]{1,64}")
 
 
@@ -61,8 +68,10 @@ class Entry:
 class Roster:
     """All sites that have ever said hello, by their identifiers."""
 
-    def __init__(self, inboxes: Path) -> None:
-        self._inboxes = inboxes
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._run = _run_name(work.ledger)
+        self._inboxes = work.ledger.folder.root / INBOXES
         self._entries: dict[str, Entry] = {}
         self._first: Entry | None = None
         """The first site that joined: others are compared with it."""
@@ -82,8 +91,8 @@ class Roster:
         """The identifiers of sites with this name."""
         return [site for site, entry in self._entries.items() if entry.name == name]
 
-    def greet(self, hello: protocol.Hello) -> Entry | protocol.Refused:
-        """The entry of a site that has connected, for the first time or again."""
+    def greet(self, hello: protocol.Hello, lease_s: float) -> protocol.Welcome | protocol.Refused:
+        """What a site is told that has connected, for the first time or again."""
         if not _ID.fullmatch(hello.site):
             raise WireError("A site has an identifier that no site has.")
         if (hello.protocol, hello.version) != (protocol.PROTOCOL, hocket.__version__):
@@ -99,7 +108,19 @@ class Roster:
             entry = Entry(hello.name, len(self._entries), inbox, secrets.token_hex(16))
             (inbox / PROOF).write_text(entry.proof)
             self._entries[hello.site] = entry
-        return entry
+        work = self._work
+        return protocol.Welcome(
+            run=self._run,
+            kind=work.kind,
+            start=work.start,
+            config=work.config.to_plain(),
+            sinks=[sink.to_plain() for sink in work.sinks],
+            trial=work.remaining[0],
+            episodes=work.at_once or len(work.remaining),
+            inbox=str(entry.inbox),
+            proof=entry.proof,
+            beat_s=min(_BEAT_S, lease_s / _BEATS),
+        )
 
     def admit(
         self, entry: Entry, joined: protocol.Joined, *, mixed: bool
@@ -181,6 +202,15 @@ class Roster:
         """What all sites have done together."""
         columns = zip(*(entry.done for entry in self._entries.values()), strict=True)
         return WorkDone(*map(sum, columns))
+
+
+def _run_name(ledger: Kept) -> str:
+    """Names the run for sites, which may have known it under an earlier driver."""
+    found = ledger.meta().get(_KEY)
+    if found is None:
+        found = secrets.token_hex(16)
+        ledger.keep(_KEY, found)
+    return str(found)
 
 
 def _is_proven(entry: Entry) -> bool:

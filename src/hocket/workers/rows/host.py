@@ -30,6 +30,7 @@ from hocket.errors import ChunkValueError, WireError
 from hocket.workers.rows.endings import RowEndings, RowRecording
 from hocket.workers.rows.looks import RowLooks
 from hocket.workers.rows.moves import Ended, Moving
+from hocket.workers.rows.resets import WaitingResets
 from hocket.workers.rows.sim import RowHistory, RowSim, RowSims, on_host
 from hocket.workers.rows.stepping import StepRule
 from hocket.workers.rows.table import RowTable
@@ -66,11 +67,12 @@ class RowsHost:
         self._told: set[tuple[str, str]] = set()
         """Suite and task of the envs whose spec was posted."""
         self.rule = StepRule()
+        self._resets = WaitingResets()
         self._took: list[float] = []
         """Seconds of each step since `work` began."""
         self._performs: dict[type[Any], Callable[[Any], None]] = {
             Describe: lambda message: post(self._sims.suites.describe(message.suite)),
-            Begin: self._begin,
+            Begin: self._ask_to_begin,
             Execute: self._execute,
             Discard: self._discard,
         }
@@ -83,6 +85,9 @@ class RowsHost:
         task = self._performs.get(type(message))
         if task is None:
             raise WireError(f"A batched simulator cannot perform {type(message).__name__}.")
+        self._perform(task, message)
+
+    def _perform(self, task: Callable[[Any], None], message: Message) -> None:
         try:
             task(message)
             self._endings.tell()
@@ -97,6 +102,10 @@ class RowsHost:
         come and the rule says to hold the step for them.
         """
         now = self._clock()
+        if self._resets and self._resets_due_s(now) <= 0.0:
+            for message in self._resets.take():
+                self._perform(self._begin, message)
+            return True
         if self._must_hold(now):
             return False
         until = now + seconds
@@ -109,7 +118,8 @@ class RowsHost:
                 if is_called() or self._has_looked or (self._endings and not awaits_all):
                     break
                 now = self._clock()
-                if now >= until or self._must_hold(now):
+                is_over = now >= until or (self._resets and self._resets_due_s(now) <= 0.0)
+                if is_over or self._must_hold(now):
                     break
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent, whatever it is
             failed = Failed.of(-1, -1, exc)
@@ -133,8 +143,12 @@ class RowsHost:
 
     def due_s(self) -> float | None:
         """Seconds until `work` has something to do; None until a message comes."""
-        count = self._table.moving().count
-        return self.rule.hold_s(count, self._clock()) if count else None
+        count, now = self._table.moving().count, self._clock()
+        held_s = self.rule.hold_s(count, now) if count else None
+        if not self._resets:
+            return held_s
+        due_s = self._resets_due_s(now)
+        return due_s if held_s is None else min(due_s, held_s)
 
     @property
     def step_s(self) -> float | None:
@@ -187,6 +201,18 @@ class RowsHost:
 
     # -- Messages ------------------------------------------------------------------------------
 
+    def _ask_to_begin(self, message: Begin) -> None:
+        """Begin these attempts, at once or, where a reset holds up others for longer than a step,
+        together with those that end meanwhile."""
+        if self._resets or self._resets.setup_s > self.rule.step_s > 0:
+            self._resets.add(message, self._clock())
+        else:
+            self._begin(message)
+
+    def _resets_due_s(self, now: float) -> float:
+        running = int(np.count_nonzero(self._table.attempt >= 0))
+        return self._resets.due_s(running, self.rule.coming, now)
+
     def _begin(self, message: Begin) -> None:
         began = self._clock()
         homes = [self._sims.home(suite, task) for suite, task, _, _ in message.trials]
@@ -208,7 +234,9 @@ class RowsHost:
         if len(running):
             table.halt(running, began)
             table.settle()
+        asked = self._clock()
         sim.env.reset(rows, [trial.task for trial in trials], [trial.seed for trial in trials])
+        self._resets.took(len(rows), self._clock() - asked)
         attempts = [message.attempts[index] for index in indices]
         limits = [message.max_steps[index] for index in indices]
         table.begin(rows, attempts, tasks, limits, final=message.final_observation)
@@ -347,6 +375,7 @@ class RowsHost:
         )
 
     def _discard(self, message: Discard) -> None:
+        self._resets.drop(message.lanes, message.attempts)
         rows = np.asarray(message.lanes, np.int64)
         rows = rows[self._table.attempt[rows] == message.attempts]
         running = rows[self._table.active[rows]]

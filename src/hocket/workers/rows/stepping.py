@@ -97,7 +97,7 @@ class StepRule:
 
     def __init__(self) -> None:
         self._cost = RunningMedian(WINDOW)
-        self._coming: deque[tuple[float, int]] = deque()
+        self.coming: deque[tuple[float, int]] = deque()
         """When chunks are expected and for how many rows, in the order of their inferences."""
 
     @property
@@ -109,29 +109,29 @@ class StepRule:
         self._cost.add(seconds)
 
     def expect(self, rows: int, at: float) -> None:
-        self._coming.append((at, rows))
+        self.coming.append((at, rows))
 
     def came(self, rows: int) -> None:
         """Chunks for this many rows came: those that were expected first are expected no more."""
-        while rows > 0 and self._coming:
-            at, count = self._coming.popleft()
+        while rows > 0 and self.coming:
+            at, count = self.coming.popleft()
             if count > rows:
-                self._coming.appendleft((at, count - rows))
+                self.coming.appendleft((at, count - rows))
             rows -= count
 
     @property
     def is_expecting(self) -> bool:
         """Whether any chunks are expected; without them nobody is held."""
-        return bool(self._coming)
+        return bool(self.coming)
 
     def hold_s(self, active: int, now: float) -> float:
         """Seconds to hold `active` rows that could step now; 0 means that they step."""
         step_s = self.step_s
         late_at = now - OVERDUE * step_s
-        while self._coming and self._coming[0][0] < late_at:
-            self._coming.popleft()
+        while self.coming and self.coming[0][0] < late_at:
+            self.coming.popleft()
         held_s, coming = 0.0, 0
-        for at, rows in sorted(self._coming):
+        for at, rows in sorted(self.coming):
             wait_s = max(at - now, IMMINENT * step_s)
             if wait_s >= step_s:
                 break
