@@ -43,6 +43,12 @@ install() { # name, then what pip installs
         --prefer-binary --constraint tools/constraints.venvs.txt "$@"
 }
 
+mend_torchvision() { # name: see the file that is copied
+    site=$("venvs/$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+    "venvs/$1/bin/python" -c 'import torchvision' 2>/dev/null \
+        || cp tools/torchvision_operators.py "$site/sitecustomize.py"
+}
+
 # The declared dependencies of these three ask for old versions and for packages that running a task
 # does not need; each of the others is needed.
 LIBERO='hf-libero==0.1.4 robosuite==1.4.0 bddl==1.0.1'
@@ -71,9 +77,10 @@ lerobot() {
     # hocket train runs in the interpreter that has the policy: what it needs itself, and peft.
     install lerobot tensordict==0.15.3 tensorboard==2.21.0 peft==0.21.2 tyro==1.0.16 rich==15.0.0 \
         websockets==17.4 docstring-parser pyyaml
-    # LIBERO beside it, for benchmarks against LeRobot's own evaluation.
-    install lerobot $LIBERO_NEEDS
+    # LIBERO and MetaWorld beside it, for lerobot-eval itself.
+    install lerobot $LIBERO_NEEDS metaworld==3.1.1
     install lerobot --no-deps $LIBERO
+    mend_torchvision lerobot
     touch venvs/lerobot/.ready
 }
 
@@ -86,6 +93,7 @@ lerobot06() {
         'termcolor>=2.4,<4' 'tqdm>=4.66,<5' 'transformers>=5.4,<5.6' 'diffusers>=0.38,<0.40' \
         'accelerate>=1.14,<2' 'num2words>=0.5.14,<0.6' scipy msgpack sentencepiece
     install lerobot-0.6 --no-deps lerobot==0.6.1
+    mend_torchvision lerobot-0.6
     touch venvs/lerobot-0.6/.ready
 }
 

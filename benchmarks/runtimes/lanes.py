@@ -86,7 +86,7 @@ class Lanes:
         for number, worker in enumerate(self._fleet._supervisor.workers):
             group = CONTAINERS / f"local-{number}"
             group.mkdir(exist_ok=True)
-            (group / "tasks").write_text(str(worker.link._control.pid))
+            (group / "cgroup.procs").write_text(str(worker.link._control.pid))
 
     def close(self) -> None:
         self._fleet.close()

@@ -141,8 +141,38 @@ def test_server_of_another_embodiment_is_refused() -> None:
 @pytest.mark.parametrize("name", list(BUILTIN))
 def test_built_in_mapping_says_what_it_reads(name: str) -> None:
     mapping: Any = open_mapping(name)
-    assert set(mapping.cameras) < set(mapping.inputs)
     assert mapping.action_size is not None
+    # Which images droid reads depends on whose keys the env has.
+    assert (mapping.cameras is None) == name.startswith("droid")
+    assert all("image" in key for key in mapping.cameras or ())
+
+
+def test_droid_reads_isaac_lab_arena_s_keys_as_its_own() -> None:
+    names = ("external_camera_rgb", "wrist_camera_rgb", "joint_pos", "gripper_pos")
+    groups = ("camera_obs", "camera_obs", "policy", "policy")
+    arena = {f"{g}/{n}": value for g, n, value in zip(groups, names, DROID.values(), strict=True)}
+    run_by_hocket = {f"observation/{key}": value for key, value in arena.items()}
+    mapping = open_mapping("droid-jointpos")
+    expected = mapping.request(DROID, "")
+    for seen in (arena, run_by_hocket):
+        request = mapping.request(seen, "")
+        assert request.keys() == expected.keys()
+        for key in expected:
+            np.testing.assert_array_equal(request[key], expected[key])
+    check_env(mapping, "droid-jointpos", env_spec(tuple(run_by_hocket), 8))
+
+
+def test_source_is_found_with_and_without_the_prefix_of_hocket_s_envs() -> None:
+    rule = {"request": {"state": {"from": "robot.qpos"}, "image": {"from": "top", "rotate": 90}}}
+    mapping = parse_mapping("mine", rule)
+    assert mapping.cameras == ("observation/top",)
+    arrays = {"robot/qpos": np.arange(3.0), "top": image(4, 4)}
+    plain = mapping.request(arrays, "")
+    prefixed = mapping.request({f"observation/{key}": a for key, a in arrays.items()}, "")
+    np.testing.assert_array_equal(plain["state"], prefixed["state"])
+    np.testing.assert_array_equal(plain["image"], prefixed["image"])
+    with pytest.raises(ConfigError, match="as many keys as `from`"):
+        parse_mapping("mine", {"request": {"x": {"from": ["a", "b"], "or": "c"}}})
 
 
 def test_file_joins_states_maps_ranges_and_renames(tmp_path: Path) -> None:

@@ -70,6 +70,14 @@ def test_several_words_are_given_with_commas_as_names_are_or_one_by_one(
     assert parse(flags[:4]).config["env_config"] == {}
 
 
+def test_keys_of_a_lerobot_policy_are_renamed_as_its_page_says() -> None:
+    keys = ["--policy.keys", "observation.images.top", "observation/image"]
+    parsed = parse(["--env", SMALL, "--policy", "lerobot:folder", *keys])
+    assert parsed.config["policy_config"] == {
+        "keys": {"observation.images.top": "observation/image"}
+    }
+
+
 def test_a_default_that_adapters_disagree_on_is_left_to_each() -> None:
     assert list(env_settings([SMALL, LARGE]).flags) == ["size", "render", "weights", "name"]
     given = ["--env", f"{SMALL},{LARGE}", "--policy", "zero"]

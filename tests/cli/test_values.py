@@ -8,6 +8,7 @@ from hocket.cli.values import (
     parse_counts,
     parse_latency,
     parse_names,
+    parse_pairs,
 )
 
 
@@ -65,3 +66,16 @@ def test_what_is_no_latency_is_refused(text: str) -> None:
 
 def test_names_are_separated_by_commas() -> None:
     assert parse_names("metaworld:mt10, gym:CartPole-v1,") == ("metaworld:mt10", "gym:CartPole-v1")
+
+
+@pytest.mark.parametrize(
+    "words", [["a.b", "c/d", "e", "f"], ["a.b=c/d", "e=f"], ["{a.b: c/d, e: f}"]]
+)
+def test_pairs_are_given_by_words_by_equations_or_as_yaml(words: list[str]) -> None:
+    assert parse_pairs(words) == {"a.b": "c/d", "e": "f"}
+
+
+@pytest.mark.parametrize("words", [["a"], ["a", "b", "c"], ["{a"]])
+def test_what_are_no_pairs_is_refused(words: list[str]) -> None:
+    with pytest.raises(ValueError, match="is no"):
+        parse_pairs(words)

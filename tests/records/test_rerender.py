@@ -13,7 +13,8 @@ from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Array, Episode, Outcome, Ref, Trial
 from hocket.records.states import FILE, load_states, save_states
 from hocket.records.video.rerender import Rendered, RenderJob, VideoWorkersConfig, rerender
-from hocket.records.video.sink import IMAGES, RESTORED, VIDEO, rerender_record
+from hocket.records.video.selection import IMAGES, VIDEO
+from hocket.records.video.sink import RESTORED, rerender_record
 from hocket.workers.inbox import LaneFailed, LaneSealed, LanesExecuted, LanesReady, LanesUp
 from hocket.workers.local import LocalRuntime
 from support.rig import Rig

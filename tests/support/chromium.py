@@ -71,7 +71,7 @@ class Browser:
         )
         with urllib.request.urlopen(request, timeout=_DEADLINE_S) as answer:
             address = json.load(answer)["webSocketDebuggerUrl"]
-        with connect(address, max_size=None, compression=None) as socket:
+        with connect(address, max_size=None, compression=None, ping_interval=None) as socket:
             page = Page(socket, width, height)
             page.prepare(dark=dark)
             yield page

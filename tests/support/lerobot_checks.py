@@ -5,6 +5,7 @@ Each check is a function; it fails by raising. Run by test_lerobot.py.
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 import traceback
@@ -34,6 +35,8 @@ torch.set_num_threads(1)
 PROMPTS = ("push the puck", "turn on", "push the puck")
 LENGTHS = (11, 7, 15)
 """Episodes of unequal length: lanes are out of step."""
+DIFFERENCES = {}
+"""The largest difference from LeRobot's own loop, by class."""
 
 
 class Plant:
@@ -66,6 +69,8 @@ def saved(kind, **settings):
         settings.setdefault("cameras", ("observation.image",))
     if kind == "smolvla":
         settings["vlm_model_name"] = str(models.save_backbone(folder.parent / "vlm"))
+    if kind == "xvla":
+        settings["tokenizer_name"] = str(models.save_backbone(folder.parent / "vlm"))
     return models.save(kind, folder, **settings)
 
 
@@ -116,7 +121,9 @@ def hockets_loop(policy):
 
 
 def same_as_own_loop(kind, **settings):
+    """The largest difference of any action in the two loops, which must be of rounding alone."""
     folder = saved(kind, **settings)
+    worst = 0.0
     policy = loaded(folder)
     asked = policy.infer
     seeds = []
@@ -139,7 +146,9 @@ def same_as_own_loop(kind, **settings):
 
         own = own_loop(folder, lane, noise)
         np.testing.assert_allclose(ours[lane], own, rtol=1e-4, atol=1e-5)
+        worst = max(worst, float(np.abs(ours[lane] - own).max()))
     assert np.abs(ours[0][:7] - ours[1]).max() > 1e-3
+    DIFFERENCES[kind] = max(worst, DIFFERENCES.get(kind, 0.0))
 
 
 def act_acts_as_in_lerobots_own_loop():
@@ -160,6 +169,10 @@ def vqbet_acts_as_in_lerobots_own_loop():
 
 def smolvla_acts_as_in_lerobots_own_loop():
     same_as_own_loop("smolvla")
+
+
+def xvla_acts_as_in_lerobots_own_loop():
+    same_as_own_loop("xvla")
 
 
 def pi0_acts_as_in_lerobots_own_loop():
@@ -298,3 +311,5 @@ if __name__ == "__main__":
             sys.stdout.write(f"broken {name}\n{traceback.format_exc()}\n")
         else:
             sys.stdout.write(f"passed {name}\n")
+    facts = {"known": sorted(PreTrainedConfig.get_known_choices()), "differences": DIFFERENCES}
+    sys.stdout.write(f"facts {json.dumps(facts)}\n")

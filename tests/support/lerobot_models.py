@@ -32,6 +32,10 @@ def save(kind, folder, *, size=SIZE, states=STATES, moves=MOVES, cameras=CAMERAS
         **{**SMALL[kind], **settings},
     )
     policy = get_policy_class(kind)(config).eval()
+    if kind == "xvla":  # leaves some to whatever was in memory
+        for parameter in policy.parameters():
+            if parameter.ndim > 1:
+                torch.nn.init.normal_(parameter, std=0.2)
     policy.save_pretrained(folder)
     before, after = make_pre_post_processors(config, dataset_stats=_stats(cameras, states, moves))
     before.save_pretrained(folder)
@@ -117,6 +121,48 @@ SMALL = {
         timestep_embed_dim=8,
         image_crop_shape=None,
         tokenizer_max_length=8,
+    ),
+    "xvla": dict(
+        chunk_size=6,
+        n_action_steps=4,
+        action_mode="auto",
+        max_state_dim=8,
+        max_action_dim=6,
+        hidden_size=32,
+        depth=1,
+        num_heads=2,
+        num_domains=2,
+        len_soft_prompts=2,
+        dim_time=8,
+        max_len_seq=64,
+        num_denoising_steps=3,
+        tokenizer_max_length=8,
+        florence_config=dict(
+            vocab_size=32,
+            projection_dim=32,
+            text_config=dict(
+                vocab_size=32,
+                d_model=32,
+                encoder_layers=1,
+                encoder_ffn_dim=32,
+                encoder_attention_heads=2,
+                decoder_layers=1,
+                decoder_ffn_dim=32,
+                decoder_attention_heads=2,
+                max_position_embeddings=64,
+            ),
+            vision_config=dict(
+                dim_embed=[8, 16, 16, 32],
+                num_heads=[1, 2, 2, 2],
+                num_groups=[1, 2, 2, 2],
+                depths=[1, 1, 1, 1],
+                window_size=2,
+                projection_dim=32,
+                visual_temporal_embedding=dict(type="COSINE", max_temporal_embeddings=4),
+                image_pos_embed=dict(type="learned_abs_2d", max_pos_embeddings=8),
+                image_feature_source=["spatial_avg_pool", "temporal_avg_pool"],
+            ),
+        ),
     ),
     "smolvla": dict(
         chunk_size=6,

@@ -112,6 +112,12 @@ def _do(given: list[str]) -> int:
         # Whoever read our output (head, less) has gone; keep the flush at exit from complaining.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
+    except OSError as error:
+        if error.filename is None:
+            raise
+        # A path that a flag named, or a disk that is full: not a fault of the program.
+        sys.stderr.write(f"hocket: {printable(str(error.filename))}: {error.strerror}\n")
+        return FAILED
     return code
 
 

@@ -88,7 +88,7 @@ def run(arguments: Sequence[str]) -> int:
 
         def readers() -> list[Reader]:
             told = stack.enter_context(told_to(flags.telemetry, folder))
-            return [stack.enter_context(Progress(quiet=not sys.stderr.isatty())), *told]
+            return [stack.enter_context(Progress()), *told]
 
         stack.enter_context(shown(folder, wanted=flags.watch))
         teller = stack.enter_context(contextlib.closing(Teller()))

@@ -3,6 +3,7 @@ screen: `hocket resume` and `hocket report`."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -126,19 +127,22 @@ def run(arguments: Sequence[str]) -> int:
         return OK
     from hocket.results.progress import Progress
 
-    with machines_of(flags) as machines, Progress(age_s=machine.process_age_s()) as progress:
-        with awaiting("imports"):  # a second and more on a busy machine
+    with machines_of(flags) as machines, contextlib.ExitStack() as imports:
+        imports.enter_context(awaiting("imports"))  # before the first line, which says so
+        with Progress(age_s=machine.process_age_s()) as progress:
             from hocket.runs.run import Run, clear_unbegun
-        if flags.out is not None:
-            clear_unbegun(flags.out)
-        out = new_folder(flags.out, config.env, config.policy)
-        with (
-            Run.new(config, out) as planned,
-            shown(out, wanted=flags.watch),
-            told_to(flags.telemetry, out) as told,
-        ):
-            readers = [progress, *told]
-            return _finish(planned, progress, readers, out, machines, as_json=flags.json)
+
+            imports.close()
+            if flags.out is not None:
+                clear_unbegun(flags.out)
+            out = new_folder(flags.out, config.env, config.policy)
+            with (
+                Run.new(config, out) as planned,
+                shown(out, wanted=flags.watch),
+                told_to(flags.telemetry, out) as told,
+            ):
+                readers = [progress, *told]
+                return _finish(planned, progress, readers, out, machines, as_json=flags.json)
 
 
 def _finish(

@@ -14,9 +14,13 @@ from tyro.conf import Positional, arg
 from hocket.cli.parse import parse
 from hocket.cli.values import Names
 from hocket.core.text import printable
+from hocket.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
+
+    from hocket.adapters.hub import Dataset
+    from hocket.runs.export import Choice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +35,9 @@ class Export:
     timeline for ui.perfetto.dev (.json, or .json.gz)."""
     out: Annotated[Path, arg(metavar="PATH")]
     """The file or folder to write; nothing is ever written over."""
+    push: Annotated[str, arg(metavar="USER/REPO")] = ""
+    """LeRobotDataset: then upload it to this dataset of Hugging Face's hub, which is made where it
+    is not there (HF_ENDPOINT, and your token: hf auth login)."""
     successes: bool = False
     """Only episodes that succeeded."""
     outcome: Annotated[Names, arg(metavar="NAME[,NAME...]")] = ()
@@ -70,11 +77,31 @@ def run(arguments: Sequence[str]) -> int:
         valid=flags.valid,
         workers=flags.workers,
     )
+    dataset = _dataset(flags, config.choice)
     with contextlib.closing(Teller()) as teller:
         done = export_run(flags.folder, flags.to, flags.out, config, teller)
     sys.stderr.write("".join(f"note: {printable(text)}\n" for text in teller.notes))
     sys.stdout.write(f"{flags.out}: {len(done.episodes)} episodes as {flags.to}\n")
+    if dataset is not None:
+        from hocket.runs.export.lerobot.files import VERSION
+
+        sys.stderr.write(f"pushing {flags.out} to {flags.push}\n")
+        sys.stdout.write(f"{dataset.push(flags.out, tag=VERSION)}: pushed\n")
     return cli.OK
+
+
+def _dataset(flags: Export, choice: Choice) -> Dataset | None:
+    """Where the export is pushed to, once the hub has it."""
+    if not flags.push:
+        return None
+    from hocket.adapters.hub import Dataset
+    from hocket.runs.export import open_chosen, refuse_existing
+
+    if flags.to != "lerobot":
+        raise UsageError(f"--push is for --to lerobot, and not for {flags.to}.")
+    refuse_existing(flags.out.absolute())
+    open_chosen(flags.folder, choice)
+    return Dataset(flags.push)
 
 
 class Teller:

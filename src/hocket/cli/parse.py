@@ -34,7 +34,7 @@ from typing import (
 import docstring_parser
 import tyro
 
-from hocket.cli.values import FIELDS, SITE_FIELDS, Words, Yaml, parse_names
+from hocket.cli.values import FIELDS, SITE_FIELDS, Pairs, Words, Yaml, parse_names
 from hocket.core import plugins
 from hocket.core.plugins import Kind
 from hocket.errors import ConfigError, UnknownNameError
@@ -369,6 +369,8 @@ def _spelled(hint: Any) -> Any:
     """The type of a setting as a flag can give it: what words cannot spell is read as YAML."""
     if hint == tuple[str, ...]:
         return Words
+    if hint == Mapping[str, str]:
+        return Pairs
     return hint if _is_spelled(hint) else Yaml
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import NoneType
 from typing import Annotated, Any
 
@@ -73,6 +73,22 @@ def parse_latency(text: str) -> dict[int, float]:
     return points
 
 
+def parse_pairs(words: Sequence[str]) -> dict[str, str]:
+    """`a b c d`, `a=b c=d` or `{a: b, c: d}` as pairs."""
+    if len(words) == 1 and words[0].lstrip().startswith("{"):
+        try:
+            found = yaml.safe_load(words[0])
+        except yaml.YAMLError as exc:
+            raise ValueError(f"{words[0]!r} is no YAML") from exc
+        return {str(key): str(value) for key, value in found.items()}
+    parts = list(words)
+    if all("=" in word for word in words):
+        parts = [part for word in words for part in word.split("=", 1)]
+    if len(parts) % 2:
+        raise ValueError(f"{' '.join(words)!r} is no pairs; write KEY VALUE, or KEY=VALUE")
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
 def _spelled(
     metavar: str,
     parse: Callable[[str], Any],
@@ -103,6 +119,16 @@ Words = Annotated[
     ),
 ]
 """Names that may also be given one by one: `a b`."""
+Pairs = Annotated[
+    Mapping[str, str],
+    PrimitiveConstructorSpec(
+        nargs="*",
+        metavar="KEY VALUE ...",
+        instance_from_str=parse_pairs,
+        is_instance=lambda value: isinstance(value, Mapping),
+        str_from_instance=lambda value: [part for pair in value.items() for part in pair],
+    ),
+]
 Yaml = Annotated[Any, _spelled("YAML", yaml.safe_load, repr)]
 _BYTES = _spelled("2G", parse_bytes, format_bytes, (int, NoneType))
 Bytes = Annotated[int | None, _BYTES]

@@ -12,6 +12,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from hocket.cli.parse import knobs_of, parse_run
+from hocket.core import machine
 from hocket.runs.config import EvalConfig
 
 _KNOBS = (
@@ -51,7 +52,7 @@ def run(arguments: Sequence[str]) -> int:
 
     card = Card.load(flags.card)
     config = config_for(card, EvalConfig.from_plain(parsed.config))
-    with Progress(quiet=flags.json and not sys.stderr.isatty()) as progress:
+    with Progress(age_s=machine.process_age_s()) as progress:
         found = check_card(
             card,
             config,

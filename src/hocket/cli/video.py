@@ -62,12 +62,18 @@ def run(arguments: Sequence[str]) -> int:
     from hocket.records.ledger.view import LedgerView
     from hocket.records.video.encoder import Quality, require_encoder
     from hocket.runs.config import EvalConfig
-    from hocket.runs.video import RenderConfig, plan_render, render_videos
+    from hocket.runs.video import (
+        RenderConfig,
+        plan_render,
+        refuse_unknown_cameras,
+        render_videos,
+    )
 
     require_encoder(Quality(lossless=flags.images).codec)
     with LedgerView.open(flags.folder) as ledger:
         config = EvalConfig.recorded(ledger.meta()["config"])
         config = config.elsewhere(flags.runtime, parsed.config["runtime_config"])
+        refuse_unknown_cameras(flags.camera, [*ledger.specs().values()])
         chosen = _choose(flags, config, ledger)
         folder = ledger.folder
     wanted = RenderConfig(
@@ -93,7 +99,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _choose(flags: Video, config: EvalConfig, ledger: LedgerView) -> list[Episode]:
-    from hocket.records.video.sink import VideoSelection
+    from hocket.records.video.selection import VideoSelection
     from hocket.runs.verify import find_trial
 
     planned, ended = ledger.trials(), ledger.episodes()

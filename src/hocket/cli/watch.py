@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import sys
 from collections.abc import Iterator, Sequence
@@ -43,6 +42,8 @@ class Watch:
 def run(arguments: Sequence[str]) -> int:
     """Show until SIGTERM or Ctrl-C."""
     flags = parse(Watch, arguments, verb="watch")
+    import asyncio  # here, since verbs that make a run import this module
+
     from hocket import cli
     from hocket.core.exposure import load_tls
     from hocket.watch.guard import Guard, check_exposure, names_of, new_token, read_key
@@ -66,10 +67,9 @@ def run(arguments: Sequence[str]) -> int:
 
     try:
         asyncio.run(serve_until_signal(flags.folder.absolute(), settings, say))
-    except OSError as exc:
-        raise UsageError(
-            f"The page cannot be served on {flags.host}:{flags.port}: {exc.strerror or exc}"
-        ) from exc
+    except (OSError, OverflowError) as exc:  # the second for a port that is none
+        why = getattr(exc, "strerror", None) or exc
+        raise UsageError(f"The page cannot be served on {flags.host}:{flags.port}: {why}") from exc
     return cli.OK
 
 

@@ -289,6 +289,9 @@ class PolicySpec:
     """Its noise, if any, comes from `Row.noise_seed` alone."""
     replan: int | None = None
     """How many actions of a chunk are executed where the user does not say; None means all."""
+    origin: Mapping[str, str] = field(default_factory=dict)
+    """What its answers follow from, where it was fetched: repository, revision, and the sha256 of
+    each file."""
 
     def exactness(self, *, alone: bool) -> Exactness:
         """What "same trial, same result" means with this policy. `alone`: every row is inferred in

@@ -43,6 +43,10 @@ class Builtin:
     """Modules that can be imported once the extra is installed."""
 
 
+OWN_VENV: Mapping[str, str] = {"libero": "--env-python", "lerobot": "--policy-python"}
+"""Extras that want an interpreter of their own, and the flag that names it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoSettings:
     """The configuration of an adapter that has nothing to set."""
@@ -224,11 +228,26 @@ def require_extra(
     if not lacks:
         return
     other = {"envs": "--env-python", "policies": "--policy-python"}.get(kind)
-    raise MissingExtraError(
+    lacking = (
         f"{_SINGULAR[kind].capitalize()} {head!r} needs the package {lacks[0]!r}, which is not "
-        f"installed{f' in {python}' if python else ''}. Run: {python or sys.executable} -m pip "
-        f"install 'hocket[{builtin.extra}]'"
+        f"installed{f' in {python}' if python else ''}."
+    )
+    if builtin.extra in OWN_VENV:
+        raise MissingExtraError(f"{lacking[:-1]}: {install_advice(builtin.extra)}.")
+    raise MissingExtraError(
+        f"{lacking} Run: {python or sys.executable} -m {install_advice(builtin.extra)}"
         + (f"; or name an interpreter that has it: {other} PATH" if other else "")
+    )
+
+
+def install_advice(extra: str) -> str:
+    """How to get what an extra has."""
+    flag = OWN_VENV.get(extra)
+    if flag is None:
+        return f"pip install 'hocket[{extra}]'"
+    return (
+        f"its pins conflict with others': make venvs (tools/make_venvs.sh {extra}), then {flag} "
+        f"venvs/{extra}/bin/python (docs/{extra}.md)"
     )
 
 

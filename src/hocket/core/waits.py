@@ -9,21 +9,28 @@ It belongs to the process, as its terminal does; what waits need not know who sh
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-_waits: list[str] = []
+_waits: list[list[str]] = []
+"""Each wait's words, in a list of one so that they can be changed."""
 
 
 @contextlib.contextmanager
-def awaiting(what: str) -> Iterator[None]:
-    """Say that `what` is awaited for as long as the block lasts, on any thread."""
-    _waits.append(what)
+def awaiting(what: str) -> Iterator[Callable[[str], None]]:
+    """Say that `what` is awaited for as long as the block lasts, on any thread. What the block is
+    given changes the words."""
+    words = [what]
+
+    def change(text: str) -> None:
+        words[0] = text
+
+    _waits.append(words)
     try:
-        yield
+        yield change
     finally:
-        _waits.remove(what)
+        _waits[:] = [each for each in _waits if each is not words]
 
 
 def awaited() -> tuple[str, ...]:
     """Everything that is awaited now, the oldest first."""
-    return tuple(dict.fromkeys(_waits))
+    return tuple(dict.fromkeys(words[0] for words in _waits))

@@ -51,7 +51,9 @@ class _Trial:
 
 _NEAR = 3.0
 """How many of the longest episodes the rest of a run is worth, for each lane, when the longest
-trials begin to go first: with 0 `benchmarks/machines/simulation.py` loses 3 % on ten sites."""
+trials begin to go first: with 0 `benchmarks/machines/simulation.py` loses 3 % on ten sites. At a
+slow site they do so earlier, by the square of its pace: an episode there takes longer, and what is
+too long for it must be left to others in time."""
 _LEARN = 0.1
 """The share by which the last episode changes what is believed of its site's pace."""
 
@@ -72,8 +74,8 @@ class LeaseBook:
         self._left = 0
         self._lanes = 0
         self._expected = Expectations()
-        self._is_near = True
-        """Whether the end of the run was near when `_looked_at` trials waited."""
+        self._rest = 0.0
+        """What was left to do when `_looked_at` trials waited."""
         self._looked_at = 0
 
     # -- the plan ------------------------------------------------------------------------------
@@ -185,7 +187,7 @@ class LeaseBook:
         names.sort(key=lambda name: -sites[name].room)
         granted: list[Lease] = []
         if abs(self._waits - self._looked_at) > self._lanes / 16:
-            self._looked_at, self._is_near = self._waits, self._is_near_end()
+            self._looked_at, self._rest = self._waits, self._rest_of_run()
         # First every lane gets its episode, the emptiest site first; what waits is spread after.
         for is_ahead in (False, True):
             for name in names:
@@ -222,7 +224,7 @@ class LeaseBook:
         open_ = [task for task, queue in self._waiting.items() if queue]
         if self.config.in_order:
             task = min(open_, key=lambda task: self._waiting[task][0])
-        elif self._is_near:
+        elif self._rest < _NEAR * max(1.0, site.pace) ** 2:
             task = self._expected.choose(open_, site.pace)
         else:
             open_ = [task for task in open_ if site.tasks[task]] or open_
@@ -230,14 +232,17 @@ class LeaseBook:
         self._waits -= 1
         return self._waiting[task].popleft()
 
-    def _is_near_end(self) -> bool:
-        """Whether what waits keeps the lanes busy for no more than a few of the longest episodes:
-        from then on, the order decides how long the last lane is waited for."""
+    def _rest_of_run(self) -> float:
+        """How many of the longest episodes what waits is worth, for each lane: when that is little,
+        the order decides how long the last lane is waited for."""
+        if self._waits <= 2 * self._lanes:
+            return 0.0
         known = [task for task in self._waiting if self._expected.is_known(task)]
-        longest = max(map(self._expected.seconds, known), default=math.inf)
+        if not known:
+            return math.inf
+        longest = max(map(self._expected.seconds, known))
         work = sum(len(self._waiting[task]) * self._expected.seconds(task) for task in known)
-        is_short = bool(known) and work < _NEAR * longest * self._lanes
-        return is_short or self._waits <= 2 * self._lanes
+        return work / max(1e-9, longest * self._lanes)
 
     def copy(self, now: float) -> list[Lease]:
         """Second leases of trials that others run, for idle sites, where nothing else is left."""

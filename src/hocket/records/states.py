@@ -22,7 +22,8 @@ from hocket.errors import EnvError, ObservationError, RunFolderError
 from hocket.records.folder import drafted
 from hocket.records.spill import Spill
 from hocket.records.video.pictures import cameras_in
-from hocket.records.video.sink import IMAGES, RESTORED, VIDEO
+from hocket.records.video.selection import IMAGES, VIDEO
+from hocket.records.video.sink import RESTORED
 
 FILE = "states.npz"
 """Holds three arrays: `first` `[S]` is the state at the reset, `varies` `[S]` marks the numbers

@@ -16,7 +16,7 @@ from hocket.records.labels import load_labels
 from hocket.records.ledger.view import Failure, LedgerView
 from hocket.records.run_file import load_about
 from hocket.records.states import FILE as STATES
-from hocket.records.video.sink import VideoSelection, is_rendered_later
+from hocket.records.video.selection import VideoSelection, is_rendered_later
 from hocket.results.decision import KEY, Decision
 from hocket.results.exactness import kept_claim
 from hocket.results.report import FILE_NAME, Report, Throughput

@@ -135,7 +135,7 @@ class EvalConfig(Subject):
             raise ConfigError(f"alpha is {self.alpha}; it must lie between 0 and 1.")
         # Imported here because they import numpy, and the help of every verb reads this class.
         from hocket.engine.chunk_rules import make_rule
-        from hocket.records.video.sink import VideoSelection
+        from hocket.records.video.selection import VideoSelection
         from hocket.runs.realtime import check_realtime
 
         VideoSelection.parse(self.video)

@@ -20,8 +20,6 @@ from hocket.workers import gl
 from hocket.workers.shm import create_block
 
 State = Literal["ok", "missing", "slow"]
-_OWN_VENV = {"libero": "--env-python", "lerobot": "--policy-python"}
-"""Extras that want an interpreter of their own, and the flag that names it."""
 
 FRAME_SCRIPT = """
 import json, os, sys, time
@@ -139,19 +137,9 @@ def extra_findings() -> list[Finding]:
         state: State = "missing" if missing else "ok"
         versions = ", ".join(f"{name} {_version(name)}" for name in sorted(names - {*missing}))
         detail = f"no module {', '.join(missing)}" if missing else versions
-        advice = _install_advice(extra) if missing else ""
+        advice = plugins.install_advice(extra) if missing else ""
         found.append(Finding(topic="extras", name=extra, state=state, detail=detail, advice=advice))
     return found
-
-
-def _install_advice(extra: str) -> str:
-    flag = _OWN_VENV.get(extra)
-    if flag is None:
-        return f"pip install 'hocket[{extra}]'"
-    return (
-        f"its pins conflict with others': make venvs, then {flag} venvs/{extra}/bin/python "
-        f"(docs/{extra}.md)"
-    )
 
 
 def codec_findings() -> list[Finding]:

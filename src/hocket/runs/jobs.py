@@ -69,6 +69,8 @@ def load_jobs(path: Path) -> list[Job]:
     for name, settings in runs.items():
         if not _NAME.fullmatch(str(name)):
             raise ConfigError(f"{name!r} cannot be a run's name: it names its folder too.")
+        if not isinstance(settings or {}, dict):
+            raise ConfigError(f"{path}: the run {name!r} must be settings, not {settings!r}.")
         try:
             config = EvalConfig.from_plain(_merged(shared, settings or {}))
         except HocketError as error:
@@ -153,6 +155,6 @@ def _merged(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]
     """A run's own settings over the shared ones; those of adapters are merged key by key."""
     merged = {**shared, **own}
     for key in ("env_config", "policy_config"):
-        if key in shared and key in own:
+        if isinstance(shared.get(key), dict) and isinstance(own.get(key), dict):
             merged[key] = {**shared[key], **own[key]}
     return merged

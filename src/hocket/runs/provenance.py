@@ -41,6 +41,7 @@ def provenance(config: EvalConfig, policy: Policy) -> dict[str, Any]:
         "code": code_of(config),
         "packages": _packages(),
         "accelerator": _accelerator(),
+        **({"policy": dict(policy.spec.origin)} if policy.spec.origin else {}),
         "settings": _settings(config),
         "chunks": _chunks(config, policy),
     }
@@ -215,6 +216,9 @@ def files_of(config: EvalConfig, policy: Policy) -> list[Path]:
     """The files that a policy says it reads (`files`), and those that settings of the env and the
     policy name: weights, mappings, start states."""
     named = [Path(str(each)) for each in getattr(policy, "files", ())]
+    head, _, argument = config.policy.partition(":")
+    if head in plugins.names("policies") and argument and _exists(Path(argument)):
+        named.append(Path(argument))  # a checkpoint
     for settings in (config.policy_config, config.env_config):
         named += [Path(value) for value in settings.values() if _names_path(value)]
     found: list[Path] = []
@@ -228,7 +232,11 @@ def files_of(config: EvalConfig, policy: Policy) -> list[Path]:
 
 
 def _names_path(value: Any) -> bool:
+    return isinstance(value, str) and "/" in value and _exists(Path(value))
+
+
+def _exists(path: Path) -> bool:
     try:
-        return isinstance(value, str) and "/" in value and Path(value).exists()
-    except OSError:
+        return path.exists()
+    except OSError:  # a name that is too long for one
         return False

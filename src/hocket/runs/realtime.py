@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hocket.core.contracts.policy import Continues, Policy
-from hocket.engine.delay import CONTINUES, Timing
 from hocket.engine.delays import MEASURED, Delays, sweep
 from hocket.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
+    from hocket.engine.delay import Timing
     from hocket.runs.config import EvalConfig
 
 
@@ -44,6 +44,8 @@ def timing_of(config: EvalConfig, policy: Policy) -> Timing | None:
     method, where it has a part in it."""
     if config.method == "pause":
         return None
+    from hocket.engine.delay import CONTINUES, Timing  # the engine: not for checking settings
+
     length = policy.spec.chunk_length
     replan = config.replan or policy.spec.replan
     if replan is None:

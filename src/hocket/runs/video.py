@@ -4,29 +4,40 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from hocket.core import machine
 from hocket.core.contracts.recorder import TEMPORARY
-from hocket.core.data import Episode, Outcome, Ref, Trial
+from hocket.core.data import EnvSpec, Episode, Outcome, Ref, Trial
 from hocket.core.events import ChunksExecuted, EpisodeFilmed, Event, Noted, SpecLearned
+from hocket.core.plugins import did_you_mean
+from hocket.errors import UnknownNameError
 from hocket.records.evidence import Evidence
 from hocket.records.folder import RunFolder
 from hocket.records.states import FILE
 from hocket.records.video.encoder import UNTIMED_RATE, Quality, require_encoder
 from hocket.records.video.rerender import Rendered, RenderJob, VideoWorkersConfig, rerender
-from hocket.records.video.sink import (
-    VideoSelection,
-    file_name,
-    is_rendered_later,
-    rerender_record,
-    videos_in,
-)
+from hocket.records.video.selection import VideoSelection, is_rendered_later
+from hocket.records.video.sink import file_name, rerender_record, videos_in
 from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
 from hocket.workers.fleet import Borrowed, Fleet
+
+
+def refuse_unknown_cameras(wanted: Collection[str], specs: Collection[EnvSpec]) -> None:
+    """Raise where no env of a run has a camera that was named; of rows, and of older runs, it is
+    not known which there are."""
+    known = {camera for spec in specs for camera in spec.cameras}
+    if not specs or any("batched" in spec.abilities for spec in specs):
+        return
+    for key in wanted:
+        if key not in known:
+            raise UnknownNameError(
+                f"No env of the run has a camera {key!r}.{did_you_mean(key, known)} They have: "
+                f"{', '.join(sorted(known)) or 'none'}."
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

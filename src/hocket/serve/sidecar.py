@@ -12,27 +12,41 @@ import math
 import os
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from hocket.core import plugins
+from hocket.core.waits import awaited
 from hocket.errors import ConfigError, MissingExtraError
 from hocket.serve.backend import PolicyBackend, PolicyOptions
 from hocket.serve.metrics import Metrics
 from hocket.serve.server import Listening, serve_until_signal
+
+_LOOK_S = 0.2
+"""Seconds between two looks at what is awaited."""
 
 
 def main() -> None:
     """Build the policy, serve it, say so; or say in a sentence why it is refused."""
     order: dict[str, Any] = json.loads(sys.stdin.readline())
     # What the policy prints must not be taken for what we say.
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    answers = os.dup(1)
     os.dup2(2, 1)
+
+    def answer(said: object) -> None:
+        # One write, so that lines of two threads do not mix.
+        os.write(answers, (json.dumps(said) + "\n").encode())
+
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    built = threading.Event()
+    threading.Thread(target=_tell_waits, args=(answer, built), daemon=True).start()
     try:
         policy = plugins.build("policies", order["policy"], order["config"])
     except (ConfigError, MissingExtraError) as exc:
-        answers.write(json.dumps(str(exc)) + "\n")
+        answer({"refused": str(exc)})
         sys.exit(1)
+    finally:
+        built.set()
     metrics = Metrics()
     # The engine warms a policy up, makes batches and watches over calls itself: no waiting here.
     options = PolicyOptions(
@@ -40,7 +54,16 @@ def main() -> None:
     )
     backend = PolicyBackend(policy, options, metrics)
     listening = Listening(unix_path=order["socket"], max_message_bytes=1 << 30, drain_s=1.0)
-    asyncio.run(serve_until_signal(backend, listening, metrics, lambda _: answers.write("ready\n")))
+    asyncio.run(serve_until_signal(backend, listening, metrics, lambda _: answer({"ready": True})))
+
+
+def _tell_waits(answer: Callable[[object], None], built: threading.Event) -> None:
+    """Tell the parent, who shows it, what is awaited here until the policy is built."""
+    told: tuple[str, ...] = ()
+    while not built.wait(_LOOK_S):
+        if (now := awaited()) != told:
+            told = now
+            answer({"awaited": told})
 
 
 def _end_with_parent() -> None:

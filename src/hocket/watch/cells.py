@@ -15,21 +15,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hocket.core.data import Array, Outcome
+from hocket.core.data import Array
 from hocket.errors import RunFolderError
 from hocket.records.folder import RunFolder
 from hocket.records.ledger import schema
 from hocket.results import stats
+from hocket.results.card import LETTERS as LETTER_OF
 from hocket.results.paired import rate_difference
 from hocket.results.scores import bounds
 from hocket.watch.planned import NOTHING, numbers_in
 
-LETTERS = {
-    Outcome.SUCCESS.value: "S",
-    Outcome.FAILURE.value: "F",
-    Outcome.FINISHED.value: "D",
-    Outcome.ERROR.value: "E",
-}
+LETTERS = {outcome.value: letter for outcome, letter in LETTER_OF.items()}
 PENDING = "."
 _MOST_GAPS = 500
 """Trials that are asked for one by one; where more are missing, all since the first are read."""

@@ -40,6 +40,7 @@ CHECKS = [
     "smolvla_acts_as_in_lerobots_own_loop",
     "tdmpc_plans_as_in_lerobots_own_loop",
     "sac_acts_as_in_lerobots_own_loop",
+    "xvla_acts_as_in_lerobots_own_loop",
     "plans_are_each_attempts_own",
     "a_row_does_not_depend_on_its_batch",
     "weights_that_do_not_fit_are_refused",
@@ -196,6 +197,11 @@ class TestInLeRobotsInterpreter:
     def test_in_lerobots_interpreter(self, check, said):
         assert f"passed {check}\n" in said, said
 
+    def test_every_class_has_its_row_in_the_docs(self, said):
+        known = json.loads(said.rpartition("facts ")[2])["known"]
+        table = (ROOT / "docs" / "lerobot.md").read_text()
+        assert [kind for kind in known if f"| `{kind}` |" not in table] == []
+
     def evaluate(self, folder, **settings):
         return hocket.evaluate(
             env="metaworld:reach",
@@ -246,5 +252,7 @@ class TestInTheInterpreterOfLeRobot06:
 def test_where_lerobot_is_missing_the_error_says_what_to_do(tmp_path):
     if plugins.importlib.util.find_spec("lerobot") is not None:
         pytest.skip("LeRobot is installed here")
-    with pytest.raises(hocket.errors.MissingExtraError, match=r"hocket\[lerobot\]"):
+    with pytest.raises(
+        hocket.errors.MissingExtraError, match="--policy-python venvs/lerobot/bin/python"
+    ):
         plugins.build("policies", f"lerobot:{make_folder(tmp_path)}", {})

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,16 +19,18 @@ import pytest
 from hocket.adapters.policies.sidecar import Sidecar, SidecarConfig
 from hocket.core import plugins
 from hocket.core.data import Batch, Row, Trial, noise_seed
+from hocket.core.waits import awaited
 from hocket.errors import ConfigError, PolicyError, PolicyUnavailableError
 from hocket.testing import ScriptedPolicy
 from support.processes import DEADLINE_S as WAIT_S
-from support.processes import wait_gone
+from support.processes import wait_gone, wait_until
 
 HERE = Path(__file__).parent
 POLICY = """
-import os, sys
+import os, sys, time
 import numpy as np
 from hocket.core.data import Actions, PolicySpec
+from hocket.core.waits import awaiting
 
 class Model:
     def __init__(self, *, scale: float = 1.0):
@@ -47,6 +50,13 @@ class Model:
 
     def close(self):
         pass
+
+class Slow(Model):
+    def __init__(self, *, until: str):
+        with awaiting("a model from far away"):
+            while not os.path.exists(until):
+                time.sleep(0.01)
+        super().__init__()
 """
 
 
@@ -212,3 +222,19 @@ def test_sidecar_is_found_by_its_name(build: Build) -> None:
         assert policy.infer(make_batch(4)).values[0, 0, 0] == 8
     finally:
         policy.close()
+
+
+def test_what_a_policy_waits_for_while_it_loads_is_awaited_here(
+    build: Build, tmp_path: Path
+) -> None:
+    done = tmp_path / "done"
+    policy = build("my_model:Slow", config={"until": str(done)})
+    loading = threading.Thread(target=lambda: policy.spec)
+    loading.start()
+    try:
+        wait_until(lambda: "a model from far away" in awaited())
+    finally:
+        done.touch()
+        loading.join()
+    assert "a model from far away" not in awaited()
+    assert policy.spec.chunk_length == 2

@@ -63,7 +63,7 @@ def test_an_unfinished_run_is_exported_with_a_note(image_run: Path, tmp_path: Pa
 
 
 def test_a_failed_export_leaves_nothing(image_run: Path, tmp_path: Path) -> None:
-    with pytest.raises(RunFolderError, match="cannot be shown again"):
+    with pytest.raises(UnknownNameError, match=r"camera 'observation/nowhere'\. Did you mean"):
         export(image_run, "lerobot", tmp_path / "out", cameras=("observation/nowhere",))
     assert list(tmp_path.iterdir()) == []
 

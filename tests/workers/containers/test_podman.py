@@ -14,12 +14,15 @@ import tempfile
 import time
 from pathlib import Path
 
+import av
 import numpy as np
 import pytest
 
 import hocket
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Ref
+from hocket.records.error_steps import load_error_steps
+from hocket.results.report import Report
 from hocket.testing import check_runtime
 from hocket.workers.containers.runtime import PodmanRuntime
 from hocket.workers.inbox import LaneFailed, LanesExecuted, LanesReady, LanesUp
@@ -100,6 +103,27 @@ def test_metaworld_in_a_container_is_metaworld_with_its_pictures_and_videos(
     assert sorted(reports[0]) == sorted(reports[1])
     films = [sorted(p.name for p in (tmp_path / n).rglob("*.mp4")) for n in ("0", "1")]
     assert films[0] == films[1] != []
+
+
+def test_an_env_that_raises_in_a_container_leaves_its_film_and_its_steps(tmp_path: Path) -> None:
+    report = hocket.evaluate(
+        env="toy:pixels",
+        env_config={"raise_at": 31, "fault_seed": 1, "length_min": 50},
+        policy="random",
+        runtime=f"podman:{IMAGE}",
+        runtime_config={"python": sys.executable, "mounts": mounts()},
+        episodes=2,
+        lanes=2,
+        retries=0,
+        video="all",
+        out=tmp_path / "run",
+    )
+    assert report.overall.errors == 1
+    (kept,) = Report.load(tmp_path / "run").kept_errors
+    place = tmp_path / "run" / kept["folder"]
+    assert len(load_error_steps(place / "steps.npz")) == 31
+    with av.open(str(place / "image.mp4")) as container:
+        assert sum(1 for _ in container.decode(video=0)) == 31
 
 
 @pytest.mark.parametrize("deed", ["kill", "pause"])

@@ -47,7 +47,7 @@ class CameraEnv:
 
     render_mode: str | None = "rgb_array"
     _simulator: ClassVar[str]
-    _state_size: ClassVar[int]
+    _state_size: int
     _camera_advice: ClassVar[str] = ""
     """Said where a camera is asked for that is not there."""
     _task: str

@@ -17,7 +17,8 @@ import select
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from typing import Any
 from hocket.adapters.policies.openpi.policy import OpenPI, OpenPIConfig
 from hocket.core.data import Actions, Batch, EnvSpec, PolicySpec, Row
 from hocket.core.scratch import ScratchFolder
+from hocket.core.waits import awaiting
 from hocket.errors import ConfigError, PolicyUnavailableError
 
 LOCAL_OUTAGE_S = 3.0
@@ -210,17 +212,34 @@ class _Child:
         self._folder.close()
 
     def _wait_until_ready(self, timeout_s: float) -> None:
+        """Until the child says that it is ready, or why not; what it waits for is awaited here."""
+        deadline = time.monotonic() + timeout_s
+        with contextlib.ExitStack() as waits:
+            for said in self._answers(deadline):
+                waits.close()
+                for text in said.get("awaited", ()):
+                    waits.enter_context(awaiting(text))
+                if "refused" in said:
+                    raise ConfigError(said["refused"])
+                if "ready" in said:
+                    return
+        raise PolicyUnavailableError(
+            f"{self._name} was not loaded within {timeout_s:.0f} s. {self.status()}"
+            if time.monotonic() >= deadline
+            else f"{self._name} could not be loaded. {self.status()}"
+        )
+
+    def _answers(self, deadline: float) -> Iterator[Mapping[str, Any]]:
+        """What the child says, a line at a time, until the deadline or its end."""
         assert self._process.stdout is not None
-        ready, _, _ = select.select([self._process.stdout], [], [], timeout_s)
-        if not ready:
-            raise PolicyUnavailableError(
-                f"{self._name} was not loaded within {timeout_s:.0f} s. {self.status()}"
-            )
-        said = self._process.stdout.readline().strip()
-        if not said:
-            raise PolicyUnavailableError(f"{self._name} could not be loaded. {self.status()}")
-        if said.startswith('"'):  # in place of being ready: a sentence, as JSON
-            raise ConfigError(json.loads(said))
+        pipe, unread = self._process.stdout.fileno(), b""
+        while (left := deadline - time.monotonic()) > 0:
+            if not select.select([pipe], [], [], left)[0]:
+                return
+            if not (some := os.read(pipe, 1 << 16)):
+                return
+            *lines, unread = (unread + some).split(b"\n")
+            yield from map(json.loads, lines)
 
 
 def _lend(folder: Path, packages: tuple[str, ...]) -> None:

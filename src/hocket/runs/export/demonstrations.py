@@ -88,6 +88,7 @@ class Demonstrations:
         self._scratch = RunFolder.at(scratch)
         self._watcher = watcher
         self._specs = Specs(run, watcher)
+        self._specs.refuse_unknown_cameras(config.cameras)
         self._shows_again = _shows_again(run)
         self._seen = _recorded_steps(run)
         self._jobs: dict[str, RenderJob] = {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from hocket.core.data import EnvSpec, TaskInfo, Trial
 from hocket.errors import HocketError
 from hocket.records.ledger.view import LedgerView
@@ -9,6 +11,7 @@ from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
 from hocket.runs.export import ChosenRun, Watcher
 from hocket.runs.probe import learn_spec, retried
+from hocket.runs.video import refuse_unknown_cameras
 
 
 class Specs:
@@ -45,6 +48,10 @@ class Specs:
             return True
         shapes = [array.shape for array in spec.observations.values()]
         return bool(spec.cameras) or any(len(shape) == 3 and shape[2] in (3, 4) for shape in shapes)
+
+    def refuse_unknown_cameras(self, wanted: Collection[str]) -> None:
+        """Raise where the folder says that no env has a camera that was named."""
+        refuse_unknown_cameras(wanted, [spec for spec in self._specs.values() if spec is not None])
 
     def may_be_observed_again(self, trial: Trial) -> bool:
         """False where the folder says that a trial's env cannot be observed without a step."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from hocket.core.contracts.env import SeedScheme
@@ -104,8 +107,14 @@ class MetaWorldConfig:
     """Cameras to render where the policy wants images: topview, corner, corner2, corner3, corner4,
     behindGripper, gripperPOV. The first is `observation/image`, gripperPOV is
     `observation/wrist_image`, any other is `observation/<camera>_image`."""
-    size: int = 224
-    """Height and width of images, in pixels."""
+    layout: Literal["own", "lerobot"] = "own"
+    """`lerobot` shows what LeRobot's MetaWorld env shows, so that checkpoints that were trained on
+    that are evaluated as they are: 4 numbers of the state, corner2 moved to its place there."""
+    size: int = 0
+    """Height and width of images, in pixels. 0 takes 224, and 480 in LeRobot's layout."""
+    prompts: str = ""
+    """A JSON file with a prompt for each task, or LeRobot's own `envs/metaworld_config.json`: for
+    checkpoints that read prompts. Empty takes hocket's."""
     render: Literal["full", "fast"] = "full"
     """`fast` leaves out shadows, multisampling and reflections: about six times faster on a CPU,
     but the images differ from MetaWorld's own."""
@@ -125,6 +134,10 @@ class MetaWorldConfig:
                 )
         if len(set(self.cameras)) < len(self.cameras):
             raise ConfigError(f"A camera is named twice in {self.cameras}.")
+        if self.layout not in ("own", "lerobot"):
+            raise ConfigError(f"layout is 'own' or 'lerobot', not {self.layout!r}.")
+        if self.size == 0:
+            object.__setattr__(self, "size", 480 if self.layout == "lerobot" else 224)
         if self.size < 1 or self.max_steps < 1:
             raise ConfigError(
                 f"size and max_steps must be at least 1, not {self.size}, {self.max_steps}."
@@ -144,6 +157,7 @@ class MetaWorld:
     def __init__(self, argument: str, config: MetaWorldConfig) -> None:
         self._tasks = _task_names(argument)
         self._config = config
+        self._prompts = _prompts(Path(config.prompts)) if config.prompts else PROMPTS
 
     prepare_worker = staticmethod(gl.set_worker)
 
@@ -151,7 +165,7 @@ class MetaWorld:
         return tuple(
             TaskInfo(
                 name=name,
-                prompt=PROMPTS[name],
+                prompt=self._prompts[name],
                 max_steps=self._config.max_steps,
                 control_rate=CONTROL_RATE,
             )
@@ -184,3 +198,19 @@ def _task_names(argument: str) -> tuple[str, ...]:
         f"MetaWorld has no task {argument!r}.{did_you_mean(name, known)} Known: mt10, mt50, "
         f"{', '.join(PROMPTS)}."
     )
+
+
+def _prompts(file: Path) -> Mapping[str, str]:
+    """A prompt for each of the 50 tasks, from a user's file or from LeRobot's."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as exc:
+        raise ConfigError(f"The prompts in {file} cannot be read: {exc}") from exc
+    found = found.get("TASK_DESCRIPTIONS", found) if isinstance(found, dict) else found
+    if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
+        raise ConfigError(f'{file} must hold a prompt for each task: {{"push-v3": "..."}}.')
+    if unknown := sorted(set(found) - set(PROMPTS)):
+        raise ConfigError(
+            f"{file}: MetaWorld has no task {unknown[0]!r}.{did_you_mean(unknown[0], PROMPTS)}"
+        )
+    return {**PROMPTS, **found}

@@ -31,6 +31,10 @@ _INTEGRATION = mujoco.mjtState.mjSTATE_INTEGRATION
 _PLAIN = (type(None), bool, int, float, str, np.generic, np.ndarray, dict, list, tuple)
 _MODEL_FIELDS = ("body_pos", "body_quat", "site_pos", "site_quat")
 """What tasks move when they reset."""
+LEROBOT_STATE = 4
+"""The hand's place and the gripper's opening are all that LeRobot's env shows of the state."""
+LEROBOT_CORNER2 = (0.75, 0.075, 0.7)
+"""Where LeRobot's env hangs the camera corner2: nearer, as many papers do."""
 
 
 class MetaWorldEnv(CameraEnv, gymnasium.Env[dict[str, Any], Array]):
@@ -42,7 +46,6 @@ class MetaWorldEnv(CameraEnv, gymnasium.Env[dict[str, Any], Array]):
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 80}  # noqa: RUF012
     _simulator = "MetaWorld"
-    _state_size = 39
     _camera_advice = " Set --env.cameras."
 
     def __init__(self, task: str, config: MetaWorldConfig) -> None:
@@ -55,6 +58,10 @@ class MetaWorldEnv(CameraEnv, gymnasium.Env[dict[str, Any], Array]):
         self._sim._partially_observable = config.hide_goal
         del self._sim.sawyer_observation_space  # cached with the goal hidden
         self._pristine = _copy_plain(self._sim)
+        self._state_size = 39
+        if config.layout == "lerobot":
+            self._state_size = LEROBOT_STATE
+            self._sim.model.camera("corner2").pos[:] = LEROBOT_CORNER2
         self._fields = {name: getattr(self._sim.model, name).copy() for name in _MODEL_FIELDS}
         self._keys = camera_keys(config.cameras)
         self._in_use = tuple(self._keys)
@@ -99,7 +106,7 @@ class MetaWorldEnv(CameraEnv, gymnasium.Env[dict[str, Any], Array]):
 
     def observe(self) -> dict[str, Array]:
         images = {key: self._image(self._keys[key]) for key in self._in_use}
-        return {STATE_KEY: self._state.copy(), **images}
+        return {STATE_KEY: self._state[: self._state_size].copy(), **images}
 
     def get_state(self) -> Array:
         """How the scene was laid out, what MetaWorld remembers of the last step, and MuJoCo's
@@ -139,8 +146,17 @@ class MetaWorldEnv(CameraEnv, gymnasium.Env[dict[str, Any], Array]):
         self._sim._freeze_rand_vec = False
         source = start_seed(self._task, seed, self._config.seed_scheme)
         self._sim.np_random, _ = seeding.np_random(source)
-        self._sim.reset_model()
+        # Nothing is drawn by where the hand is, and to move it costs as much as fifty steps.
+        self._sim._reset_hand = self._leave_hand
+        try:
+            self._sim.reset_model()
+        finally:
+            del self._sim._reset_hand
         return np.array(self._sim._last_rand_vec, np.float64)
+
+    def _leave_hand(self, *_: Any, **__: Any) -> None:
+        """What MetaWorld notes of the hand once it has moved it, and nothing else."""
+        self._sim.init_tcp = self._sim.tcp_center
 
     def _lay_out(self, start: Array) -> None:
         """Begin an episode as a newly made env would."""

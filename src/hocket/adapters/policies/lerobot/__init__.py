@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hocket.adapters import hub
 from hocket.adapters.policies.lerobot.folder import check_folder, find_folder, load
 from hocket.core.data import Actions, ArraySpec, Batch, PolicySpec, Row
 from hocket.errors import ConfigError
@@ -259,10 +260,14 @@ class _Loader:
     def __call__(self, argument: str, config: LeRobotConfig) -> LeRobot:
         folder = find_folder(argument)
         plain = check_folder(folder)
-        if plain.get("temporal_ensemble_coeff") is not None:
-            return EnsembledACT(folder, config)
         kinds = {"tdmpc": PlanningTDMPC, "sac": SingleActions, "gaussian_actor": SingleActions}
-        return kinds.get(plain["type"], LeRobot)(folder, config)
+        kind = kinds.get(plain["type"], LeRobot)
+        if plain.get("temporal_ensemble_coeff") is not None:
+            kind = EnsembledACT
+        policy = kind(folder, config)
+        if not Path(argument).expanduser().exists():
+            policy.spec = dataclasses.replace(policy.spec, origin=hub.origin(argument, folder))
+        return policy
 
 
 load_policy = _Loader()

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hocket.adapters.policies.lerobot import hub
+from hocket.adapters import hub
 from hocket.errors import ConfigError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -99,8 +99,8 @@ def load(folder: Path, settings: LeRobotConfig, device: str) -> Loaded:
         from lerobot.utils.import_utils import register_third_party_plugins
     except ImportError as exc:
         raise MissingExtraError(
-            f"LeRobot cannot be imported in {sys.executable}: {exc}. Install it there (pip install "
-            f"'hocket[lerobot]'), or name an interpreter that has it: --policy-python PATH."
+            f"LeRobot cannot be imported in {sys.executable}: {exc}. Name an interpreter that has "
+            f"it, --policy-python PATH: tools/make_venvs.sh lerobot builds one."
         ) from exc
     register_third_party_plugins()
     refuse_unpatched(check_folder(folder)["type"])

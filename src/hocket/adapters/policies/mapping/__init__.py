@@ -15,22 +15,36 @@ from typing import Any, Protocol
 
 import yaml
 
-from hocket.adapters.policies.mapping.rules import RuleMapping, parse_mapping
+from hocket.adapters.policies.mapping.rules import RuleMapping, find_key, parse_mapping
 from hocket.core.data import Array, EnvSpec, Observation
 from hocket.core.plugins import did_you_mean
 from hocket.errors import ConfigError, SpecMismatchError, UnknownNameError
 
 _IMAGE = {"resize": [224, 224], "dtype": "uint8"}
 
+# From OpenPI's own keys, or from those of Isaac Lab Arena's envs.
 _DROID: Mapping[str, Any] = {
     "request": {
         "observation/exterior_image_1_left": {
             "from": "observation/exterior_image_1_left",
+            "or": "camera_obs.external_camera_rgb",
             **_IMAGE,
         },
-        "observation/wrist_image_left": {"from": "observation/wrist_image_left", **_IMAGE},
-        "observation/joint_position": {"from": "observation/joint_position", "size": 7},
-        "observation/gripper_position": {"from": "observation/gripper_position", "size": 1},
+        "observation/wrist_image_left": {
+            "from": "observation/wrist_image_left",
+            "or": "camera_obs.wrist_camera_rgb",
+            **_IMAGE,
+        },
+        "observation/joint_position": {
+            "from": "observation/joint_position",
+            "or": "policy.joint_pos",
+            "size": 7,
+        },
+        "observation/gripper_position": {
+            "from": "observation/gripper_position",
+            "or": "policy.gripper_pos",
+            "size": 1,
+        },
     },
     "control_rate": 15,
     "replan": 8,
@@ -129,14 +143,17 @@ def spec_fields(mapping: Embodiment) -> dict[str, Any]:
 
 def check_env(mapping: Embodiment, name: str, spec: EnvSpec) -> None:
     """Raise SpecMismatchError, with the key's name, where an env cannot feed a mapping."""
-    inputs: Sequence[str] | None = getattr(mapping, "inputs", None)
-    for key in inputs or ():
-        if key not in spec.observations:
-            raise SpecMismatchError(
-                f"The mapping {name!r} reads {key!r}, which task {spec.task.name!r} does not give."
-                f"{did_you_mean(key, spec.observations)} It gives: "
-                f"{', '.join(sorted(spec.observations))}."
-            )
+    given = spec.observations
+    if isinstance(mapping, RuleMapping):
+        key = mapping.missing(given)
+    else:
+        inputs: Sequence[str] = getattr(mapping, "inputs", None) or ()
+        key = next((each for each in inputs if find_key(each, given) is None), None)
+    if key is not None:
+        raise SpecMismatchError(
+            f"The mapping {name!r} reads {key!r}, which task {spec.task.name!r} does not give."
+            f"{did_you_mean(key, given)} It gives: {', '.join(sorted(given))}."
+        )
     size = getattr(mapping, "action_size", None)
     if size is not None and size != spec.action.size:
         raise SpecMismatchError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,8 @@ from hocket.core.data import Array, Observation
 from hocket.core.plugins import did_you_mean
 from hocket.errors import ChunkShapeError, ConfigError, ObservationError
 
+ROOT = "observation/"
+"""What the keys of envs begin with that hocket runs itself."""
 _BITS = 22
 _HALF = 1 << (_BITS - 1)
 
@@ -25,6 +27,8 @@ class Field:
 
     sources: tuple[str, ...]
     """Keys of the observation; several are flattened and joined end to end."""
+    otherwise: tuple[str, ...] = ()
+    """Keys that stand for these, one for one, where the env has them instead."""
     slice: tuple[int, int] | None = None
     """Start and stop on the last axis."""
     rotate: int = 0
@@ -43,16 +47,25 @@ class Field:
     def is_image(self) -> bool:
         return self.resize is not None or self.rotate != 0 or self.layout == "chw"
 
+    def find(self, keys: Container[str]) -> list[str | None]:
+        """The env's key for each source, None where it has none."""
+        found = [find_key(source, keys) for source in self.sources]
+        if self.otherwise and None in found:
+            instead = [find_key(source, keys) for source in self.otherwise]
+            return instead if None not in instead else found
+        return found
+
     def make(self, key: str, observation: Observation, owner: str) -> Array:
         """The value of this key, or ObservationError with the name of what is missing or wrong."""
-        for source in self.sources:
-            if source not in observation:
+        found = self.find(observation)
+        for source, name in zip(self.sources, found, strict=True):
+            if name is None:
                 raise ObservationError(
                     f"The mapping {owner!r} makes {key!r} of {source!r}, which the env does not "
                     f"give.{did_you_mean(source, observation)} It gives: "
                     f"{', '.join(sorted(observation))}."
                 )
-        parts = [observation[source] for source in self.sources]
+        parts = [observation[name] for name in found if name is not None]
         value = parts[0] if len(parts) == 1 else np.concatenate([p.reshape(-1) for p in parts])
         if self.is_image and value.ndim != 3:
             raise ObservationError(
@@ -142,14 +155,22 @@ class RuleMapping:
     control_rate: float | None = None
     replan: int | None = None
 
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(s for field in self.fields.values() for s in field.sources))
+    def missing(self, keys: Container[str]) -> str | None:
+        """The first source that an env with these keys does not give; None where it gives all."""
+        for field in self.fields.values():
+            for source, found in zip(field.sources, field.find(keys), strict=True):
+                if found is None:
+                    return source
+        return None
 
     @property
-    def cameras(self) -> tuple[str, ...]:
+    def cameras(self) -> tuple[str, ...] | None:
+        """The images that are read; None, which means all, where that depends on the env."""
         fields = [field for field in self.fields.values() if field.is_image]
-        return tuple(dict.fromkeys(s for field in fields for s in field.sources))
+        if any(field.otherwise for field in fields):
+            return None
+        sources = dict.fromkeys(s for field in fields for s in field.sources)
+        return tuple(s if s.startswith(ROOT) else f"{ROOT}{s}" for s in sources)
 
     @property
     def action_size(self) -> int | None:
@@ -170,6 +191,17 @@ class RuleMapping:
 
     def actions(self, chunk: Array) -> Array:
         return self.answer.apply(chunk, self.name)
+
+
+def find_key(source: str, keys: Container[str]) -> str | None:
+    """The key that a source means: with `observation/` before it as in envs that hocket runs, or
+    without as in a loop of the user's own; `a.b` stands for `a/b`."""
+    for name in dict.fromkeys((source, source.replace(".", "/"))):
+        bare = name.removeprefix(ROOT)
+        for key in (name, bare, f"{ROOT}{bare}"):
+            if key in keys:
+                return key
+    return None
 
 
 def parse_mapping(name: str, data: Any) -> RuleMapping:
@@ -198,14 +230,14 @@ def parse_mapping(name: str, data: Any) -> RuleMapping:
 def _field(where: str, value: Any) -> Field:
     rule = {"from": value} if isinstance(value, (str, list, tuple)) else _mapping(where, value)
     names = [f.name for f in dataclasses.fields(Field)]
-    _refuse_unknown(where, rule, ["from", *names[1:]])
-    sources = rule.get("from")
-    if isinstance(sources, str):
-        sources = (sources,)
-    if not isinstance(sources, (list, tuple)) or not sources:
+    _refuse_unknown(where, rule, ["from", "or", *names[2:]])
+    settings = {key: _frozen(part) for key, part in rule.items() if key not in ("from", "or")}
+    sources, otherwise = _keys(where, rule, "from"), _keys(where, rule, "or")
+    if not sources:
         raise ConfigError(f"{where}: `from` must be a key of the env's observation, or several.")
-    settings = {key: _frozen(part) for key, part in rule.items() if key != "from"}
-    field = Field(sources=tuple(sources), **settings)
+    if otherwise and len(otherwise) != len(sources):
+        raise ConfigError(f"{where}: `or` must name as many keys as `from`.")
+    field = Field(sources=sources, otherwise=otherwise, **settings)
     if field.rotate not in (0, 90, 180, 270):
         raise ConfigError(f"{where}: rotate must be 0, 90, 180 or 270, not {field.rotate!r}.")
     if field.layout not in ("hwc", "chw"):
@@ -217,6 +249,14 @@ def _field(where: str, value: Any) -> Field:
         except TypeError as exc:
             raise ConfigError(f"{where}: {field.dtype!r} is no dtype.") from exc
     return field
+
+
+def _keys(where: str, rule: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    value = rule.get(name, ())
+    found = (value,) if isinstance(value, str) else value
+    if not isinstance(found, (list, tuple)) or not all(isinstance(key, str) for key in found):
+        raise ConfigError(f"{where}: `{name}` must be a key of the env's observation, or several.")
+    return tuple(found)
 
 
 def _answer(where: str, value: Any) -> ActionRule:

@@ -70,6 +70,8 @@ def announce(announcement: Announcement) -> dict[str, Any]:
     spec = {f.name: getattr(announcement.spec, f.name) for f in fields(PolicySpec)}
     if spec["inputs"]:
         spec["inputs"] = {k: [v.shape, v.dtype] for k, v in spec["inputs"].items()}
+    if not spec["origin"]:  # which clients before 0.2 do not know
+        del spec["origin"]
     return {
         "version": EXTENSION_VERSION,
         "instance": announcement.instance,
@@ -90,12 +92,14 @@ def find_announcement(metadata: Any) -> Announcement | None:
         inputs = plain.pop("inputs")
         cameras = plain.pop("cameras")
         sizes = plain.pop("batch_sizes")
+        origin = {str(k): str(v) for k, v in dict(plain.pop("origin", {})).items()}
         spec = PolicySpec(
             **plain,
             inputs=inputs
             and {k: ArraySpec(shape=tuple(v[0]), dtype=v[1]) for k, v in inputs.items()},
             cameras=None if cameras is None else tuple(cameras),
             batch_sizes=tuple(sizes),
+            origin=origin,
         )
         return Announcement(
             spec=spec,

@@ -1,5 +1,6 @@
 """Checkpoints by their id, from a stand-in of the hub, through the hub's own library."""
 
+import hashlib
 import json
 import os
 import subprocess
@@ -8,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from hocket.adapters.policies.lerobot import hub
+from hocket.adapters import hub
 from hocket.errors import MissingExtraError
 from support.hub_stand_in import COMMIT, serve_model
 from support.processes import DEADLINE_S
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / "venvs" / "lerobot" / "bin" / "python"
 NEEDS_LIBRARY = [
     pytest.mark.slow,
@@ -62,10 +63,27 @@ def test_ids_are_told_from_paths(name: str) -> None:
     assert not hub.is_id(f"some/{name}")
 
 
+def test_what_was_fetched_is_told_by_revision_and_digests(tmp_path: Path) -> None:
+    digest = hashlib.sha256(b"large").hexdigest()
+    folder = tmp_path / "snapshots" / COMMIT
+    folder.mkdir(parents=True)
+    (tmp_path / digest).write_bytes(b"not read")
+    (folder / "model.safetensors").symlink_to(tmp_path / digest)
+    (folder / "config.json").write_text("{}")
+    assert hub.origin("user/model@main", folder) == {
+        "repository": "user/model",
+        "revision": COMMIT,
+        "config.json": hashlib.sha256(b"{}").hexdigest(),
+        "model.safetensors": digest,
+    }
+
+
 def test_without_the_library_its_installation_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(MissingExtraError, match="pip install huggingface_hub"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'hocket\[hub\]'"):
         hub.fetch("user/model")
+    with pytest.raises(MissingExtraError, match="To push user/data takes"):
+        hub.Dataset("user/data")
 
 
 class TestWithTheLibrary:
@@ -86,6 +104,6 @@ class TestWithTheLibrary:
                 tmp_path, "user/other", endpoint
             )
         gone = fetch(tmp_path, "user/model", endpoint)
-        assert f"cannot be fetched from {endpoint}" in gone
+        assert f"cannot be fetched: {endpoint} does not answer" in gone
         offline = fetch(tmp_path, "user/model", endpoint, HF_HUB_OFFLINE="1")
         assert "HF_HUB_OFFLINE forbids" in offline

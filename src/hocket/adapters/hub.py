@@ -1,0 +1,167 @@
+"""Hugging Face's hub: fetches a checkpoint by its id, `USER/REPO` or `USER/REPO@REVISION`, and
+pushes a dataset, through the hub's own library. Its cache, its endpoint (HF_ENDPOINT), its token
+and HF_HUB_OFFLINE hold."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hocket.core.waits import awaiting
+from hocket.errors import ConfigError, MissingExtraError
+
+_ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+?)(?:@(?P<revision>[\w./-]+))?")
+_FILES = ("*.json", "*.safetensors", "*.txt", "*.model")
+"""What a checkpoint is made of; pickles are never fetched."""
+_SHA256 = re.compile("[0-9a-f]{64}")
+
+
+def is_id(name: str) -> bool:
+    """Whether a name that is no folder could be a checkpoint of the hub's."""
+    return _ID.fullmatch(name) is not None
+
+
+def fetch(name: str) -> Path:
+    """The folder of a checkpoint, downloaded where the cache has not got it. Its name is the commit
+    that was taken."""
+    repo, revision = _parts(name)
+    library = _library(f"There is no folder {name!r}, and to get it from the hub")
+    constants = library.constants
+    endpoint = constants.ENDPOINT
+    what = f"{name} from {endpoint}"
+    try:
+        with awaiting(what) as change:
+            folder = Path(
+                library.snapshot_download(
+                    repo,
+                    revision=revision,
+                    allow_patterns=list(_FILES),
+                    tqdm_class=_told_by(lambda done: change(f"{what}, {done}")),
+                )
+            )
+    except Exception as exc:
+        # The library's errors, of its cache and of several network libraries, have no common root.
+        if constants.HF_HUB_OFFLINE:
+            raise ConfigError(
+                f"There is no folder {name!r}, nor is it in the cache of Hugging Face's hub, and "
+                f"HF_HUB_OFFLINE forbids to fetch it. Unset that, or name a folder."
+            ) from exc
+        raise ConfigError(
+            f"There is no folder {name!r}, and it cannot be fetched: {_told(name, endpoint, exc)} "
+            f"Where the hub cannot be reached, copy the checkpoint here and name its folder."
+        ) from exc
+    # What is missing from here on must fail, and not be fetched by the policy's own parts.
+    constants.HF_HUB_OFFLINE = True
+    return folder
+
+
+def origin(name: str, folder: Path) -> dict[str, str]:
+    """What was fetched: repository, revision, and the sha256 of each file. Large files are not
+    read for it: the hub's cache calls them by their sha256."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {
+        "repository": _parts(name)[0],
+        "revision": folder.name,
+        **{path.relative_to(folder).as_posix(): _sha256(path) for path in files},
+    }
+
+
+def _sha256(path: Path) -> str:
+    blob = path.resolve().name
+    return blob if _SHA256.fullmatch(blob) else hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _parts(name: str) -> tuple[str, str | None]:
+    found = _ID.fullmatch(name)
+    assert found is not None
+    return found["repo"], found["revision"]
+
+
+def _told_by(tell: Callable[[str], None]) -> type:
+    """A bar of the library's that tells how far it is, and draws nothing."""
+    from tqdm.auto import tqdm
+
+    class Told(tqdm):  # type: ignore[misc]
+        def __init__(self, *given: Any, **settings: Any) -> None:
+            settings.pop("name", None)
+            super().__init__(*given, **{**settings, "file": io.StringIO(), "disable": False})
+
+        def update(self, n: float | None = 1) -> bool | None:
+            drawn: bool | None = super().update(n)
+            is_bytes = self.unit == "B"
+            done, total = (round(x / (1e8 if is_bytes else 1)) for x in (self.n, self.total or 0))
+            # Bytes in steps of 0.1 GB: each change may be a line of somebody's log.
+            tell(f"{done / 10} of {total / 10} GB" if is_bytes else f"{done} of {total} files")
+            return drawn
+
+    return Told
+
+
+class Dataset:
+    """A dataset of the hub's that a folder is pushed to. Making one asks the hub for it, so that
+    what cannot be pushed is known before the work of an export."""
+
+    def __init__(self, repo: str) -> None:
+        found = _ID.fullmatch(repo)
+        if found is None or found["revision"] is not None:
+            raise ConfigError(f"A dataset of the hub's is called USER/REPO, not {repo!r}.")
+        library = _library(f"To push {repo}")
+        self.repo = repo
+        self._endpoint = library.constants.ENDPOINT
+        self._api = library.HfApi()
+        if library.constants.HF_HUB_OFFLINE:
+            raise ConfigError(f"HF_HUB_OFFLINE forbids to push {repo}. Unset it.")
+        self._ask(self._api.create_repo, exist_ok=True)
+
+    def push(self, folder: Path, *, tag: str) -> str:
+        """Upload a folder as one commit and tag it, as readers of the format look for it; the
+        address of the dataset."""
+        done = self._ask(
+            self._api.upload_folder,
+            folder_path=folder,
+            commit_message=f"Add {folder.name}, exported by hocket",
+        )
+        with contextlib.suppress(ConfigError):  # there is none yet
+            self._ask(self._api.delete_tag, tag=tag)
+        self._ask(self._api.create_tag, tag=tag, revision=done.oid)
+        return f"{self._endpoint}/datasets/{self.repo}"
+
+    def _ask(self, call: Callable[..., Any], **settings: Any) -> Any:
+        try:
+            return call(repo_id=self.repo, repo_type="dataset", **settings)
+        except Exception as exc:  # of several libraries, without a common root
+            raise ConfigError(
+                f"{self.repo} cannot be pushed: {_told(self.repo, self._endpoint, exc)}"
+            ) from exc
+
+
+def _library(why: str) -> Any:
+    try:
+        import huggingface_hub
+        import huggingface_hub.constants
+    except ImportError as exc:
+        raise MissingExtraError(
+            f"{why} takes the package 'huggingface_hub'. Run: pip install 'hocket[hub]'; for a "
+            f"policy, or name an interpreter that has it: --policy-python PATH."
+        ) from exc
+    return huggingface_hub
+
+
+def _told(name: str, endpoint: str, exc: Exception) -> str:
+    """Why the hub did not do what it was asked for, and what to do."""
+    kind = type(exc).__name__
+    status = getattr(getattr(exc, "response", None), "status_code", None)
+    if kind in ("RepositoryNotFoundError", "GatedRepoError", "RevisionNotFoundError"):
+        return (
+            f"{endpoint} has no {name!r} that you may read ({kind}). Check the name and the "
+            f"revision; a private one needs a token: hf auth login."
+        )
+    if status in (401, 403):
+        return f"{endpoint} does not let you ({status}): give it your token, hf auth login."
+    first = next(iter(str(exc).strip().splitlines()), kind)
+    return f"{endpoint} does not answer as it should: {kind}: {first}"
