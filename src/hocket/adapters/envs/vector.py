@@ -89,6 +89,8 @@ class VectorRows:
         self.tasks = (task,)
         self.action_space = env.single_action_space
         self.control_rate = control_rate_of(env)
+        if hasattr(self._env, "hold_actions"):
+            self.hold_actions = self._env.hold_actions
         self._seen: dict[str, Array] = {}
         self._ended = np.zeros(self.rows, np.bool_)
         """Rows whose simulator stands where an episode ended."""
