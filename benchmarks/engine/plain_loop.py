@@ -87,11 +87,11 @@ def main() -> int:
         for repeat in range(options.repeats):
             cpu, wall, said = timed([sys.executable, "-c", PLAIN, "starts.npz"], folder)
             found["plain"].append((cpu, wall))
-            print(f"plain   {cpu:6.2f} CPU s {wall:6.2f} s  successes and steps: {said}")
+            print(f"plain   {cpu:6.2f} CPU s {wall:6.2f} s  successes, steps: {said}", flush=True)
             words = [sys.executable, *ours, "--out", f"run{repeat}", *options.flags.split()]
             cpu, wall, said = timed(words, folder)
             found["hocket"].append((cpu, wall))
-            print(f"hocket  {cpu:6.2f} CPU s {wall:6.2f} s")
+            print(f"hocket  {cpu:6.2f} CPU s {wall:6.2f} s", flush=True)
     ratios = [statistics.median(x[i] for x in found["hocket"]) for i in (0, 1)]
     ratios = [r / statistics.median(x[i] for x in found["plain"]) for i, r in enumerate(ratios)]
     print(f"hocket / plain: CPU {ratios[0]:.3f} (at most {LIMIT}), wall {ratios[1]:.3f}")

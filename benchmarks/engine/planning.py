@@ -1,6 +1,7 @@
 """What `hocket plan` and `--lanes auto` predict, against the real engine, at settings drawn at
 random: lanes 2 to 24, chunks of 30 to 320 ms, a policy of 10 to 150 ms and 0 to 15 ms a row, one or
-two inferences at once. Env and policy sleep, so that two cores can host them.
+two inferences at once. Env and policy sleep, so that two cores can host them. A prediction goes by
+what chunks and inferences took in the run, as that of `hocket plan --from` does.
 
     python benchmarks/engine/planning.py [--settings 5] [--seconds 15] [--seed N]
 
@@ -15,12 +16,14 @@ import sys
 import time
 from dataclasses import dataclass
 from math import exp, log
+from statistics import fmean
 
 import numpy as np
 
 import hocket
+from hocket.core import events
 from hocket.core.data import Array, Batch, PolicySpec
-from hocket.engine.model import PlanRow, Work, plan
+from hocket.engine.model import Work, plan
 from overhead import Clock
 
 CHUNK = 16
@@ -72,19 +75,36 @@ def draw(rng: random.Random) -> Setting:
     )
 
 
-def predict(setting: Setting, steps_per_chunk: float) -> PlanRow:
-    work = Work(
-        cores=setting.lanes,  # They sleep: none waits for a core.
-        execute_s=steps_per_chunk * setting.step_s,
-        concurrency=setting.concurrency,
-    )
-    return plan((setting.lanes,), work, setting.latency, actions_per_chunk=steps_per_chunk)[0]
+class Measured(Clock):
+    """Counts chunks, and what they and inferences took."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__()
+        self._setting = setting
+        self.busy_s: list[float] = []
+        self.over_s: list[float] = []
+        """By how many seconds inferences took longer than they sleep."""
+
+    def on(self, event: events.Event) -> None:
+        super().on(event)
+        if isinstance(event, events.ChunksExecuted):
+            self.busy_s += event.busy
+        elif isinstance(event, events.BatchInferred):
+            self.over_s.append(event.ended - event.began - self._setting.latency(len(event.lanes)))
 
 
-def measure(setting: Setting, seconds: float) -> Clock:
+def predict(setting: Setting, execute_s: float, over_s: float = 0.0) -> float:
+    """Chunks a second."""
+    # They sleep: none waits for a core.
+    work = Work(cores=setting.lanes, execute_s=execute_s, concurrency=setting.concurrency)
+    rows = plan((setting.lanes,), work, lambda b: setting.latency(b) + over_s, actions_per_chunk=1)
+    return rows[0].chunks_per_s
+
+
+def measure(setting: Setting, seconds: float) -> Measured:
     """Count until the first trials run out, after about so many seconds."""
-    chunks = predict(setting, CHUNK).chunks_per_s * seconds
-    clock = Clock()
+    chunks = predict(setting, CHUNK * setting.step_s) * seconds
+    clock = Measured(setting)
     hocket.evaluate(
         env="sleeper:make",
         env_config={"step_s": setting.step_s},
@@ -112,7 +132,7 @@ def main() -> int:
         setting = draw(rng)
         clock = measure(setting, arguments.seconds)
         found = clock.chunks / clock.wall_s
-        expected = predict(setting, clock.steps / clock.chunks).chunks_per_s
+        expected = predict(setting, fmean(clock.busy_s), fmean(clock.over_s))
         worst = max(worst, abs(expected / found - 1.0))
         policy = f"{1000 * setting.base_s:.0f} + {1000 * setting.row_s:.1f} B ms"
         print(

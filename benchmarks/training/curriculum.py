@@ -77,6 +77,7 @@ def steps_until_all(folder: Path, setup: Benchmark, seed: int, curriculum: str) 
         stop_at=1.0,
         checkpoint_every=0,
         value_only=0,
+        lr=3e-3,
     )
     train(config, folder, say=None)
     records = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())

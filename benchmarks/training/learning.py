@@ -12,6 +12,7 @@ the same one.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import shutil
 import time
@@ -33,10 +34,12 @@ MAX_STEPS = 200
 CHOOSING_SEED, TEST_SEED, DEMONSTRATION_SEED = 6000, 5000, 8000
 LOWEST, HIGHEST = 0.2, 0.6
 """How often a weak clone succeeds."""
-LADDER = tuple(
-    (episodes, every) for episodes in (1, 2, 4, 8, 16) for every in (12_800, 3_200, 1_600)
-)
-"""Demonstrations, and recorded steps between two looks at a clone."""
+FEWER, MORE = (4, 2, 1), (4, 8, 16)
+"""Demonstrations, where clones are too good and where they are too weak."""
+LOOKS = ((12_800, 3e-4), *((1_600, rate) for rate in (3e-4, 6e-5, 3e-5, 1e-5, 5e-6)))
+"""Recorded steps between two looks at a clone, and the learning rate: ever slower, until a look
+meets it while it is weak."""
+LOOKS_AT_MOST = 12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,24 +76,46 @@ def measure(task: str, policy: str, *, seed: int, trials: int, lanes: int) -> di
 
 
 def weak_clone(setup: Benchmark) -> tuple[str, str]:
-    """The folder of a clone that is neither hopeless nor good, and how it was made: the first that
-    a cloning run meets, of ever more demonstrations and ever closer looks."""
-    made = setup.clones / f"{setup.task}.json"
-    if made.exists():
+    """The folder of a clone that is neither hopeless nor good, and how it was made. Whoever comes
+    while it is made waits for it."""
+    setup.clones.mkdir(parents=True, exist_ok=True)
+    with open(setup.clones / f"{setup.task}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        made = setup.clones / f"{setup.task}.json"
+        if not made.exists():
+            made.write_text(json.dumps(find_clone(setup)))
         found = json.loads(made.read_text())
         return found["policy"], found["recipe"]
+
+
+def find_clone(setup: Benchmark) -> dict[str, Any]:
+    """Clone with a few demonstrations. What is too weak to the end is tried with more of them, what
+    is too good at the first look more slowly, and then with fewer."""
     demos = demonstrate(setup)
-    for episodes, every in LADDER:
-        folder = setup.clones / f"{setup.task}-{episodes}-{every}"
+    episodes, left = MORE[0], {"more": list(MORE[1:]), "fewer": list(FEWER[1:])}
+    while True:
+        found, told = clone_with(setup, demos, episodes)
+        if found is not None:
+            return found
+        if not left[told]:
+            raise SystemExit(f"No clone of {setup.task} succeeds in between 20 and 60 % of trials.")
+        episodes = left[told].pop(0)
+
+
+def clone_with(setup: Benchmark, demos: Path, episodes: int) -> tuple[dict[str, Any] | None, str]:
+    """A weak clone of so many demonstrations, or whether more or fewer are to be tried."""
+    for number, (every, rate) in enumerate(LOOKS):
+        folder = setup.clones / f"{setup.task}-{episodes}-{number}"
         shutil.rmtree(folder, ignore_errors=True)
-        result = train(cloning(setup, demos, episodes, every), folder, say=None)
-        recipe = f"{episodes} demonstrations, {result.env_steps:,} recorded steps learnt from"
-        print(f"{setup.task}: clone of {recipe}: {result.best:.0%}", flush=True)
-        if result.best is not None and LOWEST <= result.best <= HIGHEST:
-            text = {"policy": str(folder / "best"), "recipe": recipe, "rate": result.best}
-            made.write_text(json.dumps(text))
-            return text["policy"], recipe
-    raise SystemExit(f"No clone of {setup.task} succeeds in between 20 and 60 % of trials.")
+        result = train(cloning(setup, demos, episodes, every, rate), folder, say=None)
+        recipe = f"{episodes} demonstrations, {result.env_steps:,} recorded steps at {rate:g}"
+        best = result.best or 0.0
+        print(f"{setup.task}: clone of {recipe}: {best:.0%}", flush=True)
+        if LOWEST <= best <= HIGHEST:
+            return {"policy": str(folder / "best"), "recipe": recipe, "rate": best}, ""
+        if best < LOWEST:
+            return None, "more" if number == 0 else "fewer"
+    return None, "fewer"
 
 
 def demonstrate(setup: Benchmark) -> Path:
@@ -101,7 +126,7 @@ def demonstrate(setup: Benchmark) -> Path:
             "env": f"metaworld:{setup.task}",
             "env_config": {"max_steps": MAX_STEPS},
             "policy": "metaworld-expert",
-            "episodes": LADDER[-1][0],
+            "episodes": MORE[-1],
             "seed": DEMONSTRATION_SEED,
             "lanes": setup.lanes,
             "video": "none",
@@ -111,7 +136,7 @@ def demonstrate(setup: Benchmark) -> Path:
     return folder
 
 
-def cloning(setup: Benchmark, demos: Path, episodes: int, every: int) -> TrainConfig:
+def cloning(setup: Benchmark, demos: Path, episodes: int, every: int, rate: float) -> TrainConfig:
     return TrainConfig.from_plain(
         {
             "env": f"metaworld:{setup.task}",
@@ -126,7 +151,8 @@ def cloning(setup: Benchmark, demos: Path, episodes: int, every: int) -> TrainCo
             "algo": "bc",
             "data": str(demos),
             "data_episodes": episodes,
-            "steps": 16 * every,
+            "lr": rate,
+            "steps": LOOKS_AT_MOST * every,
             "stop_at": LOWEST,
             "lanes": setup.lanes,
             "eval_every": every,
@@ -150,7 +176,7 @@ def learn(setup: Benchmark, clone: str) -> float:
             "steps": setup.steps,
             "minutes": setup.minutes,
             "lanes": setup.lanes,
-            "eval_every": 15_000,
+            "eval_every": 30_000,
             "eval_episodes": 30,
             "eval_seed": 7000,
             "stop_at": setup.target,

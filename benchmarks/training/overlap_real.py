@@ -7,6 +7,11 @@ the synchronous run; what async can gain over it is (C + T) / max(C, T). The num
 their ratio, after a short run that tells what an epoch costs. Both sides use the same device, so
 that whatever they take from each other counts. On a GPU they are two processes that take turns,
 unless NVIDIA's MPS (`nvidia-cuda-mps-control -d`) lets both in at once: the output says which.
+
+    python benchmarks/training/overlap_real.py --device cuda --network smolvla --lanes 32
+
+takes the network of `memory.py` that is as large as SmolVLA, frozen but for LoRA, with two cameras
+of 224 pixels and chunks of 50, in bf16; its env has random pictures, and sleeps 20 ms in a step.
 """
 
 from __future__ import annotations
@@ -16,13 +21,17 @@ import json
 import os
 import statistics
 import tempfile
+import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import gymnasium
+import numpy as np
 import tyro
 from torch import nn
 
+import memory
 from hocket.train.config import TrainConfig
 from hocket.train.loop import train
 from hocket.train.networks.actor import ChunkActor
@@ -39,6 +48,7 @@ SKIPPED = 3
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
     device: str = "cuda"
+    network: Literal["actor", "smolvla", "tiny"] = "actor"
     task: str = "reach-v3"
     width: int = 5200
     """Of the three hidden layers of actor and critic each: 5200 gives 109 million parameters."""
@@ -49,6 +59,57 @@ class Benchmark:
     """C over T, roughly."""
     updates: int = 12
     out: Path | None = None
+
+
+class Cameras(gymnasium.Env[Any, Any]):
+    """Two random pictures and a state; ends after a hundred steps."""
+
+    def __init__(self, pixels: int = 224, step_s: float = 0.02) -> None:
+        rng = np.random.default_rng(0)
+        self._shown = rng.integers(0, 256, (8, pixels, pixels, 3), np.uint8)
+        self._step_s = step_s
+        image = gymnasium.spaces.Box(0, 255, (pixels, pixels, 3), np.uint8)
+        self.observation_space = gymnasium.spaces.Dict(
+            {
+                "observation/image": image,
+                "observation/wrist_image": image,
+                "observation/state": gymnasium.spaces.Box(-9, 9, (memory.STATES,), np.float32),
+            }
+        )
+        self.action_space = gymnasium.spaces.Box(-1, 1, (memory.ACTIONS,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._steps = 0
+        return self._see(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        time.sleep(self._step_s)
+        self._steps += 1
+        reward = -float(np.square(action).sum())
+        return self._see(), reward, False, self._steps >= MAX_STEPS, {}
+
+    def _see(self) -> dict[str, Any]:
+        first = self._steps % 7
+        return {
+            "observation/image": self._shown[first],
+            "observation/wrist_image": self._shown[first + 1],
+            "observation/state": self.np_random.normal(size=memory.STATES).astype(np.float32),
+        }
+
+
+class SmolVla(memory.Vla):
+    """As large as SmolVLA, with random weights."""
+
+    def __init__(self) -> None:
+        super().__init__(memory.SIZES["smolvla"])
+
+
+class TinyVla(memory.Vla):
+    """To see that this runs."""
+
+    def __init__(self) -> None:
+        super().__init__(memory.SIZES["tiny"])
 
 
 class LargeActor(ChunkActor):
@@ -69,6 +130,8 @@ def plain(sizes: list[int]) -> nn.Module:
 
 
 def configured(setup: Benchmark, mode: str, epochs: int, updates: int) -> TrainConfig:
+    if setup.network != "actor":
+        return with_vla(setup, mode, epochs, updates)
     return TrainConfig(
         env=(f"metaworld:{setup.task}",),
         env_config={"max_steps": MAX_STEPS},
@@ -79,6 +142,31 @@ def configured(setup: Benchmark, mode: str, epochs: int, updates: int) -> TrainC
         batch=setup.batch,
         epochs=epochs,
         minibatches=setup.minibatches,
+        lr=1e-6,
+        steps=(updates + SKIPPED) * setup.batch * MAX_STEPS,
+        eval_every=0,
+        checkpoint_every=0,
+        device=setup.device,
+        collect_device=setup.device,
+    )
+
+
+def with_vla(setup: Benchmark, mode: str, epochs: int, updates: int) -> TrainConfig:
+    is_large = setup.network == "smolvla"
+    return TrainConfig(
+        env=("overlap_real:Cameras",),
+        env_config={} if is_large else {"pixels": 28, "step_s": 0.001},
+        policy=f"torch:overlap_real:{'SmolVla' if is_large else 'TinyVla'}",
+        adapter="lora:r=16",
+        precision="bf16" if is_large else "fp32",
+        reward="env",
+        mode=mode,
+        lanes=setup.lanes,
+        batch=setup.batch,
+        epochs=epochs,
+        minibatch=32,
+        micro_batch=32,
+        target_kl=None,
         lr=1e-6,
         steps=(updates + SKIPPED) * setup.batch * MAX_STEPS,
         eval_every=0,
@@ -152,8 +240,9 @@ def is_under_mps() -> bool:
 
 
 def main(setup: Benchmark) -> None:
-    first = pace(configured(setup, "sync", CALIBRATION, 3))
-    epoch_s = first.learn_s / CALIBRATION
+    calibration = CALIBRATION if setup.network == "actor" else 2
+    first = pace(configured(setup, "sync", calibration, 3))
+    epoch_s = first.learn_s / calibration
     rows = []
     print(f"{setup.lanes} lanes, {os.cpu_count()} cores, MPS: {'yes' if is_under_mps() else 'no'}")
     print("| epochs | C s | T s | sync s/update | async s/update | gain | possible | share |")

@@ -89,7 +89,7 @@ def main(setup: Benchmark) -> None:
     test = wilcoxon(sync, asynchronous)
     print(
         f"median {statistics.median(sync):,.0f} in sync and {statistics.median(asynchronous):,.0f} "
-        f"in async; n = {len(pairs)} pairs, p = {test.pvalue:.2f} (Wilcoxon, two-sided)"
+        f"in async; n = {len(pairs)} pairs, p = {test.pvalue:.2g} (Wilcoxon, two-sided)"
     )
 
 

@@ -5,7 +5,8 @@
 Four tasks are drawn from MetaWorld's MT50 outside MT10, with a fixed seed; PPO trains all of them,
 GRPO the first two, `--minutes` each at most. `learning.py` finds the clones and says how start and
 end are measured. A cell that has its result.json is not run again, so that the script goes on where
-it was stopped; cells that did not reach anything are shown as well.
+it was stopped; cells that did not reach anything are shown as well. Several machines or cores can
+share the work: `--cells 0,4` runs the first and the fifth.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class Benchmark:
     """Longest training of one cell."""
     lanes: int = 2
     seed: int = 0
+    cells: tuple[int, ...] = (0, 1, 2, 3, 4, 5)
 
 
 def drawn() -> list[str]:
@@ -59,7 +61,7 @@ def main(setup: Benchmark) -> None:
     cells = [(task, "ppo") for task in tasks] + [(task, "grpo") for task in tasks[:2]]
     print("| task | algorithm | start | end | reached | trained for | clone |")
     print("|---|---|---|---|---|---|---|")
-    for task, algo in cells:
+    for task, algo in (cells[number] for number in setup.cells):
         folder = setup.out / f"{task}-{algo}"
         if not (folder / "result.json").exists():
             cell = learning.Benchmark(

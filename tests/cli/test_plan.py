@@ -21,6 +21,23 @@ def test_the_table_has_a_row_for_each_number_of_lanes(capsys: pytest.CaptureFixt
     assert " ".join(lines[5]).startswith("Beyond 4 lanes nothing is gained: the cores limit")
 
 
+def test_a_delay_gains_what_the_policy_took_of_a_cycle(capsys: pytest.CaptureFixture[str]) -> None:
+    from hocket.cli.plan import run
+
+    given = ("--lanes", "8", "--cores", "32", "--execute-s", "0.08", "--latency", "80")
+    lines = plan(capsys, *given, "--actions", "8", "--delay", "8")
+    # A cycle of 80 ms for 8 lanes and 8 steps each, and not of 80 + 80.
+    assert lines[1][1:4] == ["8", "100.0", "800"]
+    said = " ".join(word for line in lines for word in line)
+    assert "up to 2.00 times what they give when the world waits" in said
+    lines = plan(capsys, *given, "--actions", "8", "--delay", "4")
+    said = " ".join(word for line in lines for word in line)
+    gain = float(said.split("up to ")[1].split(" times")[0])
+    assert 1.25 < gain < 1.34  # a cycle of max(80, 40) + 40 ms, and not of 80 + 80
+    with pytest.raises(UsageError, match="between 0 and --actions"):
+        run([*given, "--actions", "8", "--delay", "9"])
+
+
 def test_numbers_of_a_run_take_the_place_of_flags(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,7 +17,7 @@ import hocket
 from hocket.core.data import Batch, Trial
 from hocket.core.events import Event, RunEnded
 from hocket.engine.delays import Delays
-from hocket.errors import ConfigError
+from hocket.errors import ConfigError, UsageError
 from hocket.records.steps import load_steps
 from hocket.results.report import Report
 from support import delayed
@@ -60,6 +60,14 @@ def test_no_delay_is_pause_to_the_bit(policy: Any) -> None:
     paused = outcomes(evaluate(policy(), episodes=2))
     for method in ("naive", "blocking"):
         assert outcomes(evaluate(policy(), method=method, episodes=2)) == paused
+
+
+def test_prefix_without_delay_is_pause_to_the_bit() -> None:
+    paused = outcomes(evaluate(delayed.Continuing(), episodes=2))
+    policy = delayed.Continuing()
+    assert outcomes(evaluate(policy, method="prefix", episodes=2)) == paused
+    with pytest.raises(UsageError, match="cannot continue a chunk by --method prefix"):
+        evaluate(Waves(), method="prefix", episodes=2)
 
 
 @pytest.mark.parametrize(

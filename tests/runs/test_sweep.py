@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 import yaml
 
+from hocket.cli import compare, train
 from hocket.cli import eval as verb
-from hocket.cli import train
 from hocket.core.data import Episode, Outcome, Trial
 from hocket.errors import UsageError
 from hocket.records.steps import schema
@@ -42,6 +42,9 @@ def test_sweep_makes_a_run_for_each_delay_and_one_report(
     assert report["points"][1]["robot_s"]["value"] == pytest.approx(np.mean(won))
     assert "delay 2" in (out / "delays.html").read_text()
     assert verb.run([*TOY, *flags, "--out", str(out)]) == 0  # finished runs stay
+    capsys.readouterr()
+    assert compare.run([str(out / "delay-0"), str(out / "delay-2")]) == 0
+    assert "(support.delayed:Waves --delay 2 --method naive)" in capsys.readouterr().out
 
 
 def test_measured_delay_is_fixed_in_the_run_file(tmp_path: Path) -> None:

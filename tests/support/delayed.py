@@ -74,7 +74,7 @@ class Continuing(Waves):
 
     def infer(self, batch: Batch) -> Array:
         chunks = super().infer(batch)
-        if self.method:
+        if self.method and "action/prefix" in batch.arrays:
             for row, length in enumerate(batch.arrays["action/prefix_length"].tolist()):
                 prefix = batch.arrays["action/prefix"][row]
                 assert not prefix[length:].any()

@@ -220,7 +220,7 @@ def plans_are_each_attempts_own():
     arrays = {key: seen[key][None] for key in policy.spec.inputs}
 
     def ask(session):
-        row = _row(3, session)
+        row = make_row(3, session)
         if session not in begun:
             begun.add(session)
             policy.begin_session(row)
@@ -250,13 +250,13 @@ def a_row_does_not_depend_on_its_batch():
                 for name in ("image", "wrist_image")
             },
         }
-        rows = tuple(_row(i) for i in range(4))
+        rows = tuple(make_row(i) for i in range(4))
         together = _ask(policy, arrays, rows)
         for i, row in enumerate(rows):
             alone = {key: value[i : i + 1] for key, value in arrays.items()}
             single = _ask(policy, alone, (row,))[0]
             np.testing.assert_allclose(together[i], single, rtol=1e-3, atol=1e-4, err_msg=kind)
-        other = _ask(policy, arrays, tuple(_row(i + 9) for i in range(4)))
+        other = _ask(policy, arrays, tuple(make_row(i + 9) for i in range(4)))
         assert (kind == "act") == np.allclose(together, other), kind
 
 
@@ -268,7 +268,7 @@ def _ask(policy, arrays, rows):
     return policy.infer(Batch(arrays=arrays, rows=rows)).values
 
 
-def _row(number, session=None):
+def make_row(number, session=None):
     trial = Trial(suite="s", task="t", seed=number)
     return Row(
         trial=trial,
@@ -303,10 +303,12 @@ def pi0_of_lerobot_0_4_is_refused_with_what_to_do():
 
 
 if __name__ == "__main__":
+    from support import lerobot_guided
+
     # Importing LeRobot takes far longer than any check.
     for name in sys.argv[1:]:
         try:
-            globals()[name]()
+            {**vars(lerobot_guided), **globals()}[name]()
         except Exception:  # noqa: BLE001 - told by name, and the others go on
             sys.stdout.write(f"broken {name}\n{traceback.format_exc()}\n")
         else:

@@ -24,6 +24,8 @@ from hocket.cli import main  # noqa: E402
 from hocket.core import plugins  # noqa: E402
 from hocket.core.data import ArraySpec, Batch, Row, Trial, noise_seed  # noqa: E402
 from hocket.errors import ConfigError  # noqa: E402
+from hocket.train.algorithms.cloning import cloning_loss, flow_numbers  # noqa: E402
+from hocket.train.data.windows import Window  # noqa: E402
 from hocket.train.networks.building import Description  # noqa: E402
 from hocket.train.networks.contract import Observations, Shapes  # noqa: E402
 from hocket.train.networks.lora import add_adapter  # noqa: E402
@@ -193,6 +195,30 @@ def smolvla_flows_as_it_acts():
             ours = ours + network.velocity(features, ours, time) / module.denoising_steps
         torch.testing.assert_close(module.decode(ours), module.actions(wanted))
     learns(network, seen, whole=False)
+
+
+def smolvla_is_cloned():
+    """Its loss on recorded chunks is LeRobot's own, for the same noise and time, and falls."""
+    network = wrapped(saved("smolvla"))
+    module, (_, seen) = network.module, asked()
+    rng = torch.Generator().manual_seed(0)
+    actions = torch.randn(3, 6, models.MOVES, generator=rng)
+    ends = network.code(actions)
+    assert ends.shape == (3, 6, module.flow_size)
+    torch.testing.assert_close(module.decode(ends), actions)
+    noise = torch.randn(3, flow_numbers(network) + 1, generator=rng)
+    start, time = noise[:, :-1].view(ends.shape), torch.sigmoid(noise[:, -1])
+    inputs = {**module.read(seen), "action": ends[:, :, : models.MOVES]}
+    _, told = module.policy.forward(dict(inputs), noise=start, time=1 - time)
+    window = Window(observation=seen, actions=actions, mask=torch.ones(3, 6, dtype=torch.bool))
+    loss = cloning_loss(network, window, noise)
+    assert abs(float(loss.detach()) / 18 - told["losses_after_forward"]) < 1e-4
+    optimizer = torch.optim.Adam([p for p in network.parameters() if p.requires_grad], lr=1e-3)
+    for _ in range(10):
+        optimizer.zero_grad()
+        cloning_loss(network, window, noise).backward()
+        optimizer.step()
+    assert float(cloning_loss(network, window, noise).detach()) < 0.8 * float(loss.detach())
 
 
 def smolvla_is_trained_with_an_adapter():

@@ -64,7 +64,8 @@ class PointEnv(gymnasium.Env[Any, Any]):
         self._is_over = success or late
         seen = {"state": self._place.astype(np.float32)}
         reward = -0.1 * distance * self._reward_size
-        return seen, reward, success, late and not success, {"success": success}
+        info = {"success": success, "distance": distance, "clock": {"steps": self._steps}}
+        return seen, reward, success, late and not success, info
 
     def _write(self, text: str) -> None:
         if self._witness:

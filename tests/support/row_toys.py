@@ -77,7 +77,8 @@ class RowToy:
         terminated = self.clock >= self.length
         success = terminated & ((self.word >> np.uint64(40)) % np.uint64(2) == 1)
         none = np.zeros(self.rows, np.bool_)
-        return RowSteps(rewards, terminated, none, success if self.config.judged else None)
+        told = {"clock/steps": self.clock.copy()}
+        return RowSteps(rewards, terminated, none, success if self.config.judged else None, told)
 
     def observe(self, rows: Array) -> dict[str, Array]:
         numbers = self.word[rows].view(np.uint16).reshape(-1, 4) / 65535

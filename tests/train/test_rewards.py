@@ -10,10 +10,11 @@ import pytest
 
 from hocket.core.data import Trial
 from hocket.errors import ConfigError, UnknownNameError
-from hocket.train.algorithms.rollout import Segment, group_of
+from hocket.train.algorithms.rollout import LayoutError, Segment, group_of
 from hocket.train.collect.curriculum import Curriculum, CurriculumError, Start, weigh_hard
 from hocket.train.config import TrainConfig
 from hocket.train.rewards import RewardError, Rewards
+from hocket.workers.env.chunk_runner import numbers_in, packed_numbers
 from train.test_training import ENV, records, run, same_weights, success
 
 
@@ -45,6 +46,15 @@ def effort(episode: Segment) -> Any:
 
 def haste(episode: Segment) -> float:
     return 1.0 / episode.steps
+
+
+def counted(episode: Segment) -> float:
+    """Each step told its number, and nothing is told of steps that were not made."""
+    is_made = np.arange(episode.rewards.shape[1]) < episode.executed[:, None]
+    told = episode.info["clock/steps"]
+    assert told[is_made].tolist() == list(range(1, episode.steps + 1))
+    assert np.isnan(told[~is_made]).all()
+    return float(episode.steps)
 
 
 def broken(episode: Segment) -> Any:
@@ -130,6 +140,55 @@ def test_a_function_is_what_is_trained_for_and_its_terms_are_logged(tmp_path: Pa
         assert record["reward/success"] == record["train/success"]
     with pytest.raises(ConfigError, match="leave out --segment-chunks"):
         run(tmp_path, "cut", reward=f"{HERE}:haste", segment_chunks=2)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"lanes": 1},
+        {"lanes": 2},
+        {"env": ("support.row_toys:RowToys",), "lanes": 3, "runtime": "inline"},
+        {"env": ("support.row_toys:RowToys",), "lanes": 3, "runtime": "local"},
+    ],
+    ids=["inline", "processes", "rows", "rows in a process"],
+)
+def test_a_reward_function_sees_what_the_env_told_at_each_step(
+    tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    result = run(tmp_path, reward=f"{HERE}:counted", steps=60, batch=4, epochs=1, **settings)
+    for record in records(result, "update"):
+        length = record["train/episode_steps"]
+        assert record["train/return"] == length
+        assert 0 < record["info/clock/steps"] <= length
+        assert "info/success" not in record
+        assert ("info/distance" in record) == ("env" not in settings)
+
+
+def test_numbers_of_info_are_told_by_step_and_by_mean_and_not_to_the_learner() -> None:
+    told = np.array([[1.0, np.nan, 3.0], [np.nan, 5.0, np.nan]])
+    nothing = np.full((2, 3), np.nan)
+    given = Rewards(f"{HERE}:effort").give(segment(info={"speed": told, "never": nothing}))
+    assert given.info == {"speed": 3.0}
+    assert given.segment.info == {}
+    with pytest.raises(LayoutError, match="in info is not"):
+        segment(info={"speed": told[:1]})
+
+
+def test_numbers_in_info_are_found_whatever_they_are() -> None:
+    info = {
+        "success": True,
+        "cost": np.float32(0.5),
+        "count": np.array([3]),
+        "parts": {"near": 1, "text": "no"},
+        "vector": np.zeros(2),
+        "name": "a",
+        "nothing": None,
+    }
+    wanted = {"success": 1.0, "cost": 0.5, "count": 3.0, "parts/near": 1.0}
+    assert numbers_in(info) == wanted
+    packed = packed_numbers([{"a": 1.0}, {"b": 2.0}])
+    assert np.frombuffer(packed["a"])[0] == 1.0
+    assert np.isnan(np.frombuffer(packed["a"])[1])
 
 
 def test_evaluations_have_settings_of_their_own(tmp_path: Path) -> None:

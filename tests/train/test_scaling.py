@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from hocket import evaluate
+from hocket.core.data import ActionSpec, ArraySpec
 from hocket.records.run_file import load_run
 from hocket.train.algorithms.ranks import Ranks
 from hocket.train.config import TrainConfig
@@ -20,7 +22,14 @@ from hocket.train.learner import checkpoint
 from hocket.train.learner.statistics import Moments
 from hocket.train.loop import train
 from hocket.train.networks.actor import ChunkActor
-from hocket.train.networks.contract import Evaluated, Shapes, Tensors
+from hocket.train.networks.building import Description, cameras_of
+from hocket.train.networks.contract import (
+    Evaluated,
+    Observations,
+    Shapes,
+    Tensors,
+    bounds_of,
+)
 from hocket.train.networks.policies import ActorConfig
 from train.test_training import ENV, last_weights, records, run, same_weights, success
 
@@ -160,3 +169,43 @@ def test_rewards_of_a_thousand_are_learnt_from(tmp_path: Path) -> None:
     sized = {"env_config": {"reward_size": 1000.0}}
     result = run(tmp_path, **dense(steps=3000, eval_every=1500, eval_episodes=10, **sized))
     assert max(success(result)) >= 0.9
+
+
+def test_actions_are_told_in_units_of_their_range() -> None:
+    seen = {"observation/state": ArraySpec(shape=(2,), dtype="float32")}
+    bounds = ((-2.0, 2.0), (0.0, 400.0), (-1.0, 1.0))
+    plain = Shapes(observations=seen, action_size=3, tasks=("t",))
+    scaled = dataclasses.replace(plain, bounds=bounds)
+    assert Shapes.from_plain(scaled.to_plain()).bounds == bounds
+    assert Shapes.from_plain({**plain.to_plain(), "bounds": ()}).bounds == ()
+    config = ActorConfig(chunk_length=2, hidden=(8,), std=0.5)
+    observation = Observations(
+        {"observation/state": torch.ones(1, 2), "task": torch.zeros(1, dtype=torch.int64)}
+    )
+    noise = torch.ones(1, 6)
+    one, other = (
+        ChunkActor(s, config).act(observation, noise, deterministic=False) for s in (plain, scaled)
+    )
+    middle, reach = torch.tensor([0.0, 200.0, 0.0]), torch.tensor([2.0, 200.0, 1.0])
+    torch.testing.assert_close(other.actions, middle + reach * one.actions)
+    torch.testing.assert_close(other.log_prob, one.log_prob - reach.log().sum())
+    again = ChunkActor(scaled, config).evaluate(observation, other.actions, {})
+    torch.testing.assert_close(again.log_prob, other.log_prob)
+
+
+def test_bounds_that_mean_nothing_are_no_units() -> None:
+    low, high = np.array([-np.inf, -3e38, 0.0, 1.0]), np.array([np.inf, 3e38, 4.0, 1.0])
+    action = ActionSpec(size=4, kind="box", shape=(4,), dtype="<f4", low=low, high=high)
+    assert bounds_of(action) == ((-1.0, 1.0), (-1.0, 1.0), (0.0, 4.0), (-1.0, 1.0))
+
+
+def test_a_saved_policy_of_states_asks_for_no_camera(tmp_path: Path) -> None:
+    seen = {"observation/state": ArraySpec(shape=(2,), dtype="float32")}
+    shapes = Shapes(observations=seen, action_size=1, tasks=("t",), cameras=("camera",))
+    for images, wanted in ((False, ()), (True, ("camera",))):
+        plain = Description(
+            network="hocket.train.actor:ChunkActor", config={"images": images}, shapes=shapes
+        ).to_plain()
+        (tmp_path / checkpoint.POLICY).write_text(json.dumps(plain))
+        config = TrainConfig(env=("toy:count",), policy=str(tmp_path))
+        assert cameras_of(config) == wanted

@@ -114,3 +114,20 @@ def test_settings_that_cannot_be_are_refused() -> None:
     ):
         with pytest.raises(ConfigError):
             settings(**change)
+
+
+def test_what_is_left_to_the_reward_gets_numbers_by_it() -> None:
+    sparse = settings(batch=None).settled(500)
+    assert (sparse.batch, sparse.lam) == (32, 0.99)
+    dense = settings(batch=None, reward="success,0.1*env")
+    assert [dense.settled(steps).batch for steps in (0, 16, 200, 5000)] == [32, 32, 10, 8]
+    assert dense.settled(200).lam == 0.95
+    groups = settings(batch=None, reward="env", algo="grpo", group=5)
+    assert [groups.settled(steps).batch for steps in (16, 200, 5000)] == [30, 10, 5]
+    said = settings(batch=3, lam=0.5, reward="env").settled(5000)
+    assert (said.batch, said.lam) == (3, 0.5)
+
+
+def test_a_step_learns_from_sixteen_chunks_or_from_sixty_four_actions() -> None:
+    assert [PPOConfig().minibatch_of(length) for length in (1, 2, 4, 16)] == [64, 32, 16, 16]
+    assert PPOConfig(minibatch=5).minibatch_of(1) == 5

@@ -12,6 +12,7 @@ CHECKS = [
     "an_adapter_leaves_answers_as_they_are",
     "act_is_trained_with_an_adapter",
     "smolvla_flows_as_it_acts",
+    "smolvla_is_cloned",
     "smolvla_is_trained_with_an_adapter",
     "other_kinds_are_refused",
 ]

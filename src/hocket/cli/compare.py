@@ -64,7 +64,7 @@ def _show(found: RunComparison, flags: Compare) -> None:
 
     console = Console()
     for letter, path, side in (("a", flags.a, found.a), ("b", flags.b, found.b)):
-        console.print(Text(f"{letter}: {path} ({side.policy})"), soft_wrap=True)
+        console.print(Text(f"{letter}: {path} ({side.subject})"), soft_wrap=True)
     console.print()
     console.print(found.results().rich())
     console.print()

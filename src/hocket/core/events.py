@@ -117,6 +117,19 @@ class ChunksExecuted(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InfoTold:
+    """Envs told numbers in `info` at the steps of chunks whose ChunksExecuted follows, where the
+    workers were asked for them."""
+
+    time: float
+    trials: Sequence[Trial]
+    attempts: Sequence[int]
+    chunks: Sequence[int]
+    numbers: Sequence[Mapping[str, Array]]
+    """Of each chunk by key: float64 `[k]`, NaN where a step did not tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RowsChecked:
     """Rows were inferred again in another batch, and their bits compared."""
 
@@ -238,6 +251,7 @@ Event = Union[
     LanesReady,
     SpecLearned,
     BatchInferred,
+    InfoTold,
     ChunksExecuted,
     RowsChecked,
     EpisodesEnded,

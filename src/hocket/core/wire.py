@@ -258,6 +258,19 @@ class Remark(NamedTuple):
     text: str
 
 
+class Told(NamedTuple):
+    """Numbers that envs told in `info` at the steps of chunks whose Executed follows, where the
+    worker's spec asks for them."""
+
+    lanes: list[int]
+    attempts: list[int]
+    chunks: list[int]
+    steps: list[int]
+    numbers: Mapping[str, bytes]
+    """By key, float64, little-endian: each lane's `[steps]`, one after the other; NaN where a step
+    did not tell."""
+
+
 END_TERMINATED = 1
 END_TRUNCATED = 2
 END_SUCCESS = 4
@@ -289,6 +302,7 @@ Message = Union[
     Piece,
     Observed,
     Remark,
+    Told,
 ]
 """Every message. A message's index here is its number on the wire, so new ones go to the end."""
 MESSAGES: tuple[type[Any], ...] = get_args(Message)

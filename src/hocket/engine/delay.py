@@ -183,7 +183,9 @@ class DelayedLanes:
         the method has no use for it."""
         if self.timing.method not in CONTINUES:
             return {}
-        size = states[0].action_size
+        known = [state.ahead.previous for state in states if state.ahead.previous is not None]
+        # A policy's own space may have more numbers than the env's.
+        size = max([states[0].action_size, *(chunk.shape[1] for chunk in known)])
         prefix = np.zeros((len(states), self._length, size), np.float64)
         lengths = np.zeros(len(states), np.int64)
         delays = np.zeros(len(states), np.int64)

@@ -25,6 +25,7 @@ from hocket.core.events import (
     AttemptFailed,
     AttemptsBegan,
     Event,
+    InfoTold,
     Noted,
     RowsChecked,
     RunEnded,
@@ -203,6 +204,8 @@ class Engine:
             self._begun(notice, now)
         elif isinstance(notice, notices.LanesObserved):
             self._observed(notice, now)
+        elif isinstance(notice, notices.LanesTold):
+            self._told(notice, now)
         elif isinstance(notice, notices.LaneSealed):
             self._sealed(notice)
         elif isinstance(notice, notices.LaneFailed):
@@ -292,6 +295,19 @@ class Engine:
             lanes, states, steps = zip(*found, strict=True)
             self._delayed.observed(states, steps)
             self._batches.add_all(lanes, states, now, self._delayed.durations(states, now))
+
+    def _told(self, notice: notices.LanesTold, now: float) -> None:
+        """Tell readers what envs told of chunks that are still those of their lanes."""
+        kept = [
+            (state.trial, attempt, chunk, numbers)
+            for lane, attempt, chunk, numbers in zip(*notice, strict=True)
+            if (state := self._lanes.get(lane)) is not None and state.attempt == attempt
+        ]
+        if kept:
+            trials, attempts, chunks, numbers = zip(*kept, strict=True)
+            self._emit(
+                InfoTold(time=now, trials=trials, attempts=attempts, chunks=chunks, numbers=numbers)
+            )
 
     def _go_on(
         self,

@@ -35,6 +35,10 @@ PATIENCE = 1.5
 """The oldest ready lane waits at most this many times the median duration of a chunk, counted from
 when a slot was free: a lane that never comes back must not be waited for. With 0.5 a flat policy
 loses 15 %; with 5 two signatures lose 5 %."""
+PATIENCE_INFER = 0.2
+"""Or this many inferences, where that is longer: lanes that go on while the policy thinks ask again
+as soon as they are answered, and one that comes too late for its batch waits for all of the next.
+With 0 lanes whose delay is all of a chunk lose 16 %."""
 RECHECK, RECHECK_S = 32, 0.1
 """Batches and seconds after which values are computed again; at first after 1, 2, 4 ... batches.
 With 200 batches two signatures lose 1 %; the seconds bound what brief policies pay."""
@@ -334,8 +338,9 @@ class Scheduler:
                 queue.plan = Plan(since + queue.gather_s, queue.gathered)
             rows = min(rows, ceil(OVERFULL * queue.gathered))
         elif queue.value is not None:
-            patient_s = PATIENCE * (queue.seconds.value or 0.0)
-            horizon_s = patient_s + self._latency.about(queue.members)
+            infer_s = self._latency.about(queue.members)
+            patient_s = max(PATIENCE * (queue.seconds.value or 0.0), PATIENCE_INFER * infer_s)
+            horizon_s = patient_s + infer_s
             times, came = arrivals(queue.under_way(now), horizon_s)
             left_s = max(0.0, since + patient_s - now)
             under_way = len(queue.executing)

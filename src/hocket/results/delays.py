@@ -80,7 +80,7 @@ class DelayReport:
                 DelayPoint(
                     delay=name,
                     success=report.overall.success,
-                    loss=None if base is None or report is base else _loss(report, base),
+                    loss=None if base is None or report is base else paired(report, base),
                     robot_s=stats.mean(seconds),
                     motion=motions.get(name),
                 )
@@ -172,7 +172,8 @@ def _is_zero(delay: str) -> bool:
     return delay.removesuffix("ms").strip("0.") == "" and delay[:1] == "0"
 
 
-def _loss(report: Report, base: Report) -> Difference:
+def paired(report: Report, base: Report) -> Difference:
+    """Success in one run less that in another, on the trials that both judged."""
     others = {e.trial: e.outcome for e in base.episodes if e.outcome in _JUDGED}
     pairs = [
         (e.outcome is Outcome.SUCCESS, others[e.trial] is Outcome.SUCCESS, e.trial)

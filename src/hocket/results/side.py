@@ -101,6 +101,14 @@ class Side:
         return str(self.config.get("policy", "?"))
 
     @property
+    def subject(self) -> str:
+        """The policy, and how the world went on while it thought, where it did."""
+        method = self.config.get("method") or "pause"
+        if method == "pause":
+            return self.policy
+        return f"{self.policy} --delay {self.config.get('delay', 0)} --method {method}"
+
+    @property
     def complete(self) -> bool:
         return len(self.episodes) == len(self.trials)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hocket.core.contracts.policy import Continues, Policy
 from hocket.engine.delays import MEASURED, Delays, sweep
@@ -54,20 +53,25 @@ def timing_of(config: EvalConfig, policy: Policy) -> Timing | None:
         raise ConfigError(
             f"The policy {config.policy!r} does not say how long its chunks are: give --replan."
         )
+    method, delays = config.method, Delays.parse(str(config.delay))
+    if method in CONTINUES:
+        _check_continues(policy, method, config.policy)
+    if method == "prefix" and delays.is_zero:
+        method = "naive"  # Nothing is committed, so that the policy's own chunks are what it gives.
     timing = Timing(
-        method=config.method,
-        delays=Delays.parse(str(config.delay)),
+        method=method,
+        delays=delays,
         replan=replan,
         first_chunk=config.first_chunk,
     )
     if timing.delays.unit == "steps":  # Others are checked once an env tells its control rate.
         timing.check(length, None)
-    if config.method in CONTINUES:
-        _continue(policy, config.method, config.rtc_config, config.policy)
+    if method in CONTINUES and isinstance(policy, Continues):
+        policy.continue_by(method, config.rtc_config)
     return timing
 
 
-def _continue(policy: Policy, method: str, settings: Mapping[str, Any], name: str) -> None:
+def _check_continues(policy: Policy, method: str, name: str) -> None:
     known = policy.continuations if isinstance(policy, Continues) else ()
     if not isinstance(policy, Continues) or method not in known:
         raise UsageError(
@@ -77,4 +81,3 @@ def _continue(policy: Policy, method: str, settings: Mapping[str, Any], name: st
         )
     if not policy.spec.chunk_length:
         raise UsageError(f"--method {method} needs a policy that says how long its chunks are.")
-    policy.continue_by(method, settings)

@@ -17,7 +17,7 @@ import numpy as np
 from hocket.adapters.policies.openpi.msgpack_numpy import pack
 from hocket.adapters.policies.openpi.protocol import EXTENSION, Announcement, announce
 from hocket.adapters.policies.openpi.shared import SharedReader, this_machine
-from hocket.core.contracts.policy import Binds, Policy, Sessions
+from hocket.core.contracts.policy import Binds, Continues, Policy, Sessions
 from hocket.core.data import (
     ActionSpec,
     ArraySpec,
@@ -29,7 +29,7 @@ from hocket.core.data import (
     Trial,
 )
 from hocket.engine.deadline import InferDeadline
-from hocket.errors import HocketError, ObservationError, WireError
+from hocket.errors import HocketError, ObservationError, PolicyError, WireError
 from hocket.serve.batching import Batcher, Served
 from hocket.serve.clients import Caller, Client, Clients
 from hocket.serve.metrics import Metrics
@@ -91,6 +91,9 @@ class PolicyBackend:
         self._options = options
         self._metrics = metrics
         self._is_stateful = isinstance(policy, Sessions)
+        self._continuations = tuple(policy.continuations) if isinstance(policy, Continues) else ()
+        self._continued: tuple[str, Mapping[str, Any]] | None = None
+        """How chunks are continued, once a client has said so."""
         self._asked = itertools.count()
         self._stand_in: EnvSpec | None = None
         if options.action_size is not None:
@@ -133,6 +136,7 @@ class PolicyBackend:
             is_stateful=self._is_stateful,
             machine=this_machine(),
             channel=self._shared.listen(),
+            continuations=self._continuations,
         )
         return {**self._options.metadata, EXTENSION: announce(announcement)}
 
@@ -200,6 +204,8 @@ class PolicyBackend:
                 return await self._answer_rows(caller, client, request, head, began)
             if request.op == "bind":
                 await self._bind(client, request)
+            elif request.op == "continue":
+                await self._continue(request)
             elif request.op == "reset":
                 self._clients.end(client, client.session(request.session))
             elif request.op == "leave":
@@ -259,6 +265,23 @@ class PolicyBackend:
         if isinstance(self._policy, Binds):
             await asyncio.to_thread(self._policy.bind, request.spec)
         client.tell(request.env, request.plain, request.spec)
+
+    async def _continue(self, request: ExtendedRequest) -> None:
+        """Let the policy continue the chunks of rows that say what is committed; other rows are
+        answered as before."""
+        asked, known = (request.method, request.settings), self._continuations
+        if self._continued == asked:
+            return
+        if not isinstance(self._policy, Continues) or request.method not in known:
+            raise PolicyError(f"The policy cannot continue a chunk by {request.method[:40]!r}.")
+        if self._continued is not None:
+            raise PolicyError(
+                f"This server continues chunks by {self._continued[0]} with the settings "
+                f"{dict(self._continued[1])} already, for another client: one policy does so in "
+                "one way. Ask for the same, or serve the policy once more."
+            )
+        await asyncio.to_thread(self._policy.continue_by, *asked)
+        self._continued = asked
 
     async def _infer(
         self,

@@ -18,6 +18,7 @@ from hocket.adapters.policies.openpi.msgpack_numpy import pack
 from hocket.adapters.policies.openpi.protocol import (
     EXTENSION,
     bind_key,
+    continue_key,
     find_announcement,
     read_extended,
 )
@@ -26,7 +27,14 @@ from hocket.errors import PolicyUnavailableError, WireError
 from hocket.serve.batching import Overloaded
 from hocket.serve.clients import Caller, Client, Clients
 from hocket.serve.metrics import Metrics
-from hocket.serve.requests import ExtendedRequest, Frames, frame_limits, most_bytes, parse_env
+from hocket.serve.requests import (
+    ExtendedRequest,
+    Frames,
+    frame_limits,
+    most_bytes,
+    parse_continuation,
+    parse_env,
+)
 
 Result = TypeVar("Result")
 
@@ -100,6 +108,8 @@ class Gateway:
         if op == "bind":
             # Servers hear of it again with every connection, so nothing that ends one may pass.
             env = parse_env({"number": 0, "op": op, "client": client}, asked)
+        elif op == "continue":
+            parse_continuation({"number": 0, "op": op, "client": client}, asked)
         elif op == "infer":
             try:
                 sessions = {str(row[5]): row[2] == 0 for row in asked["rows"]}
@@ -118,7 +128,11 @@ class Gateway:
             return reply.frames[0]
         read = partial(read_extended, number=asked.number)
         if asked.env is not None:
-            return await self._bind(client, asked.env, frame, read)
+            assert asked.env.spec is not None
+            client.tell(asked.env.env, asked.env.plain, asked.env.spec)
+            return await self._tell_all(bind_key(client.name, asked.env.env), frame, read)
+        if asked.op == "continue":
+            return await self._tell_all(continue_key(client.name), frame, read)
         if not self._is_stateful:
             reply = await self._servers.ask([frame], read=read)
             return reply.frames[0]
@@ -137,19 +151,16 @@ class Gateway:
         reply = await self._servers.ask([frame], list(sessions), read)
         return reply.frames[0]
 
-    async def _bind(
-        self, client: Client, env: ExtendedRequest, frame: bytes, read: Read[Mapping[str, Any]]
-    ) -> bytes:
-        """Tell all servers of a client's env, now and whenever they are connected to again."""
-        assert env.spec is not None
-        client.tell(env.env, env.plain, env.spec)
-        key = bind_key(client.name, env.env)
+    async def _tell_all(self, key: bytes, frame: bytes, read: Read[Mapping[str, Any]]) -> bytes:
+        """Tell all servers of a client's env, or of how its chunks are continued, now and whenever
+        they are connected to again."""
         reply, *_ = await self._servers.tell_all(key, frame, read)
         if "error" in reply.answers[0][EXTENSION]:
             self._servers.forget_frame(key)
         return reply.frames[0]
 
     def _forget_client(self, client: Client) -> None:
+        self._servers.forget_frame(continue_key(client.name))
         for number in client.envs:
             self._servers.forget_frame(bind_key(client.name, number))
         if self._is_extended:

@@ -11,7 +11,7 @@ import asyncio
 import math
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -25,6 +25,8 @@ from hocket.adapters.policies.openpi.protocol import (
     read_row,
 )
 from hocket.adapters.policies.openpi.shared import SharedReader
+from hocket.adapters.policies.rtc import KEYS
+from hocket.core.contracts.policy import PREFIX
 from hocket.core.data import Array, ArraySpec, EnvSpec, Observation, PolicySpec
 from hocket.errors import HocketError, ObservationError, WireError
 
@@ -131,6 +133,10 @@ class ExtendedRequest:
     spec: EnvSpec | None = None
     """... and as it is."""
     session: str = ""
+    method: str = ""
+    """How chunks are to be continued, ..."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """... with which settings."""
 
 
 class Requests:
@@ -154,6 +160,8 @@ class Requests:
                 return self._parse_rows(head, asked, request.get("arrays"))
             if op == "bind":
                 return parse_env(head, asked)
+            if op == "continue":
+                return parse_continuation(head, asked)
         except HocketError as exc:
             return ExtendedRequest(**head, error=exc)
         return ExtendedRequest(**head, session=str(asked.get("session")))
@@ -185,7 +193,8 @@ class Requests:
                 f"The observation lacks {lacks[0]!r}; it has: {', '.join(came) or 'nothing'}. The "
                 f"policy reads: {', '.join(wanted)}."
             )
-        return {key: _fitting(key, found[key], wanted) for key, wanted in self._inputs.items()}
+        fits = {key: _fitting(key, found[key], wanted) for key, wanted in self._inputs.items()}
+        return {**fits, **{key: _committed(key, found[key]) for key in KEYS if key in found}}
 
 
 def parse_env(head: dict[str, Any], asked: Mapping[str, Any]) -> ExtendedRequest:
@@ -198,6 +207,24 @@ def parse_env(head: dict[str, Any], asked: Mapping[str, Any]) -> ExtendedRequest
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as exc:
         raise WireError(f"That describes no env: {exc!r}") from exc
     return ExtendedRequest(**head, env=number, plain=plain, spec=spec)
+
+
+def parse_continuation(head: dict[str, Any], asked: Mapping[str, Any]) -> ExtendedRequest:
+    """How a client wants its chunks continued; WireError where it does not say."""
+    method, settings = asked.get("method"), asked.get("settings")
+    if not isinstance(method, str) or not isinstance(settings, Mapping):
+        raise WireError("To continue chunks takes a method and settings.")
+    if not all(isinstance(value, (str, int, float)) for value in settings.values()):
+        raise WireError("Settings of how to continue chunks are texts and numbers.")
+    plain = {str(key): value for key, value in settings.items()}
+    return ExtendedRequest(**head, method=method, settings=plain)
+
+
+def _committed(key: str, value: Array) -> Array:
+    """What a row says of the actions that are committed."""
+    if value.ndim != (2 if key == PREFIX else 0) or value.dtype.kind not in "fiu":
+        raise ObservationError(f"{key!r} cannot have shape {value.shape} and dtype {value.dtype}.")
+    return value
 
 
 def _fitting(key: str, value: Array, wanted: ArraySpec) -> Array:

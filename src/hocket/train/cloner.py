@@ -14,17 +14,15 @@ from hocket.core.events import EpisodesSealed, Event
 from hocket.engine.trials import TrialQueue
 from hocket.train.algorithms.cloning import STEPS
 from hocket.train.collect import plan
-from hocket.train.collect.plan import Crossing, Evaluations
 from hocket.train.config import TrainConfig
+from hocket.train.course import Course, Parts
 from hocket.train.learner.learner import Updated
-from hocket.train.log import Counts
-from hocket.train.trainer import Parts
 
 Roll = Callable[[Reader, TrialQueue], bool]
 """Runs trials to the last; False where that was interrupted."""
 
 
-class Cloner:
+class Cloner(Course):
     """Learns from recorded episodes, and reads the events of evaluations."""
 
     def __init__(
@@ -34,28 +32,9 @@ class Cloner:
         parts: Parts,
         restored: Mapping[str, Any] | None = None,
     ) -> None:
-        self._config = config
-        self._parts = parts
-        self._counts = Counts()
-        self._evaluations = Evaluations(config, tasks, parts.policy, parts.description, parts.run)
+        super().__init__(config, tasks, parts, restored)
         self._evaluated_at = -1
         """Steps at which this process last evaluated."""
-        self._to_save = Crossing(config.checkpoint_every)
-        self.is_complete = False
-        if restored is not None:
-            self._counts.restore(restored, parts.ranks.size)
-            self._evaluations.restore(restored)
-            self._to_save.last = restored["saved_at"]
-
-    @property
-    def total_steps(self) -> int:
-        """Recorded steps that were learnt from."""
-        return self._counts.total_steps
-
-    @property
-    def best(self) -> float | None:
-        """Success (or return) of the best evaluation so far."""
-        return self._evaluations.best
 
     def run(self, roll: Roll) -> None:
         """Learns to the end, or until Ctrl-C: the update under way ends first, so that what is
@@ -83,30 +62,7 @@ class Cloner:
     def on(self, event: Event) -> None:
         """Takes the episodes of an evaluation."""
         for episode in event.episodes if isinstance(event, EpisodesSealed) else ():
-            result = self._evaluations.add(episode)
-            if result is not None:
-                score = result.score
-                self._parts.log.write(
-                    result.env_steps,
-                    result.to_curves(),
-                    kind="eval",
-                    n=score.n,
-                    errors=score.errors,
-                )
-                self._parts.display.announce(result.to_text())
-
-    def close(self) -> None:
-        """Closes nothing: the parts belong to whoever made them."""
-
-    def counters(self) -> dict[str, Any]:
-        """Returns what a checkpoint keeps beside the weights."""
-        return {
-            **self._counts.to_state(),
-            **self._evaluations.to_state(),
-            "planned": 0,
-            "saved_at": self._to_save.last,
-            "wall_s": self._parts.log.wall_s,
-        }
+            self._take(episode)
 
     def _evaluate(self, roll: Roll) -> bool:
         """Evaluates the newest weights; False where that was interrupted."""
@@ -122,22 +78,14 @@ class Cloner:
     def _account(self, updated: Updated) -> None:
         counts, ranks = self._counts, self._parts.ranks
         counts.updates = updated.version
-        counts.env_steps += STEPS * self._config.minibatch
+        counts.env_steps += STEPS * self._config.minibatch_of(self._parts.policy.spec.chunk_length)
         counts.total_steps = int(ranks.count(counts.env_steps))
         if ranks.is_first:
-            values = {
+            values: dict[str, float | None] = {
                 **{f"learn/{key}": value for key, value in updated.measures.items()},
                 "count/updates": float(counts.updates),
             }
-            self._parts.log.write(self.total_steps, values, kind="update")
-            self._parts.display.update(self.total_steps, values)
-
-    def _is_over(self) -> bool:
-        minutes, goal = self._config.minutes, self._config.stop_at
-        is_late = minutes is not None and self._parts.log.wall_s > 60 * minutes
-        is_good = goal is not None and self.best is not None and self.best >= goal
-        steps = self.total_steps
-        return steps >= self._config.steps or self._parts.ranks.count(is_late or is_good) > 0
+            self._show(values)
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
@@ -13,6 +14,15 @@ from hocket.runs.subject import Subject
 
 _STARTS = 100
 """Starts of each task that a curriculum chooses from. Chosen by hand; no benchmark row."""
+_FEWEST_CHUNKS, _FEWEST_ACTIONS = 16, 64
+"""What a step learns from at least. Chunks of one action in sixteens make steps so noisy that
+Pendulum is learnt and forgotten again; in sixty-fours it stays learnt."""
+_EPISODES, _FEWEST_EPISODES, _ENOUGH_STEPS = 32, 8, 2048
+"""Episodes of a batch, and env steps that are enough for one where every step is rewarded: more of
+them only make updates rare. Where success alone counts, an episode tells one bit."""
+_DECAY, _DENSE_DECAY = 0.99, 0.95
+"""Decays of advantages. A success is seen from afar only with the first; where every step is
+rewarded, the second leaves more to a critic that soon knows."""
 SUCCESS, ENV = "success", "env"
 """The names of the rewards that hocket knows."""
 Level = Literal["chunk", "action"]
@@ -30,9 +40,10 @@ class UpdateConfig:
     """Where the learning rate goes, in a straight line over all steps."""
     epochs: int = 6
     """Passes over a batch."""
-    minibatch: int = 16
+    minibatch: int | None = None
     """Chunks that one step learns from, so that long episodes give as many steps for each chunk as
-    short ones."""
+    short ones. The default is 16, and more of chunks with fewer than 4 actions: as many as have
+    64."""
     minibatches: int | None = None
     """Parts of a batch in each pass, however long its episodes are, instead of minibatch."""
     micro_batch: int | None = None
@@ -63,6 +74,10 @@ class UpdateConfig:
     truncate: float = 2.0
     """What tis cuts importance weights at."""
 
+    def minibatch_of(self, length: int) -> int:
+        """Chunks of this length that one step learns from."""
+        return self.minibatch or max(_FEWEST_CHUNKS, _FEWEST_ACTIONS // length)
+
     def __post_init__(self) -> None:
         check_at_least(self, epochs=1, minibatch=1, minibatches=1, micro_batch=1)
         check_shares(self, ("clip", "clip_high"))
@@ -76,8 +91,9 @@ class PPOConfig(UpdateConfig):
 
     gamma: float = 0.995
     """Discount of one env step; a chunk of k steps discounts by its k-th power."""
-    lam: float = 0.99
-    """Decay of advantages over one env step."""
+    lam: float | None = None
+    """Decay of advantages over one env step. The default is 0.99, and 0.95 where more than success
+    is rewarded."""
     clip_value: float | None = None
     """How far a value may move in an update; off by default."""
     value_weight: float = 0.5
@@ -85,6 +101,11 @@ class PPOConfig(UpdateConfig):
     value_only: int = 1
     """First updates that train the critic alone, for ppo: a critic that knows nothing spoils a good
     start."""
+
+    @property
+    def decay(self) -> float:
+        """Decay of advantages over one env step."""
+        return _DECAY if self.lam is None else self.lam
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -189,8 +210,9 @@ class TrainConfig(GRPOConfig, PPOConfig, Subject):
     lanes: int | Literal["auto"] = "auto"
     """Episodes that run at once, each in a process of its own; 1 runs in this process. auto takes
     as many as keep the cores busy."""
-    batch: int = 32
-    """Episodes to learn from in each update."""
+    batch: int | None = None
+    """Episodes to learn from in each update. The default is 32; where more than success is rewarded
+    and episodes are long, it is as many as may have 2,048 steps, and at least 8."""
     replan: int | None = None
     """Execute only the first K actions of each chunk."""
     reward: str = SUCCESS
@@ -301,7 +323,7 @@ class TrainConfig(GRPOConfig, PPOConfig, Subject):
                 "max_staleness is 0: collection would wait for every update. Use --mode sync, or "
                 "allow at least 1."
             )
-        if self.algo == "grpo" and self.batch % self.group:
+        if self.algo == "grpo" and self.batch is not None and self.batch % self.group:
             raise ConfigError(
                 f"A batch of {self.batch} episodes does not hold whole groups of {self.group}."
             )
@@ -325,6 +347,23 @@ class TrainConfig(GRPOConfig, PPOConfig, Subject):
     def start_count(self) -> int | None:
         """Starts of each task that are trained on; None where each is new."""
         return self.starts or (_STARTS if self.curriculum else None)
+
+    @property
+    def batch_count(self) -> int:
+        """Episodes of an update, of a run whose default has been replaced by a number."""
+        return self.batch or _EPISODES
+
+    def settled(self, steps: int) -> TrainConfig:
+        """The same with numbers for what is left to the reward, where no episode has more than so
+        many env steps; 0 where that is not known."""
+        batch, decay = _EPISODES, _DECAY
+        if self.reward != SUCCESS:
+            batch = max(_FEWEST_EPISODES, min(batch, _ENOUGH_STEPS // max(1, steps)))
+            decay = _DENSE_DECAY
+        if self.algo == "grpo":
+            batch = max(1, batch // self.group) * self.group
+        lam = decay if self.lam is None else self.lam
+        return dataclasses.replace(self, batch=self.batch or batch, lam=lam)
 
     @property
     def lane_count(self) -> int:

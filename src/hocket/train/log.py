@@ -28,6 +28,8 @@ _REMEMBERED = ("episodes", "dropped", "filtered", "lost")
 _STILL_KL, _STILL_UPDATES = 1e-3, 10
 """An update that moves the policy by less, in nats, and how many of them in a row are a standstill.
 Chosen by hand: updates that learn move it by 0.005 to 0.1."""
+_TOLD = 5
+"""Numbers of reward and info that are shown. Chosen by hand: about a line."""
 _PLAIN_EVERY_S = 2.0
 """Seconds between lines where there is no terminal. Chosen by hand."""
 
@@ -333,7 +335,19 @@ def lines(values: Mapping[str, float | None]) -> list[str]:
         f"stale {values['learn/staleness'] or 0.0:.1f}, "
         f"collecting {100 * (values['time/collecting'] or 0.0):.0f} %, "
         f"learning {100 * (values['time/learning'] or 0.0):.0f} %",
+        *_told(values),
     ]
+
+
+def _told(values: Mapping[str, float | None]) -> list[str]:
+    """The terms of a reward of several, and what the env says in `info`, as far as a line goes."""
+    found = [
+        f"{key.partition('/')[2]} {value:.4g}"
+        for key, value in values.items()
+        if key.startswith(("reward/", "info/")) and value is not None
+    ]
+    more = f" and {len(found) - _TOLD} more" if len(found) > _TOLD else ""
+    return [", ".join(found[:_TOLD]) + more] if found else []
 
 
 def find_tracker(name: str) -> Any:

@@ -15,7 +15,7 @@ import torch
 from hocket.adapters.policies.simple import ZeroPolicy
 from hocket.core.contracts.policy import Policy
 from hocket.core.contracts.recorder import Reader
-from hocket.core.data import ArraySpec, EnvSpec, PolicySpec, TaskInfo, Trial
+from hocket.core.data import ArraySpec, EnvSpec, TaskInfo, Trial
 from hocket.errors import SpecMismatchError, UsageError
 from hocket.machines.machines import Machines
 from hocket.records import run_file as run_config
@@ -26,6 +26,7 @@ from hocket.runs.probe import probe, retried
 from hocket.train.algorithms.ranks import Ranks, local_device
 from hocket.train.cloner import Cloner
 from hocket.train.collect.curriculum import find_curriculum
+from hocket.train.collect.policy import CollectingPolicy
 from hocket.train.collect.rolling import (
     Rolling,
     auto_lanes,
@@ -37,21 +38,30 @@ from hocket.train.collect.rolling import (
 from hocket.train.collect.site_driver import Weights
 from hocket.train.collect.sites import Sites
 from hocket.train.config import TrainConfig
+from hocket.train.course import Parts
 from hocket.train.data.reading import Wanted, read_data
 from hocket.train.data.store import DATA, discard
 from hocket.train.learner import checkpoint
 from hocket.train.learner.process import InProcess, LearnerLink, Remote
 from hocket.train.log import Display, Log, Reading, find_tracker
 from hocket.train.networks.building import (
+    Description,
     Made,
     cameras_of,
     describe,
     make_network,
     require_trainable,
 )
-from hocket.train.networks.contract import BASE, Shapes, frozen_parameters, published_tensors
+from hocket.train.networks.contract import (
+    BASE,
+    Shapes,
+    bounds_of,
+    frozen_parameters,
+    published_tensors,
+)
 from hocket.train.rewards import Rewards
-from hocket.train.trainer import Parts, Trainer
+from hocket.train.trainer import Trainer
+from hocket.workers.fleet import Fleet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,46 +112,27 @@ def train(
         wall_s = 0.0 if state is None else state["wall_s"]
         display = Display(say if ranks.is_first else None, total_steps=config.steps, wall_s=wall_s)
         stack.callback(display.close)
-        assembly = Assembly(config, config.lanes)
-        base = base_of(config, assembly)
-        if base is not None:
-            stack.callback(base.close)
-        infos, shapes = _look(config, assembly, base)
-        tasks = [(suite, info.name) for suite, info in infos]
-        description = describe(config, shapes, start)
-        made = make_network(config, description, start, refers=config.mode == "sync")
-        policy = policy_of(config, description, base, made)
-        if config.lanes == "auto":
-            config = replace(config, lanes=auto_lanes(config, assembly, tasks[0], policy))
-        policy.limit(max_batch(config))
-        data = None
-        if config.data and not resume and ranks.is_first:
-            data = _read_data(config, run, infos, shapes, policy.spec, display)
+        found = _prepare(config, start, stack)
         if ranks.is_first:
+            data = None if resume else _read_data(found, run, display)
             stack.enter_context(RunFolder.at(run).lock())
-            _save_start(run, asked, data, made)
+            _save_start(run, asked, data, found.made)
         ranks.count(0)  # what the first rank wrote is there for all
-        log = Log(run if ranks.is_first else None, config, state)
+        log = Log(run if ranks.is_first else None, found.config, state)
         stack.callback(log.close)
-        fleet = stack.enter_context(fleet_of(config, assembly, policy.spec))
-        link: LearnerLink
-        if config.mode == "async":
-            link = Remote(config, description, run, made=made, wake=fleet.wake, resume=start)
-        else:
-            link = InProcess(config, description, run, ranks=ranks, made=made, resume=start)
+        fleet = stack.enter_context(fleet_of(found.config, found.assembly, found.policy.spec))
+        link = _learner(found, run, ranks, fleet, start)
         stack.callback(link.close)
-        policy.block = link.block
+        found.policy.block = link.block
         sites = None
         if machines is not None:
-            weights = Weights(link.block, published_tensors(made.network))
-            about = functools.partial(_save_about, run, asked)
-            sites = Sites(asked, machines, run, tasks, description, weights, fleet.wake, about)
+            sites = _sites(found, asked, machines, run, link, fleet)
             stack.callback(sites.close)
             sites.start()
         parts = Parts(
             run=run,
-            policy=policy,
-            description=description,
+            policy=found.policy,
+            description=found.description,
             link=link,
             log=log,
             display=display,
@@ -149,26 +140,105 @@ def train(
             rewards=rewards,
             sites=sites,
         )
-        trainer: Trainer | Cloner
         live = LiveStatus(run) if ranks.is_first else None
         if live is not None:
             stack.callback(live.close)
             readers = (*readers, live)
-        rolling = Rolling(config, assembly, fleet, policy, readers, live)
-        if config.algo == "bc":
-            trainer = Cloner(config, tasks, parts, restored=state)
-            trainer.run(rolling.to_the_end)
-        else:
-            trainer = Trainer(config, tasks, parts, restored=state)
-            _train(rolling, trainer)
-        if not trainer.is_complete and config.mode == "sync":
-            link.save(trainer.counters())
-        return Trained(
-            run=run,
-            env_steps=trainer.total_steps,
-            best=trainer.best,
-            complete=trainer.is_complete,
-        )
+        rolling = Rolling(found.config, found.assembly, fleet, found.policy, readers, live)
+        return _finish(found, parts, rolling, state)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Prepared:
+    """What was found to work together, before anything is written."""
+
+    config: TrainConfig
+    """With numbers for all that was left open."""
+    assembly: Assembly
+    infos: Sequence[tuple[str, TaskInfo]]
+    """The tasks, with their suites."""
+    description: Description
+    made: Made
+    policy: CollectingPolicy
+
+    @property
+    def tasks(self) -> list[tuple[str, str]]:
+        """Suites and names of the tasks."""
+        return [(suite, info.name) for suite, info in self.infos]
+
+
+def _prepare(config: TrainConfig, start: Path | None, stack: contextlib.ExitStack) -> _Prepared:
+    """Looks at the env, and builds the network and the policy that acts with it."""
+    assembly = Assembly(config, config.lanes)
+    base = base_of(config, assembly)
+    if base is not None:
+        stack.callback(base.close)
+    infos, shapes = _look(config, assembly, base)
+    description = describe(config, shapes, start)
+    made = make_network(config, description, start, refers=config.mode == "sync")
+    policy = policy_of(config, description, base, made)
+    limits = [config.max_steps or info.max_steps or 0 for _, info in infos]
+    config = config.settled(max(limits))
+    if config.lanes == "auto":
+        first = (infos[0][0], infos[0][1].name)
+        config = replace(config, lanes=auto_lanes(config, assembly, first, policy))
+    policy.limit(max_batch(config))
+    return _Prepared(
+        config=config,
+        assembly=assembly,
+        infos=infos,
+        description=description,
+        made=made,
+        policy=policy,
+    )
+
+
+def _learner(
+    found: _Prepared, run: Path, ranks: Ranks, fleet: Fleet, start: Path | None
+) -> LearnerLink:
+    """The learner: in a process of its own, or in this one."""
+    config, description = found.config, found.description
+    if config.mode == "async":
+        return Remote(config, description, run, made=found.made, wake=fleet.wake, resume=start)
+    return InProcess(config, description, run, ranks=ranks, made=found.made, resume=start)
+
+
+def _sites(
+    found: _Prepared,
+    asked: TrainConfig,
+    machines: Machines,
+    run: Path,
+    link: LearnerLink,
+    fleet: Fleet,
+) -> Sites:
+    """Sites that collect, each with as many lanes as suit it."""
+    weights = Weights(link.block, published_tensors(found.made.network))
+    about = functools.partial(_save_about, run, asked)
+    config = replace(asked, batch=found.config.batch, lam=found.config.lam)
+    tasks = found.tasks
+    return Sites(config, machines, run, tasks, found.description, weights, fleet.wake, about)
+
+
+def _finish(
+    found: _Prepared, parts: Parts, rolling: Rolling, state: Mapping[str, Any] | None
+) -> Trained:
+    """Trains to the end, or until that is interrupted."""
+    config, tasks = found.config, found.tasks
+    trainer: Trainer | Cloner
+    if config.algo == "bc":
+        trainer = Cloner(config, tasks, parts, restored=state)
+        trainer.run(rolling.to_the_end)
+    else:
+        trainer = Trainer(config, tasks, parts, restored=state)
+        _train(rolling, trainer)
+    if not trainer.is_complete and config.mode == "sync":
+        parts.link.save(trainer.counters())
+    return Trained(
+        run=parts.run,
+        env_steps=trainer.total_steps,
+        best=trainer.best,
+        complete=trainer.is_complete,
+    )
 
 
 def _require_spreadable(config: TrainConfig) -> None:
@@ -235,24 +305,21 @@ def _look(
         action_size=spec.action.size,
         tasks=tuple(info.name for _, info in tasks),
         cameras=spec.cameras,
+        bounds=bounds_of(spec.action),
     )
     return tasks, shapes
 
 
-def _read_data(
-    config: TrainConfig,
-    run: Path,
-    infos: Sequence[tuple[str, TaskInfo]],
-    shapes: Shapes,
-    spec: PolicySpec,
-    display: Display,
-) -> Path:
-    """Reads what a policy of this spec reads of recorded episodes, into a folder beside that of the
-    run, which is made only when all is well."""
+def _read_data(found: _Prepared, run: Path, display: Display) -> Path | None:
+    """Reads what the policy reads of recorded episodes, into a folder beside that of the run, which
+    is made only when all is well; None where none are named."""
+    config = found.config
+    if not config.data:
+        return None
     wanted = Wanted(
-        shapes=shapes,
-        tasks=[info for _, info in infos],
-        inputs=tuple(spec.inputs or ()),
+        shapes=found.description.shapes,
+        tasks=[info for _, info in found.infos],
+        inputs=tuple(found.policy.spec.inputs or ()),
         first=config.data_episodes,
     )
     data = temporary(run.with_name(f"{run.name}.data"))

@@ -6,9 +6,9 @@
 
 A term of your own is a function of a `Segment`, a whole episode as `algorithms/rollout.py`
 documents it: what was seen before each of its C chunks, the actions, how many of them were
-executed, the env's rewards, how it ended, and whether it succeeded. It returns one number, which is
-given at the last step, or an array `[C, T]` like `Segment.rewards`: a reward for each step, whose
-entries beyond `executed` are left out.
+executed, the env's rewards, the numbers in its `info`, how it ended, and whether it succeeded. It
+returns one number, which is given at the last step, or an array `[C, T]` like `Segment.rewards`: a
+reward for each step, whose entries beyond `executed` are left out.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ from hocket.errors import ConfigError, HocketError
 from hocket.train.algorithms.rollout import Segment
 from hocket.train.config import ENV, SUCCESS, RewardTerm, reward_terms
 
+_SUCCESS = ("success", "is_success")
+"""Keys of `info` that say what the outcome says."""
+
 
 class RewardError(HocketError):
     """A reward function that raised, or returned what is no reward."""
@@ -36,8 +39,20 @@ class Rewarded:
     """A segment with the rewards that are trained for, and what each term gave."""
 
     segment: Segment
+    """Without what the env told in `info`: the learner has no use for it."""
     terms: dict[str, float]
     """The weighted sum of each term's rewards, by name."""
+    info: dict[str, float]
+    """The mean of each number that the env told in `info`, over the steps that told it."""
+
+    def to_curves(self) -> dict[str, float]:
+        """Returns what is logged of it: each term of several, and what `info` told that the outcome
+        does not tell."""
+        terms = self.terms if len(self.terms) > 1 else {}
+        return {
+            **{f"reward/{name}": value for name, value in terms.items()},
+            **{f"info/{key}": mean for key, mean in self.info.items() if key not in _SUCCESS},
+        }
 
 
 class Rewards:
@@ -65,7 +80,13 @@ class Rewards:
             given = term.weight * self._of(term, segment)
             sums[term.name] = float(given.sum())
             total += given
-        return Rewarded(segment=dataclasses.replace(segment, rewards=total), terms=sums)
+        return Rewarded(
+            segment=dataclasses.replace(segment, rewards=total, info={}),
+            terms=sums,
+            info={
+                key: mean for key, told in segment.info.items() if (mean := _mean(told)) is not None
+            },
+        )
 
     def _of(self, term: RewardTerm, segment: Segment) -> Array:
         if term.name == ENV:
@@ -110,3 +131,9 @@ def at_the_end(segment: Segment, reward: float) -> Array:
     given = np.zeros(segment.rewards.shape)
     given[-1, int(segment.executed[-1]) - 1] = reward
     return given
+
+
+def _mean(told: Array) -> float | None:
+    """The mean of what was told; None where nothing was, or nothing finite."""
+    known = told[np.isfinite(told)]
+    return float(known.mean()) if len(known) else None

@@ -9,8 +9,6 @@ collection pauses when a batch is under way, and the learner works on this very 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from hocket.core.data import Episode, Trial
@@ -24,24 +22,19 @@ from hocket.core.events import (
 )
 from hocket.engine.trials import TrialQueue
 from hocket.errors import EnvError
-from hocket.train.algorithms.ranks import Ranks
 from hocket.train.algorithms.rollout import Segment
 from hocket.train.collect import plan
 from hocket.train.collect.curriculum import Curriculum, find_curriculum, state_of
-from hocket.train.collect.plan import Crossing, Evaluations, Groups, Result
-from hocket.train.collect.policy import CollectingPolicy
+from hocket.train.collect.plan import Groups
 from hocket.train.collect.site_driver import SiteEvent, WorkGrew
-from hocket.train.collect.sites import Sites, SiteTrials
+from hocket.train.collect.sites import SiteTrials
 from hocket.train.collect.trajectories import Trajectories
 from hocket.train.config import TrainConfig
+from hocket.train.course import Course, Parts
 from hocket.train.learner.learner import Updated
-from hocket.train.learner.process import LearnerLink
-from hocket.train.log import Counts, Display, Log, Movement, Shares
-from hocket.train.networks.building import Description
-from hocket.train.rewards import Rewards
+from hocket.train.log import Movement, Shares
+from hocket.train.recent import Recent
 
-_RECENT = 100
-"""Episodes that the curves of training are averaged over. Chosen by hand."""
 _ERRORS_IN_A_ROW = 50
 """Episodes in a row that may be lost to errors before the run ends with one: an env that never
 works would otherwise be tried for ever. Chosen by hand."""
@@ -50,23 +43,7 @@ _PATIENCE = 4
 Chosen by hand; without it a policy that always succeeds would never get to the end of its run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """What a trainer joins. Whoever made them closes them."""
-
-    run: Path
-    policy: CollectingPolicy
-    description: Description
-    link: LearnerLink
-    log: Log
-    display: Display
-    ranks: Ranks
-    rewards: Rewards
-    sites: Sites | None = None
-    """Who collects, where that is not the engine here: that one then evaluates alone."""
-
-
-class Trainer:
+class Trainer(Course):
     """Reads the engine's events; `trials` is the queue that the engine works on."""
 
     def __init__(
@@ -76,14 +53,12 @@ class Trainer:
         parts: Parts,
         restored: Mapping[str, Any] | None = None,
     ) -> None:
-        self._config = config
-        self._parts = parts
+        super().__init__(config, tasks, parts, restored)
         self._link = parts.link
         self.trials = TrialQueue() if parts.sites is None else SiteTrials(self._hear_sites)
         self.stop: Callable[[], None] = lambda: None
         """Ends the engine's run; set by whoever makes the engine."""
-        self._counts = Counts()
-        self._limit = (config.staleness + 1) * config.batch
+        self._limit = (config.staleness + 1) * config.batch_count
         """Episodes that may be begun and not yet learnt from."""
         group = config.group if config.algo == "grpo" else 1
         ranks = parts.ranks
@@ -105,26 +80,12 @@ class Trainer:
             rewards=parts.rewards,
             texts=parts.policy.texts,
         )
-        self._evaluations = Evaluations(config, tasks, parts.policy, parts.description, parts.run)
-        self._to_save = Crossing(config.checkpoint_every)
-        self._recent: list[Segment] = []
-        self._recent_terms: list[dict[str, float]] = []
+        self._recent = Recent()
         self._shares = Shares()
         self._movement = Movement()
         self._is_finishing = False
-        self.is_complete = False
         if restored is not None:
-            self._restore(restored)
-
-    @property
-    def total_steps(self) -> int:
-        """Env steps of all ranks at the last update."""
-        return self._counts.total_steps
-
-    @property
-    def best(self) -> float | None:
-        """Success (or return) of the best evaluation so far."""
-        return self._evaluations.best
+            self._curriculum.restore(restored["planned"], state_of(restored))
 
     # -- reader ----------------------------------------------------------------------------------
 
@@ -175,15 +136,12 @@ class Trainer:
         self._turn()
         return not self._is_finishing and self._counts.outstanding > self._limit
 
-    def close(self) -> None:
-        """Closes nothing: the parts belong to whoever made them."""
-
     def begin(self) -> None:
         """Plans the first episodes, and an evaluation of the start, or the one that an interrupted
         run owes. A run that was at its end is only evaluated."""
         if self._counts.updates == 0:
             is_due = self._config.eval_every > 0
-        elif self._is_over(self.total_steps):
+        elif self._is_over():
             self._finish()
             return
         else:
@@ -196,17 +154,15 @@ class Trainer:
 
     def _sealed(self, episode: Episode) -> None:
         if plan.is_evaluation(episode.trial):
-            result = self._evaluations.add(episode)
-            if result is not None:
-                self._evaluated(result)
+            if self._take(episode) and self._is_finishing:
+                self._complete()
             return
         counts = self._counts
         counts.episodes += 1
         counts.sealed += 1
         segment, terms = self._trajectories.seal(episode), self._trajectories.terms(episode)
         if segment is not None:
-            self._recent_terms = [*self._recent_terms[1 - _RECENT :], terms]
-            self._recent = [*self._recent[1 - _RECENT :], segment]
+            self._recent.add(segment, terms)
         self._curriculum.add(episode.trial, segment)
         if self._groups is not None:
             self._member(self._groups, episode.trial, segment)
@@ -227,7 +183,7 @@ class Trainer:
         self._parts.policy.release(verdict.group)
         counts = self._counts
         # Where hardly any group is mixed any more, updates of nothing keep the run going.
-        is_stuck = counts.filtered_since_update >= _PATIENCE * self._config.batch
+        is_stuck = counts.filtered_since_update >= _PATIENCE * self._config.batch_count
         if verdict.is_kept or (is_stuck and verdict.segments):
             self._link.put(verdict.segments)
             counts.settled += verdict.size - len(verdict.segments)
@@ -283,7 +239,7 @@ class Trainer:
             self._sites.publish()
         self._account(updated)
         steps = self.total_steps
-        if self._is_over(steps):
+        if self._is_over():
             self._finish()
             return
         # An evaluation under way belongs to a version that a checkpoint of this one would not hold.
@@ -303,12 +259,6 @@ class Trainer:
         self._shares.learning += updated.learn_s
         self._report(updated)
 
-    def _is_over(self, steps: int) -> bool:
-        minutes, goal = self._config.minutes, self._config.stop_at
-        is_late = minutes is not None and self._parts.log.wall_s > 60 * minutes
-        is_good = goal is not None and self.best is not None and self.best >= goal
-        return steps >= self._config.steps or self._parts.ranks.count(is_late or is_good) > 0
-
     def _finish(self) -> None:
         if self._is_finishing:
             return
@@ -327,19 +277,8 @@ class Trainer:
         self.is_complete = True
         self.stop()
 
-    # -- evaluation ------------------------------------------------------------------------------
-
     def _evaluate(self) -> None:
         self.trials.add(self._evaluations.begin(self.total_steps))
-
-    def _evaluated(self, result: Result) -> None:
-        score = result.score
-        self._parts.log.write(
-            result.env_steps, result.to_curves(), kind="eval", n=score.n, errors=score.errors
-        )
-        self._parts.display.announce(result.to_text())
-        if self._is_finishing:
-            self._complete()
 
     # -- numbers ---------------------------------------------------------------------------------
 
@@ -348,36 +287,14 @@ class Trainer:
         begun are planned again."""
         waiting = self._counts.waiting // self._curriculum.group
         return {
-            **self._counts.to_state(),
-            **self._evaluations.to_state(),
+            **super().counters(),
             "planned": self._curriculum.planned - waiting,
             "starts": self._curriculum.to_state(),
-            "saved_at": self._to_save.last,
-            "wall_s": self._parts.log.wall_s,
-        }
-
-    def _restore(self, state: Mapping[str, Any]) -> None:
-        self._counts.restore(state, self._parts.ranks.size)
-        self._evaluations.restore(state)
-        self._curriculum.restore(state["planned"], state_of(state))
-        self._to_save.last = state["saved_at"]
-
-    def _term_curves(self) -> dict[str, float | None]:
-        """Returns what each term of a reward of several gave, as means over recent episodes."""
-        names = dict.fromkeys(name for terms in self._recent_terms for name in terms)
-        if len(names) < 2:
-            return {}
-        return {
-            f"reward/{name}": _mean([t[name] for t in self._recent_terms if name in t])
-            for name in names
         }
 
     def _report(self, updated: Updated) -> None:
         values: dict[str, float | None] = {
-            "train/success": _mean([s.success for s in self._recent if s.success is not None]),
-            "train/return": _mean([s.total_reward for s in self._recent]),
-            "train/episode_steps": _mean([s.steps for s in self._recent]),
-            **self._term_curves(),
+            **self._recent.to_curves(),
             **{f"learn/{key}": value for key, value in updated.measures.items()},
             "learn/max_staleness": float(updated.staleness),
             **self._shares.take(max(1, self._lanes)),
@@ -386,13 +303,8 @@ class Trainer:
         }
         if not self._parts.ranks.is_first:
             return
-        self._parts.log.write(self.total_steps, values, kind="update")
-        self._parts.display.update(self.total_steps, values)
+        self._show(values)
         warning = self._movement.add(values.get("learn/kl"), values["train/success"])
         if warning is not None:
             self._parts.log.write(self.total_steps, {}, kind="warning", text=warning)
             self._parts.display.announce(f"Warning: {warning}")
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None

@@ -24,6 +24,7 @@ from hocket.core.wire import (
     Ready,
     Remark,
     Sealed,
+    Told,
 )
 from hocket.errors import WorkerFailed
 from hocket.workers.inbox import LanesUp, Notice, Phase, Remarked, WorkerSlot
@@ -330,6 +331,8 @@ class Fleet:
                 has_ended |= self._inbox.executed(worker, message, now)
             elif isinstance(message, Observed):
                 self._inbox.observed(worker, message)
+            elif isinstance(message, Told):
+                self._inbox.told(worker, message)
             elif isinstance(message, Ready):
                 self._inbox.ready(worker, message)
             elif isinstance(message, Sealed):

@@ -29,6 +29,7 @@ from hocket.core.wire import (
     Render,
     Said,
     Sealed,
+    Told,
 )
 from hocket.errors import WireError
 from hocket.workers.files import QUOTA, Delivery, declared_names
@@ -37,6 +38,10 @@ _LIFE = (Progress, Pulse, Said, Ended)
 """What a worker elsewhere says of itself, at any time."""
 _MOST_REMARKS, _LONGEST_REMARK = 100, 2000
 """How much a worker may tell the user. Chosen by hand: an env has a few sentences to say."""
+
+
+_MOST_NUMBERS = 1000
+"""Keys in `info` that a worker may tell of. Chosen by hand."""
 
 
 class Question(NamedTuple):
@@ -76,6 +81,7 @@ class Guard:
         self._is_new = True
         self._patterns = declared_names(spec.sinks)
         self._folder = spec.folder
+        self._tells = spec.tells
         self._quota = quota
         self.has_files = False
         """Whether files are coming now."""
@@ -149,6 +155,8 @@ class Guard:
             self._executed(message)
         elif isinstance(message, Observed):
             self._observed(message)
+        elif isinstance(message, Told):
+            self._told(message)
         elif isinstance(message, Ready):
             self._ready(message)
         elif isinstance(message, Piece):
@@ -226,6 +234,18 @@ class Guard:
             and (arrays is None or type(arrays) is bytes),
             message,
         )
+
+    def _told(self, message: Told) -> None:
+        """Numbers may come before the answer that they belong to, of keys without end: a worker
+        that tells ever new ones is none of ours."""
+        rows = zip(message.lanes, message.attempts, message.chunks, message.steps, strict=True)
+        for lane, attempt, chunk, steps in rows:
+            question = self._expected(lane, Executed, attempt, chunk)[0]
+            _require(type(steps) is int and 0 <= steps <= question.actions, message)
+        _require(self._tells and 0 < len(message.numbers) <= _MOST_NUMBERS, message)
+        for key, packed in message.numbers.items():
+            _require(type(key) is str and type(packed) is bytes, message)
+            _require(len(packed) == 8 * sum(message.steps), message)
 
     def _observed(self, message: Observed) -> None:
         rows = zip(message.lanes, message.attempts, message.chunks, message.steps, strict=True)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Union
 import numpy as np
 
 from hocket.core.data import Array, EnvSpec
-from hocket.core.wire import Executed, Failed, Observed, Ready, Sealed
+from hocket.core.wire import Executed, Failed, Observed, Ready, Sealed, Told
 from hocket.errors import HocketError, UsageError, WorkerFailed, from_name
 from hocket.workers.link import Audible, Gathers, Link, SelfDriven
 
@@ -67,6 +67,16 @@ class LanesObserved(NamedTuple):
     attempts: list[int]
     steps: list[int]
     """How many steps of the running chunk each had made."""
+
+
+class LanesTold(NamedTuple):
+    """Envs told numbers in `info` at the steps of chunks that LanesExecuted is then told of."""
+
+    lanes: list[int]
+    attempts: list[int]
+    chunks: list[int]
+    numbers: list[dict[str, Array]]
+    """Of each lane's chunk by key: float64 `[steps]`."""
 
 
 class LaneSealed(NamedTuple):
@@ -126,6 +136,7 @@ Notice = Union[
     LanesUp,
     LanesReady,
     LanesObserved,
+    LanesTold,
     LanesExecuted,
     LaneSealed,
     LaneFailed,
@@ -265,6 +276,7 @@ class Inbox:
         self._notices: list[Notice] = []
         self._executed: LanesExecuted | None = None
         self._observed: LanesObserved | None = None
+        self._told: list[Notice] = []
         self._specs: dict[tuple[str, str], EnvSpec] = {}
         """The EnvSpec of each task. A worker tells it once, but every listener wants to know."""
 
@@ -289,6 +301,8 @@ class Inbox:
         if self._executed is not None:
             notices.insert(0, self._executed)
             self._executed = None
+        if self._told:
+            notices, self._told = [*self._told, *notices], []
         if self._observed is not None:
             notices.insert(0, self._observed)
             self._observed = None
@@ -304,6 +318,26 @@ class Inbox:
                 out.lanes.append(worker.lanes[row])
                 out.attempts.append(message.attempts[index])
                 out.steps.append(message.steps[index])
+
+    def told(self, worker: WorkerSlot, message: Told) -> None:
+        """Note what envs told; what discarded attempts told is told to nobody."""
+        out = LanesTold([], [], [], [])
+        at = 0
+        for index, row in enumerate(message.lanes):
+            count = message.steps[index]
+            if not worker.slots[row].orphans:
+                out.lanes.append(worker.lanes[row])
+                out.attempts.append(message.attempts[index])
+                out.chunks.append(message.chunks[index])
+                out.numbers.append(
+                    {
+                        key: np.frombuffer(packed, offset=8 * at, count=count)
+                        for key, packed in message.numbers.items()
+                    }
+                )
+            at += count
+        if out.lanes:
+            self._told.append(out)
 
     def executed(self, worker: WorkerSlot, message: Executed, now: float) -> bool:
         """Note that chunks were run; true where an episode ended."""

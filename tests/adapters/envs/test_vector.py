@@ -13,6 +13,7 @@ import hocket
 from hocket.adapters.envs.vector import Vector, VectorConfig
 from hocket.core.data import Array
 from hocket.errors import ConfigError, SuspensionError
+from support.delayed import Waves
 
 
 class Pendulums(SyncVectorEnv):
@@ -30,6 +31,13 @@ class Pendulums(SyncVectorEnv):
         for row, state in zip(rows, states, strict=True):
             env: Any = self.envs[row]
             env.unwrapped.state, env._elapsed_steps = state[:2], int(state[2])
+
+
+class HoldingPendulums(Pendulums):
+    """Holds still by no torque."""
+
+    def hold_actions(self, rows: Array, last: Array) -> Array:
+        return np.zeros_like(last)
 
 
 class Poles(SyncVectorEnv):
@@ -166,3 +174,15 @@ def test_a_vector_env_without_its_states_is_refused() -> None:
         Vector("adapters.envs.test_vector:Bare", VectorConfig()).make_rows("pendulum", 2)
     with pytest.raises(ConfigError, match="make\\(rows\\)"):
         Vector("Pendulum-v1", VectorConfig())
+
+
+def test_rows_hold_still_as_their_vector_env_says() -> None:
+    common = {"lanes": 2, "episodes": 2, "method": "blocking", "delay": 2}
+    policy = Waves(size=1)
+    with pytest.raises(ConfigError, match="does not say how it holds still"):
+        hocket.evaluate(env="vector:adapters.envs.test_vector:Pendulums", policy=policy, **common)
+    held = hocket.evaluate(
+        env="vector:adapters.envs.test_vector:HoldingPendulums", policy=policy, **common
+    )
+    # Five steps of each chunk and two of holding still, in the 30 of an episode.
+    assert [(e.steps, e.chunks) for e in held.episodes] == [(30, 5)] * 2

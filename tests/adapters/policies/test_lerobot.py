@@ -12,7 +12,7 @@ import hocket
 from hocket.adapters.policies.lerobot import LeRobotConfig, default_key
 from hocket.adapters.policies.lerobot.folder import REFUSED, check_folder, find_folder
 from hocket.core import plugins
-from hocket.errors import ConfigError, SpecMismatchError, UsageError
+from hocket.errors import ConfigError, PolicyError, SpecMismatchError, UsageError
 
 ROOT = Path(__file__).parents[3]
 PYTHON = ROOT / "venvs" / "lerobot" / "bin" / "python"
@@ -44,6 +44,9 @@ CHECKS = [
     "plans_are_each_attempts_own",
     "a_row_does_not_depend_on_its_batch",
     "weights_that_do_not_fit_are_refused",
+    "guided_chunks_are_lerobots_own",
+    "relative_actions_are_told_from_the_new_state",
+    "guidance_by_identity_is_lerobots",
 ]
 CHECKS_04 = [*CHECKS, "pi0_of_lerobot_0_4_is_refused_with_what_to_do"]
 CHECKS_06 = [
@@ -190,6 +193,23 @@ def folder(tmp_path_factory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def flow_folder(tmp_path_factory) -> Path:
+    """SmolVLA for the same."""
+    path: Path = tmp_path_factory.mktemp("policies") / "smolvla"
+    in_lerobots_interpreter(
+        "-c",
+        "import sys; from pathlib import Path;"
+        "from hocket.adapters.policies.lerobot.folder import mend_torchvision;"
+        "mend_torchvision(); from support import lerobot_models as models;"
+        "vlm = str(models.save_backbone(Path(sys.argv[1]).parent / 'vlm'));"
+        "models.save('smolvla', sys.argv[1], states=39, moves=4, cameras=models.CAMERAS[:1],"
+        " max_state_dim=40, vlm_model_name=vlm)",
+        str(path),
+    )
+    return path
+
+
 class TestInLeRobotsInterpreter:
     pytestmark = needs(PYTHON)
 
@@ -222,6 +242,18 @@ class TestInLeRobotsInterpreter:
         assert not report.overall.errors
         # Four of six actions are executed, as the policy's own configuration says.
         assert report.throughput.chunks == 2 * 3
+
+    def test_a_flow_policy_of_another_interpreter_is_guided_by_lerobot(self, flow_folder):
+        pytest.importorskip("metaworld")
+        common = {"replan": 3, "delay": 2}
+        naive = self.evaluate(flow_folder, method="naive", **common)
+        guided = self.evaluate(flow_folder, method="rtc", **common)
+        assert guided.complete
+        assert not guided.overall.errors
+        returns = [[e.total_reward for e in report.episodes] for report in (naive, guided)]
+        assert returns[0] != returns[1]
+        with pytest.raises(PolicyError, match="identity"):
+            self.evaluate(flow_folder, method="rtc", rtc_config={"guidance": "vjp"}, **common)
 
     def test_a_camera_of_another_size_is_named_before_anything_runs(self, folder):
         pytest.importorskip("metaworld")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import gymnasium
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hocket
+from hocket.core.contracts.batched import HoldsRows
 from hocket.core.data import Array
 from hocket.errors import SuspensionError, UsageError
 
@@ -45,6 +47,18 @@ class Drift:
 
     def set_rows(self, rows: Array, state: Any) -> None:
         self.at[rows], self.clocks[rows], self.resets[rows] = state
+
+
+class Holding(Drift):
+    def hold_actions(self, rows: Array, last: Array) -> Array:
+        return last[rows]
+
+
+def test_whether_rows_can_hold_still_is_their_simulators_to_say() -> None:
+    # Looked up as Protocols are from Python 3.12 on: without what __getattr__ would find.
+    assert inspect.getattr_static(hocket.Suspendable(Holding()), "hold_actions", None) is not None
+    assert isinstance(hocket.Suspendable(Holding()), HoldsRows)
+    assert not isinstance(hocket.Suspendable(Drift()), HoldsRows)
 
 
 def actions(turn: int, rows: int = 4) -> Array:

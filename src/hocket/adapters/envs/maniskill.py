@@ -109,6 +109,8 @@ class ManiSkillRows(TensorRows):
             ended,
             np.zeros(self.rows, np.bool_),
             None if success is None else host(success) != 0,
+            # They stay on their device until somebody asks.
+            {key: value for key, value in info.items() if np.shape(value) == (self.rows,)},
         )
 
     def _take(self, ids: Any) -> tuple[Any, Any, Any]:

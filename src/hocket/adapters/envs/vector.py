@@ -89,6 +89,8 @@ class VectorRows:
         self.tasks = (task,)
         self.action_space = env.single_action_space
         self.control_rate = control_rate_of(env)
+        if hasattr(self._env, "hold_actions"):
+            self.hold_actions = self._env.hold_actions
         self._seen: dict[str, Array] = {}
         self._ended = np.zeros(self.rows, np.bool_)
         """Rows whose simulator stands where an episode ended."""
@@ -124,6 +126,7 @@ class VectorRows:
             np.asarray(terminated, np.bool_),
             np.asarray(truncated, np.bool_),
             None if success is None else np.asarray(success).astype(np.bool_),
+            _numbers(info, self.rows),
         )
 
     def observe(self, rows: Array) -> dict[str, Array]:
@@ -141,3 +144,14 @@ class VectorRows:
                 self._seen[name] = array.copy()
             else:
                 self._seen[name][mask] = array[mask]
+
+
+def _numbers(info: Mapping[str, Any], rows: int) -> dict[str, Array]:
+    """What a vector env tells of each row beside success: gymnasium's masks say of which rows."""
+    found = {}
+    for key, values in info.items():
+        is_column = isinstance(values, np.ndarray) and values.shape == (rows,)
+        if is_column and values.dtype.kind in "biuf" and not key.startswith("_"):
+            told = info.get(f"_{key}")
+            found[key] = values if told is None else np.where(told, values, np.nan)
+    return found

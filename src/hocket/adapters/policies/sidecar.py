@@ -72,6 +72,7 @@ class Sidecar:
         self._child: _Child | None = None
         self._starts = 0
         self._bound: list[EnvSpec] = []
+        self._continued: tuple[str, Mapping[str, Any]] | None = None
 
     @property
     def spec(self) -> PolicySpec:
@@ -87,6 +88,15 @@ class Sidecar:
         """Tell the policy, and every process that is started for it later."""
         self._living().client.bind(spec)
         self._bound.append(spec)
+
+    @property
+    def continuations(self) -> tuple[str, ...]:
+        return self._living().client.continuations
+
+    def continue_by(self, method: str, settings: Mapping[str, Any]) -> None:
+        """Tell the policy, and every process that is started for it later."""
+        self._living().client.continue_by(method, settings)
+        self._continued = (method, settings)
 
     def infer(self, batch: Batch) -> Actions:
         """Ask the policy; an error tells what its process said last."""
@@ -135,6 +145,8 @@ class Sidecar:
             self._child = _Child(self._name, self._config)
             for spec in self._bound:
                 self._child.client.bind(spec)
+            if self._continued is not None:
+                self._child.client.continue_by(*self._continued)
             return self._child
 
 

@@ -110,26 +110,27 @@ class TorchPolicy:
 
     def continue_by(self, method: str, settings: Mapping[str, Any]) -> None:
         """Make chunks from the module's flow, with noise from each row's seed, so that they go on
-        from what is committed; `forward` is not called any more."""
+        from what is committed; `forward` is called where nothing is said of that."""
         self._continuation = Continuation(self._module, method, settings)
 
     def infer(self, batch: Batch) -> Actions:
         import torch
 
         size = next((fixed for fixed in self.spec.batch_sizes if fixed >= batch.size), batch.size)
+        continuation = self._continuation if PREFIX in batch.arrays else None
         # A backward pass cannot go through tensors of inference mode.
-        quietly = torch.inference_mode() if self._continuation is None else torch.no_grad()
+        quietly = torch.inference_mode() if continuation is None else torch.no_grad()
         with self._lock, quietly, on_device(self._device):
             tensors = {
                 key: self._tensor(key, array, size)
                 for key, array in batch.arrays.items()
                 if self.spec.inputs is None or key in self.spec.inputs or key in KEYS
             }
-            if self._continuation is not None:
+            if continuation is not None:
                 shape = tuple(tensors[PREFIX].shape[1:])
                 noise = torch.from_numpy(row_noise(batch.rows, size, shape))
                 noise = noise.to(self._device, self._float)
-                answer = self._continuation.sample(tensors, noise)
+                answer = continuation.sample(tensors, noise)
                 return Actions(np.array(answer[: batch.size].float().cpu().numpy()))
             if self._takes_seeds:
                 seeds = [row.noise_seed for row in batch.rows]

@@ -33,6 +33,8 @@ class RowSteps(NamedTuple):
     """bool `[N]`."""
     success: Array | None = None
     """bool `[N]`; None where the simulator does not judge."""
+    numbers: Mapping[str, Array] | None = None
+    """What else it tells of each row, float `[N]` by name: terms of the reward, metrics."""
 
 
 class BatchedEnv(Protocol):

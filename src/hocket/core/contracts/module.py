@@ -44,6 +44,15 @@ class Decodes(Protocol):
 
 
 @runtime_checkable
+class Codes(Protocol):
+    """A module that knows the end of a flow which means recorded actions: without it, one that
+    decodes cannot be cloned."""
+
+    def code(self, actions: Any) -> Any:
+        """The end `[B, T, flow_size]` of a flow that `decode` makes these actions of."""
+
+
+@runtime_checkable
 class HasVelocity(Protocol):
     """A module whose chunks flow from noise."""
 

@@ -69,7 +69,8 @@ class Continues(Protocol):
     answered (or as the extra `action/prefix` of that answer, where the policy keeps it in a space
     of its own); zeros fill it. `action/prefix_length` `[B]`: how many actions that is; 0 for an
     attempt's first chunk. `action/delay` `[B]`: of these, how many will have been executed before
-    the answer can be used.
+    the answer can be used. A batch without them, as a server's other clients send, is answered as
+    if nothing had been told.
     """
 
     @property

@@ -49,6 +49,8 @@ class WorkerSpec:
     """`shm`, `inline` or `auto` (shared memory where it can be had)."""
     perturb: tuple[Factor, ...] = ()
     """What is disturbed of every observation and action."""
+    tells: bool = False
+    """It tells the numbers in `info` of every step (Told)."""
     sends_files: bool = False
     """It does not share the parent's disk: what sinks seal goes over the stream, in pieces."""
 

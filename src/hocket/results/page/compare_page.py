@@ -81,7 +81,7 @@ def _hero(found: RunComparison) -> Markup:
         tag("p", "A claim ", CLAIMS[found.comparison.tasks_as], ".", class_="big-note"),
     )
     right = join(_pair_bar(found), _tiles(found))
-    who = f"a is {found.a.name} ({found.a.policy}), b is {found.b.name} ({found.b.policy})"
+    who = f"a is {found.a.name} ({found.a.subject}), b is {found.b.name} ({found.b.subject})"
     return join(
         tag("p", who, class_="big-note"),
         tag("p", found.sentence, class_="verdict"),

@@ -163,9 +163,11 @@ class Demonstrations:
         jobs = [self._jobs[e.trial.id] for e in episodes if e.trial.id in self._jobs]
         if not jobs:
             return
-        require_encoder(Quality(lossless=True).codec)
-        pictures = {"cameras": list(self._config.cameras), "lossless": True}
-        sinks = (Ref(name="video", config=pictures), Ref(name=OBSERVATION_SINK))
+        sinks: tuple[Ref, ...] = (Ref(name=OBSERVATION_SINK),)
+        if self._config.images:
+            require_encoder(Quality(lossless=True).codec)
+            pictures = {"cameras": list(self._config.cameras), "lossless": True}
+            sinks = (Ref(name="video", config=pictures), *sinks)
 
         def on_rendered(rendered: Rendered) -> None:
             if rendered.error is not None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hocket.core.contracts.module import Encodes, HasVelocity
+from hocket.core.contracts.module import Codes, Encodes, HasVelocity
 from hocket.train.algorithms.gradients import added, autocast
 from hocket.train.algorithms.ranks import Measures, Ranks
 from hocket.train.config import UpdateConfig
@@ -46,7 +46,7 @@ class Demonstrated:
         whole: list[Tensor | None] = [None] * len(parameters)
         total = torch.zeros((), device=parameters[0].device)
         # Drawn for all, so that it does not depend on how they are split.
-        numbers = self.windows.chunk_size + 1 if isinstance(self.network, HasVelocity) else 0
+        numbers = flow_numbers(self.network) + 1 if isinstance(self.network, HasVelocity) else 0
         noise = torch.randn(count, numbers, generator=rng)
         size = self.config.micro_batch or count
         for begin in range(0, count, size):
@@ -64,7 +64,7 @@ class Demonstrated:
 def cloning_loss(network: Any, window: Window, noise: Tensor) -> Tensor:
     """Returns how far a network is from recorded chunks, summed over their actions: by flow
     matching where it tells its flow, else between the chunks that it finds most likely and those
-    recorded. `noise` is `[B, T * A + 1]`, standard normal, where there is a flow."""
+    recorded. `noise` is `[B, flow_numbers + 1]`, standard normal, where there is a flow."""
     actions, mask = window.actions, window.mask
     if isinstance(network, HasVelocity):
         return _counted(_matching(network, window, noise), mask)
@@ -77,9 +77,17 @@ def cloning_loss(network: Any, window: Window, noise: Tensor) -> Tensor:
     return _counted(off, mask)
 
 
+def flow_numbers(network: Any) -> int:
+    """How many numbers the flow of a chunk has."""
+    size: int = getattr(network, "flow_size", network.action_size)
+    return size * int(network.chunk_length)
+
+
 def _matching(network: Any, window: Window, noise: Tensor) -> Tensor:
     """The velocity should lead from noise straight to the recorded chunk, at any time between."""
     actions, seen = window.actions, window.observation
+    if isinstance(network, Codes):
+        actions = network.code(actions)
     start, time = noise[:, :-1].view(actions.shape), torch.sigmoid(noise[:, -1])
     mixed = start + time[:, None, None] * (actions - start)
     features = network.encode(seen) if isinstance(network, Encodes) else seen
@@ -104,8 +112,9 @@ class Cloning:
         recorded, config = self.recorded, self.recorded.config
         measures = Measures(recorded.ranks)
         parameters = list(trainable_parameters(recorded.network).values())
+        size = config.minibatch_of(recorded.network.chunk_length)
         for _ in range(STEPS):
-            found = recorded.gradients(config.minibatch, rng, measures)
+            found = recorded.gradients(size, rng, measures)
             if recorded.ranks.size > 1:
                 # What no row of this rank depends on may be in another's.
                 pairs = zip(found, parameters, strict=True)

@@ -48,7 +48,7 @@ class PPO(Algorithm):
             valid=valid,
             bootstrap=bootstrap,
             gamma=self.config.gamma,
-            lam=self.config.lam,
+            lam=self.config.decay,
         )
         flat = rollout.flat(advantage=found.advantage, returns=found.returns, start_value=value)
         flat["start_log_prob"] = seen.log_prob

@@ -81,6 +81,9 @@ class Segment:
     """What the policy was told to do, the same in all of an episode."""
     extras: Mapping[str, Array] = field(default_factory=dict)
     """What else the policy needs to evaluate its actions again (a denoising chain): `[C, ...]`."""
+    info: Mapping[str, Array] = field(default_factory=dict)
+    """The numbers that the env told in `info`, by key: float64 `[C, T]`, NaN where it did not, and
+    from k on."""
 
     def __post_init__(self) -> None:
         count, length = self.rewards.shape if self.rewards.ndim == 2 else (0, 0)
@@ -91,6 +94,8 @@ class Segment:
             "log_prob": (count, length),
             **dict.fromkeys(("executed", "value", "version", "chunk"), (count,)),
         }
+        if any(array.shape != (count, length) for array in self.info.values()):
+            raise LayoutError(f"What {self.trial.id} told in info is not [C, T].")
         for name, shape in wanted.items():
             if getattr(self, name).shape != shape:
                 raise LayoutError(

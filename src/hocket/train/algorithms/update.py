@@ -135,7 +135,7 @@ class Algorithm(ABC):
         what was measured."""
         rows = self.prepare(segments, version).select(*_LEARNT_FROM, strict=False)
         measures = Measures(self.ranks)
-        parts = list(self._parts(len(rows), rng))
+        parts = list(self._parts(rows, rng))
         is_moving = is_tried = self.moves_policy(version)
         policy_steps = value_steps = 0
         before: dict[int, Tensor] = {}
@@ -298,11 +298,12 @@ class Algorithm(ABC):
             return [rows.to(self.device)]
         return _Lazily(rows, size, self.device)
 
-    def _parts(self, count: int, rng: torch.Generator) -> Iterator[Tensor]:
+    def _parts(self, rows: TensorDict, rng: torch.Generator) -> Iterator[Tensor]:
         """The rows of each minibatch, pass by pass. All ranks make as many, and none is empty."""
+        count, size = len(rows), self.config.minibatch_of(rows["actions"].shape[1])
         wanted = self.config.minibatches
         if wanted is None:
-            wanted = round(self.ranks.count(count) / self.config.minibatch)
+            wanted = round(self.ranks.count(count) / size)
         parts = max(1, min(wanted, self.ranks.least(count)))
         for _ in range(self.config.epochs):
             yield from torch.randperm(count, generator=rng).tensor_split(parts)

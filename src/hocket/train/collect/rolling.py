@@ -74,7 +74,7 @@ def auto_lanes(
     """As many lanes as keep the cores busy, by the cost of one chunk; never more than a batch has
     episodes. In synchronous mode at most as many as its fixed shape holds."""
     trial = Trial(suite=task[0], task=task[1], seed=config.eval_seed)
-    lanes = assembly.count_lanes(policy, trial, config.batch)
+    lanes = assembly.count_lanes(policy, trial, config.batch_count)
     is_fixed = config.mode == "sync" and not assembly.is_batched
     return min(lanes, _SYNC_BATCH) if is_fixed else lanes
 
@@ -84,6 +84,7 @@ def fleet_of(config: TrainConfig, assembly: Assembly, spec: PolicySpec) -> Fleet
     worker = replace(
         assembly.worker(spec, config.lane_count),
         suites={**assembly.suites, **_evaluated(config, assembly)},
+        tells=config.algo != "bc",
     )
     settings = FleetConfig(
         lanes=config.lane_count,

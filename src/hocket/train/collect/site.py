@@ -162,7 +162,7 @@ class CollectingWork(SiteWork):
 
 
 def packed(segment: Segment, terms: Mapping[str, float]) -> bytes:
-    """A stretch of a trajectory as it travels, and what each term of the reward gave in it."""
+    """A stretch of a trajectory as it travels, and what it adds to the log."""
     return msgpack_numpy.pack({"segment": segment.to_plain(), "terms": dict(terms)})
 
 

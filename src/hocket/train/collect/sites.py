@@ -84,7 +84,7 @@ class Sites:
             kind="collect",
             start={"description": description.to_plain(), "tasks": [task for _, task in tasks]},
             in_order=True,
-            at_once=config.batch,
+            at_once=config.batch_count,
         )
         self._thread = threading.Thread(target=self._drive, name="hocket-driver", daemon=True)
 
@@ -202,7 +202,7 @@ class Sites:
         return None if found is None else found.segment
 
     def terms(self, episode: Episode) -> dict[str, float]:
-        """Returns what each term of the reward gave in an episode that counts; asked once, last."""
+        """Returns what an episode that counts adds to the log; asked once, last."""
         found = self._ended.pop((episode.trial.id, episode.attempt), None)
         return {} if found is None else dict(found.terms)
 

@@ -15,6 +15,7 @@ from hocket.core.events import (
     BatchInferred,
     ChunksExecuted,
     EpisodesEnded,
+    InfoTold,
 )
 from hocket.errors import ConfigError
 from hocket.train.algorithms.rollout import Segment
@@ -37,6 +38,7 @@ class _Row:
     chunk: int
     executed: int = 0
     rewards: Array | None = None
+    info: Mapping[str, Array] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -131,6 +133,8 @@ class Trajectories:
                     self._open[trial.id, attempt] = _Open(trial, lane, self._newest())
         elif isinstance(event, BatchInferred):
             return self._inferred(event)
+        elif isinstance(event, InfoTold):
+            self._told(event)
         elif isinstance(event, ChunksExecuted):
             self._executed(event)
         elif isinstance(event, EpisodesEnded):
@@ -147,7 +151,7 @@ class Trajectories:
         return self._ended.pop((episode.trial.id, episode.attempt), None)
 
     def terms(self, episode: Episode) -> dict[str, float]:
-        """Returns what each term of the reward gave in an episode that counts; asked once."""
+        """Returns what an episode that counts adds to the log; asked once."""
         return self._terms.pop((episode.trial.id, episode.attempt), {})
 
     def _inferred(self, event: BatchInferred) -> list[Segment]:
@@ -185,6 +189,15 @@ class Trajectories:
             return True
         return bool(self._max_staleness) and version - one.floor >= self._max_staleness
 
+    def _told(self, event: InfoTold) -> None:
+        """Keeps what an env told of the chunk that it is about to be told to have executed."""
+        for trial, attempt, chunk, numbers in zip(
+            event.trials, event.attempts, event.chunks, event.numbers, strict=True
+        ):
+            one = self._open.get((trial.id, attempt))
+            if one is not None and one.rows[-1].chunk == chunk:
+                one.rows[-1].info = numbers
+
     def _executed(self, event: ChunksExecuted) -> None:
         for i, trial in enumerate(event.trials):
             one = self._open.get((trial.id, event.attempts[i]))
@@ -212,7 +225,7 @@ class Trajectories:
         if episode.outcome is not Outcome.FINISHED:
             segment = replace(segment, success=episode.outcome is Outcome.SUCCESS)
         rewarded = self._rewards.give(segment)
-        self._terms[episode.trial.id, episode.attempt] = rewarded.terms
+        self._terms[episode.trial.id, episode.attempt] = rewarded.to_curves()
         self._ended[episode.trial.id, episode.attempt] = rewarded.segment
 
     def _segment(
@@ -250,8 +263,19 @@ class Trajectories:
             final=final,
             prompt=one.prompt,
             extras={key: _column(rows, key) for key in extras},
+            info=_info(rows, length),
         )
 
 
 def _column(rows: Sequence[_Row], key: str) -> Array:
     return np.stack([row.extras[key] for row in rows])
+
+
+def _info(rows: Sequence[_Row], length: int) -> dict[str, Array]:
+    """What an env told at each step, `[C, T]` by key."""
+    keys = dict.fromkeys(key for row in rows for key in row.info)
+    found = {key: np.full((len(rows), length), np.nan) for key in keys}
+    for c, row in enumerate(rows):
+        for key, numbers in row.info.items():
+            found[key][c, : len(numbers)] = numbers
+    return found

@@ -53,11 +53,6 @@ class Windows:
         rows: Array = torch.randint(len(self._data), (count,), generator=rng).numpy()
         return rows
 
-    @property
-    def chunk_size(self) -> int:
-        """T * A: numbers in a chunk."""
-        return len(self._steps) * int(self._data.actions.shape[1])
-
     def actions_at(self, rows: Array) -> int:
         """How many recorded actions the chunks that began at these rows have."""
         left = self._data.last[rows] - rows + 1

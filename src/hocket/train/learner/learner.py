@@ -112,7 +112,7 @@ class Learner:
                 device=config.device,
             )
         self.version = 0
-        self.queue = SegmentQueue(batch=config.batch, max_staleness=config.staleness)
+        self.queue = SegmentQueue(batch=config.batch_count, max_staleness=config.staleness)
         if resume is not None:
             self._restore(resume)
         self._algorithm = self._make_algorithm(ranks)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hocket.train.algorithms.ranks import Ranks
 from hocket.train.algorithms.rollout import Segment
-from hocket.train.networks.contract import TASK, Normalises, Observations, Tensors
+from hocket.train.networks.contract import TASK, Observations, Tensors, normaliser_of
 
 _CONSTANT = 1e-4
 """A spread below this is that of a constant, which is not scaled. Chosen by hand."""
@@ -61,7 +61,7 @@ class Statistics:
     """Both measures of one learner. What is None is not measured."""
 
     def __init__(self, network: object, *, scales_rewards: bool, gamma: float) -> None:
-        self._network = network if isinstance(network, Normalises) and network.normalise else None
+        self._network = normaliser_of(network)
         self._gamma = gamma
         self._returns = Moments(1, 1) if scales_rewards else None
         self._seen: Moments | None = None

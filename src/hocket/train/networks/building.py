@@ -142,7 +142,10 @@ def cameras_of(config: TrainConfig) -> tuple[str, ...] | None:
     the env has. Only those that it turns out to read are rendered while it is trained."""
     saved = Path(config.policy) / checkpoint.POLICY
     if saved.is_file():
-        return Shapes.from_plain(checkpoint.read_table(saved)["shapes"]).cameras
+        plain = checkpoint.read_table(saved)
+        if plain["network"] in NETWORKS and not plain["config"].get("images"):
+            return ()  # it sees states alone, whatever cameras its env had
+        return Shapes.from_plain(plain["shapes"]).cameras
     adapter = plugins.find("policies", config.policy)
     is_own = config.policy != "reference" and not hasattr(adapter.build, "network")
     settings = plugins.configure(adapter, config.policy_config)
@@ -161,7 +164,7 @@ def describe(config: TrainConfig, shapes: Shapes, start: Path | None = None) -> 
 def _describe(config: TrainConfig, shapes: Shapes, start: Path | None) -> Description:
     if start is not None:
         found = Description.from_plain(checkpoint.read_table(start / checkpoint.POLICY))
-        return dataclasses.replace(found, shapes=shapes)
+        return dataclasses.replace(found, shapes=_in_units_of(found, shapes))
     if config.residual:
         return _describe_residual(config, shapes)
     if config.policy == "reference":
@@ -181,6 +184,7 @@ def _describe(config: TrainConfig, shapes: Shapes, start: Path | None) -> Descri
     if saved.is_file():
         found = Description.from_plain(checkpoint.read_table(saved))
         replan = config.replan or found.replan
+        shapes = _in_units_of(found, shapes)
         return _with_own_units(dataclasses.replace(found, shapes=shapes, replan=replan))
     if hasattr(adapter.build, "module"):
         return _describe_module(config, adapter, shapes)
@@ -220,6 +224,11 @@ def _describe_residual(config: TrainConfig, shapes: Shapes) -> Description:
         base=config.policy,
         base_config=config.policy_config,
     )
+
+
+def _in_units_of(found: Description, shapes: Shapes) -> Shapes:
+    """The shapes of another env, with actions in the units of a network that is saved."""
+    return dataclasses.replace(shapes, bounds=found.shapes.bounds)
 
 
 def _with_own_units(found: Description) -> Description:

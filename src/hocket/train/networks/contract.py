@@ -26,15 +26,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 from torch import Tensor
 
-from hocket.core.data import ArraySpec
+from hocket.core.data import ActionSpec, ArraySpec
 
 Tensors = Mapping[str, Tensor]
 TASK = "task"
 """Key of the row's task, beside the env's own."""
 PROMPT = "prompt"
 """Key of the row's prompt, beside the env's own."""
+_WIDEST = 1e6
+"""A range of actions beyond which bounds are those of the number's type. Chosen by hand."""
 BASE = "base"
 """Key of the chunk that another policy proposed, `[T, A]`, in residual training."""
 
@@ -69,6 +72,9 @@ class Shapes:
     """Names of the tasks; a row's `task` is an index into them."""
     cameras: tuple[str, ...] = ()
     """Keys of `observations` that are images, uint8 `[height, width, channels]`."""
+    bounds: tuple[tuple[float, float], ...] = ()
+    """The lowest and highest value of each number of an action, -1 and 1 where it has none: the
+    units of a network from scratch. Empty where one speaks in plain numbers."""
 
     def to_plain(self) -> dict[str, Any]:
         """Returns the same as values that JSON knows."""
@@ -79,6 +85,7 @@ class Shapes:
             "action_size": self.action_size,
             "tasks": list(self.tasks),
             "cameras": list(self.cameras),
+            "bounds": [list(pair) for pair in self.bounds],
         }
 
     @classmethod
@@ -92,7 +99,15 @@ class Shapes:
             action_size=int(plain["action_size"]),
             tasks=tuple(plain["tasks"]),
             cameras=tuple(plain["cameras"]),
+            bounds=tuple((low, high) for low, high in plain.get("bounds", ())),
         )
+
+
+def bounds_of(action: ActionSpec) -> tuple[tuple[float, float], ...]:
+    """The bounds of an env's actions, -1 and 1 where they mean nothing."""
+    is_known = (action.high - action.low > 0) & (action.high - action.low < _WIDEST)
+    low, high = np.where(is_known, action.low, -1.0), np.where(is_known, action.high, 1.0)
+    return tuple(zip(low.tolist(), high.tolist(), strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -155,7 +170,6 @@ class ReadsHistory(Protocol):
     """H: observations of how many consecutive control steps it reads, the present included."""
 
 
-@runtime_checkable
 class Normalises(Protocol):
     """A network that sees features in units of their spread, which the learner measures."""
 
@@ -171,6 +185,12 @@ class Normalises(Protocol):
     def features(self, observation: Observations) -> Tensor:
         """Returns what is measured of each observation, `[B, F]`."""
         ...
+
+
+def normaliser_of(network: Any) -> Normalises | None:
+    """Returns the network where its units are measured. It is asked by name: from Python 3.12 on
+    `isinstance` does not find the buffers of a torch module that a Protocol names."""
+    return network if getattr(network, "normalise", False) else None
 
 
 def history_of(network: object) -> int:

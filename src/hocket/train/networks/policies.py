@@ -31,7 +31,7 @@ class ActorConfig:
     hidden: tuple[int, ...] = (256, 256)
     """Widths of the layers of actor and critic."""
     std: float = 0.5
-    """Spread of actions at the start, in units of actions."""
+    """Spread of actions at the start, in units of half of their range."""
     train_std: bool = True
     """Whether the spread is trained too."""
     images: bool = False
@@ -141,7 +141,8 @@ class TrainedPolicy:
             base=_base(description, config),
         )
         self._inner = self._wrap(self._network)
-        self._method = ""
+        self._continuing: Any = None
+        """The same, where chunks go on from what is committed."""
         self.spec = self._inner.spec
 
     @property
@@ -149,20 +150,20 @@ class TrainedPolicy:
         return continuations_of(self._network)
 
     def continue_by(self, method: str, settings: Mapping[str, Any]) -> None:
-        """Let chunks continue what is committed; the network's own samples are left then."""
+        """Let chunks continue what is committed, where a batch says what that is."""
         from hocket.train.networks.continuing import ContinuingNetwork
 
-        self._method = method
-        self._inner = self._wrap(ContinuingNetwork(self._network, method, settings))
+        self._continuing = self._wrap(ContinuingNetwork(self._network, method, settings))
 
     def bind(self, spec: EnvSpec) -> None:
         self._inner.bind(spec)
 
     def infer(self, batch: Batch) -> Actions:
-        answer = self._inner.infer(batch)
+        if self._continuing is None or PREFIX not in batch.arrays:
+            return Actions(self._inner.infer(batch).values)
+        answer = self._continuing.infer(batch)
         # What was sampled, and not what was cut to the env's bounds, is continued.
-        extras = {PREFIX: answer.extras[PREFIX]} if self._method else {}
-        return Actions(answer.values, extras)
+        return Actions(answer.values, {PREFIX: answer.extras[PREFIX]})
 
     def close(self) -> None:
         self._inner.close()

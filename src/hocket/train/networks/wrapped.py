@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hocket.core.contracts.module import Decodes, Encodes, HasVelocity
+from hocket.core.contracts.module import Codes, Decodes, Encodes, HasVelocity
 from hocket.errors import ConfigError, SpecMismatchError
 from hocket.train.networks.actor import CHAIN, features_of, mlp
 from hocket.train.networks.contract import (
@@ -214,16 +214,16 @@ class FlowChunk(WrappedChunk):
 
     def __init__(self, module: nn.Module, shapes: Shapes, config: WrappedConfig) -> None:
         self._steps = int(getattr(module, "denoising_steps", _STEPS))
-        self._flow_size = int(getattr(module, "flow_size", shapes.action_size))
+        self.flow_size = int(getattr(module, "flow_size", shapes.action_size))
         super().__init__(module, shapes, config)
-        self.noise_size = (self._steps + 1) * self.chunk_length * self._flow_size
+        self.noise_size = (self._steps + 1) * self.chunk_length * self.flow_size
         self.log_std = nn.Parameter(torch.full((self._steps,), math.log(config.std)))
 
     def act(self, observation: Observations, noise: Tensor, *, deterministic: bool) -> Acted:
         """Samples a chain. Without noise it starts from zeros, the middle of the noise."""
         observation = _in_float32(observation)
         seen = self._run(observation)
-        shape = (len(noise), self._steps + 1, self.chunk_length, self._flow_size)
+        shape = (len(noise), self._steps + 1, self.chunk_length, self.flow_size)
         noise = torch.zeros_like(noise).view(shape) if deterministic else noise.view(shape)
         chain, log_prob = [noise[:, 0]], noise.new_zeros(shape[0], self.chunk_length)
         for step in range(self._steps):
@@ -245,20 +245,28 @@ class FlowChunk(WrappedChunk):
         for step in range(self._steps):
             off = chain[:, step + 1] - self._next_mean(seen, chain[:, step], step)
             log_prob = log_prob + self._step_log_prob(off, step)
-        entropy = (0.5 + 0.5 * _LOG_2PI + self.log_std).sum() * self._flow_size
+        entropy = (0.5 + 0.5 * _LOG_2PI + self.log_std).sum() * self.flow_size
         return Evaluated(log_prob=log_prob, entropy=entropy.expand(actions.shape[:2]), value=value)
 
     def encode(self, observation: Observations) -> Any:
         """Reads an observation once, for all steps of the flow."""
         return self._run(_in_float32(observation))
 
+    def code(self, actions: Tensor) -> Tensor:
+        """Returns where the flow should end for these actions."""
+        if isinstance(self.module, Codes):
+            end: Tensor = self.module.code(actions)
+            return end
+        if isinstance(self.module, Decodes):
+            raise ConfigError(
+                f"{type(self.module).__name__} flows in {self.flow_size} numbers of its own, and "
+                f"does not say by `code` which of them recorded actions are: ppo and grpo improve "
+                f"it, and recorded actions cannot be cloned."
+            )
+        return actions
+
     def velocity(self, features: Any, x_t: Tensor, t: Tensor) -> Tensor:
         """Returns how fast chunks `x_t` `[B, T, A]` move at times `t` `[B]`."""
-        if x_t.shape[-1] != self._flow_size:
-            raise ConfigError(
-                f"{type(self.module).__name__} flows in {self._flow_size} numbers of its own, not "
-                f"in actions: ppo and grpo improve it, and recorded actions cannot be cloned."
-            )
         found: Tensor = self.module.velocity(features, x_t, t)
         return found.to(x_t.dtype)
 
@@ -269,7 +277,7 @@ class FlowChunk(WrappedChunk):
                 f"{type(self.module).__name__} must say how long its chunks are: `chunk_length`."
             )
         like = next(iter(self.module.parameters()))
-        start = torch.zeros(1, length, self._flow_size, device=like.device)
+        start = torch.zeros(1, length, self.flow_size, device=like.device)
         return self._decoded(self.velocity(self._run(observation), start, start[:, 0, 0]))
 
     def _run(self, observation: Observations) -> Any:

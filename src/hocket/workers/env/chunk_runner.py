@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,8 @@ from hocket.workers.spaces import choose, flatten
 @dataclass(slots=True, kw_only=True)
 class ChunkResult:
     rewards: list[float] = field(default_factory=list)
+    infos: list[dict[str, float]] = field(default_factory=list)
+    """The numbers in `info` of each step, where they are asked for."""
     ends: int = 0
     """0 while the episode goes on, else flags `END_*` of the wire."""
     busy_s: float = 0.0
@@ -129,8 +131,10 @@ class ChunkRunner:
         cameras: tuple[str, ...] | None,
         history: int,
         perturbation: Perturbation | None = None,
+        tells: bool = False,
     ) -> None:
         self.attempt = attempt
+        self._tells = tells
         self._perturbation = perturbation
         self._env = env
         self._buffer = buffer
@@ -186,10 +190,7 @@ class ChunkRunner:
             turn = self._env.step(self._executed(actions[done]))
             done += 1
             control.count_step(0)
-            result.rewards.append(turn.reward)
-            result.ends = self.attempt.judge(
-                turn.info, terminated=turn.terminated, truncated=turn.truncated
-            )
+            self._judge(turn, result)
             is_seen = total - done < self._history or self._looks_always
             self._look(turn, actions[done - 1], chunk, result, is_seen=is_seen)
             if result.ends:
@@ -201,6 +202,15 @@ class ChunkRunner:
                 total = min(total, done + self._buffer.whole_in(self.attempt.steps))
         result.busy_s = time.perf_counter() - began
         return result
+
+    def _judge(self, turn: Turn, result: ChunkResult) -> None:
+        """Note what a step gave, and whether the episode ends with it."""
+        result.rewards.append(turn.reward)
+        if self._tells:
+            result.infos.append(numbers_in(turn.info))
+        result.ends = self.attempt.judge(
+            turn.info, terminated=turn.terminated, truncated=turn.truncated
+        )
 
     def _executed(self, action: Array) -> Array:
         """The action that the env is given: records hold the one that was asked for."""
@@ -277,6 +287,26 @@ class ChunkRunner:
             observation=observation,
             state=self._env.state() if self._recording.needs.states else None,
         )
+
+
+def numbers_in(info: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+    """The numbers and truth values in `info`, those in dicts under keys with slashes."""
+    found: dict[str, float] = {}
+    for key, value in info.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            found.update(numbers_in(value, f"{name}/"))
+        elif isinstance(value, (bool, int, float, np.number, np.bool_)) or (
+            isinstance(value, np.ndarray) and value.size == 1 and value.dtype.kind in "biuf"
+        ):
+            found[name] = float(np.asarray(value).item())
+    return found
+
+
+def packed_numbers(infos: Sequence[Mapping[str, float]]) -> dict[str, bytes]:
+    """The numbers of a chunk's steps as they travel: by key, NaN where a step does not tell."""
+    keys = dict.fromkeys(key for info in infos for key in info)
+    return {key: np.array([i.get(key, np.nan) for i in infos], "<f8").tobytes() for key in keys}
 
 
 def _changed(key: str, value: Array | None, held: Array, step: int) -> str:

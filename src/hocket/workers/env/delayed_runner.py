@@ -63,10 +63,7 @@ class DelayedRunner(ChunkRunner):
             self._last = action
             done += 1
             control.count_step(0)
-            result.rewards.append(turn.reward)
-            result.ends = self.attempt.judge(
-                turn.info, terminated=turn.terminated, truncated=turn.truncated
-            )
+            self._judge(turn, result)
             chunk = -1 if is_held else course.chunk
             if is_held:
                 self._decided = self._asked

@@ -26,11 +26,17 @@ from hocket.core.wire import (
     Remark,
     Render,
     Sealed,
+    Told,
 )
 from hocket.errors import EnvError, SeedIgnoredError, UsageError, WireError
 from hocket.workers.attempt import Attempt, Recording
 from hocket.workers.env import remarks
-from hocket.workers.env.chunk_runner import ChunkResult, ChunkRunner, ObservationBuffer
+from hocket.workers.env.chunk_runner import (
+    ChunkResult,
+    ChunkRunner,
+    ObservationBuffer,
+    packed_numbers,
+)
 from hocket.workers.env.delayed_runner import Course, DelayedRunner
 from hocket.workers.env.live_env import LiveEnv
 from hocket.workers.env.perturbation import Perturbation
@@ -135,6 +141,7 @@ class Host:
             cameras=self._spec.cameras,
             history=self._spec.history,
             perturbation=self._perturbation(trial),
+            tells=self._spec.tells,
         )
         arrays, prompt = runner.reset()
         if message.record[0].get(TWICE):
@@ -182,6 +189,9 @@ class Host:
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent, whatever it is
             self._fail(number, exc)
             return
+        if result.infos:
+            numbers = packed_numbers(result.infos)
+            self._port.post(Told([0], [number], [chunk], [len(result.rewards)], numbers))
         # Where the lane went on after it was observed, that was told already.
         is_last = not message.observe_at or message.observe_at[0] >= len(result.rewards)
         is_observed = result.ends & END_OBSERVED if result.ends else is_last

@@ -17,10 +17,12 @@ from hocket.core.wire import (
     Failed,
     Message,
     Sealed,
+    Told,
 )
 from hocket.workers.attempt import Attempt, Recording
 from hocket.workers.rows.looks import RowLooks
 from hocket.workers.rows.moves import Ended
+from hocket.workers.rows.numbers import RowNumbers
 from hocket.workers.rows.sim import RowSim, on_host
 from hocket.workers.rows.table import RowTable
 
@@ -155,12 +157,14 @@ class RowEndings:
         recording: RowRecording,
         gather: Callable[[Sequence[int]], Mapping[str, Array]],
         post: Callable[[Message], None],
+        numbers: RowNumbers | None = None,
     ) -> None:
-        """`gather` gives what the policy reads of some rows."""
+        """`gather` gives what the policy reads of some rows; `numbers` are told too."""
         self._table = table
         self._recording = recording
         self._gather = gather
         self._post = post
+        self._numbers = numbers
         self._parts: list[Ended] = []
         self.final: dict[int, Observation] = {}
         """The observations at the ends of episodes, by row, until the row's next reset."""
@@ -197,6 +201,8 @@ class RowEndings:
             if len(final):
                 self._observe(final)
                 ends[(ends > 0) & table.wants_final[rows]] |= END_OBSERVED
+        if self._numbers is not None:
+            self._tell_numbers(self._numbers, rows)
         self._post(
             Executed(
                 lanes=rows.tolist(),
@@ -212,6 +218,14 @@ class RowEndings:
         )
         if len(ended):
             self._seal(ended, ends[ends > 0])
+
+    def _tell_numbers(self, numbers: RowNumbers, rows: Array) -> None:
+        table = self._table
+        done = table.done[rows]
+        packed = numbers.packed(rows, done)
+        if packed:
+            attempts, chunks = table.attempt[rows].tolist(), table.chunk[rows].tolist()
+            self._post(Told(rows.tolist(), attempts, chunks, done.tolist(), packed))
 
     def _observe(self, rows: Array) -> None:
         """Keep what lanes saw at the ends of episodes: the lanes themselves are free at once."""

@@ -30,6 +30,7 @@ from hocket.errors import ChunkValueError, WireError
 from hocket.workers.rows.endings import RowEndings, RowRecording
 from hocket.workers.rows.looks import RowLooks
 from hocket.workers.rows.moves import Ended, Moving
+from hocket.workers.rows.numbers import RowNumbers
 from hocket.workers.rows.resets import WaitingResets
 from hocket.workers.rows.sim import RowHistory, RowSim, RowSims, on_host
 from hocket.workers.rows.stepping import StepRule
@@ -57,12 +58,15 @@ class RowsHost:
         self._sims = RowSims(spec, index)
         self._trials: list[Trial | None] = [None] * spec.lanes
         self._recording = RowRecording(spec)
-        self._endings = RowEndings(self._table, self._recording, self.gather, post)
+        self._numbers = RowNumbers(spec.lanes) if spec.tells else None
+        self._endings = RowEndings(self._table, self._recording, self.gather, post, self._numbers)
         self._history = RowHistory(spec.lanes, spec.history)
         self._looks = RowLooks(spec.lanes) if spec.slots > 1 else None
         """When rows are observed that go on meanwhile; None where none does."""
         self._has_looked = False
-        self._keeps_steps = bool(spec.sinks) or spec.history > 1 or self._looks is not None
+        self._keeps_steps = (
+            bool(spec.sinks) or spec.history > 1 or self._looks is not None or spec.tells
+        )
         """Whether every step is looked at by someone."""
         self._told: set[tuple[str, str]] = set()
         """Suite and task of the envs whose spec was posted."""
@@ -447,6 +451,8 @@ class RowsHost:
     def _judge(self, home: int, moving: Moving, result: RowSteps) -> None:
         table, sim = self._table, self._sims[home]
         ended = table.judge(moving, result)
+        if self._numbers is not None:
+            self._numbers.add(moving.rows, table.done[moving.rows], result.numbers)
         if self._keeps_steps:
             self._keep(home, sim, moving.rows, ended)
         finished = table.finished(moving, ended)

@@ -72,7 +72,7 @@ class Moving:
         is_judging = success is not None
         if self._quiet is not None and is_judging != self.is_judging:
             return False
-        if any(mask is not None and self.find(mask) is not None for mask in result[1:]):
+        if any(mask is not None and self.find(mask) is not None for mask in result[1:4]):
             return False
         self._quiet, self.is_judging = found, is_judging
         return True

@@ -50,6 +50,8 @@ class Suspendable:
         self._rows = _count_rows(sim)
         self._get = get_rows or getattr(sim, "get_rows", None)
         self._set = set_rows or getattr(sim, "set_rows", None)
+        if callable(hold_actions := getattr(sim, "hold_actions", None)):
+            self.hold_actions = hold_actions  # An ability: it is looked for, and not only called.
         self._suspended = np.zeros(self._rows, np.bool_)
         self._sight = _Sight(self._rows)
         if getattr(sim, "suspension", None) == "mask":

@@ -68,7 +68,7 @@ class JaxRows:
         )
         distance = np.asarray(apart).astype(np.float64)
         none = np.zeros(self.rows, np.bool_)
-        return RowSteps(-distance, none, none, distance < self._task.near)
+        return RowSteps(-distance, none, none, distance < self._task.near, {"distance": distance})
 
     def observe(self, rows: Array) -> dict[str, Array]:
         """On a GPU these are torch's tensors where torch is loaded: torch gathers the rows there,

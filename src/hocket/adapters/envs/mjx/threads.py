@@ -59,7 +59,7 @@ class ThreadedRows:
         apart = np.zeros(self.rows)
         apart[moving] = self._task.rules.distance(np, qpos, self._goals[moving])
         none = np.zeros(self.rows, np.bool_)
-        return RowSteps(-apart, none, none, apart < self._task.near)
+        return RowSteps(-apart, none, none, apart < self._task.near, {"distance": apart})
 
     def observe(self, rows: Array) -> dict[str, Array]:
         qpos, qvel = self._split(rows)

@@ -22,8 +22,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hocket.adapters import hub
+from hocket.adapters.policies.lerobot.continuing import alike, can_be_guided, guide
 from hocket.adapters.policies.lerobot.folder import check_folder, find_folder, load
-from hocket.core.data import Actions, ArraySpec, Batch, PolicySpec, Row
+from hocket.adapters.policies.rtc import RtcConfig
+from hocket.core.contracts.policy import PREFIX
+from hocket.core.data import Actions, Array, ArraySpec, Batch, PolicySpec, Row
 from hocket.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -79,19 +82,56 @@ class LeRobot:
         # Invariant: the policy's own queues and the noise's keys belong to one call at a time.
         self._lock = threading.Lock()
 
+    @property
+    def continuations(self) -> tuple[str, ...]:
+        return ("rtc",) if can_be_guided(self._loaded.policy) else ()
+
+    def continue_by(self, method: str, settings: Mapping[str, Any]) -> None:
+        """Let LeRobot guide the chunks of batches that say what is committed."""
+        del method
+        guide(self._loaded.policy, RtcConfig(**settings))
+
     def infer(self, batch: Batch) -> Actions:
+        import torch
+
+        rows = [*batch.rows, *[batch.rows[-1]] * batch.pad]
+        if PREFIX not in batch.arrays:
+            with self._lock, torch.inference_mode():
+                return Actions(self._answer(batch, rows))
+        found: dict[int, Array] = {}
+        # LeRobot's guidance takes a gradient, which inference mode has none of.
+        with self._lock, torch.no_grad():
+            for index, group, delay, length in alike(batch, rows):
+                answers = self._answer(group, list(group.rows), (delay, length))
+                found.update(zip(index.tolist(), answers, strict=True))
+        return Actions(np.stack([found[i] for i in range(len(rows))]))
+
+    def _answer(
+        self, batch: Batch, rows: list[Row], committed: tuple[int, int] | None = None
+    ) -> Array:
+        """The chunks `[B, T, A]` of rows that have as many actions committed: of a prefix of so
+        many actions, those that are executed before the answer."""
         import torch
 
         from hocket.adapters.policies.lerobot.noise import KeyedNoise
 
-        rows = [*batch.rows, *[batch.rows[-1]] * batch.pad]
-        seeds = [row.noise_seed for row in rows]
-        with self._lock, torch.inference_mode(), KeyedNoise(seeds, self._device):
-            inputs = self._loaded.preprocess(self._observation(batch, rows))
-            inputs.pop(ACTION, None)  # empty: only training has actions here
-            chunk = self._combine(self._predict(inputs, rows), batch.rows)
+        with KeyedNoise([row.noise_seed for row in rows], self._device):
+            seen = self._observation(batch, rows)
+            guided: dict[str, Any] = {}
+            if committed is not None and committed[1]:
+                seen[ACTION] = torch.from_numpy(np.asarray(batch.arrays[PREFIX], np.float32))
+            inputs = self._loaded.preprocess(seen)
+            left = inputs.pop(ACTION, None)  # empty, unless there is a prefix
+            if committed is not None and committed[1]:
+                delay, length = committed
+                guided = {
+                    "inference_delay": delay,
+                    "prev_chunk_left_over": left[:, :length],
+                    "execution_horizon": length,
+                }
+            chunk = self._combine(self._predict(inputs, rows, **guided), batch.rows)
             values = self._loaded.postprocess(chunk)
-            return Actions(np.array(values.float().cpu().numpy()))
+            return np.array(values.float().cpu().numpy())
 
     def close(self) -> None:
         """Nothing is held that must be given back."""
@@ -115,14 +155,14 @@ class LeRobot:
         found["task"] = [row.prompt for row in rows for _ in range(self.spec.history)]
         return found
 
-    def _predict(self, inputs: dict[str, Any], rows: list[Row]) -> torch.Tensor:
-        """One chunk for each row, normalized."""
+    def _predict(self, inputs: dict[str, Any], rows: list[Row], **guided: Any) -> torch.Tensor:
+        """One chunk for each row, normalized; `guided` is what LeRobot is told of a prefix."""
         policy: Any = self._loaded.policy
         policy.reset()
         # Other policies have no queues, or one of actions alone.
         if any(key != ACTION for key in getattr(policy, "_queues", None) or {}):
             inputs = self._queued(inputs, len(rows))
-        chunk: torch.Tensor = policy.predict_action_chunk(inputs)
+        chunk: torch.Tensor = policy.predict_action_chunk(inputs, **guided)
         return chunk
 
     def _queued(self, inputs: dict[str, Any], size: int) -> dict[str, Any]:
@@ -159,8 +199,8 @@ class SingleActions(LeRobot):
         size = None if self.spec.action_size is None else self.spec.action_size + extra
         self.spec = dataclasses.replace(self.spec, chunk_length=1, replan=1, action_size=size)
 
-    def _predict(self, inputs: dict[str, Any], rows: list[Row]) -> torch.Tensor:
-        del rows
+    def _predict(self, inputs: dict[str, Any], rows: list[Row], **guided: Any) -> torch.Tensor:
+        del rows, guided
         actions: torch.Tensor = self._loaded.policy.select_action(inputs)
         return actions[:, None]
 
@@ -218,9 +258,10 @@ class PlanningTDMPC(LeRobotSessions):
                 f"processors."
             )
 
-    def _predict(self, inputs: dict[str, Any], rows: list[Row]) -> torch.Tensor:
+    def _predict(self, inputs: dict[str, Any], rows: list[Row], **guided: Any) -> torch.Tensor:
         import torch
 
+        del guided
         return torch.cat([self._plan(inputs, i, row) for i, row in enumerate(rows)])
 
     def _plan(self, inputs: dict[str, Any], i: int, row: Row) -> torch.Tensor:

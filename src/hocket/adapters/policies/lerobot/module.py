@@ -136,6 +136,18 @@ class SmolVLAModule(LeRobotModule):
         )
         return -found
 
+    def code(self, actions: Tensor) -> Tensor:
+        """The end of a flow that means these actions: normalised and padded as in LeRobot's own
+        training."""
+        chunk = actions.to(torch.float32)
+        for step in self._before.steps:
+            if hasattr(step, "_normalize_action"):
+                chunk = step._normalize_action(chunk, inverse=False)
+        if self.policy.config.adapt_to_pi_aloha:
+            chunk = self.policy._pi_aloha_encode_actions_inv(chunk.clone())
+        padded: Tensor = self.policy.prepare_action({"action": chunk.to(actions.device)})
+        return padded
+
     def decode(self, end: Tensor) -> Tensor:
         """Actions of the end of a flow, which is padded to a size of its own."""
         config = self.policy.config

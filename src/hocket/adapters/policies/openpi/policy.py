@@ -42,6 +42,7 @@ from hocket.adapters.policies.openpi.protocol import (
     batch_rows,
     bind_key,
     check_extended,
+    continue_key,
     read_chunk,
     read_extended,
     read_observation,
@@ -137,6 +138,23 @@ class OpenPI:
             work = client.servers.tell_all(key, pack(request), read)
             for reply in client.run(work):
                 check_extended(reply.answers[0], reply.source)
+
+    @property
+    def continuations(self) -> tuple[str, ...]:
+        """What the server announces. A mapping's server has its own keys and actions, and is told
+        of no prefix."""
+        self._connect()
+        if self._announcement is None or not isinstance(self._mapping, Identity):
+            return ()
+        return self._announcement.continuations
+
+    def continue_by(self, method: str, settings: Mapping[str, Any]) -> None:
+        """Tell every server, now and whenever it is connected to again."""
+        client = self._connect()
+        request, read = self._extended("continue", method=method, settings=dict(settings))
+        work = client.servers.tell_all(continue_key(self._name), pack(request), read)
+        for reply in client.run(work):
+            check_extended(reply.answers[0], reply.source)
 
     def infer(self, batch: Batch) -> Actions:
         """The server's answer to all rows of a batch, all from one connection."""

@@ -3,9 +3,11 @@
 Stock: the server's first frame is its metadata, then each binary request has one binary reply, in
 order; a text frame is an error and the connection ends. hocket's server adds a map `hocket` to the
 metadata; a client that found it there may send requests with a key `hocket`: several observations
-at once, who they are (noise seed, session, env), and messages that tell of envs and of ends of
-sessions. Such a request carries a number that its reply repeats, and a name that its client drew:
-sessions and envs are that client's, over whichever connection they come.
+at once, who they are (noise seed, session, env), what is committed of each one's last chunk where
+the server says that its policy continues chunks, and messages that tell of envs, of how chunks are
+to be continued, and of ends of sessions. Such a request carries a number that its reply repeats,
+and a name that its client drew: sessions and envs are that client's, over whichever connection they
+come.
 """
 
 from __future__ import annotations
@@ -64,6 +66,8 @@ class Announcement:
     """Where it runs, and for whom: memory is shared with clients who are there too ..."""
     channel: str | None = None
     """... over this local socket, by which memory files come."""
+    continuations: tuple[str, ...] = ()
+    """The methods by which its policy can continue chunks."""
 
 
 def announce(announcement: Announcement) -> dict[str, Any]:
@@ -78,6 +82,7 @@ def announce(announcement: Announcement) -> dict[str, Any]:
         "stateful": announcement.is_stateful,
         "machine": announcement.machine,
         "channel": announcement.channel,
+        "continuations": announcement.continuations,
         "spec": spec,
     }
 
@@ -107,6 +112,7 @@ def find_announcement(metadata: Any) -> Announcement | None:
             is_stateful=bool(found["stateful"]),
             machine=found.get("machine"),
             channel=found.get("channel"),
+            continuations=tuple(map(str, found.get("continuations") or ())),
         )
     except (KeyError, TypeError, ValueError, IndexError) as exc:
         raise WireError(f"The server's metadata cannot be read: {exc!r}") from exc
@@ -132,6 +138,11 @@ def batch_rows(batch: Batch, envs: Mapping[EnvSpec, int]) -> list[list[Any]]:
 def bind_key(client: str, number: int) -> bytes:
     """What messages about one env of one client have in common."""
     return f"{client}/{number}".encode()
+
+
+def continue_key(client: str) -> bytes:
+    """What messages about how one client's chunks are continued have in common."""
+    return f"{client}/continue".encode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,36 @@
+"""What the latest episodes of training came to, as curves of the log."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+
+from hocket.train.algorithms.rollout import Segment
+
+_EPISODES = 100
+"""Episodes that curves are averaged over. Chosen by hand."""
+
+
+class Recent:
+    """Numbers of the latest episodes, by the names of their curves."""
+
+    def __init__(self) -> None:
+        self._episodes: deque[dict[str, float]] = deque(maxlen=_EPISODES)
+
+    def add(self, segment: Segment, more: Mapping[str, float]) -> None:
+        """Takes an episode that ended, with what else it adds to the log."""
+        told = {
+            "train/return": segment.total_reward,
+            "train/episode_steps": float(segment.steps),
+            **more,
+        }
+        if segment.success is not None:
+            told["train/success"] = float(segment.success)
+        self._episodes.append(told)
+
+    def to_curves(self) -> dict[str, float | None]:
+        """Returns means over the episodes that tell a number."""
+        names = dict.fromkeys(("train/success", "train/return", "train/episode_steps"))
+        names.update(dict.fromkeys(name for told in self._episodes for name in told))
+        found = {name: [t[name] for t in self._episodes if name in t] for name in names}
+        return {name: sum(n) / len(n) if n else None for name, n in found.items()}

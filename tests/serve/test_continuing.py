@@ -1,0 +1,99 @@
+"""Chunks that go on from what is committed, made by a policy on the other end of a wire."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hocket
+from hocket.adapters.policies.sidecar import Sidecar, SidecarConfig
+from hocket.core.contracts.policy import PREFIX
+from hocket.core.data import Batch
+from hocket.errors import PolicyError, UsageError
+from hocket.results.report import Report
+from hocket.serve.gateway import Gateway
+from hocket.serve.metrics import Metrics
+from support.delayed import Continuing, Waves
+from support.running_server import ServePolicy, running
+from support.wire_clients import Connect, make_row
+
+STATE = "observation/state"
+TESTS = Path(__file__).parents[1]
+
+
+def evaluate(policy: Any, **settings: Any) -> list[Any]:
+    given = {"lanes": 1, "episodes": 2, "method": "rtc", "delay": "2..4"} | settings
+    report: Report = hocket.evaluate(env="support.delayed:make_holding", policy=policy, **given)
+    return [(e.trial.id, e.outcome, e.steps, e.total_reward, e.chunks) for e in report.episodes]
+
+
+def test_run_over_the_wire_is_the_run_in_this_process(
+    serve_policy: ServePolicy, connect: Connect
+) -> None:
+    served = Continuing()
+    server = serve_policy(served)
+    client = connect(server)
+    assert client.continuations == ("rtc", "prefix")
+    there = evaluate(client, rtc_config={"weight": 3.0})
+    assert there == evaluate(Continuing())
+    assert there != evaluate(Waves(), method="naive")
+    assert (served.method, served.settings) == ("rtc", {"weight": 3.0})
+    # Who says nothing of what is committed gets what the policy always answers.
+    row = make_row(0)
+    seen = Batch(arrays={STATE: np.ones((1, 5), np.float32)}, rows=(row,))
+    assert np.array_equal(connect(server).infer(seen).values, Waves().infer(seen))
+    with pytest.raises(PolicyError, match="one policy does so in one way"):
+        evaluate(connect(server), rtc_config={"weight": 4.0})
+
+
+def test_gateway_tells_its_servers(serve_policy: ServePolicy, connect: Connect) -> None:
+    policies = [Continuing(), Continuing()]
+    upstream = connect(*map(serve_policy, policies))
+    with ExitStack() as stack:
+        metrics = Metrics()
+        gateway = Gateway(upstream.servers(), metrics, max_queue=64)
+        client = connect(stack.enter_context(running(gateway, metrics)))
+        assert evaluate(client) == evaluate(Continuing())
+    assert [policy.method for policy in policies] == ["rtc", "rtc"]
+
+
+def test_servers_of_policies_that_continue_nothing_are_refused(
+    serve_policy: ServePolicy, connect: Connect
+) -> None:
+    client = connect(serve_policy(Waves()))
+    assert client.continuations == ()
+    with pytest.raises(UsageError, match="cannot continue a chunk by --method rtc"):
+        evaluate(client)
+    assert evaluate(client, method="naive") == evaluate(Waves(), method="naive")
+
+
+def test_prefix_that_is_none_is_refused_and_the_connection_stays(
+    serve_policy: ServePolicy, connect: Connect
+) -> None:
+    policy = Continuing()
+    policy.spec = hocket.PolicySpec(
+        chunk_length=12,
+        action_size=4,
+        inputs={STATE: hocket.ArraySpec(shape=(5,), dtype="<f4")},
+    )
+    client = connect(serve_policy(policy))
+    rows, state = (make_row(0),), np.ones((1, 5), np.float32)
+    with pytest.raises(PolicyError, match="action/prefix"):
+        client.infer(Batch(arrays={STATE: state, PREFIX: np.ones((1, 4))}, rows=rows))
+    assert client.infer(Batch(arrays={STATE: state}, rows=rows)).values.shape == (1, 12, 4)
+
+
+@pytest.mark.slow
+def test_policy_of_another_interpreter_continues_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
+    )
+    settings = SidecarConfig(python=sys.executable)
+    with closing(Sidecar("support.delayed:Continuing", settings)) as policy:
+        assert evaluate(policy) == evaluate(Continuing())
