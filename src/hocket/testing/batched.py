@@ -159,12 +159,14 @@ def _steps(bench: _RowBench) -> None:
     bench.reset_all()
     result = bench.held.step(bench.actions[:, 0], np.ones(bench.rows, np.bool_))
     require(isinstance(result, RowSteps), f"It gave a {type(result).__name__}.")
-    for name, array in result._asdict().items():
+    given = {**result._asdict(), **(result.numbers or {})}
+    del given["numbers"]
+    for name, array in given.items():
         if array is None and name == "success":
             continue
         require(isinstance(array, np.ndarray), f"{name} is a {type(array).__name__}.")
         require(array.shape == (bench.rows,), f"{name} has shape {array.shape}.")
-        kind = "f" if name == "rewards" else "b"
+        kind = "b" if name in ("terminated", "truncated", "success") else "f"
         require(array.dtype.kind == kind, f"{name} is of {array.dtype}.")
     require(bool(np.isfinite(result.rewards).all()), f"The rewards are {result.rewards}.")
 
