@@ -25,6 +25,7 @@ from hocket.records.states import load_states
 from hocket.results.report import Report
 from support.chromium import BINARY, browser
 from support.processes import DEADLINE_S, wait_until
+from support.row_toys import RowToys
 
 
 def evaluate(folder: Path, env: str, toy: dict[str, Any], **settings: Any) -> Report:
@@ -84,8 +85,9 @@ def test_a_worker_that_dies_leaves_all_but_its_last_moments(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("runtime", ["inline", "local"])
 def test_a_batched_simulator_that_raises_leaves_what_its_rows_recorded(
-    tmp_path: Path, runtime: str
+    tmp_path: Path, runtime: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(RowToys, "made", [])
     root = tmp_path / "run"
     toy = {"raise_at": 8, "length_min": 50, "length_max": 60}
     report = hocket.evaluate(

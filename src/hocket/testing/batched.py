@@ -166,8 +166,8 @@ def _steps(bench: _RowBench) -> None:
             continue
         require(isinstance(array, np.ndarray), f"{name} is a {type(array).__name__}.")
         require(array.shape == (bench.rows,), f"{name} has shape {array.shape}.")
-        kind = "b" if name in ("terminated", "truncated", "success") else "f"
-        require(array.dtype.kind == kind, f"{name} is of {array.dtype}.")
+        kinds = {"rewards": "f"} if name in result._fields else {name: "fiub"}
+        require(array.dtype.kind in kinds.get(name, "b"), f"{name} is of {array.dtype}.")
     require(bool(np.isfinite(result.rewards).all()), f"The rewards are {result.rewards}.")
 
 

@@ -34,7 +34,8 @@ class RowSteps(NamedTuple):
     success: Array | None = None
     """bool `[N]`; None where the simulator does not judge."""
     numbers: Mapping[str, Array] | None = None
-    """What else it tells of each row, float `[N]` by name: terms of the reward, metrics."""
+    """What else it tells of each row, numbers or truth values `[N]` by name: terms of the reward,
+    metrics."""
 
 
 class BatchedEnv(Protocol):
