@@ -237,8 +237,8 @@ def test_frames_that_are_dear_to_read_are_refused_and_cost_little() -> None:
             finally:
                 stop.set()
             good.result(WAIT_S)
-        # A few copies of a frame, of two connections where one is slow to go, and not a hundred bytes
-        # for each of its own.
+        # A few copies of a frame, of two connections where one is slow to go, and not a hundred
+        # bytes for each of its own.
         assert peak_bytes(process.pid) - before < 20 * (16 << 20)
 
 

@@ -17,13 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 
-if importlib.util.find_spec("torchvision") is not None:
-    # A torchvision built for GPUs cannot be imported beside a torch without them, unless these
-    # operators, which nothing here calls, are known.
-    library = torch.library.Library("torchvision", "DEF")
-    for name in ("nms", "qnms"):
-        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-
 
 def decode(video: str | Path, times: list[float], tolerance_s: float, *_: Any) -> torch.Tensor:
     """Frames at these times, float `[n, 3, h, w]` in 0 to 1, as LeRobot's decoders give them."""

@@ -189,8 +189,7 @@ class Host:
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent, whatever it is
             self._fail(number, exc)
             return
-        if result.infos:
-            numbers = packed_numbers(result.infos)
+        if numbers := packed_numbers(result.infos):
             self._port.post(Told([0], [number], [chunk], [len(result.rewards)], numbers))
         # Where the lane went on after it was observed, that was told already.
         is_last = not message.observe_at or message.observe_at[0] >= len(result.rewards)
