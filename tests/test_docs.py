@@ -122,6 +122,7 @@ def solved(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_every_command_of_the_problems_page_answers(solved: Path) -> None:
     lines = [line for block in blocks("docs/problems.md", "sh") for line in block.splitlines()]
     assert len(lines) > 12

@@ -63,6 +63,7 @@ def train(folder: Path, where: tuple[str, ...]) -> None:
 DEEDS = (check, evaluate_film_and_replay, film_and_replay_what_ran_here, collect, train)
 
 
+@pytest.mark.slow
 def test_a_run_behind_a_websocket_has_its_records_here(tmp_path: Path) -> None:
     words = ("--episodes", "1", "--video", "none", "--out", "a")
     done = run_here(tmp_path, "eval", *TOY, *words, *WHERE["loopback"])

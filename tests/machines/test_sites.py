@@ -148,6 +148,7 @@ class ChoosesBetter(Chooses):
     share = 9
 
 
+@pytest.mark.slow
 def test_a_run_on_sites_stops_when_its_comparison_is_decided(tmp_path: Path) -> None:
     (tmp_path / "built").mkdir()
     asked: dict[str, Any] = {

@@ -65,6 +65,7 @@ def test_the_run_alone_can_be_collected(tmp_path):
     assert not (tmp_path / "run.run").exists()
 
 
+@pytest.mark.slow
 def test_an_interrupted_collection_goes_on_where_it_was(tmp_path):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     collect(config(), whole)

@@ -110,6 +110,7 @@ def test_a_batched_simulator_that_raises_leaves_what_its_rows_recorded(
         assert len(load_states(place / STATES)) == 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["raise_at", "exit_at"])
 def test_workers_elsewhere_send_what_a_lost_attempt_left(tmp_path: Path, fault: str) -> None:
     root = tmp_path / "run"

@@ -234,6 +234,7 @@ def test_sinks_are_no_more_than_is_asked_for() -> None:
     assert names(record="full") == ["steps", "states", "video", "video"]
 
 
+@pytest.mark.slow
 def test_what_rows_did_is_filmed_from_their_states(tmp_path: Path) -> None:
     heard = evaluate(
         tmp_path / "run",

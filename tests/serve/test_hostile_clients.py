@@ -145,6 +145,7 @@ def test_bytes_that_are_no_websocket_harm_nobody(server: Running) -> None:
     assert_serves(server)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)  # on a busy machine; the test measures no time
 def test_a_thousand_connections_leak_nothing(server: Running) -> None:
     async def come_and_go(number: int) -> None:

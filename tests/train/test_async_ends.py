@@ -17,6 +17,7 @@ def has_checkpoint(run: Path) -> bool:
     return bool(checkpoint.checkpoints(run))
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_both_sides_and_the_run_can_be_resumed(tmp_path: Path) -> None:
     process = start(tmp_path / "run", "--mode", "async")
     try:

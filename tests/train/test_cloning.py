@@ -70,6 +70,7 @@ def test_a_clone_of_recorded_episodes_does_what_they_do(tmp_path: Path, shown: s
     assert all(record["learn/cloning_loss"] < 0.1 for record in records(better, "update"))
 
 
+@pytest.mark.slow
 def test_a_resumed_clone_is_the_one_that_was_never_interrupted(
     tmp_path: Path, shown: str, dataset: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +135,7 @@ def pictured(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     return str(folder / "run"), str(folder / "dataset")
 
 
+@pytest.mark.slow
 def test_a_run_and_the_dataset_made_of_it_are_the_same_data(
     tmp_path: Path, pictured: tuple[str, str]
 ) -> None:

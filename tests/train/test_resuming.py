@@ -23,6 +23,7 @@ def evaluations(result: Any) -> list[tuple[int, float, float]]:
     ]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_evaluates_the_versions_that_one_never_interrupted_does(
     tmp_path: Path,
 ) -> None:
@@ -110,6 +111,7 @@ def test_trained_weights_on_another_task_are_refused_in_words(
     assert "Traceback" not in told
 
 
+@pytest.mark.slow
 def test_a_policy_that_does_not_move_is_warned_of(tmp_path: Path) -> None:
     result = run(tmp_path, lr=1e-9, steps=16 * 16 * 11)
     (warning,) = records(result, "warning")

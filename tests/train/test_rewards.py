@@ -259,6 +259,7 @@ def test_what_are_no_weights_is_refused(weights: list[float]) -> None:
         Curriculum(TASKS[:1], 0, starts=2, weigh=lambda _: weights)
 
 
+@pytest.mark.slow
 def test_a_run_with_a_curriculum_is_the_same_to_the_bit_also_when_it_was_resumed(
     tmp_path: Path,
 ) -> None:

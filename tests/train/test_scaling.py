@@ -70,6 +70,7 @@ def test_probabilities_are_those_of_the_version_that_sampled(tmp_path: Path) -> 
     assert last_weights(result.run)["mean"].any()
 
 
+@pytest.mark.slow
 def test_what_was_measured_goes_on_after_a_resume(tmp_path: Path) -> None:
     whole = run(tmp_path, "whole", **dense(target_kl=0.001))
     part = run(tmp_path, "part", **dense(target_kl=0.001, minutes=0.0))

@@ -79,6 +79,7 @@ def test_a_policy_of_another_interpreter_can_only_be_corrected(
     assert "--residual" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_correction_of_a_policy_in_another_interpreter_is_trained_and_used(
     tmp_path: Path,
 ) -> None:

@@ -157,6 +157,7 @@ def test_groups_that_do_not_start_alike_are_an_error(tmp_path: Path) -> None:
         run(tmp_path, algo="grpo", group=4, env_config={"wild": True}, lanes=1)
 
 
+@pytest.mark.slow
 def test_async_data_is_never_older_than_allowed_and_nothing_is_dropped(tmp_path: Path) -> None:
     result = run(tmp_path, mode="async", steps=4000, max_staleness=1)
     updates = records(result, "update")

@@ -194,7 +194,7 @@ def test_rows_of_a_batched_simulator_are_refused() -> None:
         hocket.evaluate(env="mjx:reach", policy="zero", perturb="state:noise=1", episodes=1)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_arms_are_run_beside_a_clean_one_and_compared_with_it(tmp_path: Path) -> None:
     arguments = ("eval", "--env", "toy:count", "--policy", "scripted", "--episodes", "6")
     arms = ("--lanes", "1", "--perturb", "state:noise=2,prompt:empty", "--out", "arms")
