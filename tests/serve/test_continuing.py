@@ -52,6 +52,32 @@ def test_run_over_the_wire_is_the_run_in_this_process(
         evaluate(connect(server), rtc_config={"weight": 4.0})
 
 
+def test_way_that_nobody_asks_for_any_more_binds_nobody(
+    serve_policy: ServePolicy, connect: Connect
+) -> None:
+    served = Continuing()
+    server = serve_policy(served)
+    first = connect(server)
+    evaluate(first, rtc_config={"weight": 3.0})
+    first.close()
+    evaluate(connect(server), rtc_config={"weight": 4.0})
+    assert served.settings == {"weight": 4.0}
+
+
+def test_settings_that_a_policy_does_not_know_are_an_error_in_words(
+    serve_policy: ServePolicy, connect: Connect
+) -> None:
+    class Choosy(Continuing):
+        def continue_by(self, method: str, settings: Any) -> None:
+            raise TypeError("unexpected setting 'colour'")
+
+    server = serve_policy(Choosy())
+    client = connect(server)
+    with pytest.raises(PolicyError, match="cannot continue by rtc so: unexpected setting"):
+        evaluate(client)
+    assert evaluate(client, method="naive") == evaluate(Waves(), method="naive")
+
+
 def test_gateway_tells_its_servers(serve_policy: ServePolicy, connect: Connect) -> None:
     policies = [Continuing(), Continuing()]
     upstream = connect(*map(serve_policy, policies))

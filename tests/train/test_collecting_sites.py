@@ -318,7 +318,7 @@ def test_a_run_on_sites_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(run=False, reason="it waits for ever after the node is gone; why is not known")
+@pytest.mark.timeout(600)
 def test_training_on_a_ray_cluster_survives_a_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -345,7 +345,7 @@ def test_training_on_a_ray_cluster_survives_a_node(
 
                 def on(self, event: Any) -> None:
                     self.done += isinstance(event, EpisodesSealed)
-                    if self.done == 3 and nodes:
+                    if self.done == 3 and len(nodes) == 2:
                         cluster.remove_node(nodes.pop(), allow_graceful=False)
 
                 def close(self) -> None: ...

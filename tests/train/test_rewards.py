@@ -183,6 +183,7 @@ def test_numbers_in_info_are_found_whatever_they_are() -> None:
         "vector": np.zeros(2),
         "name": "a",
         "nothing": None,
+        "complex": np.complex64(1j),
     }
     wanted = {"success": 1.0, "cost": 0.5, "count": 3.0, "parts/near": 1.0}
     assert numbers_in(info) == wanted

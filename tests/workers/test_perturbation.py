@@ -115,6 +115,15 @@ def test_a_mujoco_model_is_told_by_what_it_is_and_not_by_where_it_was_loaded(
     assert digest("other", ramp[::-1].copy(), 1.0) != first
 
 
+def test_env_whose_properties_raise_has_no_model() -> None:
+    class Odd:
+        @property
+        def model(self) -> object:
+            raise ValueError("not built yet")
+
+    assert find_model(Odd()) is None
+
+
 def test_cameras_and_lights_of_a_mujoco_model_are_moved_from_where_they_were() -> None:
     mujoco = pytest.importorskip("mujoco")
     text = "<mujoco><worldbody><camera name='c' pos='0 0 1'/><light diffuse='.8 .8 .8'/>"

@@ -94,6 +94,10 @@ class PolicyBackend:
         self._continuations = tuple(policy.continuations) if isinstance(policy, Continues) else ()
         self._continued: tuple[str, Mapping[str, Any]] | None = None
         """How chunks are continued, once a client has said so."""
+        self._continuing: set[Client] = set()
+        """The clients that have asked for that, and have not left."""
+        # One at a time: the policy is told on a thread.
+        self._telling = asyncio.Lock()
         self._asked = itertools.count()
         self._stand_in: EnvSpec | None = None
         if options.action_size is not None:
@@ -114,9 +118,7 @@ class PolicyBackend:
             action_size=size if size is not None else options.action_size,
             deadline=InferDeadline(seconds=options.infer_timeout_s),
         )
-        self._clients = Clients(
-            self._batcher.end_session, lambda client: self._batcher.forget(client.session(""))
-        )
+        self._clients = Clients(self._batcher.end_session, self._forget)
         self._is_warm = not options.warm_up
         self._warming: asyncio.Future[None] | None = None
 
@@ -205,7 +207,8 @@ class PolicyBackend:
             if request.op == "bind":
                 await self._bind(client, request)
             elif request.op == "continue":
-                await self._continue(request)
+                async with self._telling:
+                    await self._continue(client, request)
             elif request.op == "reset":
                 self._clients.end(client, client.session(request.session))
             elif request.op == "leave":
@@ -266,22 +269,31 @@ class PolicyBackend:
             await asyncio.to_thread(self._policy.bind, request.spec)
         client.tell(request.env, request.plain, request.spec)
 
-    async def _continue(self, request: ExtendedRequest) -> None:
+    async def _continue(self, client: Client, request: ExtendedRequest) -> None:
         """Let the policy continue the chunks of rows that say what is committed; other rows are
-        answered as before."""
+        answered as before. It does so in one way, as long as anyone is there who asked for it."""
         asked, known = (request.method, request.settings), self._continuations
         if self._continued == asked:
+            self._continuing.add(client)
             return
         if not isinstance(self._policy, Continues) or request.method not in known:
             raise PolicyError(f"The policy cannot continue a chunk by {request.method[:40]!r}.")
-        if self._continued is not None:
+        # One that comes back says again what it wants.
+        if self._continued is not None and any(c.callers for c in self._continuing - {client}):
             raise PolicyError(
                 f"This server continues chunks by {self._continued[0]} with the settings "
                 f"{dict(self._continued[1])} already, for another client: one policy does so in "
                 "one way. Ask for the same, or serve the policy once more."
             )
-        await asyncio.to_thread(self._policy.continue_by, *asked)
-        self._continued = asked
+        try:
+            await asyncio.to_thread(self._policy.continue_by, *asked)
+        except Exception as exc:  # A stranger's settings must not end the connection of a policy.
+            raise PolicyError(f"The policy cannot continue by {asked[0]} so: {exc}") from exc
+        self._continued, self._continuing = asked, {client}
+
+    def _forget(self, client: Client) -> None:
+        self._continuing.discard(client)
+        self._batcher.forget(client.session(""))
 
     async def _infer(
         self,

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from hocket.core import children
 from hocket.errors import HocketError
 from hocket.watch.guard import Guard, new_token
 from hocket.watch.server import Watching, WatchServer, watching
@@ -85,11 +86,7 @@ class Beside:
         for stream in (process.stdin, process.stdout, process.stderr):
             if stream is not None:
                 stream.close()
-        try:
-            process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(_END_S)
+        children.end(process, _END_S)
 
 
 def main() -> None:

@@ -38,8 +38,6 @@ _LIFE = (Progress, Pulse, Said, Ended)
 """What a worker elsewhere says of itself, at any time."""
 _MOST_REMARKS, _LONGEST_REMARK = 100, 2000
 """How much a worker may tell the user. Chosen by hand: an env has a few sentences to say."""
-
-
 _MOST_NUMBERS = 1000
 """Keys in `info` that a worker may tell of. Chosen by hand."""
 
@@ -236,8 +234,7 @@ class Guard:
         )
 
     def _told(self, message: Told) -> None:
-        """Numbers may come before the answer that they belong to, of keys without end: a worker
-        that tells ever new ones is none of ours."""
+        """Numbers come before the answer of the chunk that they belong to."""
         rows = zip(message.lanes, message.attempts, message.chunks, message.steps, strict=True)
         for lane, attempt, chunk, steps in rows:
             question = self._expected(lane, Executed, attempt, chunk)[0]

@@ -296,10 +296,10 @@ def numbers_in(info: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
         name = f"{prefix}{key}"
         if isinstance(value, Mapping):
             found.update(numbers_in(value, f"{name}/"))
-        elif isinstance(value, (bool, int, float, np.number, np.bool_)) or (
-            isinstance(value, np.ndarray) and value.size == 1 and value.dtype.kind in "biuf"
-        ):
-            found[name] = float(np.asarray(value).item())
+        elif isinstance(value, (bool, int, float, np.integer, np.floating, np.bool_)):
+            found[name] = float(value)
+        elif isinstance(value, np.ndarray) and value.size == 1 and value.dtype.kind in "biuf":
+            found[name] = float(value.item())
     return found
 
 

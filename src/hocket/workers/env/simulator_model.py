@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from typing import Any
 
@@ -31,9 +32,14 @@ def find_model(env: Any, depth: int = _DEPTH) -> Any:
         return env
     if depth == 0 or env is None:
         return None
-    inner = (getattr(env, name, None) for name in _INSIDE)
-    found = (find_model(one, depth - 1) for one in inner if one is not None and one is not env)
-    return next((model for model in found if model is not None), None)
+    for name in _INSIDE:
+        inner = None
+        with contextlib.suppress(Exception):  # An env's own property may raise anything.
+            inner = getattr(env, name, None)
+        model = None if inner is env else find_model(inner, depth - 1)
+        if model is not None:
+            return model
+    return None
 
 
 def model_digest(model: Any) -> str:

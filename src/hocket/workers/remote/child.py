@@ -11,6 +11,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Sequence
 
+from hocket.core import children
 from hocket.core.waits import awaiting
 from hocket.errors import WorkerFailed
 from hocket.workers.remote.archive import code_message
@@ -76,10 +77,7 @@ class Child:
 
     def close(self) -> None:
         """Wait for it to end, by force in the end."""
-        try:
-            self._process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
+        children.end(self._process, _END_S)
         for thread in self._threads:
             thread.join()
         os.close(self._log)

@@ -35,7 +35,4 @@ class RowNumbers:
         travels."""
         longest = int(done.max()) if len(done) else 0
         is_done = np.arange(longest) < done[:, None]
-        return {
-            key: kept[:longest, rows].T[is_done].tobytes() if longest <= len(kept) else b""
-            for key, kept in self._kept.items()
-        }
+        return {key: kept[:longest, rows].T[is_done].tobytes() for key, kept in self._kept.items()}
