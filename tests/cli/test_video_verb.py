@@ -51,6 +51,7 @@ def test_video_films_what_is_chosen_and_skips_what_is_there(folder: Path) -> Non
     assert "0 episodes to film, 1 there already" in default.stderr
 
 
+@pytest.mark.slow
 def test_video_films_failures_and_images(folder: Path) -> None:
     done = run_here(folder, "video", "a", "--failures", "--workers", "1")
     assert done.returncode == 0, done.stderr

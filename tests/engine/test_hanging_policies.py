@@ -71,7 +71,13 @@ def test_a_copy_that_hangs_is_left_and_its_attempts_spend_no_retry() -> None:
     assert outcomes(report) == outcomes(run(Hanging(1 << 30)))
 
 
-@pytest.mark.parametrize("slow_s", [0.0, 0.005], ids=["on the asking thread", "on its own"])
+@pytest.mark.parametrize(
+    "slow_s",
+    [
+        pytest.param(0.0, id="on the asking thread"),
+        pytest.param(0.005, id="on its own", marks=pytest.mark.slow),
+    ],
+)
 def test_a_run_whose_only_policy_hangs_stops_in_words_and_goes_on_later(
     tmp_path: Path, slow_s: float
 ) -> None:
@@ -108,6 +114,7 @@ def command(*arguments: str, **variables: str) -> subprocess.CompletedProcess[st
     )
 
 
+@pytest.mark.slow
 def test_the_command_ends_with_words_though_a_thread_hangs_in_a_deadlock(tmp_path: Path) -> None:
     folder = str(tmp_path / "run")
     common = ("--env", "toy:count", "--lanes", "2", "--episodes", "2", "--video", "none")

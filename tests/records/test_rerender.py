@@ -74,7 +74,11 @@ METAWORLD = Ref(
 
 
 @pytest.mark.parametrize(
-    ("suite", "task"), [(Ref(name="toy"), "image"), (METAWORLD, "drawer-open-v3")]
+    ("suite", "task"),
+    [
+        (Ref(name="toy"), "image"),
+        pytest.param(METAWORLD, "drawer-open-v3", marks=pytest.mark.slow),
+    ],
 )
 def test_rendered_afterwards_is_rendered_in_line_to_the_pixel(
     tmp_path: Path, suite: Ref, task: str

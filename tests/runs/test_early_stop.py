@@ -178,6 +178,7 @@ CAP = 400
 """So many that no lane runs through all that is left while another does a few."""
 
 
+@pytest.mark.slow
 def test_a_run_stops_when_its_comparison_is_decided(tmp_path: Path) -> None:
     (tmp_path / "built").mkdir()
     settings = {"folder": str(tmp_path / "built"), "lanes": 3}

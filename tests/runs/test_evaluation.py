@@ -279,6 +279,7 @@ def test_after_sigkill_of_the_main_process_every_worker_is_gone() -> None:
         wait_gone(workers)
 
 
+@pytest.mark.slow
 def test_envs_whose_tasks_have_one_name_do_not_meet() -> None:
     envs = ("support.twin_suites:Low", "support.twin_suites:High")
     alone, few, many = (

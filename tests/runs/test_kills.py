@@ -84,6 +84,7 @@ def survive(tmp_path: Path, kills: int, seed: int) -> None:
             assert ledger.remaining() == []
 
 
+@pytest.mark.slow
 def test_a_run_killed_again_and_again_ends_as_if_nothing_had_happened(tmp_path: Path) -> None:
     survive(tmp_path, kills=4, seed=1)
 

@@ -160,6 +160,7 @@ def test_an_env_that_cannot_be_shown_again_is_filmed_in_line_and_the_cost_is_tol
     assert not [event for event in heard.events if isinstance(event, EpisodeFilmed)]
 
 
+@pytest.mark.slow
 def test_full_records_every_picture_and_none_records_no_steps(tmp_path: Path) -> None:
     evaluate(tmp_path / "full", record="full", video="none")
     lossless = ["image.lossless.m4v", "wrist_image.lossless.m4v"]
@@ -193,6 +194,7 @@ def test_the_results_do_not_depend_on_what_is_filmed(tmp_path: Path) -> None:
     assert outcomes[0] == outcomes[1]
 
 
+@pytest.mark.slow
 def test_resuming_a_finished_run_makes_the_videos_that_are_missing(tmp_path: Path) -> None:
     from hocket.runs.evaluation import resume
 

@@ -74,6 +74,7 @@ def test_the_same_trial_is_the_same_again(tmp_path: Path, with_policy: bool) -> 
         assert verdict.compared["observation/state"] > verdict.steps / 4
 
 
+@pytest.mark.slow
 def test_metaworld_is_the_same_again(tmp_path: Path) -> None:
     pytest.importorskip("metaworld")
     hocket.evaluate(

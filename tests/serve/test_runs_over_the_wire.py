@@ -275,7 +275,7 @@ def echo_rows(observation: dict[str, np.ndarray], _: Any) -> np.ndarray:
 # -- Frames that come twice, late, or in another order ---------------------------------------------
 
 
-@pytest.mark.parametrize("is_ours", [False, True])
+@pytest.mark.parametrize("is_ours", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_no_lane_executes_a_frame_that_the_way_doubled(
     serve_policy: ServePolicy, connect: Any, is_ours: bool
 ) -> None:

@@ -154,11 +154,11 @@ BROKEN: list[tuple[type[Wrapped], str]] = [
     (Endless, "Close ends the worker"),
     (FragileKill, "kill() ends a worker"),
 ]
-BROKEN_PROCESSES: list[tuple[type[Wrapped], str, float]] = [
+BROKEN_PROCESSES: list[Any] = [
     (WordlessEnd, "A worker that dies ends its link", DEADLINE_S),
     (Speechless, "last_words() says where", DEADLINE_S),
     # What never comes is awaited to the end, and a busy machine is slow to start a worker.
-    (Undying, "kill() ends a worker", 15.0),
+    pytest.param(Undying, "kill() ends a worker", 15.0, marks=pytest.mark.slow),
 ]
 
 

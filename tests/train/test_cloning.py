@@ -168,6 +168,7 @@ def test_a_history_begins_with_its_episode(tmp_path: Path, pictured: tuple[str, 
     np.testing.assert_array_equal(seen, data.observations[STATE][np.array(rows)])
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_refused_in_words(tmp_path: Path, pictured: tuple[str, str]) -> None:
     out = tmp_path / "data"
     joints = {"observation/joints": ArraySpec(shape=(2,), dtype="float32")}

@@ -31,6 +31,7 @@ def learn(tmp_path: Path, **changes: Any) -> Trained:
     )
 
 
+@pytest.mark.slow
 def test_two_goals_that_only_the_prompt_tells_apart_are_learnt(tmp_path: Path) -> None:
     result = learn(tmp_path)
     assert success(result)[0] == pytest.approx(0.5)
@@ -45,6 +46,7 @@ def test_two_goals_that_only_the_prompt_tells_apart_are_learnt(tmp_path: Path) -
     assert report.overall.rate == pytest.approx(result.best)
 
 
+@pytest.mark.slow
 def test_without_the_prompt_they_are_not(tmp_path: Path) -> None:
     found = success(learn(tmp_path, reads=False, steps=400))
     # Whoever cannot read does the same in all episodes: right in half of them, at best.

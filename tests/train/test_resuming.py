@@ -46,6 +46,7 @@ def test_a_resumed_run_evaluates_the_versions_that_one_never_interrupted_does(
         assert same_weights(rest.run, whole.run)
 
 
+@pytest.mark.slow
 def test_the_best_weights_are_not_replaced_by_worse_ones_after_a_resume(tmp_path: Path) -> None:
     first = run(tmp_path, steps=300, **EVALUATED)
     kept = first.run / "best" / "score.json"

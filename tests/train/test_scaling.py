@@ -40,6 +40,7 @@ def dense(**changes: Any) -> dict[str, Any]:
     return {"reward": "env", "steps": 500, **changes}
 
 
+@pytest.mark.slow
 def test_rewards_of_another_size_give_the_same_policy(tmp_path: Path) -> None:
     for name, size in (("small", 1.0), ("large", 1024.0)):
         run(tmp_path, name, **dense(env_config={"reward_size": size}))
@@ -83,6 +84,7 @@ def test_what_was_measured_goes_on_after_a_resume(tmp_path: Path) -> None:
         assert len(set(curves[0])) > 1
 
 
+@pytest.mark.slow
 def test_weights_that_training_begins_with_keep_their_units(tmp_path: Path) -> None:
     first = run(tmp_path, "first", **dense(steps=200))
     folder = checkpoint.latest(first.run)

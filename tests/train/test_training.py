@@ -100,6 +100,7 @@ def test_synchronous_training_is_the_same_to_the_bit_whatever_the_lanes(tmp_path
     assert success(first) == success(again) == success(other)
 
 
+@pytest.mark.slow
 def test_another_seed_is_another_training(tmp_path: Path) -> None:
     first, other = run(tmp_path, "first", steps=300), run(tmp_path, "other", steps=300, seed=1)
     assert not same_weights(first.run, other.run)

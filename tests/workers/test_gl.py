@@ -97,6 +97,7 @@ def test_at_least_one_backend_works_where_the_tests_run():
     assert all(device.renderer for device in found)
 
 
+@pytest.mark.slow
 @pytest.mark.heavy
 def test_workers_forked_after_the_preload_render_alike():
     pytest.importorskip("metaworld")
@@ -126,6 +127,7 @@ assert len(digests[0]) == 33 and digests[0][-1] == 1 and digests[0] == digests[1
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.heavy
 def test_envs_rendered_one_after_the_other_in_a_process_do_not_disturb_each_other():
     pytest.importorskip("metaworld")

@@ -13,6 +13,7 @@ become flags. A plain callable works too: its keyword parameters become the conf
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -145,10 +146,16 @@ def is_plain(kind: Kind, name: str) -> bool:
 
 
 def _entry_points(kind: Kind) -> EntryPoints:
+    return _installed(tuple(sys.path)).select(group=f"hocket.{kind}")
+
+
+@functools.cache
+def _installed(_: tuple[str, ...]) -> EntryPoints:
+    """All entry points; found once, since that reads the metadata of every installed package."""
     # Imported here: it takes a tenth of the start of a worker, which seldom asks.
     from importlib.metadata import entry_points
 
-    return entry_points(group=f"hocket.{kind}")
+    return entry_points()
 
 
 def build(kind: Kind, name: str, config: Mapping[str, Any] | None = None) -> Any:

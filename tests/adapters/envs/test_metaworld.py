@@ -310,6 +310,7 @@ def test_cameras_have_their_keys_and_only_those_in_use_are_rendered():
     env.close()
 
 
+@pytest.mark.slow
 def test_images_are_upright_contiguous_bytes_and_the_same_after_a_restore():
     env = make("drawer-open", size=64, cameras=("corner2", "gripperPOV"))
     env.use_cameras(env.camera_keys)
@@ -344,6 +345,7 @@ def test_a_start_looks_the_same_in_line_and_restored():
     assert np.array_equal(first, again)
 
 
+@pytest.mark.slow
 def test_people_may_be_given_cheaper_pictures_and_policies_the_same_as_before():
     env = make("push", size=48)
     env.use_cameras(env.camera_keys)
@@ -369,6 +371,7 @@ def test_exactly_the_cameras_that_hang_upside_down_are_turned():
     env.close()
 
 
+@pytest.mark.slow
 def test_a_full_image_is_the_one_that_metaworld_renders():
     """In a process of its own, since two OpenGL contexts in one process give wrong images."""
     code = """

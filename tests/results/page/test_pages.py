@@ -21,7 +21,13 @@ pytestmark = [
 ]
 
 SIZES = pytest.mark.parametrize(
-    ("width", "dark"), [(1280, False), (1280, True), (420, False), (420, True)]
+    ("width", "dark"),
+    [
+        (1280, False),
+        pytest.param(1280, True, marks=pytest.mark.slow),
+        pytest.param(420, False, marks=pytest.mark.slow),
+        (420, True),
+    ],
 )
 DRAWN = """
 (() => [...document.querySelectorAll("svg")].every((svg) => {
@@ -147,6 +153,7 @@ def test_filters_hide_episodes_and_a_cell_brings_its_episode_back(
         assert page.complaints == []
 
 
+@pytest.mark.slow
 def test_script_that_slipped_in_would_not_run(
     chromium: Browser, compared: Path, tmp_path: Path
 ) -> None:

@@ -123,6 +123,7 @@ def test_another_interpreter_records_by_every_key_and_says_its_rate(
     assert info["fps"] == 12
 
 
+@pytest.mark.slow
 def test_array_that_was_too_large_to_keep_is_refused_or_left_out_by_name(tmp_path: Path) -> None:
     folder = run(tmp_path / "run", "Deep")
     with pytest.raises(RunFolderError, match="'observation/depth' was too large to be recorded"):
@@ -142,6 +143,7 @@ def test_keys_that_would_have_one_name_are_refused(tmp_path: Path) -> None:
             export(folder, form, tmp_path / form)
 
 
+@pytest.mark.slow
 def test_rate_is_the_env_s_own_and_never_made_up(tmp_path: Path) -> None:
     export(run(tmp_path / "slow", "Slow"), "lerobot", tmp_path / "dataset")
     assert info_of(tmp_path / "dataset")["fps"] == 4

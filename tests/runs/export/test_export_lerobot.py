@@ -159,6 +159,7 @@ def test_prompts_are_numbered_and_found_by_their_words(dataset: Path) -> None:
     assert table["task_index"].to_pylist() == [0]
 
 
+@pytest.mark.slow
 def test_tasks_that_do_not_fit_into_one_dataset_are_named(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     settings = {"env": ["toy:image", "toy:count"], "episodes": 1, "env_config": {}}

@@ -187,6 +187,7 @@ def test_a_chunk_elsewhere_can_be_recalled_and_its_memory_is_told() -> None:
         wait_until(has_told)
 
 
+@pytest.mark.slow
 def test_a_link_on_which_nothing_moves_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "_SILENT_S", 1.0)
 
