@@ -146,16 +146,16 @@ def is_plain(kind: Kind, name: str) -> bool:
 
 
 def _entry_points(kind: Kind) -> EntryPoints:
-    return _installed(tuple(sys.path)).select(group=f"hocket.{kind}")
+    return _installed(kind, tuple(sys.path))
 
 
 @functools.cache
-def _installed(_: tuple[str, ...]) -> EntryPoints:
-    """All entry points; found once, since that reads the metadata of every installed package."""
+def _installed(kind: Kind, _: tuple[str, ...]) -> EntryPoints:
+    """The entry points on a path; found once, since that reads of every installed package."""
     # Imported here: it takes a tenth of the start of a worker, which seldom asks.
     from importlib.metadata import entry_points
 
-    return entry_points()
+    return entry_points(group=f"hocket.{kind}")
 
 
 def build(kind: Kind, name: str, config: Mapping[str, Any] | None = None) -> Any:
