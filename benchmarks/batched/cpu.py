@@ -40,7 +40,7 @@ from simulation import (
     Setting,
     Virtual,
     any_triggered,
-    held_limit,
+    held_share,
     ideal_inferences,
     limit,
     lockstep,
@@ -200,7 +200,7 @@ def main() -> None:
             results[name] = compare(setting, PEERS if not args.alone else {})
             show(f"{name}; limit {limit(setting):.0f} row-steps/s", results[name])
             if setting.reset_s:
-                share = held_limit(setting) / limit(setting)
+                share = held_share(setting)
                 print(f"One simulator that resets and steps in turns reaches about {share:.2f}.")
     if args.json:
         args.json.write_text(json.dumps(results, indent=1))

@@ -79,8 +79,9 @@ def limit(setting: Setting) -> float:
     return sum(trials) / max(_rows_s(setting, trials), _policy_s(setting, sum(trials), chunks))
 
 
-def held_limit(setting: Setting) -> float:
-    """About the most, in a long run, of a simulator that steps no row while it resets some.
+def held_share(setting: Setting) -> float:
+    """About the share of the limit that a simulator can reach, in a long run, that steps no row
+    while it resets some.
 
     With X seconds of steps and inferences in an episode and calls every T seconds of them, a row
     that has ended waits T / 2 on average, and every call of R seconds holds up the others for
@@ -92,7 +93,7 @@ def held_limit(setting: Setting) -> float:
     episode_s = (sum(trials) * setting.step_s + chunks * infer_s) / len(trials)
     held_s = max(0.0, setting.reset_s - infer_s)
     cycle_s = episode_s + infer_s + held_s / 2 + sqrt(2 * episode_s * held_s)
-    return setting.rows * sum(trials) / len(trials) / cycle_s
+    return (episode_s + setting.reset_s) / cycle_s
 
 
 def _rows_s(setting: Setting, trials: Sequence[int]) -> float:
