@@ -250,8 +250,6 @@ def test_threads_are_set_when_asked_for() -> None:
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core has no other to wake")
 def test_threads_hold_where_a_policy_is_asked() -> None:
     class Wide(torch.nn.Module):
-        chunk_length, action_size = 4, 16
-
         def __init__(self) -> None:
             super().__init__()
             self.linear = torch.nn.Linear(64, 64)
@@ -261,7 +259,7 @@ def test_threads_hold_where_a_policy_is_asked() -> None:
 
     before = torch.get_num_threads()
     try:
-        policy = TorchPolicy(Wide(), threads=1)
+        policy = TorchPolicy(Wide(), chunk_length=4, threads=1)
         asked = Batch(
             arrays={"observation/state": np.ones((2, 64), np.float32)}, rows=batch(2).rows
         )
