@@ -1,11 +1,11 @@
 """What latency costs a flow policy in MetaWorld, by method, on the same trials.
 
 Clones the scripted expert into a flow policy (chunks of 16 actions, a decision every 8), once, and
-then evaluates it with delays of 0 to 8 control steps by each method. `naive` without a delay is
-`pause` to the bit. The command may be given again: what is finished stays. It ends with a picture,
-OUT/curve.svg.
+then evaluates it with delays of 0 to 8 control steps by each method; `rtc:vjp` is `rtc` with that
+guidance. `naive` without a delay is `pause` to the bit. The command may be given again: what is
+finished stays. It ends with a picture, OUT/curve.svg.
 
-    python benchmarks/realtime/curve.py OUT [--task push-v3] [--episodes 200] [--delays 0,1,2,4,6,8]
+    python benchmarks/realtime/curve.py OUT [--task push-v3] [--episodes 200] [--methods naive,rtc]
 """
 
 from __future__ import annotations
@@ -105,6 +105,7 @@ def clone(folder: Path, task: str, episodes: int, updates: int) -> None:
 
 def run_method(given: argparse.Namespace, policy: Path, method: str) -> dict[str, Report]:
     """The report of each delay. Runs that are finished stay; one that was cut off goes on."""
+    name, _, guidance = method.partition(":")
     jobs = sweep_jobs(
         {
             "env": f"metaworld:{given.task}",
@@ -115,11 +116,13 @@ def run_method(given: argparse.Namespace, policy: Path, method: str) -> dict[str
             "seed": 5000,
             "lanes": given.lanes,
             "delay": given.delays,
-            "method": method,
+            "method": name,
+            "rtc_config": {"guidance": guidance} if guidance else {},
             "video": "none",
         }
     )
-    results, report = run_sweep(jobs, given.out / method, reader=lambda _: Progress(quiet=True))
+    folder = given.out / method.replace(":", "-")
+    results, report = run_sweep(jobs, folder, reader=lambda _: Progress(quiet=True))
     print(f"--method {method}\n{report.table().text(120)}\n", flush=True)
     return {str(r.job.config.delay): r.report for r in results if r.report is not None}
 
@@ -186,8 +189,8 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--task", default="push-v3")
     parser.add_argument("--episodes", type=int, default=200)
-    parser.add_argument("--delays", default="0,1,2,4,6,8")
-    parser.add_argument("--methods", default="naive,rtc")
+    parser.add_argument("--delays", default="0,1,2,3,4,5,6,7,8")
+    parser.add_argument("--methods", default="naive,rtc,rtc:vjp")
     parser.add_argument("--demonstrations", type=int, default=40)
     parser.add_argument("--updates", type=int, default=3000)
     parser.add_argument("--lanes", type=int, default=2)

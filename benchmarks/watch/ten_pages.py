@@ -149,11 +149,6 @@ def main() -> None:
         print(f"{name}: {found:.3f}" if isinstance(found, float) else f"{name}: {found}")
 
 
-def pages_of(found: list[dict[str, Any]]) -> list[list[int]]:
-    """What each page of all runs took: changes and pictures."""
-    return [page for one in found for page in one["received"]]
-
-
 def ratio(arms: dict[str, list[dict[str, Any]]], a: str, b: str, figure: Any) -> str:
     """The ratio of medians, and the range of the ratios of each repeat."""
     each = [figure(x) / figure(y) for x, y in zip(arms[a], arms[b], strict=True)]

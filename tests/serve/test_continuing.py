@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ import pytest
 
 import hocket
 from hocket.adapters.policies.sidecar import Sidecar, SidecarConfig
-from hocket.core.contracts.policy import PREFIX
-from hocket.core.data import Batch
+from hocket.core.contracts.policy import PREFIX, PREFIX_LENGTH
+from hocket.core.data import Actions, Batch
 from hocket.errors import PolicyError, UsageError
 from hocket.results.report import Report
 from hocket.serve.gateway import Gateway
@@ -50,6 +51,92 @@ def test_run_over_the_wire_is_the_run_in_this_process(
     assert np.array_equal(connect(server).infer(seen).values, Waves().infer(seen))
     with pytest.raises(PolicyError, match="one policy does so in one way"):
         evaluate(connect(server), rtc_config={"weight": 4.0})
+
+
+class Anchored(Continuing):
+    """Decides relative to what it sees, and answers with what that comes to: what is committed is
+    made relative to what it sees now."""
+
+    def infer(self, batch: Batch) -> Any:
+        here = np.asarray(batch.arrays[STATE], np.float64).mean(1)[:, None, None]
+        arrays = dict(batch.arrays)
+        if PREFIX in arrays:
+            left = np.arange(arrays[PREFIX].shape[1]) < arrays[PREFIX_LENGTH][:, None]
+            arrays[PREFIX] = (arrays[PREFIX] - here) * left[:, :, None]
+        return super().infer(replace(batch, arrays=arrays)) + here
+
+
+class Mapped(Continuing):
+    """In this process, what a mapping makes of a server's chunks of six numbers: the first four,
+    clipped. It continues the chunks as the server gave them."""
+
+    def __init__(self, server: Continuing) -> None:
+        super().__init__(size=6)
+        self.spec = replace(self.spec, action_size=4)
+        self._server = server
+
+    def infer(self, batch: Batch) -> Any:
+        self._server.method = self.method
+        if PREFIX in batch.arrays and batch.arrays[PREFIX].shape[2] == 4:
+            assert not batch.arrays[PREFIX_LENGTH].any(), "nothing is committed yet"
+            empty = np.zeros((len(batch.rows), 12, 6))
+            batch = replace(batch, arrays={**batch.arrays, PREFIX: empty})
+        chunks = self._server.infer(batch)
+        values = chunks[:, :, :4].clip(-0.5, 0.5)
+        return Actions(values, {PREFIX: chunks})
+
+
+MAPPING = """
+request:
+  observation/state: {from: observation/state}
+actions: {slice: [0, 4], clip: [-0.5, 0.5]}
+replan: 5
+"""
+
+
+@pytest.mark.parametrize(("kind", "lanes"), [(Continuing, 1), (Anchored, 3)])
+def test_mapping_gives_the_server_its_own_actions_back(
+    serve_policy: ServePolicy,
+    connect: Connect,
+    tmp_path: Path,
+    kind: type[Continuing],
+    lanes: int,
+) -> None:
+    (tmp_path / "mine.yaml").write_text(MAPPING)
+    client = connect(serve_policy(kind(size=6)), mapping=str(tmp_path / "mine.yaml"))
+    assert client.continuations == ("rtc", "prefix")
+    there = evaluate(client, lanes=lanes, episodes=3)
+    assert sorted(there) == sorted(evaluate(Mapped(kind(size=6)), episodes=3))
+    assert sorted(there) != sorted(evaluate(Mapped(kind(size=6)), episodes=3, method="naive"))
+
+
+class Halves:
+    """A mapping that leaves out every other action."""
+
+    def request(self, observation: Any, prompt: str) -> Any:
+        assert PREFIX not in observation
+        return {**observation, "prompt": prompt}
+
+    def actions(self, chunk: Any) -> Any:
+        return chunk[::2]
+
+
+def test_mapping_of_another_pace_cannot_continue_chunks(
+    serve_policy: ServePolicy, connect: Connect
+) -> None:
+    client = connect(serve_policy(Continuing()), mapping=f"{__name__}:Halves")
+    report: Report = hocket.evaluate(
+        env="support.delayed:make_holding",
+        policy=client,
+        method="rtc",
+        delay="1",
+        replan=4,
+        lanes=1,
+        episodes=1,
+        retries=0,
+    )
+    assert report.overall.errors == 1
+    assert "so that a chunk cannot be continued" in str(report.episodes[0].error)
 
 
 def test_way_that_nobody_asks_for_any_more_binds_nobody(

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hocket.core.arrays import as_numpy
-from hocket.core.contracts.policy import Policy, ReadsDevice, Sessions
+from hocket.core.contracts.policy import PREFIX, Policy, ReadsDevice, Sessions
 from hocket.core.data import (
     UNCHECKED,
     Actions,
@@ -256,6 +256,9 @@ class PolicyThread:
         if job.stacked is not None:
             return self._select(job.stacked, start, stop, size)
         buffers = self._buffers.get(job.queue)
+        prefix = job.views[0].get(PREFIX)
+        if prefix is not None and buffers and buffers[PREFIX].shape[1:] != prefix.shape:
+            buffers = None  # A policy's own space need not be as wide as the env's.
         if buffers is None or len(next(iter(buffers.values()), ())) < size:
             buffers = {
                 key: np.empty((size, *view.shape), view.dtype) for key, view in job.views[0].items()

@@ -54,9 +54,11 @@ from hocket.adapters.policies.openpi.shared import (
     SharedArraysError,
     this_machine,
 )
+from hocket.core.contracts.policy import DELAY, PREFIX, PREFIX_LENGTH
 from hocket.core.data import Actions, Array, Batch, EnvSpec, Observation, PolicySpec, Row
 from hocket.errors import ChunkShapeError, ConfigError, PolicyUnavailableError
 
+_COMMITTED = (PREFIX, PREFIX_LENGTH, DELAY)
 CLOSE_S = 2.0
 """Seconds in which connections are closed politely; what is left then is dropped."""
 
@@ -141,12 +143,10 @@ class OpenPI:
 
     @property
     def continuations(self) -> tuple[str, ...]:
-        """What the server announces. A mapping's server has its own keys and actions, and is told
-        of no prefix."""
+        """What the server announces. With a mapping, too: the server is given back its own
+        actions, as they were before they were mapped."""
         self._connect()
-        if self._announcement is None or not isinstance(self._mapping, Identity):
-            return ()
-        return self._announcement.continuations
+        return () if self._announcement is None else self._announcement.continuations
 
     def continue_by(self, method: str, settings: Mapping[str, Any]) -> None:
         """Tell every server, now and whenever it is connected to again."""
@@ -274,9 +274,17 @@ class OpenPI:
             raise ChunkShapeError(
                 f"{reply.source} answered {len(batch.rows)} rows with actions {shape}."
             )
-        if not isinstance(self._mapping, Identity):
-            values = np.stack([self._mapping.actions(chunk) for chunk in values])
         extras = {key: _pad(value, batch.pad) for key, value in answer.get("extras", {}).items()}
+        if not isinstance(self._mapping, Identity):
+            if PREFIX in batch.arrays:
+                extras.setdefault(PREFIX, _pad(values, batch.pad))
+            length = values.shape[1]
+            values = np.stack([self._mapping.actions(chunk) for chunk in values])
+            if PREFIX in batch.arrays and values.shape[1] != length:
+                raise ChunkShapeError(
+                    f"The mapping {self._config.mapping!r} makes {values.shape[1]} actions of "
+                    f"{length}, so that a chunk cannot be continued: use --method naive."
+                )
         source = reply.source if not found.get("source") else f"{reply.source}/{found['source']}"
         return Actions(_pad(values, batch.pad), extras, found.get("version"), source)
 
@@ -333,9 +341,16 @@ class OpenPI:
         return self.request(observation, batch.rows[row].prompt)
 
     def _mapped(self, batch: Batch) -> Batch:
-        """The batch as the mapping's server would see it."""
-        found = [read_observation(self._request(batch, i)) for i in range(len(batch.rows))]
+        """The batch as the mapping's server would see it; what is committed is in the server's own
+        space already."""
+        told = {key: value for key, value in batch.arrays.items() if key in _COMMITTED}
+        seen = replace(batch, arrays={k: v for k, v in batch.arrays.items() if k not in told})
+        found = [read_observation(self._request(seen, i)) for i in range(len(batch.rows))]
         arrays = {key: np.stack([one[key] for one, _ in found]) for key in found[0][0]}
+        if told:
+            assert self._announcement is not None
+            told[PREFIX] = _of_width(told[PREFIX], self._announcement.spec.action_size)
+            arrays |= {key: value[: len(batch.rows)] for key, value in told.items()}
         rows = tuple(
             replace(row, prompt=prompt if prompt is not None else row.prompt)
             for row, (_, prompt) in zip(batch.rows, found, strict=True)
@@ -400,6 +415,17 @@ def _endpoints(argument: str, config: OpenPIConfig) -> tuple[Endpoint, ...]:
             "openpi:// needs the address of a server: openpi://host:8000, or several with commas."
         )
     return tuple(replace(parse_endpoint(part), api_key=key or None, tls=tls) for part in parts)
+
+
+def _of_width(prefix: Array, size: int | None) -> Array:
+    """Prefixes `[B, T, size]`: where nothing is committed yet they came as wide as the env's
+    actions, and a server's may be more or fewer."""
+    if size is None or prefix.shape[2] == size:
+        return prefix
+    fitting = np.zeros((*prefix.shape[:2], size), prefix.dtype)
+    width = min(size, prefix.shape[2])
+    fitting[:, :, :width] = prefix[:, :, :width]
+    return fitting
 
 
 def _pad(values: Array, pad: int) -> Array:
