@@ -111,11 +111,11 @@ def test_a_batched_simulator_that_raises_leaves_what_its_rows_recorded(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", ["raise_at", "exit_at"])
+@pytest.mark.parametrize("fault", ["raise_at", "exit_at", "hang_at"])
 def test_workers_elsewhere_send_what_a_lost_attempt_left(tmp_path: Path, fault: str) -> None:
     root = tmp_path / "run"
-    toy = {fault: 31, "fault_seed": 1, "step_s": 2 * SPILL_S if fault == "exit_at" else 0.0}
-    report = evaluate(root, "toy:pixels", toy, runtime="loopback")
+    toy = {fault: 31, "fault_seed": 1, "step_s": 0.0 if fault == "raise_at" else 2 * SPILL_S}
+    report = evaluate(root, "toy:pixels", toy, runtime="loopback", step_timeout_s=5.0)
     assert report.overall.errors == 1
     (kept,) = evidence(root)
     place = RunFolder.at(root).attempt(kept.trial, 0)

@@ -25,6 +25,8 @@ MAX_PIECE = 1 << 18
 _KEPT = 1 << 23
 """Most bytes of memory that are kept for the messages to come. Chosen by hand: a dozen pictures."""
 _LENGTH = struct.Struct("<I")
+TWICE = "twice"
+"""In what is asked of an attempt: reset it twice, and tell whether both starts are the same."""
 
 
 # -- To a worker ---------------------------------------------------------------------------------
@@ -54,7 +56,7 @@ class Begin(NamedTuple):
     final_observation: bool
     """Whether the end of an episode is observed too."""
     record: Sequence[Mapping[str, Any]]
-    """What the sinks are asked to record of each attempt."""
+    """What is asked of each attempt: what the sinks record, and TWICE."""
 
 
 class Execute(NamedTuple):
@@ -151,6 +153,8 @@ class Ready(NamedTuple):
     """Seconds that it took to make the env; nearly 0 where it was there."""
     reset_s: float
     """Seconds that the reset took."""
+    differs: str | None = None
+    """What differed when a lane was reset twice, empty where nothing did; None where none was."""
 
 
 class Executed(NamedTuple):

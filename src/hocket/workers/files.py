@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import stat
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
@@ -70,11 +71,15 @@ class Outgoing:
         yield sealed
 
 
-def pieces(lane: int, attempt: int, path: str) -> Iterator[Piece]:
-    """A file in pieces, for a Delivery; the last one, which may be empty, has the digest."""
+def pieces(
+    lane: int, attempt: int, path: str, *, flags: int = 0, folder: int | None = None
+) -> Iterator[Piece]:
+    """A file in pieces, for a Delivery; the last one, which may be empty, has the digest. `flags`
+    are more than those to read it, and `folder` is an open one that `path` begins in."""
     digest, begin, name = hashlib.sha256(), 0, os.path.basename(path)
-    with open(path, "rb", buffering=0) as file:
-        size = os.fstat(file.fileno()).st_size
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags, dir_fd=folder)
+    with open(fd, "rb", buffering=0) as file:
+        size = os.fstat(fd).st_size
         while True:
             data = file.read(MAX_PIECE) or b""
             digest.update(data)
@@ -84,6 +89,37 @@ def pieces(lane: int, attempt: int, path: str) -> Iterator[Piece]:
             begin += len(data)
             if is_last:
                 return
+
+
+class LeftFolder:
+    """A folder of this machine that a worker in a container writes to as it likes, and that stays
+    when it dies: no link in it is followed, and nothing is opened but plain files."""
+
+    def __init__(self, path: str, inside: str) -> None:
+        """`inside` is the folder's name in the container."""
+        self._path = path
+        self.inside = inside
+
+    def hand_over(self, lane: int, attempt: int, slug: str, delivery: Delivery) -> None:
+        """Give a delivery what is there of an attempt, drafts as they are; what it does not take,
+        or cannot be read, stays behind."""
+        flags = os.O_NOFOLLOW | os.O_NONBLOCK
+        with contextlib.ExitStack() as stack:
+
+            def enter(name: str, folder: int | None = None) -> int:
+                fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | flags, dir_fd=folder)
+                stack.callback(os.close, fd)
+                return fd
+
+            stack.enter_context(contextlib.suppress(OSError, WireError))
+            top = enter(self._path)
+            for own in sorted(os.listdir(top)):
+                with contextlib.suppress(FileNotFoundError):
+                    place = enter(str(attempt), enter(slug, enter("episodes", enter(own, top))))
+                    for name in sorted(os.listdir(place)):
+                        if stat.S_ISREG(os.stat(name, dir_fd=place, follow_symlinks=False).st_mode):
+                            for piece in pieces(lane, attempt, name, flags=flags, folder=place):
+                                delivery.take(piece, is_durable=False)
 
 
 def undrafted(name: str) -> str:

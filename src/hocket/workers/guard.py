@@ -32,12 +32,14 @@ from hocket.core.wire import (
     Told,
 )
 from hocket.errors import WireError
-from hocket.workers.files import QUOTA, Delivery, declared_names
+from hocket.workers.files import QUOTA, Delivery, LeftFolder, declared_names
 
 _LIFE = (Progress, Pulse, Said, Ended)
 """What a worker elsewhere says of itself, at any time."""
 _MOST_REMARKS, _LONGEST_REMARK = 100, 2000
 """How much a worker may tell the user. Chosen by hand: an env has a few sentences to say."""
+_LONGEST_KEY = 200
+"""Characters of a key of an observation. Chosen by hand."""
 _MOST_NUMBERS = 1000
 """Keys in `info` that a worker may tell of. Chosen by hand."""
 
@@ -60,6 +62,8 @@ class Begun(NamedTuple):
     """The attempt that a lane was told to begin last."""
 
     attempt: int
+    slug: str
+    """The name of its trial."""
     delivery: Delivery
     """Takes its files."""
     keeps: bool
@@ -70,7 +74,11 @@ class Guard:
     """Follows what a link asks and lets answers through, with the files of sinks taken out of them.
     It raises WireError for anything else, and whatever a wrong type leads to."""
 
-    def __init__(self, spec: WorkerSpec, quota: int = QUOTA) -> None:
+    def __init__(
+        self, spec: WorkerSpec, quota: int = QUOTA, left: LeftFolder | None = None
+    ) -> None:
+        """`left` is where a worker writes whose files are still there when it has died."""
+        self._left = left
         self._asked: list[deque[Question]] = [deque() for _ in range(spec.lanes)]
         self._begun: dict[int, Begun] = {}
         """By lane."""
@@ -102,7 +110,8 @@ class Guard:
             )
             for lane, attempt, trial, record in begun:
                 delivery = self._delivery(trial, attempt, record)
-                self._begun[lane] = Begun(attempt, delivery, bool(record.get(EVIDENCE)))
+                keeps, slug = bool(record.get(EVIDENCE)), Trial(*trial).slug
+                self._begun[lane] = Begun(attempt, slug, delivery, keeps)
                 self._asked[lane].append(Question(Ready, attempt, -1, delivery))
             return message._replace(record=[_without_folder(record) for record in message.record])
         elif isinstance(message, Render):
@@ -112,7 +121,8 @@ class Guard:
         elif isinstance(message, Describe):
             self._describing += 1
         elif isinstance(message, Open):
-            return Open({**message.spec, "folder": None, "sends_files": True})
+            folder = None if self._left is None else self._left.inside
+            return Open({**message.spec, "folder": folder, "sends_files": True})
         return message
 
     def admit(self, messages: list[Message]) -> list[Message]:
@@ -125,7 +135,11 @@ class Guard:
         return let_in
 
     def close(self) -> None:
-        """Leave nothing behind of attempts whose files are not whole."""
+        """Leave nothing behind of attempts whose files are not whole. Those that were to leave some
+        if they were lost are lost now."""
+        for lane, begun in self._begun.items():
+            if begun.keeps and self._left is not None:
+                self._left.hand_over(lane, begun.attempt, begun.slug, begun.delivery)
         for questions in self._asked:
             for question in questions:
                 question.delivery.discard()
@@ -206,6 +220,8 @@ class Guard:
             _require(type(prompt) is str, message)
         _require(bool(message.lanes) and type(message.block) is int, message)
         _require(message.arrays is None or type(message.arrays) is bytes, message)
+        differs = message.differs
+        _require(differs is None or (type(differs) is str and len(differs) < _LONGEST_KEY), message)
         if message.spec is not None:
             EnvSpec.from_plain(message.spec)
 

@@ -120,6 +120,10 @@ class SocketPort:
             return
         _require_recorders(spec.sinks)
         with tempfile.TemporaryDirectory(prefix="hocket-files-", dir=spec.folder) as folder:
+            if os.stat(spec.folder or folder).st_uid != os.geteuid():
+                # Whose it is reads, and deletes, what is left here if this process dies.
+                os.chmod(folder, 0o777)
+                os.umask(0)
             self.files = Outgoing(folder, self._send)
             yield replace(spec, folder=folder)
 

@@ -11,6 +11,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -22,6 +23,7 @@ import hocket
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Ref
 from hocket.records.error_steps import load_error_steps
+from hocket.records.spill import SPILL_S
 from hocket.results.report import Report
 from hocket.testing import check_runtime
 from hocket.workers.containers.runtime import PodmanRuntime
@@ -105,10 +107,15 @@ def test_metaworld_in_a_container_is_metaworld_with_its_pictures_and_videos(
     assert films[0] == films[1] != []
 
 
-def test_an_env_that_raises_in_a_container_leaves_its_film_and_its_steps(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fault", ["raise_at", "exit_at", "hang_at"])
+def test_a_lost_attempt_in_a_container_leaves_its_film_and_its_steps(
+    tmp_path: Path, fault: str
+) -> None:
+    step_s = 0.0 if fault == "raise_at" else 2 * SPILL_S
     report = hocket.evaluate(
         env="toy:pixels",
-        env_config={"raise_at": 31, "fault_seed": 1, "length_min": 50},
+        env_config={fault: 31, "fault_seed": 1, "length_min": 50, "step_s": step_s},
+        step_timeout_s=5.0,
         policy="random",
         runtime=f"podman:{IMAGE}",
         runtime_config={"python": sys.executable, "mounts": mounts()},
@@ -121,9 +128,42 @@ def test_an_env_that_raises_in_a_container_leaves_its_film_and_its_steps(tmp_pat
     assert report.overall.errors == 1
     (kept,) = Report.load(tmp_path / "run").kept_errors
     place = tmp_path / "run" / kept["folder"]
-    assert len(load_error_steps(place / "steps.npz")) == 31
+    assert not any(path.name.startswith(".") for path in place.iterdir())
+    steps = len(load_error_steps(place / "steps.npz"))
+    assert 25 <= steps <= 31
     with av.open(str(place / "image.mp4")) as container:
-        assert sum(1 for _ in container.decode(video=0)) == 31
+        filmed = sum(1 for _ in container.decode(video=0))
+    assert 0 < filmed <= 31
+    if fault == "raise_at":
+        assert steps == filmed == 31
+
+
+def test_a_container_that_is_killed_leaves_what_its_worker_wrote(tmp_path: Path) -> None:
+    spilled = "hocket-link-*/link/files/*/episodes/*/0/.steps*"
+
+    def kill() -> None:
+        wait_until(lambda: any(Path(tempfile.gettempdir()).glob(spilled)))
+        time.sleep(10 * SPILL_S)
+        subprocess.run(["podman", "kill", ours()[0]], check=True, capture_output=True)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    report = hocket.evaluate(
+        env="toy:image",
+        env_config={"length_min": 60, "step_s": 2 * SPILL_S},
+        policy="random",
+        runtime=f"podman:{IMAGE}",
+        runtime_config={"python": sys.executable, "mounts": mounts()},
+        episodes=1,
+        lanes=1,
+        retries=0,
+        video="none",
+        out=tmp_path / "run",
+    )
+    killer.join()
+    assert report.overall.errors == 1
+    (kept,) = Report.load(tmp_path / "run").kept_errors
+    assert len(load_error_steps(tmp_path / "run" / kept["folder"] / "steps.npz")) > 1
 
 
 @pytest.mark.parametrize("deed", ["kill", "pause"])

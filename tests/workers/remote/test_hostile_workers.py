@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hocket.core.contracts.recorder import EVIDENCE
 from hocket.core.contracts.runtime import WorkerSpec
-from hocket.core.data import Ref
+from hocket.core.data import Ref, Trial
 from hocket.core.wire import (
     MAX_PIECE,
     Begin,
@@ -27,6 +28,7 @@ from hocket.core.wire import (
     Failed,
     Hello,
     Message,
+    Open,
     Piece,
     Progress,
     Ready,
@@ -34,6 +36,7 @@ from hocket.core.wire import (
     pack,
 )
 from hocket.errors import WorkerFailed
+from hocket.workers.files import LeftFolder
 from hocket.workers.guard import Guard
 from hocket.workers.link import Link
 from hocket.workers.process_link import ProcessLink
@@ -323,6 +326,42 @@ def test_the_worker_is_told_no_path_of_this_machine(tmp_path: Path) -> None:
     begun = guard.ask(Begin([0], [0], [trial], [0], False, record))
     assert str(tmp_path) not in repr(begun)
     assert begun.record == [{"video": True}]  # type: ignore[union-attr]
+
+
+def test_of_a_dead_worker_only_plain_files_with_the_names_of_sinks_are_kept(tmp_path: Path) -> None:
+    trial, root, left = ("toy", "count", 7, 0), tmp_path / "run", tmp_path / "left"
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"of this machine")
+    spec = WorkerSpec(suites={"toy": Ref(name="toy")}, sinks=(Ref(name="states"),))
+    guard = Guard(spec, left=LeftFolder(str(left), "/inside"))
+    assert guard.ask(Open(spec.to_plain())).spec["folder"] == "/inside"  # type: ignore[union-attr]
+    record = [{"folder": str(root), EVIDENCE: True}]
+    guard.ask(Begin([0], [3], [trial], [0], False, record))
+    slug = Trial(*trial).slug
+    place = left / "hocket-files-1" / "episodes" / slug / "3"
+    place.mkdir(parents=True)
+    (place / ".states.npz.spill.tmp").write_bytes(b"states")
+    (place / "states.npz").symlink_to(secret)
+    os.mkfifo(place / "pipe")
+    (place / "zzz.sh").write_bytes(b"not a sink's")
+    guard.close()
+    (kept,) = [path for path in root.rglob("*") if path.is_file()]
+    assert kept == root / "episodes" / slug / "3" / ".states.npz.spill.tmp"
+    assert kept.read_bytes() == b"states"
+
+
+def test_a_folder_behind_a_link_is_not_entered(tmp_path: Path) -> None:
+    trial, root, left = ("toy", "count", 7, 0), tmp_path / "run", tmp_path / "left"
+    spec = WorkerSpec(suites={"toy": Ref(name="toy")}, sinks=(Ref(name="states"),))
+    guard = Guard(spec, left=LeftFolder(str(left), "/inside"))
+    guard.ask(Begin([0], [0], [trial], [0], False, [{"folder": str(root), EVIDENCE: True}]))
+    elsewhere = tmp_path / "elsewhere" / "episodes" / Trial(*trial).slug / "0"
+    elsewhere.mkdir(parents=True)
+    (elsewhere / "states.npz").write_bytes(b"of this machine")
+    left.mkdir()
+    (left / "hocket-files-1").symlink_to(tmp_path / "elsewhere")
+    guard.close()
+    assert not root.exists()
 
 
 # -- Descriptors -----------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from hocket.core.waits import awaiting
 from hocket.errors import HocketError, UsageError, WorkerFailed
 from hocket.workers.containers.command import Command, container_name
 from hocket.workers.containers.images import build_once
+from hocket.workers.files import LeftFolder
 from hocket.workers.guard import Guard
 from hocket.workers.link import Link
 from hocket.workers.local import ONE_THREAD, start_worker
@@ -36,6 +37,8 @@ from hocket.workers.zygote import FORK, REQUEST
 
 _CODE = "/opt/hocket"
 _LINK = "/run/hocket"
+_FILES = "files"
+"""The folder beside the socket that a worker's sinks write to: what a dead one wrote is there."""
 _END_S = 5.0
 """Seconds for a container to end by itself once its socket has. Chosen by hand."""
 _LOOK_S = 0.1
@@ -108,11 +111,11 @@ class ContainerRuntime:
         """Ask for a container with a worker; a thread starts it and waits for it to call."""
         if spec.python is not None:
             raise UsageError("--env-python is of this machine; in a container: --runtime.python.")
-        guard = Guard(spec)
         self._containers = [one for one in self._containers if not one.reap()]
         index, self._next = self._next, self._next + 1
         container = Container(self._setup, spec)
         self._containers.append(container)
+        guard = Guard(spec, left=container.left)
         return start_worker(container, spec, 0, index, container.end, guard)
 
     def close(self) -> None:
@@ -227,6 +230,15 @@ class Container:
         self._setup = setup
         self._spec = spec
         self._name = container_name()
+        self._scratch = ScratchFolder("link")
+        # The folder that is seen in the container may be entered by whoever the image makes its
+        # user; the one around it by nobody else.
+        self._link = os.path.join(self._scratch.path, "link")
+        files = os.path.join(self._link, _FILES)
+        os.makedirs(files)
+        os.chmod(self._link, 0o755)
+        os.chmod(files, 0o777)
+        self.left = LeftFolder(files, f"{_LINK}/{_FILES}")
         self._log = create_file("hocket-container-log", 0)
         self._process: subprocess.Popen[bytes] | None = None
         self._trouble = ""
@@ -298,16 +310,11 @@ class Container:
                 self._process.kill()
                 self._process.wait()
         os.close(self._log)
+        self._scratch.close()
 
     def _run(self, ident: int, index: int, fds: list[int]) -> None:
         try:
-            with ScratchFolder("link") as folder:
-                # The folder that is seen in the container may be entered by whoever the image makes
-                # its user; the one around it by nobody else.
-                link = os.path.join(folder.path, "link")
-                os.mkdir(link)
-                os.chmod(link, 0o755)
-                requests = self._accept(link)
+            requests = self._accept(self._link)
             with self._lock:
                 if self._is_ended:
                     requests.close()

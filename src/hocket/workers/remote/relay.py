@@ -108,6 +108,7 @@ class Relay:
         if isinstance(message, SetWord):
             self._link.control(message.lane, message.word)
         elif isinstance(message, Speak):
+            self._leave()  # Who asks is about to give the worker up.
             is_able = isinstance(self._link, LastWords)
             self._send(Said(self._link.last_words() if is_able else ""))  # type: ignore[attr-defined]
         elif not isinstance(message, Pulse):
@@ -123,8 +124,9 @@ class Relay:
                 self._running[lane] = (attempt, Trial(*trial).slug)
 
     def _leave(self) -> None:
-        """Send what the worker had written of its attempts when it died, drafts as they are."""
-        for lane, (attempt, slug) in self._running.items():
+        """Send what the worker has written of its attempts, drafts as they are, once."""
+        running, self._running = self._running, {}
+        for lane, (attempt, slug) in running.items():
             for path in sorted(Path(self._folder).glob(f"*/episodes/{slug}/{attempt}/*")):
                 for piece in pieces(lane, attempt, str(path)):
                     self._send(piece)
