@@ -59,10 +59,6 @@ class EnvError(HocketError):
     """An env broke its contract."""
 
 
-class SeedIgnoredError(EnvError):
-    """An env gave another start when one trial was reset twice."""
-
-
 class ObservationError(EnvError):
     """An observation lacks a key, or a key changed its shape or dtype."""
 

@@ -69,6 +69,12 @@ def test_an_attempt_that_fails_is_retried_by_the_driver(tmp_path: Path) -> None:
     assert [error for *_, error in attempts(tmp_path / "run") if error]
 
 
+def test_an_env_that_ignores_its_seed_is_found_at_a_site(tmp_path: Path) -> None:
+    config = toys(env=("support.seeding_env:make",), env_config={"way": "unseeded"})
+    report = run_on(config, tmp_path / "run", ThreadSites(1))
+    assert report.unseeded == ("support.seeding_env:make",)
+
+
 @pytest.mark.parametrize("is_shared", [True, False])
 def test_what_a_failed_attempt_left_is_kept_as_on_one_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_shared: bool

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,14 @@ import pytest
 
 import hocket
 from hocket import cli
+from hocket.core.events import BatchInferred, Event, StartsCompared
+from hocket.results.live import read_status
+from hocket.results.progress import Progress
 from hocket.results.report import Report
 from hocket.runs.check import CheckResult, run_check
 from hocket.runs.config import EvalConfig
-from hocket.runs.run import rebuild_report
+from hocket.runs.run import Run, rebuild_report
+from support.seeding_env import Drawn
 
 
 def check(env: str = "support.seeding_env:make", **env_config: Any) -> CheckResult:
@@ -97,3 +102,74 @@ def test_each_suite_is_judged_for_itself_in_workers_too() -> None:
         lanes=2,
     )
     assert report.unseeded == ("support.seeding_env:make",)
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.heard: list[Event] = []
+
+    def on(self, event: Event) -> None:
+        if isinstance(event, (StartsCompared, BatchInferred)):
+            self.heard.append(event)
+
+    def close(self) -> None: ...
+
+
+def hear(env: str, **settings: Any) -> list[Event]:
+    settings = {"episodes": 3, "lanes": 1, "policy": "zero", **settings}
+    listener = Listener()
+    with Run.new(EvalConfig(env=(env,), **settings), None) as begun:
+        begun.finish(readers=[listener])
+    return listener.heard
+
+
+@pytest.mark.parametrize(("way", "differs"), [("seeded", ""), ("unseeded", "observation/state")])
+def test_a_run_knows_it_before_its_first_batch_and_looks_once(way: str, differs: str) -> None:
+    first, *others = hear("support.seeding_env:make", env_config={"way": way})
+    assert isinstance(first, StartsCompared)
+    assert (first.suite, first.differs) == ("support.seeding_env:make", differs)
+    assert not any(isinstance(event, StartsCompared) for event in others)
+
+
+def test_workers_that_live_for_one_episode_are_looked_at_too() -> None:
+    first, *_ = hear("support.seeding_env:make", env_config={"way": "unseeded"}, recycle_after=1)
+    assert isinstance(first, StartsCompared)
+    assert first.differs
+
+
+@pytest.mark.parametrize("drifts", [False, True])
+def test_rows_of_a_batched_simulator_are_looked_at_too(*, drifts: bool) -> None:
+    settings = {"env_config": {"drifts": drifts}, "lanes": 4, "policy": "random"}
+    first, *_ = hear("support.row_toys:RowToys", **settings)
+    assert isinstance(first, StartsCompared)
+    assert bool(first.differs) == drifts
+
+
+def test_an_attempt_that_is_lost_at_its_reset_leaves_the_look_to_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Drawn, "resets", 0)
+    told = hear("support.seeding_env:make", env_config={"way": "seeded", "breaks": 1})
+    assert [type(event) for event in told].count(StartsCompared) == 1
+
+
+def test_an_env_that_cannot_be_reset_twice_in_a_row_is_run_unjudged() -> None:
+    told = hear("support.seeding_env:make", env_config={"way": "once"}, episodes=4)
+    assert [type(event) for event in told] == [BatchInferred] * 4
+
+
+def test_who_follows_a_run_is_told_at_once(tmp_path: Path) -> None:
+    config = EvalConfig(
+        env=("support.seeding_env:make",),
+        policy="zero",
+        env_config={"way": "unseeded"},
+        lanes=1,
+        video="none",
+    )
+    said = io.StringIO()
+    with Run.new(config, tmp_path / "run") as begun:
+        begun.finish(readers=[Progress(stream=said)])
+    assert "gave another start when one trial was reset twice" in said.getvalue()
+    status = read_status(tmp_path / "run")
+    assert status is not None
+    assert any("ignores its seed" in note for note in status["notes"])

@@ -33,6 +33,8 @@ class RowToyConfig:
     """A simulator of its own for each task."""
     raise_at: int = 0
     """The first simulator that is made raises in its step of this number."""
+    drifts: bool = False
+    """Each reset is another, whatever its seed."""
 
 
 class RowToy:
@@ -49,11 +51,13 @@ class RowToy:
         self.clock = np.zeros(rows, np.int64)
         self.length = np.ones(rows, np.int64)
         self.steps = 0
+        self.resets = 0
         self.is_closed = False
 
     def reset(self, rows: Array, tasks: Sequence[str], seeds: Sequence[int]) -> None:
         salt = np.array([len(task) for task in tasks], np.uint64)
-        word = (np.asarray(seeds, np.uint64) + salt) * _MIX
+        self.resets += self.config.drifts
+        word = (np.asarray(seeds, np.uint64) + salt + np.uint64(self.resets)) * _MIX
         span = self.config.length_max - self.config.length_min + 1
         self.word[rows] = word
         self.length[rows] = self.config.length_min + (word >> np.uint64(40)).astype(int) % span

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,15 @@ def as_numpy(value: Any) -> Any:
     if hasattr(value, "__array__") or isinstance(value, np.generic):
         return np.asarray(value)
     return value
+
+
+def first_difference(one: Mapping[str, Array], other: Mapping[str, Array]) -> str | None:
+    """The first key of which two observations differ, to the bit."""
+    for key in sorted({*one, *other}):
+        a, b = one.get(key), other.get(key)
+        if a is None or b is None or a.shape != b.shape or a.tobytes() != b.tobytes():
+            return key
+    return None
 
 
 def read_ids(given: Any, size: int | None) -> Array | None:

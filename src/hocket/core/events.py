@@ -69,6 +69,16 @@ class SpecLearned:
     spec: EnvSpec
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartsCompared:
+    """A trial of a suite was reset twice, before its first chunk."""
+
+    time: float
+    suite: str
+    differs: str
+    """The key of the observation that was another the second time; empty where none was."""
+
+
 class BatchInferred(NamedTuple):
     """One `infer` came back, and its chunks were delivered to lanes."""
 
@@ -250,6 +260,7 @@ Event = Union[
     AttemptsBegan,
     LanesReady,
     SpecLearned,
+    StartsCompared,
     BatchInferred,
     InfoTold,
     ChunksExecuted,

@@ -31,15 +31,17 @@ from hocket.core.events import (
     RunEnded,
     RunStarted,
     SpecLearned,
+    StartsCompared,
     WorkerChanged,
 )
-from hocket.core.wire import END_OBSERVED
+from hocket.core.wire import END_OBSERVED, TWICE
 from hocket.engine.batches import Batches, Delivery, told_of
 from hocket.engine.chunk_rules import ChunkRule, SharedRule
 from hocket.engine.delay import Ahead, HeldLanes
 from hocket.engine.garbage import gc_frozen
 from hocket.engine.inference import Inference
 from hocket.engine.policy_thread import account
+from hocket.engine.starts import StartChecks
 from hocket.engine.suspects import Suspects
 from hocket.engine.trials import LaneState, TrialQueue
 from hocket.engine.turn import Turn
@@ -65,6 +67,8 @@ class EngineConfig:
     an ERROR."""
     final_observation: bool = False
     """Observe when an episode ends, and tell readers what was seen."""
+    compares_starts: bool = False
+    """Reset the first trial of each suite twice, and tell readers whether it started the same."""
 
 
 class Engine:
@@ -114,6 +118,7 @@ class Engine:
         self._restarts = 0
         """Times that the policy was started anew, as far as attempts know."""
         self._specs: dict[tuple[str, str], EnvSpec] = {}
+        self._starts = StartChecks(is_on=config.compares_starts)
         self._kinds: dict[tuple[tuple[str, str], bool], int] = {}
         """Chunks of one task, recorded or not, take about the same time."""
         self._turn = Turn()
@@ -248,6 +253,8 @@ class Engine:
                 state.queue = self._batches.apart(state.queue, lane)
             self._batches.add(lane, state, now)
             self._turn.ready.append((lane, state.trial, state.attempt))
+            if notice.differs is not None and self._starts.hear(state):
+                self._emit(StartsCompared(time=now, suite=task[0], differs=notice.differs))
 
     def _executed(self, notice: notices.LanesExecuted, now: float) -> None:
         states = list(map(self._lanes.get, notice.lanes))
@@ -346,6 +353,7 @@ class Engine:
         """Take the lane's attempt from it; nobody awaits the lane any more."""
         self._scheduler.leave(lane)
         state = self._lanes.pop(lane)
+        self._starts.release(state)
         if self._delayed is not None and self._batches.is_under_way(state):
             self._held.hold(lane, state)
         elif self._inference.has_sessions:
@@ -505,7 +513,7 @@ class Engine:
         now = self._now()
         lanes: list[int] = []
         began: list[LaneState] = []
-        records: list[Mapping[str, Any]] = []
+        records: list[dict[str, Any]] = []
         while self._free and self._trials:
             lane = self._free.pop()
             trial = self._trials.take(lane, self._fleet.live(lane))
@@ -524,6 +532,8 @@ class Engine:
             lanes.append(lane)
             began.append(state)
             records.append({**record, **self._folder})
+            if self._starts.ask(state):
+                records[-1][TWICE] = True
         trials, attempts = [state.trial for state in began], [state.attempt for state in began]
         self._emit(AttemptsBegan(time=now, lanes=lanes, trials=trials, attempts=attempts))
         self._fleet.foresee(self._trials.ahead)

@@ -20,6 +20,7 @@ from hocket.core.events import (
     RunStarted,
     SitesChanged,
     SpecLearned,
+    StartsCompared,
 )
 from hocket.errors import EnvError, HocketError, SpecMismatchError, UsageError, WireError, from_name
 from hocket.machines import protocol
@@ -385,6 +386,8 @@ class Driver:
         if task not in self._specs:
             self._specs.add(task)
             self._emit(SpecLearned(time=now, suite=message.suite, spec=spec))
+        if message.differs:
+            self._emit(StartsCompared(time=now, suite=message.suite, differs=message.differs))
 
     def _check(self, message: protocol.Beat, now: float) -> None:
         made, differed = message.checks

@@ -106,6 +106,8 @@ class Learned(NamedTuple):
 
     suite: str
     spec: Mapping[str, Any]
+    differs: str = ""
+    """What was another when a trial of the suite was reset twice."""
 
 
 class Collected(NamedTuple):

@@ -26,6 +26,7 @@ from hocket.core.events import (
     RowsChecked,
     RunStarted,
     SpecLearned,
+    StartsCompared,
 )
 from hocket.core.scratch import ScratchFolder
 from hocket.engine.loop import Engine
@@ -162,6 +163,10 @@ class SiteWork(abc.ABC):
             self._end(name, returned, folder)
         elif isinstance(event, SpecLearned):
             self._specs.append(protocol.Learned(event.suite, event.spec.to_plain()))
+            self._link.post(self._specs[-1])
+        elif isinstance(event, StartsCompared) and event.differs:
+            learned = next(spec for spec in reversed(self._specs) if spec.suite == event.suite)
+            self._specs.append(learned._replace(differs=event.differs))
             self._link.post(self._specs[-1])
         elif isinstance(event, RowsChecked):
             self._checks += event.checks

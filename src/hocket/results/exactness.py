@@ -7,7 +7,7 @@ level of a run is that of its least exact leg.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
@@ -42,11 +42,7 @@ class Claim:
     def sentence(self) -> str:
         """What the level means, and what checks of it came to."""
         if self.unseeded:
-            return (
-                f"{', '.join(self.unseeded)} gave another start when one trial was reset twice: "
-                "the env ignores its seed, and no result of it can be repeated or paired. `hocket "
-                "check` tells more."
-            )
+            return unseeded_sentence(self.unseeded)
         if not self.checks.made:
             return _MEANING[self.level]
         return f"{_MEANING[self.level]} Rows inferred again in other batches {self._checked}."
@@ -64,6 +60,14 @@ class Claim:
         made, differed = self.checks.made, self.checks.differed
         plain = {"level": self.level, "made": made, "differed": differed}
         return {**plain, "unseeded": list(self.unseeded)} if self.unseeded else plain
+
+
+def unseeded_sentence(suites: Sequence[str]) -> str:
+    """What it means that trials of these suites did not start the same twice."""
+    return (
+        f"{', '.join(suites)} gave another start when one trial was reset twice: the env ignores "
+        "its seed, and no result of it can be repeated or paired. `hocket check` tells more."
+    )
 
 
 def kept_claim(meta: Mapping[str, Any], about: Mapping[str, Any]) -> Claim:

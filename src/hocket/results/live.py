@@ -37,11 +37,13 @@ from hocket.core.events import (
     LanesReady,
     Noted,
     RunStarted,
+    StartsCompared,
     WorkerChanged,
 )
 from hocket.errors import HocketError
 from hocket.records.folder import drafted
 from hocket.records.video.pictures import as_frame, cameras_in, encode_jpeg
+from hocket.results.exactness import unseeded_sentence
 from hocket.results.tally import Tally
 
 FOLDER, STATUS, WANTED = "live", "status.json", "wanted"
@@ -184,6 +186,8 @@ class LiveStatus:
             self._news.put(_News("starting", 0.0, range(event.lanes)))
         elif isinstance(event, Noted):
             self._news.put(event.text)
+        elif isinstance(event, StartsCompared) and event.differs:
+            self._news.put(unseeded_sentence([event.suite]))
 
     def close(self) -> None:
         thread, self._thread = self._thread, None

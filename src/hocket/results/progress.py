@@ -21,9 +21,11 @@ from hocket.core.events import (
     Noted,
     RunEnded,
     SpecLearned,
+    StartsCompared,
 )
 from hocket.core.text import printable
 from hocket.core.waits import awaited
+from hocket.results.exactness import unseeded_sentence
 from hocket.results.sites import site_lines
 from hocket.results.tally import Tally
 
@@ -108,6 +110,8 @@ class Progress:
                 self._note(note)
         elif isinstance(event, Noted):
             self._note(event.text)
+        elif isinstance(event, StartsCompared) and event.differs:
+            self._note(unseeded_sentence([event.suite]))
 
     def close(self) -> None:
         """Take the display away; what it said in full stays."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hocket.core.data import Exactness
-from hocket.core.events import Event, RowsChecked, SpecLearned
+from hocket.core.events import Event, RowsChecked, SpecLearned, StartsCompared
 from hocket.records.ledger.ledger import Ledger
 from hocket.records.run_file import load_about, save_run
 from hocket.results.exactness import KEY, Claim, kept_claim
@@ -30,23 +30,19 @@ class ExactnessReader:
 
     def lower(self, level: Exactness) -> None:
         """Claim no more than this level from now on."""
-        self.claim = self.claim.joined(level)
-        if self._ledger is not None:
-            self._ledger.keep(KEY, self.claim.to_plain())
+        self._put(self.claim.joined(level))
 
     def on(self, event: Event) -> None:
         if isinstance(event, RowsChecked):
-            self.claim = replace(self.claim, checks=self.claim.checks + event.checks)
-            if self._ledger is not None:
-                self._ledger.keep(KEY, self.claim.to_plain())
+            self._put(replace(self.claim, checks=self.claim.checks + event.checks))
+        elif isinstance(event, StartsCompared) and event.differs:
+            joined = tuple(dict.fromkeys([*self.claim.unseeded, event.suite]))
+            self._put(replace(self.claim, unseeded=joined))
 
-    def find_unseeded(self, suites: Sequence[str]) -> None:
-        """Say of suites that they do not start as their seeds say."""
-        if suites:
-            joined = tuple(dict.fromkeys([*self.claim.unseeded, *suites]))
-            self.claim = replace(self.claim, unseeded=joined)
-            if self._ledger is not None:
-                self._ledger.keep(KEY, self.claim.to_plain())
+    def _put(self, claim: Claim) -> None:
+        self.claim = claim
+        if self._ledger is not None:
+            self._ledger.keep(KEY, claim.to_plain())
 
     def close(self) -> None: ...
 

@@ -113,7 +113,10 @@ class Rollout:
             ),
             make_rule=make_rule(config.replan or policy.spec.replan, config.ensemble),
             config=EngineConfig(
-                retries=config.retries, max_steps=config.max_steps, gives_back=gives_back
+                retries=config.retries,
+                max_steps=config.max_steps,
+                gives_back=gives_back,
+                compares_starts=True,
             ),
             readers=readers,
             fits=_refuse_misfits(policy, self.timing) if check else lambda _: None,

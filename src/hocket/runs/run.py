@@ -49,7 +49,6 @@ from hocket.runs.measured import fixed_delay
 from hocket.runs.provenance import FileDigests, files_of, provenance
 from hocket.runs.readers import AboutReader, ExactnessReader
 from hocket.runs.rollout import Rollout
-from hocket.runs.starts import unseeded_suites
 from hocket.runs.video import FilmNotes, render_wanted, require_encoders, sinks_of
 from hocket.workers.fleet import Fleet, Fleets
 
@@ -82,8 +81,6 @@ class Run:
         """A call of the policy never returned."""
         self._recorded = config
         """Says what to keep of each step: less than the configuration where it cannot be had."""
-        self._is_complete = False
-        """Whether the engine has brought all trials to their end."""
         self._fleet: Fleet | None = None
         """The workers of the trials that ended last, where they live here."""
 
@@ -241,7 +238,6 @@ class Run:
             readers = (*readers, same)
             if self.folder is None:
                 tally = self._roll(rollout, readers, fleets, check=check)
-                same.find_unseeded(self._unseeded_suites())
                 return self._report(tally, same.claim, {})
             known = {**about_this_run(), "exactness": same.claim.level, "lanes": rollout.lanes}
             known |= provenance(self.config, policy)
@@ -249,7 +245,6 @@ class Run:
             digests = FileDigests(files_of(self.config, policy))
             tally = self._roll(rollout, (*readers, about), fleets, check=check)
             about.add("files", digests.finish())
-            same.find_unseeded(self._unseeded_suites())
             return self._report(tally, same.claim, about.known)
 
     def _roll_elsewhere(self, elsewhere: Elsewhere, readers: Sequence[Reader]) -> Report:
@@ -330,7 +325,7 @@ class Run:
             queue = TrialQueue(self.remaining)
             self._begin_decider(queue.add, rollout.lanes)
             try:
-                self._is_complete = engine.run(
+                engine.run(
                     queue,
                     planned=self.trials,
                     done=self._done,
@@ -383,16 +378,6 @@ class Run:
     def _write_page(self) -> None:
         if self.folder is not None:
             write_report_page(self.folder)
-
-    def _unseeded_suites(self) -> list[str]:
-        """The suites that do not start as their seeds say: looked at when all trials have ended, in
-        a worker that is warm, so that no trial is touched by it. Rows are not looked at."""
-        fleet = self._fleet
-        if fleet is None or not fleet.is_idle or not self._is_complete:
-            return []
-        if self.assembly.is_batched or fleet.config.recycle_after == 1:
-            return []  # Where workers live for one episode, none is ever warm.
-        return unseeded_suites(fleet, self.trials, self.config.start_timeout_s)
 
     def _keep(self, decision: Decision) -> None:
         if self._ledger is not None:

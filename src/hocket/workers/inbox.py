@@ -36,6 +36,9 @@ class LanesReady(NamedTuple):
     prompts: Sequence[str]
     spec: EnvSpec | None
     """What workers told of the env."""
+    differs: str | None
+    """What differed when one of them was reset twice, empty where nothing did; None where none
+    was."""
 
 
 class LanesExecuted(NamedTuple):
@@ -444,6 +447,7 @@ class Inbox:
                     [message.attempts[index] for index in kept],
                     [message.prompts[index] for index in kept],
                     self._specs.get(task),
+                    message.differs,
                 )
             )
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from hocket.core.arrays import first_difference
 from hocket.core.data import Array, Observation
 from hocket.core.wire import END_OBSERVED
 from hocket.errors import ObservationError
@@ -149,22 +150,42 @@ class ChunkRunner:
         if cameras is not None and not needs.all_cameras:
             self._all_cameras = tuple(dict.fromkeys((*cameras, *needs.cameras)))
         self._looks_always = attempt.final_observation and history > 1
+        self.differs: str | None = None
+        """What differed between two resets, empty where nothing did; None where one was made."""
         self._decided = 0
         """The step whose observation the running chunk answers."""
         self._decisions = 0
         self._ending: Turn | None = None
         """What the episode's last step gave, once it has ended."""
 
-    def reset(self) -> tuple[Observation, str]:
-        """Begin the episode; gives its first observation and its prompt, as they are to be seen."""
-        self._env.use_cameras(self._all_cameras)
-        arrays, said = flatten(self._env.reset(self.attempt.trial, self._perturbation))
+    def reset(self, *, twice: bool = False) -> tuple[Observation, str]:
+        """Begin the episode; gives its first observation and its prompt, as they are to be seen.
+        With `twice` the env is reset for the same trial before, and `differs` says what came."""
+        first = self._rehearse() if twice else None
+        arrays, said = self._start(self._all_cameras)
+        if first is not None:
+            unseen = set(self._env.cameras) - set(first)
+            again = {key: array for key, array in arrays.items() if key not in unseen}
+            self.differs = first_difference(first, again) or ""
         prompt = said if said is not None else self._env.task.prompt
         if self._perturbation is None:
             return arrays, prompt
         self._perturbation.require(self.for_policy(arrays), prompt)
         prompt = self._perturbation.prompt(prompt, self._env.task)
         return self._perturbation.observation(arrays, 0), prompt
+
+    def _rehearse(self) -> Observation:
+        """What a reset gives, as copies: the env may lay its next observation over it. Cameras are
+        left out where there is anything else: pictures are dear, and a GPU may draw them otherwise
+        from the same state."""
+        first, _ = self._start(())
+        if not first:
+            first, _ = self._start(self._all_cameras)
+        return {key: np.array(array) for key, array in first.items()}
+
+    def _start(self, cameras: tuple[str, ...] | None) -> tuple[Observation, str | None]:
+        self._env.use_cameras(cameras)
+        return flatten(self._env.reset(self.attempt.trial, self._perturbation))
 
     def for_policy(self, arrays: Observation) -> Observation:
         """An observation without the cameras that are rendered for sinks alone: whether an attempt

@@ -3,7 +3,7 @@ simulator has reset meanwhile, whichever holds up the others least."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from hocket.core.contracts.batched import TakesRows
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Array, Observation, Trial
-from hocket.core.wire import Begin, Message, Ready
+from hocket.core.wire import TWICE, Begin, Message, Ready
 from hocket.workers.rows.endings import RowRecording
 from hocket.workers.rows.looks import RowLooks
 from hocket.workers.rows.resets import WaitingResets, joined
@@ -72,7 +72,9 @@ class RowBegins:
         in rows that are reset elsewhere, or together with those that end meanwhile."""
         if self._twin is None and self._resets.call_s > APART * step_s > 0:
             self._twin = self._make_twin(message)
-        if self._twin is not None and self._are_at_home(message.trials):
+        if any(each.get(TWICE) for each in message.record):
+            self._begin(message)
+        elif self._twin is not None and self._are_at_home(message.trials):
             trials: list[Asked] = [(*trial,) for trial in message.trials]
             self._resets.add(message._replace(trials=trials), self._clock())
             self.go_on()
@@ -152,10 +154,13 @@ class RowBegins:
         began, rows = self._clock(), np.asarray(message.lanes, np.int64)
         self._halt(rows, began)
         asked = self._clock()
-        tasks, seeds = zip(*(trial[1:3] for trial in message.trials), strict=True)
-        self._sims[home].env.reset(rows, list(tasks), list(seeds))
+        tasks, seeds = map(list, zip(*(trial[1:3] for trial in message.trials), strict=True))
+        sim = self._sims[home]
+        sim.env.reset(rows, tasks, seeds)
         self._resets.took(len(rows), self._clock() - asked)
-        self._tell(message, home, began, build_s)
+        twice = [index for index, each in enumerate(message.record) if each.get(TWICE)]
+        differs = {i: sim.reset_again(rows[i : i + 1], tasks[i], seeds[i]) for i in twice}
+        self._tell(message, home, began, build_s, differs)
 
     def _take_over(self, message: Begin, twin: Twin) -> None:
         """Let the simulator go on where its second one has reset rows for these trials."""
@@ -164,7 +169,7 @@ class RowBegins:
         env, source = self._sims[0].env, [twin.ready.pop(trial) for trial in message.trials]
         assert isinstance(env, TakesRows)
         env.take_rows(rows, twin.env, np.asarray(source, np.int64))
-        self._tell(message, 0, began, 0.0)
+        self._tell(message, 0, began, 0.0, {})
 
     def _halt(self, rows: Array, now: float) -> None:
         """End whatever these rows do."""
@@ -175,8 +180,16 @@ class RowBegins:
             table.halt(running, now)
             table.settle()
 
-    def _tell(self, message: Begin, home: int, began: float, build_s: float) -> None:
-        """Write down that these attempts have begun, in rows that were reset, and post it."""
+    def _tell(
+        self,
+        message: Begin,
+        home: int,
+        began: float,
+        build_s: float,
+        differs: Mapping[int, str],
+    ) -> None:
+        """Write down that these attempts have begun, in rows that were reset, and post it; with
+        what differed at the index of one that was reset twice."""
         sim, lanes, attempts = self._sims[home], message.lanes, message.attempts
         rows = np.asarray(lanes, np.int64)
         trials = [Trial(*trial) for trial in message.trials]
@@ -213,6 +226,7 @@ class RowBegins:
                     arrays=None,
                     build_s=build_s,
                     reset_s=self._clock() - began,
+                    differs=next((differs[index] for index in group if index in differs), None),
                 )
             )
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hocket.core.arrays import as_numpy
+from hocket.core.arrays import as_numpy, first_difference
 from hocket.core.contracts.batched import (
     BatchedEnv,
     CostsByRow,
@@ -78,6 +78,13 @@ class RowSim:
             "masked": self.env.suspension == "mask",
         }
         return tuple(name for name, is_there in can.items() if is_there)
+
+    def reset_again(self, row: Array, task: str, seed: int) -> str:
+        """Reset a row `[1]` that was just reset; gives what it sees otherwise now, empty where that
+        is nothing."""
+        first = {key: np.array(array) for key, array in self.look(row).items()}
+        self.env.reset(row, [task], [seed])
+        return first_difference(first, self.look(row)) or ""
 
     def load(self, rows: Array, counts: Array, actions: Array) -> None:
         """Take chunks `[sum of counts, ...]` for these rows, one after the other."""
