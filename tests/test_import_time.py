@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -40,4 +41,30 @@ def test_asking_a_verb_for_help_imports_no_tensor_library() -> None:
         "try:\n    main(['eval', '--env', 'metaworld:mt10', '--policy', 'reference', '--help'])\n"
         "except SystemExit as exit_:\n    assert exit_.code == 0"
     )
-    assert not {"torch", "scipy", "mujoco", "pyarrow", "av"} & imported_by(statement)
+    heavy = {"torch", "scipy", "mujoco", "pyarrow", "av", "typeguard"}
+    assert not heavy & imported_by(statement)
+
+
+def test_a_small_run_imports_only_what_it_needs(tmp_path: Path) -> None:
+    words = [
+        "eval",
+        "--env",
+        "tests.support.point_env:PointEnv",
+        "--policy",
+        "random",
+        "--lanes",
+        "2",
+    ]
+    words += [
+        "--episodes",
+        "2",
+        "--max-steps",
+        "3",
+        "--video",
+        "none",
+        "--out",
+        str(tmp_path / "a"),
+    ]
+    modules = imported_by(f"from hocket.cli import main\nassert main({words}) == 0")
+    assert "pyarrow" in modules
+    assert not {"torch", "scipy", "av", "typeguard", "asyncio"} & modules
