@@ -46,25 +46,8 @@ def test_asking_a_verb_for_help_imports_no_tensor_library() -> None:
 
 
 def test_a_small_run_imports_only_what_it_needs(tmp_path: Path) -> None:
-    words = [
-        "eval",
-        "--env",
-        "tests.support.point_env:PointEnv",
-        "--policy",
-        "random",
-        "--lanes",
-        "2",
-    ]
-    words += [
-        "--episodes",
-        "2",
-        "--max-steps",
-        "3",
-        "--video",
-        "none",
-        "--out",
-        str(tmp_path / "a"),
-    ]
-    modules = imported_by(f"from hocket.cli import main\nassert main({words}) == 0")
+    words = "eval --env tests.support.point_env:PointEnv --policy random --lanes 2 --episodes 2"
+    words += f" --max-steps 3 --video none --out {tmp_path / 'run'}"
+    modules = imported_by(f"from hocket.cli import main\nassert main({words.split()}) == 0")
     assert "pyarrow" in modules
     assert not {"torch", "scipy", "av", "typeguard", "asyncio"} & modules

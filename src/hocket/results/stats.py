@@ -226,8 +226,8 @@ def normal_quantile(level: float) -> float:
 
 @functools.cache
 def t_quantile(freedom: int, level: float) -> float:
-    """Student's t of a two-sided interval, by Newton's method. Every report needs it: to import scipy
-    for it alone would cost a small run more than anything else that it imports."""
+    """Student's t of a two-sided interval, by Newton's method. Every report needs it: to import
+    scipy for it alone would cost a small run more than anything else that it imports."""
     if not 0 < level < 1 or freedom < 1:
         raise ValueError(f"There is no t of level {level} with {freedom} degrees of freedom.")
     log_peak = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)
