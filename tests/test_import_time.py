@@ -51,3 +51,19 @@ def test_a_small_run_imports_only_what_it_needs(tmp_path: Path) -> None:
     modules = imported_by(f"from hocket.cli import main\nassert main({words.split()}) == 0")
     assert "pyarrow" in modules
     assert not {"torch", "scipy", "av", "typeguard", "asyncio"} & modules
+
+
+def test_the_first_line_comes_before_anything_heavy(tmp_path: Path) -> None:
+    words = "eval --env metaworld:mt10 --policy lerobot:user/model --policy-python python3 --out"
+    statement = (
+        "import os\n"
+        "class First(io.StringIO):\n"
+        "    def write(self, text):\n"
+        "        print(json.dumps([text, *sys.modules]), file=sys.__stdout__, flush=True)\n"
+        "        os._exit(0)\n"
+        "sys.stderr = First()\n"
+        f"from hocket.cli import main\nmain({[*words.split(), str(tmp_path / 'run')]})"
+    )
+    modules = imported_by(statement)
+    assert any("waiting for imports" in each for each in modules)
+    assert not {*HEAVY, "rich", "typeguard", "asyncio"} & modules
