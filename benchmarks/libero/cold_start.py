@@ -4,9 +4,12 @@
 
 One task of libero_spatial, two episodes of twenty steps, two cameras of 256 px, software rendering.
 lerobot-eval and hocket run the same ACT with random weights; vla-eval a policy that answers zeros
-at no cost, and hocket its own such. Each is started cold, in turn, as often as --repeats says.
-Seconds of CPU are those of all processes; `first line` is what the user waits for until anything is
-printed. Needs tools/make_venvs.sh and HOCKET_LIBERO_DATA; vla-eval is left out unless it is given
+at no cost, and hocket its own such. Each is started cold, in turn, as often as --repeats says, and
+as it comes: lerobot-eval films its episodes, vla-eval speaks to its policy over a socket, and both
+look at every step, where hocket looks when the policy does. Seconds of CPU are those of all
+processes; `first line` is what the user waits for until anything is printed.
+
+Needs tools/make_venvs.sh and HOCKET_LIBERO_DATA; vla-eval is left out unless it is given
 (pip install --target FOLDER vla-eval==0.8.0).
 """
 
@@ -65,7 +68,7 @@ def timed(words: list[str]) -> tuple[float, float, float]:
     return cpu - before.children_user - before.children_system, wall, first
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--vla-eval", default="", metavar="SITE")
     parser.add_argument("--repeats", type=int, default=1)
@@ -80,10 +83,17 @@ def main() -> None:
             for side, words in commands(folder, act, options.vla_eval).items():
                 found.setdefault(side, []).append(timed(words))
                 print(f"{side:<20} CPU {found[side][-1][0]:6.1f} s", flush=True)
+    spent = {}
     for side, times in found.items():
         cpu, wall, first = (statistics.median(part) for part in zip(*times, strict=True))
         print(f"{side:<20} CPU {cpu:6.1f} s  wall {wall:6.1f} s  first line {first:5.1f} s")
+        spent[side] = cpu
+    pairs = [("hocket, ACT", "lerobot-eval, ACT"), ("hocket, zeros", "vla-eval, zeros")]
+    ratios = {theirs: spent[theirs] / spent[ours] for ours, theirs in pairs if theirs in spent}
+    for theirs, ratio in ratios.items():
+        print(f"{theirs}: {ratio:.2f} times hocket's CPU (more than 1 is wanted)")
+    return int(min(ratios.values()) <= 1)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
