@@ -105,10 +105,9 @@ class Driver:
         """Lanes of all sites that take part."""
         return self._book.lanes
 
-    @property
-    def is_awaited(self) -> bool:
-        """Whether a site that has spoken has a lane for which nothing waits there."""
-        return any(self._book.has_room(site) for site in self._hungry)
+    def is_awaited(self, site: str) -> bool:
+        """Whether a site that has spoken will soon have a lane for which nothing waits there."""
+        return site in self._hungry and self._book.is_short(site)
 
     @property
     def late(self) -> int:
@@ -117,6 +116,7 @@ class Driver:
 
     def finish(self, now: float) -> None:
         """Commit what was accepted, and tell readers that the run has ended."""
+        self._intake.tell(now)
         self._tell_sites(now)
         if self._book.late:
             plural = "s" if self._book.late > 1 else ""
@@ -244,13 +244,15 @@ class Driver:
             error = f"LostSite: {who} {why}." if lease.has_begun else ""
             self._settle_attempt(lease.id, error, now)
         for one in self._book.heirs(lost):
-            self._accept(one, self._intake.waited(one), now)
+            self._accept(one, self._intake.waited(one))
         self._hungry.update(self._sites)
 
     # -- leases --------------------------------------------------------------------------------
 
     def turn(self, now: float) -> None:
-        """Grant leases to sites that have spoken; to be called after each lot of messages."""
+        """Give readers what has come, and leases to sites that have spoken; to be called some time
+        after each lot of messages."""
+        self._intake.tell(now)
         self._acknowledge()
         if self._hungry and not self._ledger.behind():
             self._grant(self._book.grant(now, self._hungry), now)
@@ -269,7 +271,8 @@ class Driver:
             self._post(slow, protocol.AskedBack(leases))
         if not self._ledger.behind():
             self._grant(self._book.copy(now), now)
-        self.turn(now)
+        if any(map(self._book.is_short, self._hungry)):
+            self.turn(now)
         if now - self._told >= _TELL_S:
             self._tell_sites(now)
 
@@ -319,9 +322,9 @@ class Driver:
         self._emit(failed)
         if given.is_final:
             episode = Episode(trial, one.attempt, Outcome.ERROR, 0, 0.0, error=message.error)
-            self._accept(one, episode, now)
+            self._accept(one, episode)
         elif given.wins is not None:
-            self._accept(given.wins, self._intake.waited(given.wins), now)
+            self._accept(given.wins, self._intake.waited(given.wins))
         elif not message.spends and (again := self._book.regrant(one.trial, name, now)):
             self._grant([again], now)
 
@@ -366,10 +369,10 @@ class Driver:
             self._intake.wait(one, episode)
             self._post(name, protocol.Settled([one]))
         else:
-            self._accept(one, episode, now, name)
+            self._accept(one, episode, name)
 
-    def _accept(self, one: LeaseId, episode: Episode, now: float, site: str = "") -> None:
-        self._intake.accept(one, episode, now, site)
+    def _accept(self, one: LeaseId, episode: Episode, site: str = "") -> None:
+        self._intake.accept(one, episode, site)
 
     def _acknowledge(self) -> None:
         for site, leases in self._intake.acknowledged().items():

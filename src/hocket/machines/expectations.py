@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection
 
 Task = tuple[str, str]
 """Suite and task."""
@@ -17,20 +17,21 @@ class Expectations:
     expected to be the longest."""
 
     def __init__(self) -> None:
-        self._sums: dict[Task, tuple[int, float]] = {}
+        self._counts: dict[Task, int] = {}
+        self._means: dict[Task, float] = {}
 
     def add(self, task: Task, seconds: float) -> None:
-        count, total = self._sums.get(task, (0, 0.0))
-        self._sums[task] = (count + 1, total + seconds)
+        count = self._counts[task] = self._counts.get(task, 0) + 1
+        mean = self._means.get(task, 0.0)
+        self._means[task] = mean + (seconds - mean) / count
 
     def is_known(self, task: Task) -> bool:
-        return task in self._sums
+        return task in self._means
 
     def seconds(self, task: Task) -> float:
-        count, total = self._sums.get(task, (0, 0.0))
-        return total / count if count else math.inf
+        return self._means.get(task, math.inf)
 
-    def choose(self, tasks: Sequence[Task], pace: float) -> Task:
+    def choose(self, tasks: Collection[Task], pace: float) -> Task:
         """The longest task, or at a site that takes `pace` times as long as others (where that is
         more than a little) the longest that ends as soon there as the longest elsewhere."""
         longest = max(tasks, key=self.seconds)

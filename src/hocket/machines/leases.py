@@ -68,9 +68,12 @@ class LeaseBook:
         """Episodes that came too late to count."""
         self._trials: list[_Trial] = []
         self._waiting: dict[Task, deque[int]] = {}
+        """By task, where there are some."""
         self._waits = 0
         self._leases: dict[LeaseId, Lease] = {}
         self._sites: dict[str, _Site] = {}
+        self._begun = 0
+        """How many of all leases have begun."""
         self._left = 0
         self._lanes = 0
         self._expected = Expectations()
@@ -120,10 +123,13 @@ class LeaseBook:
         known = self._sites.get(site)
         return 0 if known is None else known.begun
 
-    def has_room(self, site: str) -> bool:
-        """Whether a site has a lane without a lease, for which a trial waits."""
+    def is_short(self, site: str) -> bool:
+        """Whether a trial waits for a site that has used up more than half of what may wait
+        there, or has a lane without a lease."""
         known = self._sites.get(site)
-        return known is not None and known.room > 0 and self._waits > 0
+        if known is None or not self._waits:
+            return False
+        return 2 * known.room + self._depth(known) > 0
 
     # -- sites ---------------------------------------------------------------------------------
 
@@ -221,16 +227,23 @@ class LeaseBook:
         """The next trial for a site. While there is much to do it keeps to the tasks it has, since
         building an env costs far more than resetting one; later the longest go first, at a slow
         site the longest that end as soon there as others do elsewhere."""
-        open_ = [task for task, queue in self._waiting.items() if queue]
+        waiting = self._waiting
         if self.config.in_order:
-            task = min(open_, key=lambda task: self._waiting[task][0])
+            task = min(waiting, key=lambda task: waiting[task][0])
         elif self._rest < _NEAR * max(1.0, site.pace) ** 2:
-            task = self._expected.choose(open_, site.pace)
+            task = self._expected.choose(waiting, site.pace)
         else:
-            open_ = [task for task in open_ if site.tasks[task]] or open_
-            task = max(open_, key=lambda task: len(self._waiting[task]))
+            open_ = [task for task in site.tasks if task in waiting] or waiting
+            task = max(open_, key=lambda task: len(waiting[task]))
+        trial = waiting[task].popleft()
+        self._unqueue(task)
+        return trial
+
+    def _unqueue(self, task: Task) -> None:
+        """A trial of the task waits no more."""
         self._waits -= 1
-        return self._waiting[task].popleft()
+        if not self._waiting[task]:
+            del self._waiting[task]
 
     def _rest_of_run(self) -> float:
         """How many of the longest episodes what waits is worth, for each lane: when that is little,
@@ -268,7 +281,7 @@ class LeaseBook:
     def ask_back(self) -> list[Lease]:
         """Leases that their sites have not begun while lanes elsewhere are idle: to be asked back.
         The site may have begun meanwhile, and then keeps them."""
-        if self._waits:
+        if self._waits or self._begun == len(self._leases):
             return []
         idle = sum(max(0, site.room) for site in self._sites.values())
         asked: list[Lease] = []
@@ -293,6 +306,7 @@ class LeaseBook:
         lease = self._leases.get(name)
         if lease is not None and not lease.has_begun:
             lease.has_begun = True
+            self._begun += 1
             if lease.site in self._sites:
                 self._sites[lease.site].begun += 1
 
@@ -356,11 +370,13 @@ class LeaseBook:
 
     def _enter(self, lease: Lease) -> None:
         self._leases[lease.id] = lease
+        self._begun += lease.has_begun
         self._hold(lease)
         self._trials[lease.id.trial].leases.append(lease.id)
 
     def _remove(self, name: LeaseId) -> None:
         lease = self._leases.pop(name)
+        self._begun -= lease.has_begun
         self._trials[name.trial].leases.remove(name)
         self._unhold(lease)
 
@@ -374,7 +390,10 @@ class LeaseBook:
         site = self._sites.get(lease.site)
         if site is not None and lease.id in site.held:
             site.held.remove(lease.id)
-            site.tasks[self._trials[lease.id.trial].task] -= 1
+            task = self._trials[lease.id.trial].task
+            site.tasks[task] -= 1
+            if not site.tasks[task]:
+                del site.tasks[task]
             site.begun -= lease.has_begun
 
     def _drop(self, name: LeaseId) -> None:
@@ -393,7 +412,8 @@ class LeaseBook:
         self._waits += 1
 
     def _unwait(self, trial: int) -> None:
-        queue = self._waiting.get(self._trials[trial].task)
+        task = self._trials[trial].task
+        queue = self._waiting.get(task)
         if queue is not None and trial in queue:
             queue.remove(trial)
-            self._waits -= 1
+            self._unqueue(task)

@@ -188,9 +188,9 @@ class CollectingDriver(Driver):
             self._next_chunk.pop(lease.id, None)
         self._tell(FloorRose(site=name, floor=None))
 
-    def _accept(self, one: LeaseId, episode: Episode, now: float, site: str = "") -> None:
+    def _accept(self, one: LeaseId, episode: Episode, site: str = "") -> None:
         self._next_chunk.pop(one, None)
-        super()._accept(one, episode, now, site)
+        super()._accept(one, episode, site)
 
     def _tell_work(self) -> None:
         done = self._sites.done()
