@@ -65,7 +65,8 @@ class Driver:
         self._book.add(self._trials, work.ledger.next_attempts(), done)
         self._sites = Roster(work)
         self._specs: set[tuple[str, str]] = set()
-        self._hungry: set[str] = set()
+        self._hungry: dict[str, None] = {}
+        """Sites that have spoken since leases were granted, in that order."""
         self._told = -_TELL_S
         self._honours = bool(work.ledger.meta().get(OUTLIVES))
         self.trouble: HocketError | None = None
@@ -93,7 +94,7 @@ class Driver:
     def _plan(self, trials: Sequence[Trial]) -> None:
         self._trials += trials
         self._book.add(trials)
-        self._hungry.update(self._sites)
+        self._hungry.update(dict.fromkeys(self._sites))
 
     @property
     def is_done(self) -> bool:
@@ -174,7 +175,7 @@ class Driver:
         self._tell_account()
         self._book.join(name, site.lanes, now)
         self._honour(name, message.holds)
-        self._hungry.add(name)
+        self._hungry[name] = None
 
     def _tell_account(self) -> None:
         """Say what sites there are, and how exact the run can be with them."""
@@ -245,7 +246,7 @@ class Driver:
             self._settle_attempt(lease.id, error, now)
         for one in self._book.heirs(lost):
             self._accept(one, self._intake.waited(one))
-        self._hungry.update(self._sites)
+        self._hungry.update(dict.fromkeys(self._sites))
 
     # -- leases --------------------------------------------------------------------------------
 
@@ -294,7 +295,7 @@ class Driver:
 
     def _give_back(self, name: str, site: Entry, message: protocol.Returned, now: float) -> None:
         one = LeaseId(message.trial, message.attempt)
-        self._hungry.add(name)
+        self._hungry[name] = None
         self._post(name, protocol.Settled([one]))
         if self._book.lease(one) is None:
             return
@@ -354,7 +355,7 @@ class Driver:
         one = LeaseId(message.trial, message.attempt)
         if not 0 <= one.trial < len(self._trials):
             raise WireError(f"There is no trial {one.trial}.")
-        self._hungry.add(name)
+        self._hungry[name] = None
         lease, trial = self._book.lease(one), self._trials[one.trial]
         if lease is not None and lease.site != name:
             raise WireError(f"{site.name} sealed a lease that it does not have.")

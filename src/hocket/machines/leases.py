@@ -26,6 +26,8 @@ class _Site:
     """How many of its leases are of each task."""
     pace: float = 1.0
     """How long episodes take there, over what they are expected to take."""
+    timed: int = 0
+    """Episodes that the pace is told by."""
     begun: int = 0
     """How many of its leases have begun."""
 
@@ -52,10 +54,10 @@ class _Trial:
 _NEAR = 3.0
 """How many of the longest episodes the rest of a run is worth, for each lane, when the longest
 trials begin to go first: with 0 `benchmarks/machines/simulation.py` loses 3 % on ten sites. At a
-slow site they do so earlier, by the square of its pace: an episode there takes longer, and what is
-too long for it must be left to others in time."""
-_LEARN = 0.1
-"""The share by which the last episode changes what is believed of its site's pace."""
+slow site they do so earlier, by its pace: what is too long for it must be left to others in time."""
+_LEARN = 0.02
+"""The least share by which an episode changes what is believed of its site's pace: episodes differ
+by half their length and more, and a site that is thought too fast decides when the run ends."""
 
 
 class LeaseBook:
@@ -76,9 +78,13 @@ class LeaseBook:
         """How many of all leases have begun."""
         self._left = 0
         self._lanes = 0
+        self._paces = 0.0
+        """The sum of the paces of all sites."""
         self._expected = Expectations()
-        self._rest = 0.0
-        """What was left to do when `_looked_at` trials waited."""
+        self._left_s = 0.0
+        """Seconds of work for each lane that were left when `_looked_at` trials waited."""
+        self._longest_s = 0.0
+        """Seconds that the longest of them was expected to take."""
         self._looked_at = 0
 
     # -- the plan ------------------------------------------------------------------------------
@@ -135,9 +141,15 @@ class LeaseBook:
 
     def join(self, site: str, lanes: int, now: float) -> None:
         """A site is ready for so many episodes at once."""
-        known = self._sites.setdefault(site, _Site(0, now))
+        known = self._know(site, now)
         self._lanes += lanes - known.lanes
         known.lanes, known.heard = lanes, now
+
+    def _know(self, site: str, now: float) -> _Site:
+        if site not in self._sites:
+            self._sites[site] = _Site(0, now)
+            self._paces += self._sites[site].pace
+        return self._sites[site]
 
     def hear(self, site: str, now: float) -> None:
         """A site has given a sign of life: all its leases are extended."""
@@ -150,7 +162,7 @@ class LeaseBook:
         if trial.is_done or name in self._leases:
             return
         self._unwait(name.trial)
-        self._sites.setdefault(site, _Site(0, now))
+        self._know(site, now)
         self._enter(Lease(name, site, now, has_begun=True))
 
     def move(self, name: LeaseId, site: str) -> None:
@@ -169,8 +181,11 @@ class LeaseBook:
         """A site is gone for good; returns its leases, which stand no more. Those whose episodes
         are here stand on."""
         gone = self._sites.pop(site, None)
-        self._lanes -= gone.lanes if gone is not None else 0
-        held = sorted(gone.held) if gone is not None else []
+        if gone is None:
+            return []
+        self._lanes -= gone.lanes
+        self._paces -= gone.pace
+        held = sorted(gone.held)
         lost = [lease for name in held if not (lease := self._leases[name]).is_sealed]
         for lease in reversed(lost):
             self._drop(lease.id)
@@ -193,7 +208,7 @@ class LeaseBook:
         names.sort(key=lambda name: -sites[name].room)
         granted: list[Lease] = []
         if abs(self._waits - self._looked_at) > self._lanes / 16:
-            self._looked_at, self._rest = self._waits, self._rest_of_run()
+            self._look_at_rest()
         # First every lane gets its episode, the emptiest site first; what waits is spread after.
         for is_ahead in (False, True):
             for name in names:
@@ -230,11 +245,11 @@ class LeaseBook:
         waiting = self._waiting
         if self.config.in_order:
             task = min(waiting, key=lambda task: waiting[task][0])
-        elif self._rest < _NEAR * max(1.0, site.pace) ** 2:
-            task = self._expected.choose(waiting, site.pace)
+        elif self._left_s <= _NEAR * max(1.0, pace := self._pace(site)) * self._longest_s:
+            task = self._expected.choose(waiting, pace, self._left_s)
         else:
             open_ = [task for task in site.tasks if task in waiting] or waiting
-            task = max(open_, key=lambda task: len(waiting[task]))
+            task = max(open_, key=lambda task: len(waiting[task]) * self._expected.seconds(task))
         trial = waiting[task].popleft()
         self._unqueue(task)
         return trial
@@ -245,17 +260,17 @@ class LeaseBook:
         if not self._waiting[task]:
             del self._waiting[task]
 
-    def _rest_of_run(self) -> float:
-        """How many of the longest episodes what waits is worth, for each lane: when that is little,
-        the order decides how long the last lane is waited for."""
+    def _look_at_rest(self) -> None:
+        """See what waits: when that is little, the order decides how long the last lane is waited
+        for. It is much where nothing is known of it, unless there are few trials."""
+        self._looked_at = self._waits
+        expected = self._expected
+        known = [task for task in self._waiting if expected.is_known(task)]
+        work = sum(len(self._waiting[task]) * expected.seconds(task) for task in known)
+        self._left_s = work / max(1, self._lanes) if known else math.inf
+        self._longest_s = max(map(expected.seconds, known), default=0.0)
         if self._waits <= 2 * self._lanes:
-            return 0.0
-        known = [task for task in self._waiting if self._expected.is_known(task)]
-        if not known:
-            return math.inf
-        longest = max(map(self._expected.seconds, known))
-        work = sum(len(self._waiting[task]) * self._expected.seconds(task) for task in known)
-        return work / max(1e-9, longest * self._lanes)
+            self._longest_s = math.inf
 
     def copy(self, now: float) -> list[Lease]:
         """Second leases of trials that others run, for idle sites, where nothing else is left."""
@@ -332,17 +347,30 @@ class LeaseBook:
         if lease is None:
             self.late += 1
             return "late"
-        if (site := self._sites.get(lease.site)) is not None and self._expected.is_known(
-            trial.task
-        ):
-            ratio = seconds / max(1e-9, self._expected.seconds(trial.task))
-            site.pace += _LEARN * (min(ratio, 10.0) - site.pace)
-        self._expected.add(trial.task, seconds)
+        self._time(self._sites.get(lease.site), trial.task, seconds)
         if trial.leases[0] != name:
             lease.is_sealed = True
             return "waits"
         self._win(name)
         return "counts"
+
+    def _time(self, site: _Site | None, task: Task, seconds: float) -> None:
+        """Learn from an episode how long its task takes, and how fast its site is. A slow site's
+        count as if the average site had run them: a task that it alone has must not make it look
+        fast."""
+        if site is None:
+            return
+        if self._expected.is_known(task):
+            ratio = seconds / max(1e-9, self._expected.seconds(task))
+            site.timed += 1
+            change = max(_LEARN, 1 / (site.timed + 1)) * (min(ratio, 10.0) - site.pace)
+            site.pace += change
+            self._paces += change
+        self._expected.add(task, seconds / self._pace(site))
+
+    def _pace(self, site: _Site) -> float:
+        """How long episodes take at a site, over what they take at the average one."""
+        return max(0.1, site.pace * len(self._sites) / self._paces)
 
     def heirs(self, lost: Sequence[Lease]) -> list[LeaseId]:
         """Leases whose episodes are here and count, now that these stand no more."""
