@@ -1,9 +1,10 @@
-"""How long episodes are expected to take."""
+"""How long episodes are expected to take, and how fast sites are."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection
+from dataclasses import dataclass
 
 Task = tuple[str, str]
 """Suite and task."""
@@ -12,21 +13,63 @@ _SLOW = 1.25
 """The pace from which on a site counts as slow. Chosen by hand: episodes differ, too."""
 _WORST = 3.0
 """Standard deviations above the mean that an episode may last. Chosen by hand."""
+_LEARN = 0.02
+"""The least share by which an episode changes what is believed of its site's pace: episodes differ
+by half their length and more, and a site that is thought too fast decides when the run ends."""
+
+
+@dataclass(slots=True)
+class Pace:
+    """How long episodes take at a site, over what they are expected to take."""
+
+    ratio: float = 1.0
+    timed: int = 0
+    """Episodes that it is told by."""
 
 
 class Expectations:
-    """How long episodes of each task are expected to take. A task of which none has ended is
-    expected to be the longest."""
+    """How long episodes of each task are expected to take at the average site. A task of which none
+    has ended is expected to be the longest."""
 
     def __init__(self) -> None:
         self._counts: dict[Task, int] = {}
         self._means: dict[Task, float] = {}
         self._squares: dict[Task, float] = {}
         """The sum of the squared deviations from the mean."""
+        self._sites = 0
+        self._ratios = 0.0
+        """The sum of the ratios of all sites."""
 
-    def add(self, task: Task, seconds: float) -> None:
+    def join(self) -> Pace:
+        """The pace of a site that joins."""
+        pace = Pace()
+        self._sites += 1
+        self._ratios += pace.ratio
+        return pace
+
+    def leave(self, pace: Pace) -> None:
+        """The site with this pace has left."""
+        self._sites -= 1
+        self._ratios -= pace.ratio
+
+    def relative(self, pace: Pace) -> float:
+        """How long episodes take at a site, over what they take at the average one."""
+        return max(0.1, pace.ratio * self._sites / self._ratios)
+
+    def add(self, task: Task, seconds: float, pace: Pace) -> None:
+        """Learn from an episode how long its task takes, and how fast its site is. A slow site's
+        count as if the average site had run them: a task that it alone has must not make it look
+        fast."""
+        mean = self._means.get(task)
+        if mean is not None:
+            pace.timed += 1
+            ratio = min(seconds / max(1e-9, mean), 10.0)
+            change = max(_LEARN, 1 / (pace.timed + 1)) * (ratio - pace.ratio)
+            pace.ratio += change
+            self._ratios += change
+        seconds /= self.relative(pace)
+        mean = mean or 0.0
         count = self._counts[task] = self._counts.get(task, 0) + 1
-        mean = self._means.get(task, 0.0)
         self._means[task] = mean + (seconds - mean) / count
         deviations = (seconds - mean) * (seconds - self._means[task])
         self._squares[task] = self._squares.get(task, 0.0) + deviations

@@ -8,26 +8,24 @@ Only an episode under a lease that stands counts. A lost machine spends no retry
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hocket.core.data import Trial
-from hocket.machines.expectations import Expectations, Task
+from hocket.machines.expectations import Expectations, Pace, Task
 from hocket.machines.lease import GivenBack, Lease, LeaseConfig, LeaseId, SealVerdict
+from hocket.machines.waiting import WaitingTrials
 
 
 @dataclass(slots=True)
 class _Site:
     lanes: int
     heard: float
+    pace: Pace
     held: set[LeaseId] = field(default_factory=set)
     tasks: Counter[Task] = field(default_factory=Counter)
     """How many of its leases are of each task."""
-    pace: float = 1.0
-    """How long episodes take there, over what they are expected to take."""
-    timed: int = 0
-    """Episodes that the pace is told by."""
     begun: int = 0
     """How many of its leases have begun."""
 
@@ -51,15 +49,6 @@ class _Trial:
         return self.counts is not None
 
 
-_NEAR = 3.0
-"""How many of the longest episodes the rest of a run is worth, for each lane, when the longest
-trials begin to go first: with 0 `benchmarks/machines/simulation.py` loses 3 % on ten sites. At a
-slow site they do so earlier, by its pace: what is too long for it must be left to others in time."""
-_LEARN = 0.02
-"""The least share by which an episode changes what is believed of its site's pace: episodes differ
-by half their length and more, and a site that is thought too fast decides when the run ends."""
-
-
 class LeaseBook:
     """The leases of a run. One owner calls it."""
 
@@ -69,23 +58,14 @@ class LeaseBook:
         self.late = 0
         """Episodes that came too late to count."""
         self._trials: list[_Trial] = []
-        self._waiting: dict[Task, deque[int]] = {}
-        """By task, where there are some."""
-        self._waits = 0
+        self._expected = Expectations()
+        self._waiting = WaitingTrials(self._expected, in_order=config.in_order)
         self._leases: dict[LeaseId, Lease] = {}
         self._sites: dict[str, _Site] = {}
         self._begun = 0
         """How many of all leases have begun."""
         self._left = 0
         self._lanes = 0
-        self._paces = 0.0
-        """The sum of the paces of all sites."""
-        self._expected = Expectations()
-        self._left_s = 0.0
-        """Seconds of work for each lane that were left when `_looked_at` trials waited."""
-        self._longest_s = 0.0
-        """Seconds that the longest of them was expected to take."""
-        self._looked_at = 0
 
     # -- the plan ------------------------------------------------------------------------------
 
@@ -102,7 +82,7 @@ class LeaseBook:
             known.counts = (done or {}).get(trial.id)
             self._trials.append(known)
             if not known.is_done:
-                self._wait(len(self._trials) - 1)
+                self._waiting.add(len(self._trials) - 1, known.task)
                 self._left += 1
 
     @property
@@ -118,7 +98,7 @@ class LeaseBook:
     @property
     def waiting(self) -> int:
         """Trials that no site has."""
-        return self._waits
+        return len(self._waiting)
 
     def lease(self, name: LeaseId) -> Lease | None:
         """A lease that stands."""
@@ -133,7 +113,7 @@ class LeaseBook:
         """Whether a trial waits for a site that has used up more than half of what may wait
         there, or has a lane without a lease."""
         known = self._sites.get(site)
-        if known is None or not self._waits:
+        if known is None or not self._waiting:
             return False
         return 2 * known.room + self._depth(known) > 0
 
@@ -147,8 +127,7 @@ class LeaseBook:
 
     def _know(self, site: str, now: float) -> _Site:
         if site not in self._sites:
-            self._sites[site] = _Site(0, now)
-            self._paces += self._sites[site].pace
+            self._sites[site] = _Site(0, now, self._expected.join())
         return self._sites[site]
 
     def hear(self, site: str, now: float) -> None:
@@ -161,7 +140,7 @@ class LeaseBook:
         trial = self._trials[name.trial]
         if trial.is_done or name in self._leases:
             return
-        self._unwait(name.trial)
+        self._waiting.discard(name.trial, trial.task)
         self._know(site, now)
         self._enter(Lease(name, site, now, has_begun=True))
 
@@ -184,7 +163,7 @@ class LeaseBook:
         if gone is None:
             return []
         self._lanes -= gone.lanes
-        self._paces -= gone.pace
+        self._expected.leave(gone.pace)
         held = sorted(gone.held)
         lost = [lease for name in held if not (lease := self._leases[name]).is_sealed]
         for lease in reversed(lost):
@@ -201,27 +180,28 @@ class LeaseBook:
     def grant(self, now: float, only: Collection[str] | None = None) -> list[Lease]:
         """New leases for sites that have room, or for some of them alone. Their numbers are used
         up by this."""
-        if not self._waits:
+        if not self._waiting:
             return []
         sites = self._sites
         names = [name for name in (sites if only is None else only) if name in sites]
         names.sort(key=lambda name: -sites[name].room)
         granted: list[Lease] = []
-        if abs(self._waits - self._looked_at) > self._lanes / 16:
-            self._look_at_rest()
+        self._waiting.look(self._lanes)
         # First every lane gets its episode, the emptiest site first; what waits is spread after.
         for is_ahead in (False, True):
             for name in names:
                 site = sites[name]
                 room = site.room + (self._depth(site) if is_ahead else 0)
-                for _ in range(min(room, self._waits)):
-                    granted.append(self._grant(self._take(site), name, now))
+                pace = self._expected.relative(site.pace)
+                for _ in range(min(room, len(self._waiting))):
+                    trial = self._waiting.take(site.tasks, pace)
+                    granted.append(self._grant(trial, name, now))
         return granted
 
     def _depth(self, site: _Site) -> int:
         """How many trials may wait at a site for a lane: none once all lanes could have them."""
         idle = max(0, self._lanes - len(self._leases))
-        return math.ceil(site.lanes * self.config.ahead) if self._waits - idle > self._lanes else 0
+        return math.ceil(site.lanes * self.config.ahead) if self.waiting - idle > self._lanes else 0
 
     def _grant(self, trial: int, site: str, now: float) -> Lease:
         known = self._trials[trial]
@@ -233,48 +213,15 @@ class LeaseBook:
     def regrant(self, trial: int, site: str, now: float) -> Lease | None:
         """A new lease for the site that lost one without blame, ahead of others: only there is it
         known which row made the policy raise."""
-        if site not in self._sites or self._trials[trial].is_done:
+        known = self._trials[trial]
+        if site not in self._sites or known.is_done:
             return None
-        self._unwait(trial)
+        self._waiting.discard(trial, known.task)
         return self._grant(trial, site, now)
-
-    def _take(self, site: _Site) -> int:
-        """The next trial for a site. While there is much to do it keeps to the tasks it has, since
-        building an env costs far more than resetting one; later the longest go first, at a slow
-        site the longest that end as soon there as others do elsewhere."""
-        waiting = self._waiting
-        if self.config.in_order:
-            task = min(waiting, key=lambda task: waiting[task][0])
-        elif self._left_s <= _NEAR * max(1.0, pace := self._pace(site)) * self._longest_s:
-            task = self._expected.choose(waiting, pace, self._left_s)
-        else:
-            open_ = [task for task in site.tasks if task in waiting] or waiting
-            task = max(open_, key=lambda task: len(waiting[task]) * self._expected.seconds(task))
-        trial = waiting[task].popleft()
-        self._unqueue(task)
-        return trial
-
-    def _unqueue(self, task: Task) -> None:
-        """A trial of the task waits no more."""
-        self._waits -= 1
-        if not self._waiting[task]:
-            del self._waiting[task]
-
-    def _look_at_rest(self) -> None:
-        """See what waits: when that is little, the order decides how long the last lane is waited
-        for. It is much where nothing is known of it, unless there are few trials."""
-        self._looked_at = self._waits
-        expected = self._expected
-        known = [task for task in self._waiting if expected.is_known(task)]
-        work = sum(len(self._waiting[task]) * expected.seconds(task) for task in known)
-        self._left_s = work / max(1, self._lanes) if known else math.inf
-        self._longest_s = max(map(expected.seconds, known), default=0.0)
-        if self._waits <= 2 * self._lanes:
-            self._longest_s = math.inf
 
     def copy(self, now: float) -> list[Lease]:
         """Second leases of trials that others run, for idle sites, where nothing else is left."""
-        if self._waits or not self._left or not self._has_copies:
+        if self._waiting or not self._left or not self._has_copies:
             return []
         alone = sorted(
             (lease.granted, lease.id)
@@ -296,7 +243,7 @@ class LeaseBook:
     def ask_back(self) -> list[Lease]:
         """Leases that their sites have not begun while lanes elsewhere are idle: to be asked back.
         The site may have begun meanwhile, and then keeps them."""
-        if self._waits or self._begun == len(self._leases):
+        if self._waiting or self._begun == len(self._leases):
             return []
         idle = sum(max(0, site.room) for site in self._sites.values())
         asked: list[Lease] = []
@@ -347,30 +294,13 @@ class LeaseBook:
         if lease is None:
             self.late += 1
             return "late"
-        self._time(self._sites.get(lease.site), trial.task, seconds)
+        if (site := self._sites.get(lease.site)) is not None:
+            self._expected.add(trial.task, seconds, site.pace)
         if trial.leases[0] != name:
             lease.is_sealed = True
             return "waits"
         self._win(name)
         return "counts"
-
-    def _time(self, site: _Site | None, task: Task, seconds: float) -> None:
-        """Learn from an episode how long its task takes, and how fast its site is. A slow site's
-        count as if the average site had run them: a task that it alone has must not make it look
-        fast."""
-        if site is None:
-            return
-        if self._expected.is_known(task):
-            ratio = seconds / max(1e-9, self._expected.seconds(task))
-            site.timed += 1
-            change = max(_LEARN, 1 / (site.timed + 1)) * (min(ratio, 10.0) - site.pace)
-            site.pace += change
-            self._paces += change
-        self._expected.add(task, seconds / self._pace(site))
-
-    def _pace(self, site: _Site) -> float:
-        """How long episodes take at a site, over what they take at the average one."""
-        return max(0.1, site.pace * len(self._sites) / self._paces)
 
     def heirs(self, lost: Sequence[Lease]) -> list[LeaseId]:
         """Leases whose episodes are here and count, now that these stand no more."""
@@ -429,19 +359,4 @@ class LeaseBook:
         self._remove(name)
         trial = self._trials[name.trial]
         if not trial.leases and not trial.is_done:
-            self._wait(name.trial, first=True)
-
-    def _wait(self, trial: int, *, first: bool = False) -> None:
-        queue = self._waiting.setdefault(self._trials[trial].task, deque())
-        if first:
-            queue.appendleft(trial)
-        else:
-            queue.append(trial)
-        self._waits += 1
-
-    def _unwait(self, trial: int) -> None:
-        task = self._trials[trial].task
-        queue = self._waiting.get(task)
-        if queue is not None and trial in queue:
-            queue.remove(trial)
-            self._unqueue(task)
+            self._waiting.add(name.trial, trial.task, first=True)
