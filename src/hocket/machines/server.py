@@ -51,7 +51,8 @@ class Launcher(Protocol):
         key file. Called before every run; what lives goes on."""
 
     def poll(self) -> Sequence[tuple[str, str]]:
-        """The names of sites that have ended for good since the last call, each with an account."""
+        """The names of sites that have ended for good since the last call, each with an account;
+        and whoever else has something to say."""
 
     def is_hopeless(self) -> bool:
         """Whether no site lives, and none will come."""
