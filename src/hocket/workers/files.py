@@ -132,7 +132,6 @@ class Delivery:
         self._left = quota
         self._file: IO[bytes] | None = None
         self._name = ""
-        self._digest = hashlib.sha256()
         self._at = 0
         self._names: list[str] = []
         """Files that are whole."""
@@ -146,6 +145,7 @@ class Delivery:
                 self._take_whole(piece)
                 return
             self._file = open(f"{self._folder}/{self._draft}", "wb", buffering=0)  # noqa: SIM115
+            self._digest, self._at = hashlib.sha256(), 0
         self._left -= len(piece.data)
         if piece.name != self._name or piece.begin != self._at or len(piece.data) > MAX_PIECE:
             raise WireError(f"The pieces of {self._name!r} do not follow each other.")
@@ -167,9 +167,13 @@ class Delivery:
         if piece.digest != hashlib.sha256(piece.data).digest():
             raise WireError(f"The file {self._name!r} did not arrive as it was sent.")
         self._names.append(self._name)
-        with open(f"{self._folder}/{self._name}", "wb", buffering=0) as file:
-            if file.write(piece.data) < len(piece.data):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), file.name)
+        path = f"{self._folder}/{self._name}"
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        try:
+            if os.write(file, piece.data) < len(piece.data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        finally:
+            os.close(file)
 
     def finish(self, sealed: Sealed) -> Sealed:
         """The message with the files that came, as they are named in the run folder here."""
@@ -207,7 +211,7 @@ class Delivery:
             raise WireError(f"{name!r:.80} is no name for a file.")
         if name in self._names or not any(fnmatchcase(whole, p) for p in self._patterns):
             raise WireError(f"No recorder has declared a file {name!r}.")
-        self._name, self._digest, self._at = name, hashlib.sha256(), 0
+        self._name = name
         if not self._names:
             self._make_folder()
 
