@@ -110,12 +110,10 @@ class LeaseBook:
         return 0 if known is None else known.begun
 
     def is_short(self, site: str) -> bool:
-        """Whether a trial waits for a site that has used up more than half of what may wait
-        there, or has a lane without a lease."""
+        """Whether a site has used up more than half of what may wait there, or has a lane without
+        a lease."""
         known = self._sites.get(site)
-        if known is None or not self._waiting:
-            return False
-        return 2 * known.room + self._depth(known) > 0
+        return known is not None and 2 * known.room + self._depth(known) > 0
 
     # -- sites ---------------------------------------------------------------------------------
 

@@ -157,6 +157,8 @@ class CollectingDriver(Driver):
             if name in self._has:
                 self._has[name] = message.version
                 self._tell(FloorRose(site=name, floor=message.floor))
+                if name in self._sent:
+                    self._send_weights(name)
         else:
             super()._hear_other(name, message)
 
