@@ -6,7 +6,8 @@ episodes of 60 to 300 steps. hocket runs as it always does, with a simulator and
 sleep; the others drive the same two from a plain loop (any(), which would take a quarter of an
 hour, is computed, without any overhead of its own). The third setting has a policy whose time
 grows with its batch, as measured of a pi0-sized model on an H200. In the fourth a reset takes as
-long as 50 steps, in which no row steps, though the limit has it hold up its own row alone.
+long as 50 steps, in which no row steps, though the limit has it hold up its own row alone; `twin`
+resets rows in a second simulator, ahead of their trials.
 
 Steps that a row is held for are not useful, and the episode's clock goes on in them; `paused` shows
 what synced would be if it did not. The limit is what nobody can exceed: neither rows that get each
@@ -22,7 +23,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -39,6 +40,7 @@ from simulation import (
     Setting,
     Virtual,
     any_triggered,
+    held_share,
     ideal_inferences,
     limit,
     lockstep,
@@ -60,7 +62,7 @@ REAL = {
 }
 
 
-def run_hocket(setting: Setting) -> tuple[Outcome, float]:
+def run_hocket(setting: Setting, *, twin: bool = False) -> tuple[Outcome, float]:
     """The real engine; and the share of rows' time in which they stepped."""
     policy = SleepingPolicy(base_s=setting.base_s, row_s=setting.row_s, chunk=setting.chunk)
     done = roll(
@@ -72,6 +74,7 @@ def run_hocket(setting: Setting) -> tuple[Outcome, float]:
             "step_s": setting.step_s,
             "lengths": tuple(setting.trials()),
             "reset_s": setting.reset_s,
+            "twin": twin,
         },
         task="sleep",
     ).counted
@@ -95,10 +98,13 @@ def row(name: str, outcome: Outcome, setting: Setting, occupancy: float) -> dict
     }
 
 
-def compare(setting: Setting) -> list[dict[str, Any]]:
+def compare(setting: Setting, peers: Mapping[str, Any]) -> list[dict[str, Any]]:
     outcome, occupancy = run_hocket(setting)
     rows = [row("hocket", outcome, setting, occupancy)]
-    for name, run in PEERS.items():
+    if setting.reset_s:
+        outcome, occupancy = run_hocket(setting, twin=True)
+        rows.append(row("hocket, twin", outcome, setting, occupancy))
+    for name, run in peers.items():
         began = time.perf_counter()
         if run is any_triggered:
             still = replace(setting, jitter=0.0)
@@ -178,6 +184,7 @@ def main() -> None:
     parser.add_argument("--simulation", action="store_true")
     parser.add_argument("--episodes", type=int, default=320)
     parser.add_argument("--seeds", type=int, default=3, help="runs of the simulation to average")
+    parser.add_argument("--alone", action="store_true", help="hocket without the others")
     parser.add_argument("--only", help="settings whose name has this in it")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
@@ -190,8 +197,11 @@ def main() -> None:
             if args.only and args.only not in name:
                 continue
             setting = replace(known, episodes=args.episodes)
-            results[name] = compare(setting)
+            results[name] = compare(setting, PEERS if not args.alone else {})
             show(f"{name}; limit {limit(setting):.0f} row-steps/s", results[name])
+            if setting.reset_s:
+                share = held_share(setting)
+                print(f"One simulator that resets and steps in turns reaches about {share:.2f}.")
     if args.json:
         args.json.write_text(json.dumps(results, indent=1))
 

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heapreplace
-from math import ceil, inf
+from math import ceil, inf, sqrt
 from typing import Protocol
 
 from hocket.engine.scheduler import Scheduler, SchedulerConfig
@@ -77,6 +77,23 @@ def limit(setting: Setting) -> float:
     trials = setting.trials()
     chunks = ideal_inferences(setting)
     return sum(trials) / max(_rows_s(setting, trials), _policy_s(setting, sum(trials), chunks))
+
+
+def held_share(setting: Setting) -> float:
+    """About the share of the limit that a simulator can reach, in a long run, that steps no row
+    while it resets some.
+
+    With X seconds of steps and inferences in an episode and calls every T seconds of them, a row
+    that has ended waits T / 2 on average, and every call of R seconds holds up the others for
+    H = R - L, if an inference of L seconds goes on meanwhile. An episode takes
+    (X + T / 2) (1 + H / T) + L, which is least for T = sqrt(2 X H).
+    """
+    trials = setting.trials()
+    chunks, infer_s = ideal_inferences(setting), setting.infer_s(1)
+    episode_s = (sum(trials) * setting.step_s + chunks * infer_s) / len(trials)
+    held_s = max(0.0, setting.reset_s - infer_s)
+    cycle_s = episode_s + infer_s + held_s / 2 + sqrt(2 * episode_s * held_s)
+    return (episode_s + setting.reset_s) / cycle_s
 
 
 def _rows_s(setting: Setting, trials: Sequence[int]) -> float:

@@ -526,6 +526,7 @@ class Engine:
             records.append({**record, **self._folder})
         trials, attempts = [state.trial for state in began], [state.attempt for state in began]
         self._emit(AttemptsBegan(time=now, lanes=lanes, trials=trials, attempts=attempts))
+        self._fleet.foresee(self._trials.ahead)
         self._fleet.begin(
             lanes,
             attempts,

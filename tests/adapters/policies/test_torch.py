@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -242,6 +244,38 @@ def test_threads_are_set_when_asked_for() -> None:
         assert torch.get_num_threads() == 1
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads are counted in /proc")
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core has no other to wake")
+def test_threads_hold_where_a_policy_is_asked() -> None:
+    class Wide(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(64, 64)
+
+        def forward(self, observation: dict[str, Any]) -> Any:
+            return self.linear(observation["observation/state"]).reshape(-1, 4, 16)
+
+    before = torch.get_num_threads()
+    try:
+        policy = TorchPolicy(Wide(), chunk_length=4, threads=1)
+        asked = Batch(
+            arrays={"observation/state": np.ones((2, 64), np.float32)}, rows=batch(2).rows
+        )
+        more = []
+
+        def ask() -> None:
+            known = set(os.listdir("/proc/self/task"))
+            policy.infer(asked)
+            more.extend(set(os.listdir("/proc/self/task")) - known)
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        thread.join()
+    finally:
+        torch.set_num_threads(before)
+    assert more == []
 
 
 def build(attribute: str, **config: Any) -> TorchPolicy:

@@ -144,6 +144,15 @@ def own_dtype(module: torch.nn.Module) -> torch.dtype:
     return next(floats, torch.float32)
 
 
+def keep_threads() -> None:
+    """Let the number of threads that torch was set to hold on the calling thread, too. OpenMP has a
+    number for each thread, and torch hands its own down when it is asked for it; before that, small
+    products on a policy's thread wake other cores, which then spin."""
+    import torch
+
+    torch.get_num_threads()
+
+
 def on_device(device: torch.device) -> contextlib.AbstractContextManager[Any]:
     """Make a device the current one: kernels launched without naming a device go there."""
     import torch

@@ -28,6 +28,7 @@ from hocket.adapters.policies.devices import (
     HostBuffer,
     find_device,
     find_dtype,
+    keep_threads,
     on_device,
     own_dtype,
 )
@@ -116,6 +117,7 @@ class TorchPolicy:
     def infer(self, batch: Batch) -> Actions:
         import torch
 
+        keep_threads()
         size = next((fixed for fixed in self.spec.batch_sizes if fixed >= batch.size), batch.size)
         continuation = self._continuation if PREFIX in batch.arrays else None
         # A backward pass cannot go through tensors of inference mode.

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from hocket.adapters.policies.devices import keep_threads
 from hocket.core.contracts.policy import Binds, Policy
 from hocket.core.data import Actions, Array, ArraySpec, Batch, EnvSpec, PolicySpec, Row, Trial
 from hocket.engine.chunk_rules import check_answer
@@ -203,6 +204,7 @@ class CollectingPolicy:
             for i, row in enumerate(batch.rows):
                 bits = np.random.Philox(key=row.noise_seed)
                 noise[i] = np.random.Generator(bits).standard_normal(network.noise_size, np.float32)
+        keep_threads()
         with torch.no_grad():
             observation = self._staging.upload({**arrays, _NOISE: noise})
             drawn = observation.pop(_NOISE)

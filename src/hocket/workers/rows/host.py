@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -24,14 +25,13 @@ from hocket.core.wire import (
     Failed,
     Message,
     Observed,
-    Ready,
 )
 from hocket.errors import ChunkValueError, WireError
+from hocket.workers.rows.begins import RowBegins
 from hocket.workers.rows.endings import RowEndings, RowRecording
 from hocket.workers.rows.looks import RowLooks
 from hocket.workers.rows.moves import Ended, Moving
 from hocket.workers.rows.numbers import RowNumbers
-from hocket.workers.rows.resets import WaitingResets
 from hocket.workers.rows.sim import RowHistory, RowSim, RowSims, on_host
 from hocket.workers.rows.stepping import StepRule
 from hocket.workers.rows.table import RowTable
@@ -56,7 +56,6 @@ class RowsHost:
         self._table = RowTable(spec.lanes, np.asarray(steps))
         self._words = np.asarray(words)
         self._sims = RowSims(spec, index)
-        self._trials: list[Trial | None] = [None] * spec.lanes
         self._recording = RowRecording(spec)
         self._numbers = RowNumbers(spec.lanes) if spec.tells else None
         self._endings = RowEndings(self._table, self._recording, self.gather, post, self._numbers)
@@ -68,15 +67,23 @@ class RowsHost:
             bool(spec.sinks) or spec.history > 1 or self._looks is not None or spec.tells
         )
         """Whether every step is looked at by someone."""
-        self._told: set[tuple[str, str]] = set()
-        """Suite and task of the envs whose spec was posted."""
         self.rule = StepRule()
-        self._resets = WaitingResets()
+        self._begins = RowBegins(
+            spec,
+            clock,
+            post,
+            table=self._table,
+            sims=self._sims,
+            recording=self._recording,
+            final=self._endings.final,
+            history=self._history,
+            looks=self._looks,
+        )
         self._took: list[float] = []
         """Seconds of each step since `work` began."""
         self._performs: dict[type[Any], Callable[[Any], None]] = {
             Describe: lambda message: post(self._sims.suites.describe(message.suite)),
-            Begin: self._ask_to_begin,
+            Begin: lambda message: self._begins.ask(message, self.rule.step_s),
             Execute: self._execute,
             Discard: self._discard,
         }
@@ -91,9 +98,9 @@ class RowsHost:
             raise WireError(f"A batched simulator cannot perform {type(message).__name__}.")
         self._perform(task, message)
 
-    def _perform(self, task: Callable[[Any], None], message: Message) -> None:
+    def _perform(self, task: Callable[..., None], *message: Message) -> None:
         try:
-            task(message)
+            task(*message)
             self._endings.tell()
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent, whatever it is
             self._fail(Failed.of(-1, -1, exc))
@@ -106,23 +113,23 @@ class RowsHost:
         come and the rule says to hold the step for them.
         """
         now = self._clock()
-        if self._resets and self._resets_due_s(now) <= 0.0:
-            for message in self._resets.take():
-                self._perform(self._begin, message)
+        if self._begins and self._begins_due_s(now) <= 0.0:
+            self._perform(self._begins.go_on)
             return True
         if self._must_hold(now):
             return False
         until = now + seconds
+        must_end = self._begins.interrupts(is_called)
         self._has_looked = False
         failed: Failed | None = None
         try:
             self._obey()
             while self._table.moving().count:
-                self._step(until, is_called)
-                if is_called() or self._has_looked or (self._endings and not awaits_all):
+                self._step(until, must_end)
+                if must_end() or self._has_looked or (self._endings and not awaits_all):
                     break
                 now = self._clock()
-                is_over = now >= until or (self._resets and self._resets_due_s(now) <= 0.0)
+                is_over = now >= until or (self._begins and self._begins_due_s(now) <= 0.0)
                 if is_over or self._must_hold(now):
                     break
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent, whatever it is
@@ -141,6 +148,10 @@ class RowsHost:
             self._took.clear()
         return True
 
+    def _begins_due_s(self, now: float) -> float:
+        running = int(np.count_nonzero(self._table.attempt >= 0))
+        return self._begins.due_s(running, self.rule.coming, now)
+
     def _must_hold(self, now: float) -> bool:
         count = self._table.moving().count
         return not count or (self.rule.is_expecting and self.rule.hold_s(count, now) > 0)
@@ -149,10 +160,14 @@ class RowsHost:
         """Seconds until `work` has something to do; None until a message comes."""
         count, now = self._table.moving().count, self._clock()
         held_s = self.rule.hold_s(count, now) if count else None
-        if not self._resets:
-            return held_s
-        due_s = self._resets_due_s(now)
-        return due_s if held_s is None else min(due_s, held_s)
+        due_s = self._begins_due_s(now) if self._begins else inf
+        due_s = min(due_s, inf if held_s is None else held_s)
+        return None if due_s == inf else due_s
+
+    def foresee(self, ahead: Callable[[int], Sequence[Trial]]) -> None:
+        """Be told how to ask for the trials, so many, that begin next: their resets may be made
+        before, where that holds up nobody."""
+        self._begins.foresee(ahead)
 
     @property
     def step_s(self) -> float | None:
@@ -180,9 +195,7 @@ class RowsHost:
         return {key: on_host(array)[0] for key, array in self.gather([lane]).items()}
 
     def signature(self, lane: int) -> Signature:
-        trial = self._trials[lane]
-        assert trial is not None  # asked of lanes that were reset
-        found = self._sims[int(self._table.home[lane])].signature(trial.task)
+        found = self._sims[int(self._table.home[lane])].signature(self._begins.task(lane))
         return self._history.signature(found)
 
     def abandon(self, rows: Array | None = None) -> None:
@@ -201,90 +214,10 @@ class RowsHost:
 
     def close(self) -> None:
         self._recording.discard(np.flatnonzero(self._table.attempt >= 0))
+        self._begins.close()
         self._sims.close()
 
     # -- Messages ------------------------------------------------------------------------------
-
-    def _ask_to_begin(self, message: Begin) -> None:
-        """Begin these attempts, at once or, where a reset holds up others for longer than a step,
-        together with those that end meanwhile."""
-        if self._resets or self._resets.setup_s > self.rule.step_s > 0:
-            self._resets.add(message, self._clock())
-        else:
-            self._begin(message)
-
-    def _resets_due_s(self, now: float) -> float:
-        running = int(np.count_nonzero(self._table.attempt >= 0))
-        return self._resets.due_s(running, self.rule.coming, now)
-
-    def _begin(self, message: Begin) -> None:
-        began = self._clock()
-        homes = [self._sims.home(suite, task) for suite, task, _, _ in message.trials]
-        built = self._clock()
-        for home in dict.fromkeys(homes):
-            indices = [index for index, other in enumerate(homes) if other == home]
-            self._reset(message, home, indices, built - began)
-
-    def _reset(self, message: Begin, home: int, indices: Sequence[int], build_s: float) -> None:
-        """Begin the attempts at these indices of the message, all of them in one simulator."""
-        began = self._clock()
-        sim, table = self._sims[home], self._table
-        lanes = [message.lanes[index] for index in indices]
-        trials = [Trial(*message.trials[index]) for index in indices]
-        tasks = [self._sims.tasks[trial.suite, trial.task] for trial in trials]
-        rows = np.asarray(lanes, np.int64)
-        self._recording.discard(rows[table.attempt[rows] >= 0])
-        running = rows[table.active[rows]]
-        if len(running):
-            table.halt(running, began)
-            table.settle()
-        asked = self._clock()
-        sim.env.reset(rows, [trial.task for trial in trials], [trial.seed for trial in trials])
-        self._resets.took(len(rows), self._clock() - asked)
-        attempts = [message.attempts[index] for index in indices]
-        limits = [message.max_steps[index] for index in indices]
-        table.begin(rows, attempts, tasks, limits, final=message.final_observation)
-        table.home[rows] = home
-        prompts = sim.prompts(rows, tasks)
-        for lane, trial in zip(lanes, trials, strict=True):
-            self._trials[lane] = trial
-            self._endings.final.pop(lane, None)
-            sim.learn(trial.task, lane, self._spec.reads)
-        self._history.restart(home, rows, sim, self._spec.reads)
-        if self._looks is not None:
-            self._looks.restart(rows)
-            sim.restart(rows)
-        record = [message.record[index] for index in indices]
-        self._recording.open(sim, rows, attempts, trials, tasks, prompts, record)
-        # A message has one spec: a task that is new gets a message of its own.
-        for group in self._by_news(trials):
-            spec = None
-            new = (trials[group[0]].suite, trials[group[0]].task)
-            if new not in self._told:
-                self._told.add(new)
-                found = sim.spec(tasks[group[0]], lanes[group[0]], self._spec.reads)
-                spec = found.to_plain()
-            self._post(
-                Ready(
-                    lanes=[lanes[index] for index in group],
-                    attempts=[attempts[index] for index in group],
-                    prompts=[prompts[index] for index in group],
-                    spec=spec,
-                    layout=None,
-                    block=-1,
-                    arrays=None,
-                    build_s=build_s,
-                    reset_s=self._clock() - began,
-                )
-            )
-
-    def _by_news(self, trials: Sequence[Trial]) -> list[list[int]]:
-        """Indices of trials: those of known tasks in one group, each new task in its own."""
-        groups: dict[tuple[str, str] | None, list[int]] = {}
-        for index, trial in enumerate(trials):
-            task = (trial.suite, trial.task)
-            groups.setdefault(None if task in self._told else task, []).append(index)
-        return list(groups.values())
 
     def _execute(self, message: Execute) -> None:
         rows = np.asarray(message.lanes, np.int64)
@@ -379,7 +312,7 @@ class RowsHost:
         )
 
     def _discard(self, message: Discard) -> None:
-        self._resets.drop(message.lanes, message.attempts)
+        self._begins.drop(message.lanes, message.attempts)
         rows = np.asarray(message.lanes, np.int64)
         rows = rows[self._table.attempt[rows] == message.attempts]
         running = rows[self._table.active[rows]]

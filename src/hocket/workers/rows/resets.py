@@ -11,8 +11,9 @@ call more often, or less often, would cost more of both together.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from statistics import median
+from typing import Any
 
 import numpy as np
 
@@ -42,6 +43,11 @@ class WaitingResets:
     def took(self, rows: int, seconds: float) -> None:
         """Learn what a call for so many rows cost."""
         self._took.append((rows, seconds))
+
+    @property
+    def call_s(self) -> float:
+        """Seconds of a call; 0 while one call alone is known, which may have compiled something."""
+        return median(seconds for _, seconds in self._took) if len(self._took) > 1 else 0.0
 
     @property
     def setup_s(self) -> float:
@@ -78,19 +84,34 @@ class WaitingResets:
         left_s = (held_s - sum(waited)) / max(1, count)
         return max(0.0, min(left_s, LONGEST * setup_s - max(waited, default=0.0)))
 
-    def take(self) -> list[Begin]:
-        """All that wait, in as few messages as they fit into."""
-        groups: dict[bool, list[tuple[Begin, int]]] = {}
-        for message, index, _ in self._waiting.values():
-            groups.setdefault(message.final_observation, []).append((message, index))
-        self._waiting.clear()
-        return [
-            found[0][0]._replace(
-                lanes=[message.lanes[index] for message, index in found],
-                attempts=[message.attempts[index] for message, index in found],
-                trials=[message.trials[index] for message, index in found],
-                max_steps=[message.max_steps[index] for message, index in found],
-                record=[message.record[index] for message, index in found],
-            )
-            for found in groups.values()
+    def trials(self) -> list[tuple[str, str, int, int]]:
+        """The trials that wait, by their fields."""
+        return [message.trials[index] for message, index, _ in self._waiting.values()]
+
+    def take(self, ready: Container[Any] | None = None) -> list[Begin]:
+        """All that wait, or those at trials that are `ready`, in as few messages as they fit in."""
+        found = [
+            (message, index)
+            for message, index, _ in self._waiting.values()
+            if ready is None or message.trials[index] in ready
         ]
+        for message, index in found:
+            del self._waiting[message.lanes[index]]
+        return joined(found)
+
+
+def joined(found: Iterable[tuple[Begin, int]]) -> list[Begin]:
+    """The attempts at these indices of their messages, in as few messages as they fit into."""
+    groups: dict[bool, list[tuple[Begin, int]]] = {}
+    for message, index in found:
+        groups.setdefault(message.final_observation, []).append((message, index))
+    return [
+        group[0][0]._replace(
+            lanes=[message.lanes[index] for message, index in group],
+            attempts=[message.attempts[index] for message, index in group],
+            trials=[message.trials[index] for message, index in group],
+            max_steps=[message.max_steps[index] for message, index in group],
+            record=[message.record[index] for message, index in group],
+        )
+        for group in groups.values()
+    ]

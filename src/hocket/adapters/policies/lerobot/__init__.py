@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hocket.adapters import hub
+from hocket.adapters.policies.devices import keep_threads
 from hocket.adapters.policies.lerobot.continuing import alike, can_be_guided, guide
 from hocket.adapters.policies.lerobot.folder import check_folder, find_folder, load
 from hocket.adapters.policies.rtc import RtcConfig
@@ -94,6 +95,7 @@ class LeRobot:
     def infer(self, batch: Batch) -> Actions:
         import torch
 
+        keep_threads()
         rows = [*batch.rows, *[batch.rows[-1]] * batch.pad]
         if PREFIX not in batch.arrays:
             with self._lock, torch.inference_mode():
