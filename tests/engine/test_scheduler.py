@@ -424,31 +424,6 @@ def ready_together(made: Scheduler, lanes: Iterable[int], now: float, busy_s: fl
         made.ready(lane, "q", now, busy_s)
 
 
-def test_a_few_lanes_with_a_slow_policy_go_in_one_batch() -> None:
-    made = Scheduler(SchedulerConfig(cores=8))
-    made.seed_latency({1: 0.15, 2: 0.15, 4: 0.15})
-    events = [(0.01 * lane, lane, (lane,), True) for lane in range(3)]
-    serial, sizes, now = count(9), list[int](), 0.0
-    while len(sizes) < 100:
-        times = [event[0] for event in events[:1]] + [made.wake_at(now)]
-        now = min(at for at in times if at is not None)
-        if events and events[0][0] <= now:
-            _, number, lanes, is_ready = heappop(events)
-            if is_ready:
-                made.ready(lanes[0], "q", now, None if number < 9 else 0.1)
-            else:
-                made.inferred(len(lanes), 0.15, now)
-                made.executing(lanes, "kind", now)
-                for lane in lanes:
-                    # They are never quite alike.
-                    came = now + 0.1 * (1 + 0.02 * (number * 7 % 5))
-                    heappush(events, (came, next(serial), (lane,), True))
-        while (batch := made.next_batch(now)) is not None:
-            sizes.append(len(batch.lanes))
-            heappush(events, (now + 0.15, next(serial), batch.lanes, False))
-    assert sum(size == 3 for size in sizes[20:]) > 60, sizes
-
-
 def rows(base_s: float, row_s: float = 0.0) -> Scheduler:
     made = Scheduler(SchedulerConfig(cores=8, max_batch=8))
     made.seed_latency({size: base_s + row_s * size for size in (1, 2, 4, 8)})
