@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -40,4 +41,29 @@ def test_asking_a_verb_for_help_imports_no_tensor_library() -> None:
         "try:\n    main(['eval', '--env', 'metaworld:mt10', '--policy', 'reference', '--help'])\n"
         "except SystemExit as exit_:\n    assert exit_.code == 0"
     )
-    assert not {"torch", "scipy", "mujoco", "pyarrow", "av"} & imported_by(statement)
+    heavy = {"torch", "scipy", "mujoco", "pyarrow", "av", "typeguard"}
+    assert not heavy & imported_by(statement)
+
+
+def test_a_small_run_imports_only_what_it_needs(tmp_path: Path) -> None:
+    words = "eval --env tests.support.point_env:PointEnv --policy random --lanes 2 --episodes 2"
+    words += f" --max-steps 3 --video none --out {tmp_path / 'run'}"
+    modules = imported_by(f"from hocket.cli import main\nassert main({words.split()}) == 0")
+    assert "pyarrow" in modules
+    assert not {"torch", "scipy", "av", "typeguard", "asyncio"} & modules
+
+
+def test_the_first_line_comes_before_anything_heavy(tmp_path: Path) -> None:
+    words = "eval --env metaworld:mt10 --policy lerobot:user/model --policy-python python3 --out"
+    statement = (
+        "import os\n"
+        "class First(io.StringIO):\n"
+        "    def write(self, text):\n"
+        "        print(json.dumps([text, *sys.modules]), file=sys.__stdout__, flush=True)\n"
+        "        os._exit(0)\n"
+        "sys.stderr = First()\n"
+        f"from hocket.cli import main\nmain({[*words.split(), str(tmp_path / 'run')]})"
+    )
+    modules = imported_by(statement)
+    assert any("waiting for imports" in each for each in modules)
+    assert not {*HEAVY, "rich", "typeguard", "asyncio"} & modules

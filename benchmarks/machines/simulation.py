@@ -14,7 +14,8 @@ Messages take 5 ms each way.
 done from their joining to the end of the run (or to their death). `tail` is the time from the last
 beginning of an episode to the end of the run, over the longest episode. `driver` is the CPU time of
 this process for each episode, all of its threads and the simulation itself included: more than the
-driver takes. With `--ledger` the ledger's commits and the receipt of a file of 20 kB are in it.
+driver takes. With `--ledger` the ledger's commits, the rows of ten chunks
+and the receipt of a file of 20 kB are in it.
 """
 
 from __future__ import annotations
@@ -38,8 +39,10 @@ from hocket.machines import protocol
 from hocket.machines.config import SiteConfig
 from hocket.machines.driver import Driver
 from hocket.machines.lease import LeaseId
+from hocket.machines.rows import plain_rows
 from hocket.machines.server import LATER_S, TURN_S
 from hocket.machines.unkept import Unkept
+from hocket.records.chunks import ChunkRow
 from hocket.records.ledger.ledger import Ledger
 from hocket.runs.config import EvalConfig
 from hocket.runs.elsewhere import Work
@@ -49,6 +52,12 @@ TASKS = 40
 LIMIT = 2.0
 FILE = bytes(20_000)
 DIGEST = hashlib.sha256(FILE).digest()
+ROWS = plain_rows(
+    [
+        ChunkRow(i, 0, 1.0 + i, 1.1, 1.2, 1.3, 1.9, 7 + i, 64, 1, "policy", 10, 0.5, 0.1)
+        for i in range(10)
+    ]
+)
 IDENTITY = {"code": {}, "hardware": {}}
 
 
@@ -137,7 +146,7 @@ class Simulation:
     def deliver(self, name: str, data: bytes) -> None:
         for message in protocol.unpack(data):
             self.driver.hear(name, message, self.now)
-        due = self.now + (TURN_S if self.driver.is_awaited else LATER_S)
+        due = self.now + (TURN_S if self.driver.is_awaited(name) else LATER_S)
         if due < self.turn_at:
             self.turn_at = due
             self.at(due - self.now, self.turn, due)
@@ -219,7 +228,7 @@ class Simulation:
             chunks=10,
             seconds=length / site.speed,
             files=files,
-            rows=[],
+            rows=ROWS if self.arguments.ledger else [],
         )
         if self.arguments.ledger:
             piece = protocol.FilePiece(*one, "states.npz", 0, FILE, DIGEST)

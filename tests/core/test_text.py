@@ -35,9 +35,11 @@ def test_console_writes_names_out_and_keeps_its_own_colours() -> None:
     table = Table()
     table.add_column("task")
     table.add_row(HOSTILE, style="green")
+    table.add_row("pick:fire:place")
     console.print(table)
     found = stream.getvalue()
     assert SHOWN in found
+    assert "pick:fire:place" in found
     assert "\x1b[31m" not in found
     assert "\x1b[32m" in found
 

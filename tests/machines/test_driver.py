@@ -19,7 +19,7 @@ from hocket.machines.config import SiteConfig
 from hocket.machines.driver import OUTLIVES, Driver
 from hocket.machines.lease import LeaseId
 from hocket.machines.rows import plain_rows
-from hocket.records.chunks import ChunkRow
+from hocket.records.chunks import ChunkRow, load_chunks
 from hocket.records.ledger.ledger import Ledger
 from hocket.records.ledger.view import LedgerView
 from hocket.runs.elsewhere import Work
@@ -332,6 +332,15 @@ def test_a_site_cannot_choose_where_its_files_go(desk: Desk, name: str) -> None:
         desk.pieces("a", lease, name=name)
 
 
+def test_a_file_that_did_not_arrive_as_it_was_sent_is_refused(desk: Desk) -> None:
+    desk.join("a")
+    (one,) = desk.leases("a")
+    digest = hashlib.sha256(b"data").digest()
+    with pytest.raises(WireError, match="did not arrive as it was sent"):
+        desk.driver.hear("a", protocol.FilePiece(*one, FILE, 0, b"date", digest), 0.0)
+    assert not list(desk.folder.glob(f"episodes/*/*/{FILE}"))
+
+
 def test_an_inbox_cannot_lead_elsewhere(desk: Desk, tmp_path: Path) -> None:
     desk.hello("a")
     (welcome,) = desk.take(protocol.Welcome)
@@ -346,6 +355,39 @@ def test_an_inbox_cannot_lead_elsewhere(desk: Desk, tmp_path: Path) -> None:
     (inbox / "episodes" / slug / "0").symlink_to(tmp_path / "secret")
     with pytest.raises(WireError, match="may come"):
         desk.seal("a", lease, files=[FILE])
+
+
+@pytest.mark.parametrize("rows", [[[0] * 13], [["0"] * 14], [[0] * 14, [0] * 13]])
+def test_chunks_that_are_none_are_refused_before_their_episode_counts(
+    desk: Desk, rows: list[list[Any]]
+) -> None:
+    desk.join("a")
+    (one,) = desk.leases("a")
+    with pytest.raises((WireError, ValueError)):  # Both end the site's part.
+        desk.driver.hear(
+            "a",
+            protocol.SealedEpisode(*one, "success", 5, 1.0, True, False, 1, 0.5, [], rows),
+            0.0,
+        )
+    assert not desk.driver.is_done
+    assert not desk.ledger.episodes()
+
+
+def test_chunks_of_sites_are_numbered_over_all_of_them(desk: Desk) -> None:
+    desk.join("a")
+    desk.join("b")
+    for site, at in (("a", 3.0), ("b", 5.0)):
+        desk.driver.hear(site, protocol.Beat(0.0, [0, 0, 0, 0, 0.0, 0.0], (0, 0), ""), at)
+        (one,) = desk.leases(site)
+        desk.seal(site, one, at)
+    desk.driver.finish(6.0)
+    desk.ledger.close()
+    rows = load_chunks(desk.folder).sort_by("lane").to_pylist()
+    assert [(row["lane"], row["batch"], row["requested"]) for row in rows] == [
+        (0, 1, 3.5),
+        (1, 1 | 1 << 24, 5.5),
+    ]
+    assert [row["executed"] for row in rows] == [None, None]
 
 
 def test_a_site_may_not_seal_what_it_does_not_have(desk: Desk) -> None:

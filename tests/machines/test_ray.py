@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from hocket.core.events import EpisodesSealed, Event, SitesChanged
+from hocket.machines import ray as ray_sites
 from hocket.machines.config import MachinesConfig, SiteConfig
 from hocket.machines.machines import Machines
 from hocket.records.ledger.view import LedgerView
@@ -74,6 +75,55 @@ def test_sites_are_placed_as_the_cluster_grows(tmp_path: Path, cluster: Any) -> 
         report = run.finish(elsewhere=machines, readers=[reader])
     assert report.complete
     assert reader.most == 2
+
+
+class Watch:
+    """A reader that sees how many sites take part at most, and what they have of the cluster."""
+
+    def __init__(self) -> None:
+        self.taken: dict[int, dict[str, float]] = {}
+
+    def on(self, event: Event) -> None:
+        import ray
+
+        if isinstance(event, SitesChanged) and (sites := sum(s.lanes > 0 for s in event.sites)):
+            total, free = ray.cluster_resources(), ray.available_resources()
+            names = ("CPU", "GPU", "memory")
+            self.taken[sites] = {name: total[name] - free.get(name, 0.0) for name in names}
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.usefixtures("quiet")
+def test_sites_get_what_the_flags_say_on_every_node_that_has_it(
+    tmp_path: Path, cluster: Any
+) -> None:
+    for node in cluster.sites:
+        cluster.remove_node(node, allow_graceful=True)
+    for cpus, gpus in ((3, 1), (3, 2), (1, 1)):  # Room for one site, for one, and for none.
+        cluster.add_node(num_cpus=cpus, num_gpus=gpus, memory=1 << 30, object_store_memory=80 << 20)
+    reader = Watch()
+    site = SiteConfig(cpus=2, gpus=1, memory=256 << 20)
+    config = toys(episodes=60, env_config={"step_s": 0.02})
+    where = MachinesConfig(where="ray", site=site)
+    with Machines(where) as machines, Run.new(config, tmp_path / "run") as run:
+        report = run.finish(elsewhere=machines, readers=[reader])
+    assert report.complete
+    assert reader.taken[max(reader.taken)] == {"CPU": 4, "GPU": 2, "memory": 512 << 20}
+    assert max(reader.taken) == 2
+
+
+@pytest.mark.usefixtures("quiet", "cluster")
+def test_it_is_said_once_that_no_node_is_large_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_sites, "_LOOK_S", -1.0)
+    config = MachinesConfig(where="ray", site=SiteConfig(gpus=8))
+    launcher = ray_sites.RayLauncher(config)
+    launcher.start(1, "no key")
+    ((who, account),) = launcher.poll()
+    assert who == "ray"
+    assert "no node that is large enough for a site (CPU 1, GPU 8)" in account
+    assert not launcher.poll()
+    launcher.close()
 
 
 @pytest.mark.usefixtures("quiet")

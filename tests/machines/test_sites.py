@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hocket.core.data import Actions, Batch, Outcome, PolicySpec
-from hocket.errors import EnvError, UsageError
+from hocket.errors import ConfigError, EnvError, UsageError
 from hocket.machines.config import MachinesConfig, SiteConfig
 from hocket.machines.machines import Machines
 from hocket.machines.receipts import INBOXES
@@ -184,3 +184,14 @@ def test_a_run_without_a_folder_is_refused() -> None:
 def test_machines_that_do_not_exist_are_refused(where: str) -> None:
     with pytest.raises(UsageError, match="machines"):
         Machines(MachinesConfig(where=where, site=SiteConfig()))
+
+
+def test_numbers_of_sites_and_what_they_ask_for_are_checked() -> None:
+    for words, fields in (
+        ("--sites is 0", {"where": "ray", "sites": 0}),
+        ("as many as that names", {"where": "local:2", "sites": 3}),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            MachinesConfig(site=SiteConfig(), **fields)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="a part of 1"):
+        SiteConfig(gpus=1.5)

@@ -153,6 +153,7 @@ def test_stretches_are_told_once_in_order_whatever_is_sent_again(desk: Desk) -> 
     assert gathered[1].terms == {"success": 1.0}
     end = protocol.SealedEpisode(*lease, "success", 16, 1.0, True, False, 4, 0.5, [], [])
     desk.hear("a", end)
+    desk.driver.turn(0.0)
     (sealed,) = desk.take(EpisodesSealed)
     assert sealed.episodes[0].trial == TRIALS[0]
     desk.collected("a", lease, early)

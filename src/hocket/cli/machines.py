@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import arg
 
@@ -23,8 +23,9 @@ class MachineFlags:
     """Run on several machines, an engine on each, one plan and one ledger here. local:N (N
     processes, to try it), listen[:HOST:PORT] (whoever runs `hocket work`), ssh:HOST,HOST, ray or
     ray://HOST:PORT. Results do not depend on it."""
-    sites: Annotated[int | None, arg(metavar="N")] = None
-    """With --machines ray: how many sites; by default as many as the cluster can place."""
+    sites: Annotated[int | Literal["auto"], arg(metavar="N|auto")] = "auto"
+    """With --machines ray: how many sites; auto is as many as the cluster has room for, and more as
+    it grows."""
     site: SiteConfig = field(default_factory=SiteConfig)
     """What each site is."""
 

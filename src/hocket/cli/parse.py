@@ -33,6 +33,7 @@ from typing import (
 
 import docstring_parser
 import tyro
+from tyro.constructors import PrimitiveConstructorSpec
 
 from hocket.cli.values import FIELDS, SITE_FIELDS, Pairs, Words, Yaml, parse_names
 from hocket.core import plugins
@@ -81,7 +82,8 @@ class Flag:
         says_nothing = value is None or value is False or value == ()
         hint = tyro.conf.arg(help=self.help, help_behavior_hint="" if says_nothing else None)
         factory: Any = MISSING if value is MISSING else lambda: value
-        return name, Annotated[self.annotation, hint], dataclasses.field(default_factory=factory)
+        kind = _outline(self.annotation)
+        return name, Annotated[kind, hint], dataclasses.field(default_factory=factory)
 
     def joined(self, other: Flag) -> Flag:
         """One flag for two adapters. Where they differ its default is None: each keeps its own."""
@@ -319,8 +321,10 @@ def _group(name: str, flag: Flag) -> tuple[str, Any]:
     fields = []
     for field, one in _flags_of(flag.annotation).items():
         if field in SITE_FIELDS:
-            spelled: Any = Annotated[_spelled(one.annotation), SITE_FIELDS[field]]
-            one = dataclasses.replace(one, annotation=spelled)
+            note = SITE_FIELDS[field]
+            is_rule = isinstance(note, PrimitiveConstructorSpec)
+            kind: Any = one.annotation if is_rule else _spelled(one.annotation)
+            one = dataclasses.replace(one, annotation=Annotated[kind, note])
         fields.append(one.field(field, {}))
     text = tyro.conf.arg(name=name, help=flag.help)
     return name, Annotated[_make_class(fields), text]
@@ -372,6 +376,19 @@ def _spelled(hint: Any) -> Any:
     if hint == Mapping[str, str]:
         return Pairs
     return hint if _is_spelled(hint) else Yaml
+
+
+def _outline(hint: Any) -> Any:
+    """A type as tyro can check defaults against it by itself: `X | None` in its older spelling, and
+    what is read by a rule of ours as anything. For anything else tyro imports typeguard,
+    which costs more than all that parsing needs."""
+    kind, *notes = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    origin = get_origin(kind)
+    if origin in (Union, types.UnionType):
+        kind = Union[tuple(map(_outline, get_args(kind)))]
+    elif isinstance(origin, type) and any(isinstance(n, PrimitiveConstructorSpec) for n in notes):
+        kind = object
+    return Annotated[(kind, *notes)] if notes else kind
 
 
 def _is_spelled(hint: Any) -> bool:

@@ -199,5 +199,12 @@ SITE_FIELDS: Mapping[str, Any] = {
     "gpus": arg(metavar="N"),
     "memory": _BYTES,
     "runtime_env": arg(metavar="FILE"),
+    "options": PrimitiveConstructorSpec(
+        nargs="*",
+        metavar="[STR [STR ...]]",
+        instance_from_str=tuple,
+        is_instance=lambda value: isinstance(value, tuple),
+        str_from_instance=list,
+    ),
 }
 """The same for the flags --site.NAME."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple, Union, overload
@@ -24,6 +25,7 @@ Signature = tuple[tuple[str, tuple[int, ...], str], ...]
 """Keys, shapes and dtypes of an observation, sorted by key. Rows share a batch where it is one."""
 
 _LONGEST_SLUG = 200
+_UNPLAIN = re.compile(r"[^\w.-]")
 """Bytes. File systems take names of 255, and what is written gets a few letters more."""
 
 SuccessRule = Literal["first", "any", "final"]
@@ -151,7 +153,7 @@ class Trial(NamedTuple):
     def slug(self) -> str:
         """The trial's name as a folder's. One that is too long for a file system is cut, and ends
         in a hash of the whole id."""
-        plain = "".join(c if c.isalnum() or c in "-_." else "-" for c in self.id)
+        plain = _UNPLAIN.sub("-", self.id)
         if len(plain.encode()) <= _LONGEST_SLUG:
             return plain
         digest = hashlib.blake2b(self.id.encode(), digest_size=8).hexdigest()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from hocket.errors import ConfigError
 
@@ -42,6 +43,11 @@ class SiteConfig:
     def __post_init__(self) -> None:
         if not self.lease_s > 0:
             raise ConfigError(f"site.lease is {self.lease_s}; it must be above 0.")
+        for name, amount in (("cpus", self.cpus), ("gpus", self.gpus)):
+            if not amount >= 0 or (amount > 1 and amount % 1):
+                raise ConfigError(
+                    f"site.{name} is {amount:g}; it must be a whole number, or a part of 1."
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +56,20 @@ class MachinesConfig:
 
     where: str
     """local:N, listen[:HOST:PORT], ssh:HOST,..., ray or ray://HOST:PORT."""
-    sites: int | None = None
-    """With ray: how many; None as many as the cluster can place."""
+    sites: int | Literal["auto"] = "auto"
+    """With ray: how many; auto is as many as the cluster has room for."""
     site: SiteConfig
+
+    def __post_init__(self) -> None:
+        if self.sites == "auto":
+            return
+        if self.sites < 1:
+            raise ConfigError(f"--sites is {self.sites}; it must be 1 or more.")
+        if self.kind != "ray":
+            raise ConfigError(
+                f"--sites says how many sites ray places; with --machines {self.where} there are "
+                f"as many as that names."
+            )
 
     @property
     def kind(self) -> str:

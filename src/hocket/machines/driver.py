@@ -65,7 +65,8 @@ class Driver:
         self._book.add(self._trials, work.ledger.next_attempts(), done)
         self._sites = Roster(work)
         self._specs: set[tuple[str, str]] = set()
-        self._hungry: set[str] = set()
+        self._hungry: dict[str, None] = {}
+        """Sites that have spoken since leases were granted, in that order."""
         self._told = -_TELL_S
         self._honours = bool(work.ledger.meta().get(OUTLIVES))
         self.trouble: HocketError | None = None
@@ -93,7 +94,7 @@ class Driver:
     def _plan(self, trials: Sequence[Trial]) -> None:
         self._trials += trials
         self._book.add(trials)
-        self._hungry.update(self._sites)
+        self._hungry.update(dict.fromkeys(self._sites))
 
     @property
     def is_done(self) -> bool:
@@ -105,10 +106,9 @@ class Driver:
         """Lanes of all sites that take part."""
         return self._book.lanes
 
-    @property
-    def is_awaited(self) -> bool:
-        """Whether a site that has spoken has a lane for which nothing waits there."""
-        return any(self._book.has_room(site) for site in self._hungry)
+    def is_awaited(self, site: str) -> bool:
+        """Whether a site that has spoken will soon have a lane for which nothing waits there."""
+        return site in self._hungry and self._book.is_short(site)
 
     @property
     def late(self) -> int:
@@ -117,6 +117,7 @@ class Driver:
 
     def finish(self, now: float) -> None:
         """Commit what was accepted, and tell readers that the run has ended."""
+        self._intake.tell(now)
         self._tell_sites(now)
         if self._book.late:
             plural = "s" if self._book.late > 1 else ""
@@ -174,7 +175,7 @@ class Driver:
         self._tell_account()
         self._book.join(name, site.lanes, now)
         self._honour(name, message.holds)
-        self._hungry.add(name)
+        self._hungry[name] = None
 
     def _tell_account(self) -> None:
         """Say what sites there are, and how exact the run can be with them."""
@@ -244,13 +245,15 @@ class Driver:
             error = f"LostSite: {who} {why}." if lease.has_begun else ""
             self._settle_attempt(lease.id, error, now)
         for one in self._book.heirs(lost):
-            self._accept(one, self._intake.waited(one), now)
-        self._hungry.update(self._sites)
+            self._accept(one, self._intake.waited(one))
+        self._hungry.update(dict.fromkeys(self._sites))
 
     # -- leases --------------------------------------------------------------------------------
 
     def turn(self, now: float) -> None:
-        """Grant leases to sites that have spoken; to be called after each lot of messages."""
+        """Give readers what has come, and leases to sites that have spoken; to be called some time
+        after each lot of messages."""
+        self._intake.tell(now)
         self._acknowledge()
         if self._hungry and not self._ledger.behind():
             self._grant(self._book.grant(now, self._hungry), now)
@@ -269,7 +272,8 @@ class Driver:
             self._post(slow, protocol.AskedBack(leases))
         if not self._ledger.behind():
             self._grant(self._book.copy(now), now)
-        self.turn(now)
+        if any(map(self._book.is_short, self._hungry)):
+            self.turn(now)
         if now - self._told >= _TELL_S:
             self._tell_sites(now)
 
@@ -291,7 +295,7 @@ class Driver:
 
     def _give_back(self, name: str, site: Entry, message: protocol.Returned, now: float) -> None:
         one = LeaseId(message.trial, message.attempt)
-        self._hungry.add(name)
+        self._hungry[name] = None
         self._post(name, protocol.Settled([one]))
         if self._book.lease(one) is None:
             return
@@ -319,9 +323,9 @@ class Driver:
         self._emit(failed)
         if given.is_final:
             episode = Episode(trial, one.attempt, Outcome.ERROR, 0, 0.0, error=message.error)
-            self._accept(one, episode, now)
+            self._accept(one, episode)
         elif given.wins is not None:
-            self._accept(given.wins, self._intake.waited(given.wins), now)
+            self._accept(given.wins, self._intake.waited(given.wins))
         elif not message.spends and (again := self._book.regrant(one.trial, name, now)):
             self._grant([again], now)
 
@@ -351,7 +355,7 @@ class Driver:
         one = LeaseId(message.trial, message.attempt)
         if not 0 <= one.trial < len(self._trials):
             raise WireError(f"There is no trial {one.trial}.")
-        self._hungry.add(name)
+        self._hungry[name] = None
         lease, trial = self._book.lease(one), self._trials[one.trial]
         if lease is not None and lease.site != name:
             raise WireError(f"{site.name} sealed a lease that it does not have.")
@@ -366,10 +370,10 @@ class Driver:
             self._intake.wait(one, episode)
             self._post(name, protocol.Settled([one]))
         else:
-            self._accept(one, episode, now, name)
+            self._accept(one, episode, name)
 
-    def _accept(self, one: LeaseId, episode: Episode, now: float, site: str = "") -> None:
-        self._intake.accept(one, episode, now, site)
+    def _accept(self, one: LeaseId, episode: Episode, site: str = "") -> None:
+        self._intake.accept(one, episode, site)
 
     def _acknowledge(self) -> None:
         for site, leases in self._intake.acknowledged().items():

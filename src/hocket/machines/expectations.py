@@ -1,40 +1,97 @@
-"""How long episodes are expected to take."""
+"""How long episodes are expected to take, and how fast sites are."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection
+from dataclasses import dataclass
 
 Task = tuple[str, str]
 """Suite and task."""
 
 _SLOW = 1.25
 """The pace from which on a site counts as slow. Chosen by hand: episodes differ, too."""
+_WORST = 3.0
+"""Standard deviations above the mean that an episode may last. Chosen by hand."""
+_LEARN = 0.02
+"""The least share by which an episode changes what is believed of its site's pace: episodes differ
+by half their length and more, and a site that is thought too fast decides when the run ends."""
+
+
+@dataclass(slots=True)
+class Pace:
+    """How long episodes take at a site, over what they are expected to take."""
+
+    ratio: float = 1.0
+    timed: int = 0
+    """Episodes that it is told by."""
 
 
 class Expectations:
-    """How long episodes of each task are expected to take. A task of which none has ended is
-    expected to be the longest."""
+    """How long episodes of each task are expected to take at the average site. A task of which none
+    has ended is expected to be the longest."""
 
     def __init__(self) -> None:
-        self._sums: dict[Task, tuple[int, float]] = {}
+        self._counts: dict[Task, int] = {}
+        self._means: dict[Task, float] = {}
+        self._squares: dict[Task, float] = {}
+        """The sum of the squared deviations from the mean."""
+        self._sites = 0
+        self._ratios = 0.0
+        """The sum of the ratios of all sites."""
 
-    def add(self, task: Task, seconds: float) -> None:
-        count, total = self._sums.get(task, (0, 0.0))
-        self._sums[task] = (count + 1, total + seconds)
+    def join(self) -> Pace:
+        """The pace of a site that joins."""
+        pace = Pace()
+        self._sites += 1
+        self._ratios += pace.ratio
+        return pace
+
+    def leave(self, pace: Pace) -> None:
+        """The site with this pace has left."""
+        self._sites -= 1
+        self._ratios -= pace.ratio
+
+    def relative(self, pace: Pace) -> float:
+        """How long episodes take at a site, over what they take at the average one."""
+        return max(0.1, pace.ratio * self._sites / self._ratios)
+
+    def add(self, task: Task, seconds: float, pace: Pace) -> None:
+        """Learn from an episode how long its task takes, and how fast its site is. A slow site's
+        count as if the average site had run them: a task that it alone has must not make it look
+        fast."""
+        mean = self._means.get(task)
+        if mean is not None:
+            pace.timed += 1
+            ratio = min(seconds / max(1e-9, mean), 10.0)
+            change = max(_LEARN, 1 / (pace.timed + 1)) * (ratio - pace.ratio)
+            pace.ratio += change
+            self._ratios += change
+        seconds /= self.relative(pace)
+        mean = mean or 0.0
+        count = self._counts[task] = self._counts.get(task, 0) + 1
+        self._means[task] = mean + (seconds - mean) / count
+        deviations = (seconds - mean) * (seconds - self._means[task])
+        self._squares[task] = self._squares.get(task, 0.0) + deviations
 
     def is_known(self, task: Task) -> bool:
-        return task in self._sums
+        return task in self._means
 
     def seconds(self, task: Task) -> float:
-        count, total = self._sums.get(task, (0, 0.0))
-        return total / count if count else math.inf
+        return self._means.get(task, math.inf)
 
-    def choose(self, tasks: Sequence[Task], pace: float) -> Task:
-        """The longest task, or at a site that takes `pace` times as long as others (where that is
-        more than a little) the longest that ends as soon there as the longest elsewhere."""
-        longest = max(tasks, key=self.seconds)
-        if pace < _SLOW:
-            return longest
-        fit = [task for task in tasks if pace * self.seconds(task) <= self.seconds(longest)]
-        return max(fit, key=self.seconds) if fit else min(tasks, key=self.seconds)
+    def worst(self, task: Task) -> float:
+        """Seconds that hardly any episode of the task exceeds."""
+        if task not in self._means:
+            return math.inf
+        return self._means[task] + _WORST * math.sqrt(self._squares[task] / self._counts[task])
+
+    def choose(self, tasks: Collection[Task], pace: float, left_s: float) -> Task:
+        """The longest task; at a site that takes `pace` times as long as others (where that is more
+        than a little) the longest that ends there within `left_s`, when the run will."""
+        if pace >= _SLOW:
+            fit = [task for task in tasks if pace * self.worst(task) <= left_s]
+            if not fit:
+                return min(tasks, key=self.seconds)
+            tasks = fit
+        return max(tasks, key=self.seconds)

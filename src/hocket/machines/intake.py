@@ -29,13 +29,15 @@ class Intake:
         self.files = Receipts(work.ledger.folder, declared_names(work.sinks))
         self._waiting: dict[LeaseId, Episode] = {}
         """Episodes that are here and wait for an elder lease to end."""
+        self._untold: list[tuple[str, LeaseId, Episode]] = []
+        """Episodes that count, and of which readers are told at the next turn, all at once."""
         self._accepted: deque[tuple[str, LeaseId]] = deque()
         self._acknowledged = 0
 
     @property
     def is_empty(self) -> bool:
         """Whether no episode has been accepted."""
-        return not self._acknowledged and not self._accepted
+        return not (self._acknowledged or self._accepted or self._untold)
 
     def receive(
         self, one: LeaseId, trial: Trial, site: Entry, files: Sequence[str]
@@ -65,16 +67,26 @@ class Intake:
         """An episode that waits no more."""
         return self._waiting.pop(one)
 
-    def accept(self, one: LeaseId, episode: Episode, now: float, site: str) -> None:
-        """Let the episode count: it is given to the ledger, and acknowledged once it is durable."""
+    def accept(self, one: LeaseId, episode: Episode, site: str) -> None:
+        """Let the episode count: it goes to the ledger at the next turn, and is acknowledged once
+        it is durable."""
         for other in [o for o in self._waiting if o.trial == one.trial]:
             del self._waiting[other]
             self.files.discard(other, episode.trial)
             self._rows.forget(episode.trial, other.attempt)
-        self._ledger.choose(episode.trial, one.attempt)
-        self._tell(EpisodesEnded(time=now, lanes=[0], episodes=[episode]))
-        self._tell(EpisodesSealed(time=now, episodes=[episode]))
-        self._accepted.append((site, one))
+        self._untold.append((site, one, episode))
+
+    def tell(self, now: float) -> None:
+        """Give readers, the ledger first, what was accepted since the last time."""
+        if not self._untold:
+            return
+        untold, self._untold = self._untold, []
+        for site, one, episode in untold:
+            self._ledger.choose(episode.trial, one.attempt)
+            self._accepted.append((site, one))
+        episodes = [episode for _, _, episode in untold]
+        self._tell(EpisodesEnded(time=now, lanes=[0] * len(episodes), episodes=episodes))
+        self._tell(EpisodesSealed(time=now, episodes=episodes))
 
     def acknowledged(self) -> dict[str, list[LeaseId]]:
         """The leases, by site, whose episodes have become durable since this was asked last."""

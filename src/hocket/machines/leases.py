@@ -8,24 +8,24 @@ Only an episode under a lease that stands counts. A lost machine spends no retry
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hocket.core.data import Trial
-from hocket.machines.expectations import Expectations, Task
+from hocket.machines.expectations import Expectations, Pace, Task
 from hocket.machines.lease import GivenBack, Lease, LeaseConfig, LeaseId, SealVerdict
+from hocket.machines.waiting import WaitingTrials
 
 
 @dataclass(slots=True)
 class _Site:
     lanes: int
     heard: float
+    pace: Pace
     held: set[LeaseId] = field(default_factory=set)
     tasks: Counter[Task] = field(default_factory=Counter)
     """How many of its leases are of each task."""
-    pace: float = 1.0
-    """How long episodes take there, over what they are expected to take."""
     begun: int = 0
     """How many of its leases have begun."""
 
@@ -49,15 +49,6 @@ class _Trial:
         return self.counts is not None
 
 
-_NEAR = 3.0
-"""How many of the longest episodes the rest of a run is worth, for each lane, when the longest
-trials begin to go first: with 0 `benchmarks/machines/simulation.py` loses 3 % on ten sites. At a
-slow site they do so earlier, by the square of its pace: an episode there takes longer, and what is
-too long for it must be left to others in time."""
-_LEARN = 0.1
-"""The share by which the last episode changes what is believed of its site's pace."""
-
-
 class LeaseBook:
     """The leases of a run. One owner calls it."""
 
@@ -67,16 +58,14 @@ class LeaseBook:
         self.late = 0
         """Episodes that came too late to count."""
         self._trials: list[_Trial] = []
-        self._waiting: dict[Task, deque[int]] = {}
-        self._waits = 0
+        self._expected = Expectations()
+        self._waiting = WaitingTrials(self._expected, in_order=config.in_order)
         self._leases: dict[LeaseId, Lease] = {}
         self._sites: dict[str, _Site] = {}
+        self._begun = 0
+        """How many of all leases have begun."""
         self._left = 0
         self._lanes = 0
-        self._expected = Expectations()
-        self._rest = 0.0
-        """What was left to do when `_looked_at` trials waited."""
-        self._looked_at = 0
 
     # -- the plan ------------------------------------------------------------------------------
 
@@ -93,7 +82,7 @@ class LeaseBook:
             known.counts = (done or {}).get(trial.id)
             self._trials.append(known)
             if not known.is_done:
-                self._wait(len(self._trials) - 1)
+                self._waiting.add(len(self._trials) - 1, known.task)
                 self._left += 1
 
     @property
@@ -109,7 +98,7 @@ class LeaseBook:
     @property
     def waiting(self) -> int:
         """Trials that no site has."""
-        return self._waits
+        return len(self._waiting)
 
     def lease(self, name: LeaseId) -> Lease | None:
         """A lease that stands."""
@@ -120,18 +109,24 @@ class LeaseBook:
         known = self._sites.get(site)
         return 0 if known is None else known.begun
 
-    def has_room(self, site: str) -> bool:
-        """Whether a site has a lane without a lease, for which a trial waits."""
+    def is_short(self, site: str) -> bool:
+        """Whether a site has used up more than half of what may wait there, or has a lane without
+        a lease."""
         known = self._sites.get(site)
-        return known is not None and known.room > 0 and self._waits > 0
+        return known is not None and 2 * known.room + self._depth(known) > 0
 
     # -- sites ---------------------------------------------------------------------------------
 
     def join(self, site: str, lanes: int, now: float) -> None:
         """A site is ready for so many episodes at once."""
-        known = self._sites.setdefault(site, _Site(0, now))
+        known = self._know(site, now)
         self._lanes += lanes - known.lanes
         known.lanes, known.heard = lanes, now
+
+    def _know(self, site: str, now: float) -> _Site:
+        if site not in self._sites:
+            self._sites[site] = _Site(0, now, self._expected.join())
+        return self._sites[site]
 
     def hear(self, site: str, now: float) -> None:
         """A site has given a sign of life: all its leases are extended."""
@@ -143,8 +138,8 @@ class LeaseBook:
         trial = self._trials[name.trial]
         if trial.is_done or name in self._leases:
             return
-        self._unwait(name.trial)
-        self._sites.setdefault(site, _Site(0, now))
+        self._waiting.discard(name.trial, trial.task)
+        self._know(site, now)
         self._enter(Lease(name, site, now, has_begun=True))
 
     def move(self, name: LeaseId, site: str) -> None:
@@ -163,8 +158,11 @@ class LeaseBook:
         """A site is gone for good; returns its leases, which stand no more. Those whose episodes
         are here stand on."""
         gone = self._sites.pop(site, None)
-        self._lanes -= gone.lanes if gone is not None else 0
-        held = sorted(gone.held) if gone is not None else []
+        if gone is None:
+            return []
+        self._lanes -= gone.lanes
+        self._expected.leave(gone.pace)
+        held = sorted(gone.held)
         lost = [lease for name in held if not (lease := self._leases[name]).is_sealed]
         for lease in reversed(lost):
             self._drop(lease.id)
@@ -180,27 +178,28 @@ class LeaseBook:
     def grant(self, now: float, only: Collection[str] | None = None) -> list[Lease]:
         """New leases for sites that have room, or for some of them alone. Their numbers are used
         up by this."""
-        if not self._waits:
+        if not self._waiting:
             return []
         sites = self._sites
         names = [name for name in (sites if only is None else only) if name in sites]
         names.sort(key=lambda name: -sites[name].room)
         granted: list[Lease] = []
-        if abs(self._waits - self._looked_at) > self._lanes / 16:
-            self._looked_at, self._rest = self._waits, self._rest_of_run()
+        self._waiting.look(self._lanes)
         # First every lane gets its episode, the emptiest site first; what waits is spread after.
         for is_ahead in (False, True):
             for name in names:
                 site = sites[name]
                 room = site.room + (self._depth(site) if is_ahead else 0)
-                for _ in range(min(room, self._waits)):
-                    granted.append(self._grant(self._take(site), name, now))
+                pace = self._expected.relative(site.pace)
+                for _ in range(min(room, len(self._waiting))):
+                    trial = self._waiting.take(site.tasks, pace)
+                    granted.append(self._grant(trial, name, now))
         return granted
 
     def _depth(self, site: _Site) -> int:
         """How many trials may wait at a site for a lane: none once all lanes could have them."""
         idle = max(0, self._lanes - len(self._leases))
-        return math.ceil(site.lanes * self.config.ahead) if self._waits - idle > self._lanes else 0
+        return math.ceil(site.lanes * self.config.ahead) if self.waiting - idle > self._lanes else 0
 
     def _grant(self, trial: int, site: str, now: float) -> Lease:
         known = self._trials[trial]
@@ -212,41 +211,15 @@ class LeaseBook:
     def regrant(self, trial: int, site: str, now: float) -> Lease | None:
         """A new lease for the site that lost one without blame, ahead of others: only there is it
         known which row made the policy raise."""
-        if site not in self._sites or self._trials[trial].is_done:
+        known = self._trials[trial]
+        if site not in self._sites or known.is_done:
             return None
-        self._unwait(trial)
+        self._waiting.discard(trial, known.task)
         return self._grant(trial, site, now)
-
-    def _take(self, site: _Site) -> int:
-        """The next trial for a site. While there is much to do it keeps to the tasks it has, since
-        building an env costs far more than resetting one; later the longest go first, at a slow
-        site the longest that end as soon there as others do elsewhere."""
-        open_ = [task for task, queue in self._waiting.items() if queue]
-        if self.config.in_order:
-            task = min(open_, key=lambda task: self._waiting[task][0])
-        elif self._rest < _NEAR * max(1.0, site.pace) ** 2:
-            task = self._expected.choose(open_, site.pace)
-        else:
-            open_ = [task for task in open_ if site.tasks[task]] or open_
-            task = max(open_, key=lambda task: len(self._waiting[task]))
-        self._waits -= 1
-        return self._waiting[task].popleft()
-
-    def _rest_of_run(self) -> float:
-        """How many of the longest episodes what waits is worth, for each lane: when that is little,
-        the order decides how long the last lane is waited for."""
-        if self._waits <= 2 * self._lanes:
-            return 0.0
-        known = [task for task in self._waiting if self._expected.is_known(task)]
-        if not known:
-            return math.inf
-        longest = max(map(self._expected.seconds, known))
-        work = sum(len(self._waiting[task]) * self._expected.seconds(task) for task in known)
-        return work / max(1e-9, longest * self._lanes)
 
     def copy(self, now: float) -> list[Lease]:
         """Second leases of trials that others run, for idle sites, where nothing else is left."""
-        if self._waits or not self._left or not self._has_copies:
+        if self._waiting or not self._left or not self._has_copies:
             return []
         alone = sorted(
             (lease.granted, lease.id)
@@ -268,7 +241,7 @@ class LeaseBook:
     def ask_back(self) -> list[Lease]:
         """Leases that their sites have not begun while lanes elsewhere are idle: to be asked back.
         The site may have begun meanwhile, and then keeps them."""
-        if self._waits:
+        if self._waiting or self._begun == len(self._leases):
             return []
         idle = sum(max(0, site.room) for site in self._sites.values())
         asked: list[Lease] = []
@@ -293,6 +266,7 @@ class LeaseBook:
         lease = self._leases.get(name)
         if lease is not None and not lease.has_begun:
             lease.has_begun = True
+            self._begun += 1
             if lease.site in self._sites:
                 self._sites[lease.site].begun += 1
 
@@ -318,12 +292,8 @@ class LeaseBook:
         if lease is None:
             self.late += 1
             return "late"
-        if (site := self._sites.get(lease.site)) is not None and self._expected.is_known(
-            trial.task
-        ):
-            ratio = seconds / max(1e-9, self._expected.seconds(trial.task))
-            site.pace += _LEARN * (min(ratio, 10.0) - site.pace)
-        self._expected.add(trial.task, seconds)
+        if (site := self._sites.get(lease.site)) is not None:
+            self._expected.add(trial.task, seconds, site.pace)
         if trial.leases[0] != name:
             lease.is_sealed = True
             return "waits"
@@ -356,11 +326,13 @@ class LeaseBook:
 
     def _enter(self, lease: Lease) -> None:
         self._leases[lease.id] = lease
+        self._begun += lease.has_begun
         self._hold(lease)
         self._trials[lease.id.trial].leases.append(lease.id)
 
     def _remove(self, name: LeaseId) -> None:
         lease = self._leases.pop(name)
+        self._begun -= lease.has_begun
         self._trials[name.trial].leases.remove(name)
         self._unhold(lease)
 
@@ -374,7 +346,10 @@ class LeaseBook:
         site = self._sites.get(lease.site)
         if site is not None and lease.id in site.held:
             site.held.remove(lease.id)
-            site.tasks[self._trials[lease.id.trial].task] -= 1
+            task = self._trials[lease.id.trial].task
+            site.tasks[task] -= 1
+            if not site.tasks[task]:
+                del site.tasks[task]
             site.begun -= lease.has_begun
 
     def _drop(self, name: LeaseId) -> None:
@@ -382,18 +357,4 @@ class LeaseBook:
         self._remove(name)
         trial = self._trials[name.trial]
         if not trial.leases and not trial.is_done:
-            self._wait(name.trial, first=True)
-
-    def _wait(self, trial: int, *, first: bool = False) -> None:
-        queue = self._waiting.setdefault(self._trials[trial].task, deque())
-        if first:
-            queue.appendleft(trial)
-        else:
-            queue.append(trial)
-        self._waits += 1
-
-    def _unwait(self, trial: int) -> None:
-        queue = self._waiting.get(self._trials[trial].task)
-        if queue is not None and trial in queue:
-            queue.remove(trial)
-            self._waits -= 1
+            self._waiting.add(name.trial, trial.task, first=True)

@@ -57,7 +57,9 @@ class RayLauncher:
     def __init__(self, config: MachinesConfig) -> None:
         self._ray = _import_ray()
         self._config = config
-        self._count = config.sites
+        self._count = None if config.sites == "auto" else config.sites
+        self._is_told = False
+        """Whether it was said that no node is large enough."""
         self._named = 0
         self._restarts = _RESTARTS
         self._url = ""
@@ -107,6 +109,9 @@ class RayLauncher:
                 self._place()
         if time.monotonic() - self._looked > _LOOK_S:
             self._fill()
+            if not (self._is_told or self._places()):
+                self._is_told = True
+                told.append(("ray", self._too_small()))
         return told
 
     def is_hopeless(self) -> bool:
@@ -135,14 +140,33 @@ class RayLauncher:
             self._place()
 
     def _room(self) -> int:
-        """How many more sites each node could have, together. Of a site that was just asked for
-        Ray may not have taken the resources yet: then it waits there for its place."""
-        needs = self._needs()
-        wanted = {"CPU": needs["num_cpus"], "GPU": needs["num_gpus"]}
-        wanted["memory"] = needs.get("memory", 0)
-        total = self._ray.cluster_resources()
-        could = [int(total.get(name, 0) // amount) for name, amount in wanted.items() if amount > 0]
-        return max(0, min(could, default=1) - len(self._sites))
+        """How many more sites all nodes could have. What others run there is not looked at: a site
+        then waits for its place."""
+        return max(0, self._places() - len(self._sites))
+
+    def _places(self) -> int:
+        """How many sites the nodes of the cluster could have, if they had nothing else."""
+        wanted = self._wanted()
+        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        if not wanted:
+            return len(nodes)
+        return sum(
+            min(int(node.get(name, 0) // amount) for name, amount in wanted.items())
+            for node in nodes
+        )
+
+    def _wanted(self) -> dict[str, float]:
+        """What a site needs, as Ray counts resources."""
+        site = self._config.site
+        wanted = {"CPU": site.cpus, "GPU": site.gpus, "memory": site.memory or 0}
+        return {name: amount for name, amount in wanted.items() if amount > 0}
+
+    def _too_small(self) -> str:
+        needs = ", ".join(f"{name} {amount:g}" for name, amount in self._wanted().items())
+        return (
+            f"has no node that is large enough for a site ({needs}), and waits for one. Lower "
+            f"--site.cpus, --site.gpus or --site.memory, or add a node."
+        )
 
     def _needs(self) -> dict[str, Any]:
         site = self._config.site

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
@@ -46,6 +46,8 @@ class Entry:
     """The number of its first lane among those of all sites."""
     is_shared: bool = False
     identity: Identity = field(default_factory=dict)
+    uneven: Sequence[str] = ()
+    """In what it differs from the first site that joined."""
     depends_on: Mapping[str, Any] = field(default_factory=dict)
     shift: float | None = None
     """What its clock lags behind the driver's, in seconds."""
@@ -142,6 +144,11 @@ class Roster:
             entry.first_lane, self._lanes = self._lanes, self._lanes + joined.lanes
         entry.identity, entry.depends_on = joined.identity, joined.depends_on
         self._first = self._first or entry
+        entry.uneven = [
+            found
+            for part in ("code", "hardware")
+            for found in differences(self._first.identity, entry.identity, part)
+        ]
         level: Exactness = joined.level
         self._level = max(self._level, level, key=_LEVELS.index)
         return None
@@ -161,10 +168,7 @@ class Roster:
         """How exact the run can be with these sites, and what is to be written down of them."""
         assert self._first is not None
         joined = [entry for entry in self._entries.values() if entry.identity]
-        uneven = set(self._uneven)
-        for part in ("code", "hardware"):
-            for entry in joined:
-                uneven.update(differences(self._first.identity, entry.identity, part))
+        uneven = self._uneven.union(*(entry.uneven for entry in joined))
         about: dict[str, Any] = {
             **self._first.depends_on,
             "lanes": self._lanes,

@@ -29,8 +29,8 @@ _TICK_S = 0.1
 TURN_S = 0.01
 """Seconds in which what sites say is gathered before leases are granted: the numbers of all are
 committed at once."""
-LATER_S = 0.1
-"""The same, while no lane waits for a lease: trials wait at its site."""
+LATER_S = 0.5
+"""The same, while no lane waits for a lease, nor will soon: trials wait at its site."""
 _MOST = 4096
 """Messages that may wait for a site to read them. Chosen by hand: a site is never owed so many
 while it reads."""
@@ -51,7 +51,8 @@ class Launcher(Protocol):
         key file. Called before every run; what lives goes on."""
 
     def poll(self) -> Sequence[tuple[str, str]]:
-        """The names of sites that have ended for good since the last call, each with an account."""
+        """The names of sites that have ended for good since the last call, each with an account;
+        and whoever else has something to say."""
 
     def is_hopeless(self) -> bool:
         """Whether no site lives, and none will come."""
@@ -224,7 +225,7 @@ class Server:
                         driver.open(message)
                     else:
                         driver.hear(name, message, self._now())
-                self._plan_turn(driver)
+                self._plan_turn(driver, name)
         except (WireError, TypeError, ValueError) as error:
             connection.post(protocol.Refused(f"The driver did not understand: {error}"))
             driver.bury_site(name, self._now(), f"broke the protocol: {error}")
@@ -240,9 +241,9 @@ class Server:
             with contextlib.suppress(asyncio.TimeoutError, ConnectionClosed):
                 await asyncio.wait_for(sending, 2.0)
 
-    def _plan_turn(self, driver: Driver) -> None:
+    def _plan_turn(self, driver: Driver, name: str) -> None:
         loop = asyncio.get_running_loop()
-        delay = TURN_S if driver.is_awaited else LATER_S
+        delay = TURN_S if driver.is_awaited(name) else LATER_S
         if self._turn is not None:
             if self._turn.when() <= loop.time() + delay:
                 return

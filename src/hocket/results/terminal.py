@@ -15,11 +15,11 @@ from hocket.core.text import printable
 
 class Console(rich.console.Console):
     """Rich's console, on which names and messages of others command nothing: escape sequences in
-    them are written out. Those of Rich itself are no text, and stay."""
+    them are written out, and `:name:` is no picture. Those of Rich itself are no text, and stay."""
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Text as it is measured and laid out, so that what is written out has its room."""
-        return super().render_str(printable(text), **options)
+        return super().render_str(printable(text), **{**options, "emoji": False})
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None

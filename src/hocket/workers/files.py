@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 from collections import deque
@@ -123,16 +124,14 @@ class Delivery:
         """`root` is the run folder, `slug` the trial's name in it. One that `keeps` takes drafts
         too, and what has come whole stays if the attempt is lost."""
         self._keeps = keeps
-        self._root = os.path.abspath(root or ".")
-        self._trial = os.path.join(self._root, "episodes", slug)
-        self._named = os.path.join("episodes", slug, str(attempt))
+        self._trial = f"{os.path.abspath(root or '.')}/episodes/{slug}"
+        self._named = f"episodes/{slug}/{attempt}"
         """The attempt's folder, as it is named in the run folder."""
-        self._folder = os.path.join(self._root, self._named)
+        self._folder = f"{self._trial}/{attempt}"
         self._patterns = patterns
         self._left = quota
         self._file: IO[bytes] | None = None
         self._name = ""
-        self._digest = hashlib.sha256()
         self._at = 0
         self._names: list[str] = []
         """Files that are whole."""
@@ -141,7 +140,12 @@ class Delivery:
         """Take the next piece. A file that is `is_durable` is on the disk when its last piece is
         taken."""
         if self._file is None:
-            self._open(piece.name)
+            self._begin(piece.name)
+            if piece.digest and not (piece.begin or is_durable or self._keeps):
+                self._take_whole(piece)
+                return
+            self._file = open(f"{self._folder}/{self._draft}", "wb", buffering=0)  # noqa: SIM115
+            self._digest, self._at = hashlib.sha256(), 0
         self._left -= len(piece.data)
         if piece.name != self._name or piece.begin != self._at or len(piece.data) > MAX_PIECE:
             raise WireError(f"The pieces of {self._name!r} do not follow each other.")
@@ -154,6 +158,23 @@ class Delivery:
         if piece.digest:
             self._publish(piece.digest, is_durable=is_durable)
 
+    def _take_whole(self, piece: Piece) -> None:
+        """Take a file that comes in one piece. Until its episode counts nothing names it, and a
+        killed run's is deleted: it needs no other name while it is written."""
+        self._left -= len(piece.data)
+        if self._left < 0 or len(piece.data) > MAX_PIECE:
+            raise WireError("The files of an attempt are larger than they may be.")
+        if piece.digest != hashlib.sha256(piece.data).digest():
+            raise WireError(f"The file {self._name!r} did not arrive as it was sent.")
+        self._names.append(self._name)
+        path = f"{self._folder}/{self._name}"
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        try:
+            if os.write(file, piece.data) < len(piece.data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        finally:
+            os.close(file)
+
     def finish(self, sealed: Sealed) -> Sealed:
         """The message with the files that came, as they are named in the run folder here."""
         claimed = sorted(str(name).rpartition("/")[2] for name in sealed.files)
@@ -161,7 +182,7 @@ class Delivery:
         if claimed != sorted(self._names) or self._file is not None or is_draft:
             self.discard()
             raise WireError(f"Not all of the files {claimed!r:.200} have come.")
-        files = [os.path.join(self._named, name) for name in self._names]
+        files = [f"{self._named}/{name}" for name in self._names]
         return sealed._replace(files=files)
 
     def discard(self) -> None:
@@ -182,17 +203,17 @@ class Delivery:
     def _draft(self) -> str:
         return f".{self._name}.tmp"
 
-    def _open(self, name: str) -> None:
+    def _begin(self, name: str) -> None:
+        """Make ready for a file of this name."""
         is_plain = isinstance(name, str) and name == os.path.basename(name) and len(name) <= _NAME
         whole = undrafted(name) if is_plain and self._keeps else name
         if not is_plain or whole.startswith(".") or not name.isprintable():
             raise WireError(f"{name!r:.80} is no name for a file.")
         if name in self._names or not any(fnmatchcase(whole, p) for p in self._patterns):
             raise WireError(f"No recorder has declared a file {name!r}.")
-        self._name, self._digest, self._at = name, hashlib.sha256(), 0
-        self._make_folder()
-        draft = os.path.join(self._folder, self._draft)
-        self._file = open(draft, "wb", buffering=0)  # noqa: SIM115
+        self._name = name
+        if not self._names:
+            self._make_folder()
 
     def _make_folder(self) -> None:
         # Most are the first of their trial: no look at what is there costs less than making both.

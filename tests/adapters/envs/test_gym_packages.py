@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from support.commands import run_here
+from support.lerobot_reader_process import PYTHON as LEROBOT
+from support.lerobot_reader_process import read_with_lerobot
 
 PYTHON = Path(__file__).parents[3] / "venvs" / "gym" / "bin" / "python"
 pytestmark = [
@@ -54,6 +56,27 @@ def test_an_env_is_run_filmed_and_exported(
     info = json.loads((tmp_path / "dataset" / "meta" / "info.json").read_text())
     assert info["total_episodes"] == 1
     assert any(feature["dtype"] == "video" for feature in info["features"].values())
+
+
+@pytest.mark.skipif(
+    not LEROBOT.exists(), reason="LeRobot's interpreter is missing: tools/make_venvs.sh lerobot"
+)
+@pytest.mark.parametrize(
+    ("env", "fps", "moves"),
+    [("gym:gym_pusht/PushT-v0", 10, 2), ("gym:gym_aloha/AlohaTransferCube-v0", 50, 14)],
+)
+def test_lerobot_opens_what_is_exported(tmp_path: Path, env: str, fps: int, moves: int) -> None:
+    report = evaluated(tmp_path, env, "--record", "full", "--env.kwargs", PIXELS)
+    done = run_here(tmp_path, "export", "run", "--to", "lerobot", "--out", "dataset")
+    assert done.returncode == 0, done.stderr
+    told, read = read_with_lerobot(tmp_path / "dataset", tmp_path)
+    steps = report["episodes"][0]["steps"]
+    assert (told["episodes"], told["frames"], told["fps"]) == (1, steps, fps)
+    assert read["action"].shape == (steps, moves)
+    assert told["cameras"]
+    for camera in told["cameras"]:
+        assert len(read[camera]) == steps
+        assert read[camera].std() > 0.01, "a picture of something"
 
 
 def test_the_same_trials_come_out_alike_in_other_numbers_of_lanes(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
+from hocket.adapters.envs import compiled
 from hocket.adapters.envs.metaworld import (
     CAMERAS,
     CONTROL_RATE,
@@ -18,6 +19,7 @@ from hocket.adapters.envs.metaworld import (
 )
 from hocket.core.contracts.env import DeferredObservation, Holds, SelectsCameras, Snapshot
 from hocket.errors import ConfigError, EnvError, ObservationError, UnknownNameError
+from hocket.workers.env.simulator_model import model_digest
 
 pytestmark = pytest.mark.skipif(not find_spec("metaworld"), reason="no metaworld")
 STATE = "observation/state"
@@ -401,3 +403,26 @@ sys.exit(0 if np.array_equal(image, ours) else f"{np.abs(image.astype(int) - our
         [sys.executable, "-c", code], timeout=100, check=False, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_model_is_compiled_once_and_is_the_same_to_the_bit(tmp_path, monkeypatch):
+    from metaworld.env_dict import ALL_V3_ENVIRONMENTS
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    own = model_digest(ALL_V3_ENVIRONMENTS["reach-v3"]().model)
+    assert model_digest(make("reach")._sim.model) == own
+    (kept,) = compiled.cache_folder().iterdir()
+    whole, written = kept.read_bytes(), kept.stat().st_ino
+    assert model_digest(make("reach")._sim.model) == own
+    assert kept.stat().st_ino == written, "read, not compiled and written again"
+    kept.write_bytes(b"")
+    assert model_digest(make("reach")._sim.model) == own
+    assert kept.read_bytes() == whole, "what cannot be read is compiled again"
+
+
+def test_only_so_many_compiled_models_are_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(compiled, "MOST_BYTES", 30 << 20)
+    for task in ("reach", "push"):
+        make(task)
+    assert len(list(compiled.cache_folder().iterdir())) == 1

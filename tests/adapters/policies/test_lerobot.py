@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -13,6 +14,8 @@ from hocket.adapters.policies.lerobot import LeRobotConfig, default_key
 from hocket.adapters.policies.lerobot.folder import REFUSED, check_folder, find_folder
 from hocket.core import plugins
 from hocket.errors import ConfigError, PolicyError, SpecMismatchError, UsageError
+from support.commands import run_process
+from support.hub_stand_in import COMMIT, serve_model
 
 ROOT = Path(__file__).parents[3]
 PYTHON = ROOT / "venvs" / "lerobot" / "bin" / "python"
@@ -242,6 +245,28 @@ class TestInLeRobotsInterpreter:
         assert not report.overall.errors
         # Four of six actions are executed, as the policy's own configuration says.
         assert report.throughput.chunks == 2 * 3
+
+    def test_a_checkpoint_of_the_hub_is_evaluated_by_its_id(self, folder, tmp_path, monkeypatch):
+        pytest.importorskip("metaworld")
+        monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+        monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+        files = {path.name: path.read_bytes() for path in folder.iterdir()}
+        with serve_model("user/reacher", files) as (endpoint, asked):
+            monkeypatch.setenv("HF_ENDPOINT", endpoint)
+            done = run_process(
+                tmp_path,
+                *("eval", "--env", "metaworld:reach", "--env.size", "64", "--max-steps", "6"),
+                *("--policy", "lerobot:user/reacher@main", "--policy-python", str(PYTHON)),
+                *("--episodes", "2", "--lanes", "2", "--out", "run", "--json"),
+            )
+        assert done.returncode == 0, done.stderr
+        assert any(path.endswith("model.safetensors") for path in asked)
+        overall = json.loads(done.stdout)["overall"]
+        assert (overall["n"], overall["errors"]) == (2, 0)
+        about = (tmp_path / "run" / "run.yaml").read_text()
+        weights = hashlib.sha256(files["model.safetensors"]).hexdigest()
+        for each in ("lerobot:user/reacher@main", COMMIT, weights):
+            assert each in about
 
     def test_a_flow_policy_of_another_interpreter_is_guided_by_lerobot(self, flow_folder):
         pytest.importorskip("metaworld")

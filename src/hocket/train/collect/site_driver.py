@@ -157,6 +157,8 @@ class CollectingDriver(Driver):
             if name in self._has:
                 self._has[name] = message.version
                 self._tell(FloorRose(site=name, floor=message.floor))
+                if name in self._sent:
+                    self._send_weights(name)
         else:
             super()._hear_other(name, message)
 
@@ -188,9 +190,9 @@ class CollectingDriver(Driver):
             self._next_chunk.pop(lease.id, None)
         self._tell(FloorRose(site=name, floor=None))
 
-    def _accept(self, one: LeaseId, episode: Episode, now: float, site: str = "") -> None:
+    def _accept(self, one: LeaseId, episode: Episode, site: str = "") -> None:
         self._next_chunk.pop(one, None)
-        super()._accept(one, episode, now, site)
+        super()._accept(one, episode, site)
 
     def _tell_work(self) -> None:
         done = self._sites.done()

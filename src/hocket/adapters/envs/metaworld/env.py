@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import pickle
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -11,6 +14,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.utils import seeding
 
+from hocket.adapters.envs.compiled import compiled
 from hocket.adapters.envs.metaworld import UPSIDE_DOWN, MetaWorldConfig
 from hocket.adapters.envs.rendering import (
     STATE_KEY,
@@ -23,8 +27,10 @@ from hocket.core.data import Array
 from hocket.errors import EnvError
 
 with no_gl_at_import():
+    import metaworld
     import mujoco
     from metaworld.env_dict import ALL_V3_ENVIRONMENTS
+    from metaworld.sawyer_xyz_env import SawyerMocapBase
     from metaworld.types import Task
 
 _INTEGRATION = mujoco.mjtState.mjSTATE_INTEGRATION
@@ -51,7 +57,8 @@ class MetaWorldEnv(CameraEnv, gymnasium.Env[dict[str, Any], Array]):
     def __init__(self, task: str, config: MetaWorldConfig) -> None:
         self._task = task
         self._config = config
-        self._sim: Any = ALL_V3_ENVIRONMENTS[task]()
+        with _compiling_once():
+            self._sim: Any = ALL_V3_ENVIRONMENTS[task]()
         self._sim.max_path_length = config.max_steps
         self._sim.seeded_rand_vec = True
         self._sim._set_task_called = True
@@ -199,6 +206,26 @@ class MetaWorldEnv(CameraEnv, gymnasium.Env[dict[str, Any], Array]):
                 self._sim.model, self._config.size, fast=self._is_fast
             )
         return self._renderer.render(self._sim.data, camera, upside_down=camera in UPSIDE_DOWN)
+
+
+@contextlib.contextmanager
+def _compiling_once() -> Iterator[None]:
+    """Make simulators inside this, and a model that was compiled before is not compiled again."""
+
+    def initialize(sim: Any) -> tuple[Any, Any]:
+        model = compiled(sim.fullpath, Path(metaworld.__file__).parent / "assets")
+        # As gymnasium's own does, so that what it renders for itself fits.
+        size = model.vis.global_
+        size.offwidth = max(size.offwidth, sim.width)
+        size.offheight = max(size.offheight, sim.height)
+        return model, mujoco.MjData(model)
+
+    # The class itself, since tasks are pickled by its name.
+    SawyerMocapBase._initialize_simulation = initialize
+    try:
+        yield
+    finally:
+        del SawyerMocapBase._initialize_simulation
 
 
 def camera_keys(cameras: tuple[str, ...]) -> dict[str, str]:
