@@ -52,12 +52,6 @@ class Static:
         self.queue_of[lane] = queue
         self.queues.setdefault(queue, {})[lane] = now
 
-    def ready_together(
-        self, lanes: Sequence[int], queue: Hashable, now: float, busy_s: Sequence[float]
-    ) -> None:
-        for lane, seconds in zip(lanes, busy_s, strict=True):
-            self.ready(lane, queue, now, seconds)
-
     def share_step(self, seconds: float | None) -> None:
         pass
 

@@ -7,8 +7,8 @@ Both train the same env with the same reward from scratch, with two layers of 64
 one after the other in one run, seed by seed; who goes first alternates. Both are evaluated
 as often, without noise, on the same 20 starts. Settings are the defaults of each, but for what
 `TASKS` says of the env (its gamma, which both get). A score is the share of successes where the env
-tells them, else the mean return; who has reached it stops. A cell that has its file is not run
-again.
+tells them and its reward agrees with them, else the mean return; who has reached it stops. A cell
+that has its file is not run again, so that seeds and sides may be run in processes of their own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ import gymnasium
 import numpy as np
 import torch
 import tyro
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
@@ -52,6 +53,11 @@ class Task:
     settings: dict[str, Any] = field(default_factory=dict)
     """Settings of both, under hocket's names."""
     env_config: dict[str, Any] = field(default_factory=dict)
+    by_return: bool = False
+    """Whether success is no score. Reach pays for every step near the goal, and success ends an
+    episode, so that who learns to collect the most learns not to succeed."""
+    lanes: int = 1
+    """Envs at once of hocket's; stable-baselines3 has eight of the light ones."""
     parallel: bool = False
     """Whether envs are heavy enough for processes to pay."""
 
@@ -68,6 +74,23 @@ def reach() -> gymnasium.Env[Any, Any]:
     env = MetaWorld("reach-v3", MetaWorld.Config(max_steps=150)).make("reach-v3")
     env.use_cameras(())
     return StateAlone(env)
+
+
+class Pendulums(SyncVectorEnv):
+    """Pendulums in one process, whose rows can be suspended."""
+
+    def __init__(self, rows: int) -> None:
+        makers = [lambda: gymnasium.make("Pendulum-v1")] * rows
+        super().__init__(makers, autoreset_mode=AutoresetMode.DISABLED)
+
+    def get_rows(self, rows: Sequence[int]) -> Any:
+        envs: list[Any] = [self.envs[row] for row in rows]
+        return np.array([[*env.unwrapped.state, env._elapsed_steps] for env in envs])
+
+    def set_rows(self, rows: Sequence[int], states: Any) -> None:
+        for row, state in zip(rows, states, strict=True):
+            env: Any = self.envs[row]
+            env.unwrapped.state, env._elapsed_steps = state[:2], int(state[2])
 
 
 class StateAlone(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -91,13 +114,15 @@ class StateAlone(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 TASKS = {
     "pendulum": Task(
-        env="gym:Pendulum-v1",
+        env="vector:against_sb3:Pendulums",
         make=lambda: gymnasium.make("Pendulum-v1"),
         target=-300.0,
         steps=150_000,
         every=5_000,
         chunk=1,
         settings={"gamma": 0.95},
+        env_config={"max_steps": 200},
+        lanes=8,
     ),
     "point": Task(
         env="support.point_env:make",
@@ -119,11 +144,13 @@ TASKS = {
     "reach": Task(
         env="metaworld:reach-v3",
         make=reach,
-        target=0.9,
+        target=900.0,
         steps=400_000,
         every=20_000,
         chunk=8,
         env_config={"max_steps": 150},
+        lanes=2,
+        by_return=True,
         parallel=True,
     ),
 }
@@ -135,11 +162,10 @@ class Benchmark:
 
     out: Path
     tasks: str = "pendulum,point,point-x1000,reach"
-    seeds: int = 3
+    seeds: str = "0,1,2"
+    sides: str = "hocket,sb3"
     minutes: float = 15.0
     """Longest time of one training."""
-    lanes: int = 2
-    """Envs at once where these are heavy; light ones are eight, in one process each side."""
 
 
 Curve = list[tuple[int, float, float]]
@@ -157,8 +183,8 @@ def with_hocket(task: Task, seed: int, setup: Benchmark, folder: Path) -> Curve:
             "seed": seed,
             "steps": task.steps,
             "minutes": setup.minutes,
-            "stop_at": task.target,
-            "lanes": setup.lanes if task.parallel else 1,
+            "stop_at": None if task.by_return else task.target,
+            "lanes": task.lanes,
             "eval_every": task.every,
             "eval_episodes": TRIALS,
             "checkpoint_every": 0,
@@ -171,7 +197,9 @@ def with_hocket(task: Task, seed: int, setup: Benchmark, folder: Path) -> Curve:
         (
             record["env_steps"],
             record["wall_s"],
-            record.get("eval/success", record["eval/return"]),
+            record["eval/return"]
+            if task.by_return
+            else record.get("eval/success", record["eval/return"]),
         )
         for record in records
         if record["kind"] == "eval"
@@ -197,7 +225,7 @@ def with_sb3(task: Task, seed: int, setup: Benchmark, folder: Path) -> Curve:
                 action, _ = model.predict(seen, deterministic=True)
                 seen, reward, ended, cut, info = tried.step(action)
                 total, is_over = total + float(reward), ended or cut
-            scores.append(float(info.get("success", total)))
+            scores.append(total if task.by_return else float(info.get("success", total)))
         return statistics.fmean(scores)
 
     class Watch(BaseCallback):
@@ -210,7 +238,7 @@ def with_sb3(task: Task, seed: int, setup: Benchmark, folder: Path) -> Curve:
 
     kind = SubprocVecEnv if task.parallel else DummyVecEnv
     envs = make_vec_env(
-        task.make, n_envs=setup.lanes if task.parallel else 8, seed=seed, vec_env_cls=kind
+        task.make, n_envs=task.lanes if task.parallel else 8, seed=seed, vec_env_cls=kind
     )
     began = time.perf_counter()
     # As many steps between updates as its default, however many envs there are.
@@ -245,9 +273,9 @@ def main(setup: Benchmark) -> None:
     print("| env | side | score | env steps until then, by seed | seconds | best score |")
     print("|---|---|---|---|---|---|")
     for name in setup.tasks.split(","):
-        curves: dict[str, list[Curve]] = {side: [] for side in SIDES}
-        for seed in range(setup.seeds):
-            order = sorted(SIDES, reverse=bool(seed % 2))
+        curves: dict[str, list[Curve]] = {side: [] for side in setup.sides.split(",")}
+        for seed in map(int, setup.seeds.split(",")):
+            order = sorted(curves, reverse=bool(seed % 2))
             for side in order:
                 cell = setup.out / f"{name}-{side}-{seed}"
                 file = cell.with_suffix(".json")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from heapq import heappop, heappush
 from itertools import count
 
@@ -419,21 +419,9 @@ def test_no_lane_starves_in_a_run_in_virtual_time(
         assert now < 500.0, "a lane starves"
 
 
-@pytest.mark.heavy
-def test_lanes_that_are_ready_together_are_as_those_that_are_ready_one_by_one() -> None:
-    together, apart = scheduler(), scheduler()
-    now = 0.0
-    for made in (together, apart):
-        now = cycle(made, range(12), 0.0)
-        made.executing(range(12), "kind", now)
-    together.ready_together(range(9), "q", now + 0.16, [0.16] * 9)
-    for lane in range(9):
-        apart.ready(lane, "q", now + 0.16, 0.16)
-    for made in (together, apart):
-        assert made.waiting == 9
-        made.leave(11)
-    assert together.wake_at(now + 0.16) == pytest.approx(apart.wake_at(now + 0.16))
-    assert together.next_batch(now + 0.17) == apart.next_batch(now + 0.17)
+def ready_together(made: Scheduler, lanes: Iterable[int], now: float, busy_s: float) -> None:
+    for lane in lanes:
+        made.ready(lane, "q", now, busy_s)
 
 
 def rows(base_s: float, row_s: float = 0.0) -> Scheduler:
@@ -468,7 +456,7 @@ def test_a_row_whose_episode_ended_early_waits_for_those_that_it_is_in_step_with
         made.leave(3)
         made.ready(3, "q", now, None)
         assert made.next_batch(now) is None
-        made.ready_together([0, 1, 2, 4, 5, 6, 7], "q", now + 0.22, [0.32] * 7)
+        ready_together(made, [0, 1, 2, 4, 5, 6, 7], now + 0.22, 0.32)
         assert len(execute(made, now + 0.22)) == 8
 
 
@@ -476,9 +464,9 @@ def test_rows_in_step_leave_without_one_that_is_overdue() -> None:
     made = rows(0.2)
     execute(made, 0.0)
     made.share_step(0.02)
-    made.ready_together(list(range(8)), "q", 0.52, [0.32] * 8)
+    ready_together(made, list(range(8)), 0.52, 0.32)
     execute(made, 0.52)
-    made.ready_together(list(range(7)), "q", 1.04, [0.32] * 7)
+    ready_together(made, list(range(7)), 1.04, 0.32)
     assert made.next_batch(1.04) is None
     late_at = made.wake_at(1.04)
     assert late_at is not None
@@ -500,7 +488,7 @@ def test_rows_part_once_it_is_seen_that_episodes_are_short() -> None:
             made.leave(lane)
             made.ready(lane, "q", now + 0.05, None)
         now += 0.35
-        made.ready_together([4, 5, 6, 7], "q", now, [0.32] * 4)
+        ready_together(made, [4, 5, 6, 7], now, 0.32)
     execute(made, now)
     made.leave(0)
     made.ready(0, "q", now + 0.25, None)
@@ -531,7 +519,7 @@ def padded(sizes: tuple[int, ...], told: tuple[int, ...]) -> Scheduler:
 @pytest.mark.parametrize("told", [(), (8, 16)])
 def test_a_batch_is_cut_where_one_row_more_would_double_its_time(told: tuple[int, ...]) -> None:
     made = padded((8, 16), told)
-    made.ready_together(list(range(9)), "q", 0.9, [0.1] * 9)
+    ready_together(made, list(range(9)), 0.9, 0.1)
     for lane in (9, 10, 11):
         made.leave(lane)
     batch = made.next_batch(0.9)

@@ -71,12 +71,6 @@ class Latency:
         for size, seconds in (points or {}).items():
             self.seed(size, seconds)
 
-    @property
-    def sizes(self) -> Sequence[int]:
-        """The sizes that were measured."""
-        self._fit()
-        return self._sizes
-
     def observe(self, size: int, seconds: float) -> None:
         """A batch of `size` took `seconds`."""
         if size < 1 or seconds < 0:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import compress
 from typing import TYPE_CHECKING, NamedTuple, overload
 
 from hocket.core.contracts.policy import Binds, Policy, Reconnects
@@ -308,16 +307,13 @@ class Batches:
             state.ready_at = now
         if not self._is_at_hand:
             busy_s = [seconds + CARRYING_S for seconds in busy_s]
-        queues = {state.queue for state in states}
-        for queue in queues:
-            members, durations = lanes, busy_s
-            if len(queues) > 1:
-                is_member = [state.queue == queue for state in states]
-                members = list(compress(lanes, is_member))
-                durations = list(compress(busy_s, is_member))
-            if queue not in self._warm:
-                self._cold.setdefault(queue, members[0])
-            self.scheduler.ready_together(members, queue, now, durations)
+        # Of durations that end at once one of each queue is looked at: they tell much the same.
+        last = {state.queue: lane for lane, state in zip(lanes, states, strict=True)}
+        for queue in last.keys() - self._warm:
+            self._cold.setdefault(queue, last[queue])
+        for lane, state, seconds in zip(lanes, states, busy_s, strict=True):
+            took = seconds if last[state.queue] == lane else None
+            self.scheduler.ready(lane, state.queue, now, took)
 
     def patience(self, now: float, longest: float) -> tuple[float, int, float]:
         """Seconds until a batch may be due with nothing else happening, at most `longest`; how many

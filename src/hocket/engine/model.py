@@ -12,6 +12,8 @@ batches of B form g = ceil(N / B) cohorts; while one is inferred the others exec
     cycle(B) = E(N) + L(N)                               if g = 1
              = max(g L(B) / K, E(B) + L(B), E(N))        if g > 1
 
+(For what to expect, g = N / B: lanes change their batches where that is faster.)
+
 Lanes whose chunks vary as much as they can come back as exponentials: what rate the best rule
 reaches then is what the scheduler goes by (see `hocket.engine.value`). `hocket plan` and `--lanes
 auto` go by both, for most chunks are in between: by the geometric mean of the two rates. Rows that
@@ -65,11 +67,14 @@ class Work:
         return execute_s - beside_s + max(infer_s, beside_s)
 
 
-def cycle_s(batch: int, lanes: int, work: Work, latency: LatencyOf) -> float:
-    """Seconds in which each of `lanes` lanes executes one chunk, in batches of `batch`."""
-    cohorts = ceil(lanes / batch)
+def cycle_s(
+    batch: int, lanes: int, work: Work, latency: LatencyOf, *, is_whole: bool = True
+) -> float:
+    """Seconds in which each of `lanes` lanes executes one chunk, in batches of `batch`: in whole
+    cohorts, or in batches whose lanes change."""
+    cohorts = ceil(lanes / batch) if is_whole else lanes / batch
     infer_s = latency(min(batch, lanes))
-    if cohorts == 1:
+    if cohorts <= 1:
         return max(work.turn_s(lanes, infer_s), infer_s / work.concurrency)
     return max(
         cohorts * infer_s / work.concurrency,
@@ -153,7 +158,11 @@ def _plan_row(lanes: int, work: Work, latency: LatencyOf, actions: float) -> Pla
     top = min(own, work.max_batch)
     infer_s = np.array([0.0, *map(latency, range(1, top + 1))]) / min(1.0, work.concurrency)
     sizes = {top, *cohort_sizes(own, top)}
-    in_step = lanes / max(1e-9, cycle_s(target_batch(lanes, work, latency), lanes, work, latency))
+    least_s = min(
+        cycle_s(batch, lanes, work, latency, is_whole=False)
+        for batch in range(1, min(lanes, work.max_batch) + 1)
+    )
+    in_step = lanes / max(1e-9, least_s)
     executing, rate = float(lanes), 0.0
     for _ in range(ROUNDS):
         execute_s = max(1e-9, work.executing_s(executing))

@@ -17,7 +17,7 @@ of (a server's connections: `ready` and `leave` only) are not awaited either.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -57,8 +57,6 @@ and up to this many times as many leave together."""
 KIND_WINDOW, QUEUE_WINDOW = 31, 127
 """Chunks whose durations are kept of a kind, and of a queue. With 7 of a kind heavy tails lose
 3 %."""
-FAR = 10.0
-"""A chunk counts into the mean duration as at most this many medians. With 2 two tasks lose 1 %."""
 SHORTEST_S = 1e-5
 """The shortest wait: a clock has passed it."""
 
@@ -95,6 +93,10 @@ class Plan(NamedTuple):
     """Ready lanes at which it looks again though it is earlier."""
 
 
+AT_ONCE = Plan(-inf, 0)
+"""Wait for nothing."""
+
+
 class Queue:
     """Lanes of one signature: those that are ready, oldest first, and those that will come back."""
 
@@ -108,7 +110,7 @@ class Queue:
         """Lanes whose last observation was of this signature and that have not left."""
         self.seconds = RunningMedian(QUEUE_WINDOW)
         """How long chunks took, whatever their kind: those that come often count often."""
-        self.plan: Plan | None = None
+        self.plan = AT_ONCE
         self.check_at = (0, -inf)
         """From which batch on, and when, what follows is computed again."""
         self.members_at_check = 0
@@ -121,11 +123,6 @@ class Queue:
     @property
     def oldest(self) -> float:
         return next(iter(self.ready.values()))
-
-    @property
-    def waits_for(self) -> Plan:
-        """What it waits for; nothing where it has no plan."""
-        return self.plan or Plan(-inf, 0)
 
     def under_way(self, now: float) -> Iterable[tuple[list[float], list[tuple[float, int]]]]:
         """Durations of each kind, with how many lanes execute such a chunk for how long."""
@@ -152,7 +149,7 @@ class Scheduler:
         self._queues: dict[Hashable, Queue] = {}
         self._home: dict[int, Queue] = {}
         """The queue of each lane."""
-        self._kinds: dict[Hashable, RunningMedian] = {}
+        self._kinds: dict[Hashable, RunningMedian] = defaultdict(lambda: RunningMedian(KIND_WINDOW))
         self._latency = Latency()
         self._lockstep = Lockstep(config.max_batch)
         self._in_flight = self._batches = 0
@@ -163,11 +160,8 @@ class Scheduler:
 
     def executing(self, lanes: Sequence[int], kind: Hashable, now: float) -> None:
         """Chunks were just sent to these lanes. `kind` is what their duration depends on."""
-        took = self._kinds.get(kind)
-        if took is None:
-            took = self._kinds[kind] = RunningMedian(KIND_WINDOW)
         self._lockstep.sent(len(lanes))
-        sent = (now, took)
+        sent = (now, self._kinds[kind])
         for lane in lanes:
             queue = self._home.get(lane)
             if queue is None or lane in queue.ready or lane in queue.executing:
@@ -175,7 +169,8 @@ class Scheduler:
             queue.executing[lane] = sent
 
     def ready(self, lane: int, queue: Hashable, now: float, busy_s: float | None) -> None:
-        """An observation came. `busy_s` is how long the chunk took; None after a reset."""
+        """An observation came. `busy_s` is how long the chunk took; None after a reset, or where
+        another lane's chunk that ended with it tells much the same."""
         own = self._queues.get(queue)
         if own is None:
             own = self._queues[queue] = Queue(queue)
@@ -193,15 +188,6 @@ class Scheduler:
             self._home[lane] = own
         own.ready[lane] = now
 
-    def ready_together(
-        self, lanes: Sequence[int], queue: Hashable, now: float, busy_s: Sequence[float]
-    ) -> None:
-        """Chunks of many lanes ended at once: what `ready` does for each of them. Of their
-        durations one is looked at: what ends at once tells much the same."""
-        last = len(lanes) - 1
-        for index, lane in enumerate(lanes):
-            self.ready(lane, queue, now, busy_s[index] if index == last else None)
-
     def leave(self, lane: int) -> None:
         """The lane is in reset, build or replacement, has ended or is gone: nobody awaits it."""
         queue = self._home.pop(lane, None)
@@ -211,15 +197,13 @@ class Scheduler:
             self._lockstep.ended()
         queue.ready.pop(lane, None)
         queue.members -= 1
-        queue.plan = None
+        queue.plan = AT_ONCE
 
     def forget(self, queue: Hashable) -> bool:
         """Drop what is known of a queue; False where it still has lanes."""
-        own = self._queues.get(queue)
-        if own is not None and own.members:
-            return False
-        self._queues.pop(queue, None)
-        return True
+        if queue in self._queues and not self._queues[queue].members:
+            del self._queues[queue]
+        return queue not in self._queues
 
     def share_step(self, seconds: float | None) -> None:
         """Seconds of the step that all lanes share; 0 before the first, None without one."""
@@ -238,22 +222,18 @@ class Scheduler:
         """Take a batch out of its queue, and a policy slot; None if nothing should leave now."""
         if not self._has_slot:
             return None
-        chosen, size = None, 0
-        for queue in self._queues.values():
-            # Between queues the one whose oldest lane waits longest goes first: none starves.
-            if queue.ready and (chosen is None or queue.oldest < chosen.oldest):
-                rows = self._rows(queue, now)
-                if rows:
-                    chosen, size = queue, rows
-        if chosen is None:
-            return None
-        lanes = tuple(islice(chosen.ready, size))
-        for lane in lanes:
-            del chosen.ready[lane]
-        chosen.plan = None
-        self._in_flight += 1
-        self._batches += 1
-        return BatchPlan(lanes=lanes, queue=chosen.key)
+        # Between queues the one whose oldest lane waits longest goes first: none starves.
+        waiting = [queue for queue in self._queues.values() if queue.ready]
+        for queue in sorted(waiting, key=lambda queue: queue.oldest):
+            lanes = tuple(islice(queue.ready, self._rows(queue, now)))
+            if lanes:
+                for lane in lanes:
+                    del queue.ready[lane]
+                queue.plan = AT_ONCE
+                self._in_flight += 1
+                self._batches += 1
+                return BatchPlan(lanes=lanes, queue=queue.key)
+        return None
 
     def inferred(self, size: int, seconds: float, now: float) -> None:
         """A batch is back: a slot is free again, and this is what it cost."""
@@ -275,7 +255,7 @@ class Scheduler:
         self._in_flight -= 1
         self._free_since = now
         for queue in self._queues.values():
-            queue.plan = None
+            queue.plan = AT_ONCE
 
     def infer_s(self, size: int) -> float:
         """How long a batch of this size should take."""
@@ -285,9 +265,9 @@ class Scheduler:
         """When `next_batch` may answer differently though nothing happens; None if never."""
         if not self._has_slot:
             return None
-        queues = [queue for queue in self._queues.values() if queue.ready]
-        earliest = min((max(now, queue.waits_for.until) for queue in queues), default=inf)
-        return None if earliest == inf else earliest
+        times = [queue.plan.until for queue in self._queues.values() if queue.ready]
+        earliest = min(times, default=inf)
+        return None if earliest == inf else max(now, earliest)
 
     def wanted(self, now: float) -> tuple[int, float]:
         """How many lanes must come for `next_batch` to answer differently, and within how many
@@ -297,7 +277,7 @@ class Scheduler:
         (queue,) = self._queues.values()
         if not queue.gather_s:
             return 1, 0.0
-        left_s = queue.plan.until - now if queue.plan is not None else queue.gather_s
+        left_s = queue.gather_s if queue.plan is AT_ONCE else queue.plan.until - now
         rows = min(queue.gathered - len(queue.ready), len(queue.executing))
         return (max(1, rows), left_s) if left_s > 0 else (1, 0.0)
 
@@ -325,12 +305,12 @@ class Scheduler:
     def _rows(self, queue: Queue, now: float) -> int:
         """How many rows leave now; 0 where the queue waits, by a plan that it then has."""
         ready = len(queue.ready)
-        if now < queue.waits_for.until and ready < queue.waits_for.rows:
+        if now < queue.plan.until and ready < queue.plan.rows:
             return 0
         self._check(queue, now)
         rows = min(ready, self._config.max_batch)
         since = max(queue.oldest, self._free_since)
-        queue.plan = None
+        queue.plan = AT_ONCE
         if queue.is_together:
             queue.plan = Plan(queue.last_at(now), queue.members)
         elif queue.gather_s:
@@ -348,8 +328,7 @@ class Scheduler:
             if wait_s <= 0.0:
                 return min(best, rows)
             queue.plan = Plan(now + max(wait_s, SHORTEST_S), max(best, ready + 1))
-        is_held = now < queue.waits_for.until and ready < queue.waits_for.rows
-        return 0 if is_held else rows
+        return 0 if now < queue.plan.until and ready < queue.plan.rows else rows
 
     def _check(self, queue: Queue, now: float) -> None:
         """Bring what the queue goes by up to date, where it may have moved."""
@@ -385,14 +364,13 @@ class Scheduler:
         # Before anything is known, a chunk is taken to last as long as an inference.
         mean_s = float(infer_s[-1])
         if seconds is not None:
-            mean_s = max(1e-6, float(np.minimum(queue.seconds.values, FAR * seconds).mean()))
+            mean_s = max(1e-6, float(np.mean(queue.seconds.values)))
         lanes = max(1, round(lanes / max(1.0, share)))
         infer_s = infer_s[: lanes + 1] / min(1.0, share)
         top = len(infer_s) - 1
-        # A policy's own sizes, or powers of two, three times those, and what was timed.
+        # A policy's own sizes, or powers of two and three times those.
         sizes: Iterable[int] = self._config.batch_sizes or (
-            *self._latency.sizes,
-            *(base << power for base in (1, 3) for power in range(8)),
+            base << power for base in (1, 3) for power in range(8)
         )
         if self._lockstep.step_s is not None and seconds is not None:
             sizes = [self._lockstep.target(lanes, seconds, self._latency.predict)]
