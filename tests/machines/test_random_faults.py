@@ -6,6 +6,7 @@ The faults come from a fresh seed, which is printed; `HOCKET_FAULTS` says how ma
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import secrets
@@ -19,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from hocket.core.data import Outcome
+from hocket.machines.lease import LeaseConfig
 from hocket.records.ledger.view import LedgerView
 from support.fault_proxy import FaultProxy
 from support.processes import DEADLINE_S, children, wait_gone, wait_until
@@ -45,8 +47,8 @@ class Faulty:
 
     def __init__(self, folder: Path, draw: random.Random) -> None:
         self.folder, self.draw = folder, draw
-        self.may_lose = 0
-        """Attempts that the faults so far may have cost."""
+        self.losses = 0
+        """Faults that cost a site what it was running."""
         self.drivers: list[subprocess.Popen[bytes]] = []
         self.sites: list[subprocess.Popen[bytes]] = []
         self.seen: set[int] = set()
@@ -90,13 +92,20 @@ class Faulty:
         for process in (*self.drivers, *self.sites):
             self.seen.update([process.pid, *children(process.pid)])
 
+    @property
+    def may_lose(self) -> int:
+        """Attempts that the faults so far may have cost. Of a driver that was killed nobody knows
+        whether attempts that waited at a site had begun."""
+        waited = math.ceil(LANES * LeaseConfig().ahead) if len(self.drivers) > 1 else 0
+        return self.losses * (LANES + waited)
+
     # -- faults --------------------------------------------------------------------------------
 
     def kill_a_site(self) -> None:
         victim = self.sites.pop(self.draw.randrange(len(self.sites)))
         victim.kill()
         victim.wait()
-        self.may_lose += LANES
+        self.losses += 1
         self.add_site()
 
     def stop_a_site_past_its_lease(self) -> None:
@@ -105,7 +114,7 @@ class Faulty:
         began = time.monotonic()
         wait_until(lambda: time.monotonic() - began > 1.5 * LEASE_S, DEADLINE_S)
         os.kill(victim.pid, signal.SIGCONT)
-        self.may_lose += LANES
+        self.losses += 1
 
     def cut_all_connections(self) -> None:
         self.proxy.drop_all()
