@@ -277,6 +277,24 @@ def test_a_run_with_a_curriculum_is_the_same_to_the_bit_also_when_it_was_resumed
 
 
 @pytest.mark.slow
+def test_a_curriculum_in_rows_is_the_same_whatever_other_rows_do(tmp_path: Path) -> None:
+    """Episodes differ in length: a row that waits for its next trial is held while others step."""
+    chosen = {
+        "env": ("support.row_toys:RowToys",),
+        "curriculum": "hard",
+        "starts": 4,
+        "steps": 300,
+        "eval_every": 0,
+    }
+    one = run(tmp_path, "one", lanes=1, **chosen)
+    many = run(tmp_path, "many", lanes=5, **chosen)
+    apart = run(tmp_path, "apart", lanes=4, env_config={"apart": True}, **chosen)
+    assert same_weights(one.run, many.run)
+    assert same_weights(one.run, apart.run)
+    assert records(many, "update")[-1]["starts/tried"] > 4.0
+
+
+@pytest.mark.slow
 def test_groups_of_a_start_that_comes_again_are_apart(tmp_path: Path) -> None:
     result = run(tmp_path, algo="grpo", group=4, starts=2, steps=400, eval_every=0)
     assert result.complete
