@@ -88,6 +88,7 @@ def test_video_of_no_run_is_refused(folder: Path) -> None:
     assert run_here(folder, "video", "a", "--trial", "image/9").returncode == 2
 
 
+@pytest.mark.slow
 def test_replay_verifies_with_actions_and_with_the_policy(folder: Path) -> None:
     for flags in ((), ("--with-policy",)):
         done = run_process(folder, "replay", "a", "image/2", *flags)

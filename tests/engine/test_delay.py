@@ -98,7 +98,7 @@ def test_any_delay_replan_and_history_is_the_plain_loop(
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("method", ["naive", pytest.param("blocking", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("method", ["naive", "blocking"])
 def test_lanes_in_processes_give_the_same_results(method: str) -> None:
     common = {"method": method, "delay": "1..5", "episodes": 6, "first_chunk": "held"}
     assert outcomes(evaluate(lanes=3, **common)) == outcomes(evaluate(lanes=1, **common))
@@ -161,6 +161,7 @@ class Beside(WithActions):
         super().end_session(session)
 
 
+@pytest.mark.slow
 @pytest.mark.heavy
 def test_session_ends_after_the_inference_under_way() -> None:
     policy = Beside()

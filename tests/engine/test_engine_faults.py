@@ -79,6 +79,7 @@ def test_a_fault_of_an_env_costs_one_attempt_and_changes_no_result(
     assert [e.attempt for e in report.episodes] == [0, 0, 1, 0, 0, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.heavy
 def test_workers_that_leak_are_replaced_and_change_no_result(
     untroubled: list[tuple[str, str, int, float]],

@@ -95,6 +95,7 @@ def test_a_run_whose_only_policy_hangs_stops_in_words_and_goes_on_later(
     assert outcomes(report) == outcomes(run(Hanging(1 << 30)))
 
 
+@pytest.mark.slow
 def test_a_hang_in_the_first_batch_leaves_a_folder_to_resume(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with pytest.raises(PolicyHungError):
@@ -133,6 +134,7 @@ def test_the_command_ends_with_words_though_a_thread_hangs_in_a_deadlock(tmp_pat
     assert f"hocket resume {folder}" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_sidecar_that_hangs_is_started_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

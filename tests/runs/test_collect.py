@@ -39,6 +39,7 @@ def lengths(dataset: Path) -> list[int]:
     return [row for file in files for row in pq.read_table(file)["length"].to_pylist()]
 
 
+@pytest.mark.slow
 def test_a_dataset_has_the_number_of_successes_that_was_asked_for(tmp_path):
     out = tmp_path / "data"
     done = collect(config(), out)

@@ -221,6 +221,7 @@ def test_a_run_stops_when_its_comparison_is_decided(tmp_path: Path) -> None:
     assert better.planned < CAP  # ... which only moves how far lanes had run ahead by then.
 
 
+@pytest.mark.slow
 def test_a_run_that_is_never_decided_does_all_that_was_planned(tmp_path: Path) -> None:
     common = {
         "env": "support.deciding_env:make",

@@ -135,6 +135,7 @@ class Interrupt:
     def close(self) -> None: ...
 
 
+@pytest.mark.slow
 def test_a_difference_stays_for_good_and_counts_add_up_over_legs(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     first = run(Positional(), 3, out=folder, readers=[Interrupt(8)])
@@ -163,6 +164,7 @@ def test_a_difference_stays_for_good_and_counts_add_up_over_legs(tmp_path: Path)
     assert compare_runs(side, side).to_json()["a"]["checks"]["made"] == whole.checks.made
 
 
+@pytest.mark.slow
 def test_a_run_is_as_exact_as_its_least_exact_leg(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     run(Positional(), 2, out=folder, readers=[Interrupt(4)])

@@ -67,6 +67,7 @@ def test_the_second_run_finds_the_workers_of_the_first_up(tmp_path: Path) -> Non
     assert first.time < 0.1  # Told at once: nothing had to start.
 
 
+@pytest.mark.slow
 def test_a_job_that_fails_does_not_stop_the_others_and_is_tried_again(tmp_path: Path) -> None:
     runs = {"a": {}, "broken": {"env_config": {"raise_in_init": True}}, "c": {"seed": 3}}
     path = write(tmp_path, runs)

@@ -95,6 +95,7 @@ def test_forty_kills_lose_nothing_and_count_nothing_twice(tmp_path: Path) -> Non
     survive(tmp_path, kills=40, seed=2)
 
 
+@pytest.mark.slow
 def test_a_finished_run_resumes_to_nothing(tmp_path: Path) -> None:
     common = {"env": "toy:count", "policy": "scripted", "episodes": 3, "lanes": 2}
     first = hocket.evaluate(out=tmp_path / "a", **common)

@@ -109,6 +109,7 @@ class Interrupting(Heard):
             raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_the_report_is_told_before_filming_which_may_be_interrupted_without_loss(
     tmp_path: Path,
 ) -> None:
@@ -183,6 +184,7 @@ def test_an_env_without_cameras_is_no_trouble(tmp_path: Path) -> None:
     assert heard.notes == []
 
 
+@pytest.mark.slow
 def test_the_results_do_not_depend_on_what_is_filmed(tmp_path: Path) -> None:
     reports = [
         hocket.evaluate(

@@ -46,6 +46,7 @@ def python(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_an_env_of_the_running_script_is_found_by_workers(tmp_path: Path) -> None:
     call = f"if __name__ == '__main__':\n    print('rate', {CALL.format(2)}.overall.rate)\n"
     done = python(tmp_path, ENV + call)

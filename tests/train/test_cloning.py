@@ -47,6 +47,7 @@ def dataset(shown: str) -> str:
     return str(out)
 
 
+@pytest.mark.slow
 def test_a_clone_of_recorded_episodes_does_what_they_do(tmp_path: Path, shown: str) -> None:
     result = run(tmp_path, data=(shown,), eval_every=4800, eval_episodes=5, **BC)
     assert result.complete

@@ -64,6 +64,7 @@ def test_weights_that_are_a_pickle_are_refused_with_the_way_to_convert_them(
     assert "pickle" in told
 
 
+@pytest.mark.slow
 def test_a_correction_of_a_stock_server_learns_how_long_its_chunks_are(tmp_path: Path) -> None:
     def answer(observation: dict[str, Any]) -> dict[str, Any]:
         return {"actions": np.zeros((5, 4), np.float32)}

@@ -49,6 +49,7 @@ def test_rewards_of_another_size_give_the_same_policy(tmp_path: Path) -> None:
     assert all(torch.equal(small[key], large[key]) for key in small)
 
 
+@pytest.mark.slow
 def test_states_are_seen_in_units_of_their_spread_by_training_and_evaluation(
     tmp_path: Path,
 ) -> None:
@@ -62,6 +63,7 @@ def test_states_are_seen_in_units_of_their_spread_by_training_and_evaluation(
     assert report.overall.returns.value == pytest.approx(best["mean_return"])
 
 
+@pytest.mark.slow
 def test_probabilities_are_those_of_the_version_that_sampled(tmp_path: Path) -> None:
     result = run(tmp_path, **dense(lr=0.0, steps=1000))
     updates = records(result, "update")

@@ -307,6 +307,7 @@ def test_closing_ends_a_worker_that_does_not_listen() -> None:
     assert set(children(os.getpid())) <= before
 
 
+@pytest.mark.slow
 def test_fleets_leave_no_file_descriptor_open() -> None:
     def one() -> None:
         toy = {"length_min": 2, "length_max": 2}
