@@ -97,6 +97,7 @@ def test_any_delay_replan_and_history_is_the_plain_loop(
     assert brief(report) == expected(str(delay), method, episodes=1, **how)
 
 
+@pytest.mark.slow
 @pytest.mark.heavy
 @pytest.mark.parametrize("method", ["naive", "blocking"])
 def test_lanes_in_processes_give_the_same_results(method: str) -> None:
