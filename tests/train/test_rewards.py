@@ -15,6 +15,7 @@ from hocket.train.collect.curriculum import Curriculum, CurriculumError, Start, 
 from hocket.train.config import TrainConfig
 from hocket.train.rewards import RewardError, Rewards
 from hocket.workers.env.chunk_runner import numbers_in, packed_numbers
+from hocket.workers.rows.numbers import RowNumbers
 from train.test_training import ENV, records, run, same_weights, success
 
 
@@ -190,6 +191,19 @@ def test_numbers_in_info_are_found_whatever_they_are() -> None:
     packed = packed_numbers([{"a": 1.0}, {"b": 2.0}])
     assert np.frombuffer(packed["a"])[0] == 1.0
     assert np.isnan(np.frombuffer(packed["a"])[1])
+
+
+@pytest.mark.parametrize("early", [{}, {"other": np.zeros(2)}])
+def test_key_that_is_told_late_is_no_number_of_rows_that_were_done_before(early: Any) -> None:
+    numbers = RowNumbers(2)
+    for done in (1, 2, 3):
+        numbers.add(np.array([0]), np.array([done]), early)
+    numbers.add(np.array([1]), np.array([1]), {"late": np.array([7.0, 8.0])})
+    both = numbers.packed(np.array([0, 1]), np.array([3, 1]))
+    told = np.frombuffer(both["late"])
+    assert np.isnan(told[:3]).all()
+    assert told[3] == 8.0
+    assert all(len(packed) == 8 * 4 for packed in both.values())
 
 
 def test_evaluations_have_settings_of_their_own(tmp_path: Path) -> None:

@@ -25,8 +25,8 @@ Signature = tuple[tuple[str, tuple[int, ...], str], ...]
 """Keys, shapes and dtypes of an observation, sorted by key. Rows share a batch where it is one."""
 
 _LONGEST_SLUG = 200
-_UNPLAIN = re.compile(r"[^\w.-]")
 """Bytes. File systems take names of 255, and what is written gets a few letters more."""
+_UNPLAIN = re.compile(r"[^\w.-]")
 
 SuccessRule = Literal["first", "any", "final"]
 Exactness = Literal["bitwise", "inputs", "environment"]

@@ -38,8 +38,6 @@ _LIFE = (Progress, Pulse, Said, Ended)
 """What a worker elsewhere says of itself, at any time."""
 _MOST_REMARKS, _LONGEST_REMARK = 100, 2000
 """How much a worker may tell the user. Chosen by hand: an env has a few sentences to say."""
-_LONGEST_KEY = 200
-"""Characters of a key of an observation. Chosen by hand."""
 _MOST_NUMBERS = 1000
 """Keys in `info` that a worker may tell of. Chosen by hand."""
 
@@ -220,8 +218,7 @@ class Guard:
             _require(type(prompt) is str, message)
         _require(bool(message.lanes) and type(message.block) is int, message)
         _require(message.arrays is None or type(message.arrays) is bytes, message)
-        differs = message.differs
-        _require(differs is None or (type(differs) is str and len(differs) < _LONGEST_KEY), message)
+        _require(message.differs is None or type(message.differs) is str, message)
         if message.spec is not None:
             EnvSpec.from_plain(message.spec)
 

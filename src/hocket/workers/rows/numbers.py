@@ -17,16 +17,18 @@ class RowNumbers:
         self._rows = rows
         self._kept: dict[str, Array] = {}
         """By key `[longest, rows]`; NaN where a step did not tell."""
+        self._longest = 1
+        """Steps of the longest chunk so far, whoever told of it: all keys are told together."""
 
     def add(self, rows: Array, done: Array, numbers: Mapping[str, Array] | None) -> None:
         """Take what the step gave that these rows made as the `done`-th of their chunks."""
         told = {key: on_host(values) for key, values in (numbers or {}).items()}
+        self._longest = max(self._longest, int(done.max()))
         for key in told:
-            self._kept.setdefault(key, np.full((1, self._rows), np.nan))
+            self._kept.setdefault(key, np.full((self._longest, self._rows), np.nan))
         for key, kept in self._kept.items():
-            missing = int(done.max()) - len(kept)
-            if missing > 0:
-                more = np.full((missing + len(kept), self._rows), np.nan)
+            if self._longest > len(kept):
+                more = np.full((self._longest, self._rows), np.nan)
                 kept = self._kept[key] = np.concatenate([kept, more])
             kept[done - 1, rows] = told[key][rows] if key in told else np.nan
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import pickle
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ with no_gl_at_import():
     from metaworld.sawyer_xyz_env import SawyerMocapBase
     from metaworld.types import Task
 
+_PATCHING = threading.Lock()
 _INTEGRATION = mujoco.mjtState.mjSTATE_INTEGRATION
 _PLAIN = (type(None), bool, int, float, str, np.generic, np.ndarray, dict, list, tuple)
 _MODEL_FIELDS = ("body_pos", "body_quat", "site_pos", "site_quat")
@@ -220,12 +222,13 @@ def _compiling_once() -> Iterator[None]:
         size.offheight = max(size.offheight, sim.height)
         return model, mujoco.MjData(model)
 
-    # The class itself, since tasks are pickled by its name.
-    SawyerMocapBase._initialize_simulation = initialize
-    try:
-        yield
-    finally:
-        del SawyerMocapBase._initialize_simulation
+    # The class itself, since tasks are pickled by its name; one thread at a time.
+    with _PATCHING:
+        SawyerMocapBase._initialize_simulation = initialize
+        try:
+            yield
+        finally:
+            del SawyerMocapBase._initialize_simulation
 
 
 def camera_keys(cameras: tuple[str, ...]) -> dict[str, str]:
