@@ -59,6 +59,10 @@ class EnvError(HocketError):
     """An env broke its contract."""
 
 
+class SecondResetError(EnvError):
+    """An env could not be reset twice in a row, which is asked only to look at its starts."""
+
+
 class ObservationError(EnvError):
     """An observation lacks a key, or a key changed its shape or dtype."""
 

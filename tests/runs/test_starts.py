@@ -154,7 +154,8 @@ def test_an_attempt_that_is_lost_at_its_reset_leaves_the_look_to_the_next(
 
 
 def test_an_env_that_cannot_be_reset_twice_in_a_row_is_run_unjudged() -> None:
-    told = hear("support.seeding_env:make", env_config={"way": "once"}, episodes=4)
+    settings: dict[str, Any] = {"env_config": {"way": "once"}, "episodes": 4, "retries": 0}
+    told = hear("support.seeding_env:make", **settings)
     assert [type(event) for event in told] == [BatchInferred] * 4
 
 

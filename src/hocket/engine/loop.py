@@ -45,7 +45,7 @@ from hocket.engine.starts import StartChecks
 from hocket.engine.suspects import Suspects
 from hocket.engine.trials import LaneState, TrialQueue
 from hocket.engine.turn import Turn
-from hocket.errors import EnvError, PolicyHungError
+from hocket.errors import EnvError, PolicyHungError, SecondResetError
 from hocket.workers import inbox as notices
 from hocket.workers.fleet import Fleet
 
@@ -398,7 +398,8 @@ class Engine:
         state = self._lanes.get(lane)
         is_its_own = state is not None and state.attempt == notice.attempt and not notice.sealing
         if state is not None and (notice.gone or is_its_own):
-            self._lose(lane, error, now)
+            # What was only looked at costs no trial anything.
+            self._lose(lane, error, now, spends=notice.kind != SecondResetError.__name__)
             if not notice.gone:
                 self._set_free(lane)
 

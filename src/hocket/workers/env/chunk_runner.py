@@ -12,7 +12,7 @@ import numpy as np
 from hocket.core.arrays import first_difference
 from hocket.core.data import Array, Observation
 from hocket.core.wire import END_OBSERVED
-from hocket.errors import ObservationError
+from hocket.errors import ObservationError, SecondResetError
 from hocket.workers.attempt import Attempt, Recording
 from hocket.workers.env import remarks
 from hocket.workers.env.live_env import LiveEnv, Turn
@@ -162,7 +162,12 @@ class ChunkRunner:
         """Begin the episode; gives its first observation and its prompt, as they are to be seen.
         With `twice` the env is reset for the same trial before, and `differs` says what came."""
         first = self._rehearse() if twice else None
-        arrays, said = self._start(self._all_cameras)
+        try:
+            arrays, said = self._start(self._all_cameras)
+        except Exception as exc:
+            if first is None:
+                raise
+            raise SecondResetError(f"{type(exc).__name__}: {exc}") from exc
         if first is not None:
             unseen = set(self._env.cameras) - set(first)
             again = {key: array for key, array in arrays.items() if key not in unseen}

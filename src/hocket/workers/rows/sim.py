@@ -17,7 +17,7 @@ from hocket.core.contracts.batched import (
 )
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Array, EnvSpec, Observation, Signature, TaskInfo, signature
-from hocket.errors import EnvError, SuspensionError
+from hocket.errors import EnvError, SecondResetError, SuspensionError
 from hocket.workers.env.simulator_model import find_model, model_digest
 from hocket.workers.rows.moves import Moving, as_bytes, with_room
 from hocket.workers.spaces import Drive, array_specs, choose, is_image
@@ -83,7 +83,10 @@ class RowSim:
         """Reset a row `[1]` that was just reset; gives what it sees otherwise now, empty where that
         is nothing."""
         first = {key: np.array(array) for key, array in self.look(row).items()}
-        self.env.reset(row, [task], [seed])
+        try:
+            self.env.reset(row, [task], [seed])
+        except Exception as exc:
+            raise SecondResetError(f"{type(exc).__name__}: {exc}") from exc
         return first_difference(first, self.look(row)) or ""
 
     def load(self, rows: Array, counts: Array, actions: Array) -> None:
