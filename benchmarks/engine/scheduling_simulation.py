@@ -2,12 +2,13 @@
 random from families (see `families.py`), in virtual time.
 
     python benchmarks/engine/scheduling_simulation.py [--settings 300] [--seed N] [--jobs 2]
+                                                      [--within 500]
 
 The best static (batch, wait) pair is found by brute force for each setting, on other noise than it
 is judged on; hocket's rule is told nothing about it. A seed is drawn anew each time, and printed.
 Exit code 1 where a bound is missed: of the best static pair the median 0.99, the mean of every
 family 0.97 and the first percentile 0.93; of greedy the first percentile 0.97. With 300 settings
-that takes a quarter of an hour of a core.
+that takes about 20 minutes of a core; after `--within` seconds the table is of those that are done.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import json
 import random
 import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from math import ceil
 from pathlib import Path
@@ -29,8 +30,10 @@ from simulation import Rule, Simulation, Static
 
 MEDIAN, FAMILY_MEAN, FIRST_PERCENTILE, OF_GREEDY = 0.99, 0.97, 0.93, 0.97
 NO_CONTENTION = 1 << 20
-FOUND_ON, CHECKED_ON, JUDGED_ON = (101,), (102, 103), (1, 2)
-"""Seeds on which all pairs are tried, the best three of those, and every rule is judged."""
+FOUND_ON, CHECKED_ON, JUDGED_ON = (101,), (102, 103), (1, 2, 3, 4, 5, 6)
+"""Seeds on which all pairs are tried, the best three of those, and every rule is judged. Where few
+lanes have chunks that vary much, or a run is short, a rate is off by 2 to 7 % on one seed, which on
+two alone made most of the lowest per cent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,13 +133,18 @@ def judge(rows: Sequence[Row]) -> bool:
     for name, (found, wanted) in bounds.items():
         is_met = is_met and found >= wanted
         print(f"{name}: {found:.3f} (at least {wanted})")
-    print("the worst ten:")
-    for row in sorted(rows, key=lambda row: row.of_static)[:10]:
+    print_worst("of the best static pair", rows, lambda row: row.of_static)
+    print_worst("of greedy", rows, lambda row: row.of_greedy)
+    return is_met
+
+
+def print_worst(name: str, rows: Sequence[Row], share: Callable[[Row], float]) -> None:
+    print(f"the worst ten {name} (share of static, of greedy):")
+    for row in sorted(rows, key=share)[:10]:
         print(
             f"{row.of_static:.3f} {row.of_greedy:.3f} {row.setting.family}: {row.setting}; "
             f"best {row.pair[0]}, {1000 * row.pair[1]:.0f} ms"
         )
-    return is_met
 
 
 def main() -> int:
@@ -144,15 +152,21 @@ def main() -> int:
     parser.add_argument("--settings", type=int, default=300)
     parser.add_argument("--seed", type=int, default=None, help="draw the same settings again")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--within", type=float, help="seconds after which no more is waited for")
     parser.add_argument("--json", type=Path, help="write every setting's rates there")
     options = parser.parse_args()
     seed = random.randrange(1 << 32) if options.seed is None else options.seed
     print(f"seed {seed}", flush=True)
     rows = []
     with ProcessPoolExecutor(options.jobs) as pool:
-        for row in pool.map(measure, settings(seed, options.settings)):
-            rows.append(row)
-            print(f"{len(rows)} of {options.settings}: {row.setting.family}", file=sys.stderr)
+        found = [pool.submit(measure, setting) for setting in settings(seed, options.settings)]
+        try:
+            for done in as_completed(found, options.within):
+                rows.append(done.result())
+                print(f"{len(rows)} of {len(found)}: {rows[-1].setting.family}", file=sys.stderr)
+        except TimeoutError:
+            pool.shutdown(wait=False, cancel_futures=True)
+            print(f"{len(rows)} of {len(found)} settings within {options.within:g} s")
     is_met = judge(rows)
     if options.json:
         options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
