@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
-from math import ceil, exp, inf, log
+from math import exp, inf, log
+
+from hocket.engine.model import sizes_to_time
 
 SHAPES = ("affine", "flat", "stairs of 2^k", "stairs of 8", "graph shapes", "knee")
 """What the latency is like: families of their own, and drawn for every other family."""
@@ -79,13 +81,9 @@ class Setting:
 
     def timed(self) -> list[int]:
         """The sizes that a warm-up times."""
-        powers = [1 << power for power in range(self.largest.bit_length())]
-        if self.padded and self.is_told:
-            more = [*self.padded]
-        else:
-            cohorts = [ceil(self.largest / parts) for parts in (2, 3, 4)]
-            more = [*cohorts, *(size + 1 for size in powers), *(3 * size for size in powers)]
-        return sorted({s for s in (*powers, *more, self.largest) if s <= self.largest})
+        powers = {1 << power for power in range(self.largest.bit_length())}
+        more = sizes_to_time(self.largest, self.padded if self.is_told else ())
+        return sorted(powers | {*more, self.largest})
 
     def __str__(self) -> str:
         cores = "no contention" if self.cores == inf else f"{self.cores:g} cores"

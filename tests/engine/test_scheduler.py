@@ -217,10 +217,10 @@ def test_resets_do_not_count_into_the_duration_of_chunks() -> None:
     made.inferred(3, 0.2, now + 50.2)
     wake = made.wake_at(now + 50.0)
     assert wake is not None
-    assert wake <= now + 50.2 + 1.5 * 0.16, "patience still goes by chunks of 0.16 s"
+    assert wake <= now + 50.2 + 1.5 * 0.16, "chunks are still expected to take 0.16 s"
 
 
-def test_time_spent_waiting_for_a_slot_does_not_use_up_patience() -> None:
+def test_a_lane_that_waited_for_a_slot_waits_for_those_that_come_soon() -> None:
     made = scheduler(base_s=0.7)
     now = cycle(made, range(8), 0.0)
     made.executing(range(8), "kind", now)

@@ -70,7 +70,7 @@ def share_of_limit(lanes: int, infer_s: float, replan: int, delay: int, seconds:
 
 @pytest.mark.parametrize(("infer_s", "replan"), [(0.08, 8), (0.04, 8), (0.16, 16), (0.08, 16)])
 def test_lanes_that_go_on_lose_little_to_each_other(infer_s: float, replan: int) -> None:
-    # Without patience by the inference, lanes that miss their batch wait for all of the next: 0.66
-    # of the limit where the delay is all of a chunk.
+    # A lane that misses its batch waits for all of the next: where nobody waits for those that
+    # come a little later, 0.66 of the limit where the delay is all of a chunk.
     delay = round(infer_s / 0.01)
     assert share_of_limit(8, infer_s, replan, delay, seconds=8.0) > 0.95
