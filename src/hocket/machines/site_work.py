@@ -36,7 +36,7 @@ from hocket.machines.lease import LeaseId
 from hocket.machines.leased_trials import LeasedTrials
 from hocket.machines.link import Link, Outgoing
 from hocket.machines.receipts import PROOF
-from hocket.machines.rows import plain_rows
+from hocket.machines.rows import packed_rows
 from hocket.records.chunks import ChunkRows
 from hocket.records.evidence import salvage
 from hocket.results.tally import Tally
@@ -143,12 +143,12 @@ class SiteWork(abc.ABC):
         """Tell the driver what happens."""
         if isinstance(event, EpisodesSealed):
             for episode in event.episodes:
-                rows = plain_rows(self._chunks.take(episode).rows)
+                packed = packed_rows(self._chunks.take(episode).rows)
                 name = self._trials.end(episode.trial, episode.attempt)
                 folder = self._attempt_folder(episode.trial, episode.attempt)
                 files = [os.path.basename(file) for file in episode.files]
                 fields = (*name, episode.outcome.value, *episode[3:8], episode.seconds)
-                self._end(name, protocol.SealedEpisode(*fields, files, rows), folder)
+                self._end(name, protocol.SealedEpisode(*fields, files, *packed), folder)
             if time.perf_counter() - self._beaten > _FRESH_S:
                 self._link.post(self.beat())
         elif isinstance(event, AttemptsBegan):
