@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from hocket.core import machine
 from hocket.core.data import UNCHECKED, Exactness, Trial
@@ -58,6 +58,14 @@ class Ended(NamedTuple):
         if self.folder is None:
             return []
         return [self.folder / name for name in self.message.files]
+
+
+@runtime_checkable
+class TakesWeights(Protocol):
+    """Work at a site that weights may come for beside its connection."""
+
+    def receive(self, version: int, data: bytes) -> None:
+        """Act with these weights from now on. Called on the link's thread."""
 
 
 class SiteWork(abc.ABC):
