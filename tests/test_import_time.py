@@ -50,7 +50,7 @@ def test_a_small_run_imports_only_what_it_needs(tmp_path: Path) -> None:
     words += f" --max-steps 3 --video none --out {tmp_path / 'run'}"
     modules = imported_by(f"from hocket.cli import main\nassert main({words.split()}) == 0")
     assert "pyarrow" in modules
-    assert not {"torch", "av", "typeguard", "asyncio"} & modules
+    assert not {"torch", "scipy", "av", "typeguard", "asyncio"} & modules
 
 
 def test_the_first_line_comes_before_anything_heavy(tmp_path: Path) -> None:

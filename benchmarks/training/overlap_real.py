@@ -9,9 +9,11 @@ that whatever they take from each other counts. On a GPU they are two processes 
 unless NVIDIA's MPS (`nvidia-cuda-mps-control -d`) lets both in at once: the output says which.
 
     python benchmarks/training/overlap_real.py --device cuda --network smolvla --lanes 32
+    python benchmarks/training/overlap_real.py --device cuda --network pi0 --lanes 32
 
-takes the network of `memory.py` that is as large as SmolVLA, frozen but for LoRA, with two cameras
-of 224 pixels and chunks of 50, in bf16; its env has random pictures, and sleeps 20 ms in a step.
+take the networks of `memory.py` that are as large as SmolVLA and as pi0, frozen but for LoRA, with
+two cameras of 224 pixels and chunks of 50, in bf16; their env has random pictures, and sleeps 20 ms
+in a step.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from typing import Any, Literal
 
 import gymnasium
 import numpy as np
+import torch
 import tyro
 from torch import nn
 
@@ -48,13 +51,15 @@ SKIPPED = 3
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
     device: str = "cuda"
-    network: Literal["actor", "smolvla", "tiny"] = "actor"
+    network: Literal["actor", "smolvla", "pi0", "tiny"] = "actor"
     task: str = "reach-v3"
     width: int = 5200
     """Of the three hidden layers of actor and critic each: 5200 gives 109 million parameters."""
     lanes: int = 2
     batch: int = 32
     minibatches: int = 4
+    micro_batch: int = 32
+    """Chunks that a VLA learns from at once."""
     ratios: tuple[float, ...] = (2.0, 1.0, 0.5)
     """C over T, roughly."""
     updates: int = 12
@@ -98,14 +103,39 @@ class Cameras(gymnasium.Env[Any, Any]):
         }
 
 
-class SmolVla(memory.Vla):
+class Drawn(memory.Vla):
+    """Weights that repeat a million random numbers: to draw 3.3 billion takes minutes."""
+
+    def __init__(self, size: memory.Size) -> None:
+        with torch.device("meta"):
+            super().__init__(size)
+        self.to_empty(device="cpu")
+        noise = torch.randn(1_000_003, generator=torch.Generator().manual_seed(0))
+        for parameter in self.parameters():
+            flat = parameter.data.view(-1)
+            for start in range(0, len(flat), len(noise)):
+                flat[start : start + len(noise)] = noise[: len(flat) - start]
+            flat *= parameter[0].numel() ** -0.5
+        for module in self.modules():
+            if isinstance(module, nn.LayerNorm):
+                module.reset_parameters()
+
+
+class SmolVla(Drawn):
     """As large as SmolVLA, with random weights."""
 
     def __init__(self) -> None:
         super().__init__(memory.SIZES["smolvla"])
 
 
-class TinyVla(memory.Vla):
+class Pi0(Drawn):
+    """As large as pi0, with random weights."""
+
+    def __init__(self) -> None:
+        super().__init__(memory.SIZES["pi0"])
+
+
+class TinyVla(Drawn):
     """To see that this runs."""
 
     def __init__(self) -> None:
@@ -152,11 +182,12 @@ def configured(setup: Benchmark, mode: str, epochs: int, updates: int) -> TrainC
 
 
 def with_vla(setup: Benchmark, mode: str, epochs: int, updates: int) -> TrainConfig:
-    is_large = setup.network == "smolvla"
+    is_large = setup.network != "tiny"
+    network = {"smolvla": SmolVla, "pi0": Pi0}.get(setup.network, TinyVla)
     return TrainConfig(
         env=("overlap_real:Cameras",),
         env_config={} if is_large else {"pixels": 28, "step_s": 0.001},
-        policy=f"torch:overlap_real:{'SmolVla' if is_large else 'TinyVla'}",
+        policy=f"torch:overlap_real:{network.__name__}",
         adapter="lora:r=16",
         precision="bf16" if is_large else "fp32",
         reward="env",
@@ -165,7 +196,7 @@ def with_vla(setup: Benchmark, mode: str, epochs: int, updates: int) -> TrainCon
         batch=setup.batch,
         epochs=epochs,
         minibatch=32,
-        micro_batch=32,
+        micro_batch=setup.micro_batch,
         target_kl=None,
         lr=1e-6,
         steps=(updates + SKIPPED) * setup.batch * MAX_STEPS,
@@ -240,7 +271,7 @@ def is_under_mps() -> bool:
 
 
 def main(setup: Benchmark) -> None:
-    calibration = CALIBRATION if setup.network == "actor" else 2
+    calibration = CALIBRATION if setup.network == "actor" else 1 if setup.network == "pi0" else 2
     first = pace(configured(setup, "sync", calibration, 3))
     epoch_s = first.learn_s / calibration
     rows = []

@@ -51,7 +51,7 @@ def test_small_run_is_shown_whole(tmp_path: Path) -> None:
     assert timing is not None
     assert timing.window is not None
     assert timing.window.whole
-    assert timing.window.chunks.num_rows == timing.chunks
+    assert len(timing.window.chunks["lane"]) == timing.chunks
 
 
 def test_long_run_shows_a_window_of_bounded_size(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_long_run_shows_a_window_of_bounded_size(tmp_path: Path) -> None:
     assert timing is not None
     assert timing.window is not None
     assert not timing.window.whole
-    assert 0 < timing.window.chunks.num_rows < timing.chunks / 2
+    assert 0 < len(timing.window.chunks["lane"]) < timing.chunks / 2
 
 
 def test_parts_of_a_resumed_run_are_laid_end_to_end(tmp_path: Path) -> None:

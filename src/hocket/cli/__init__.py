@@ -8,6 +8,7 @@ run; 2 wrong usage; 130 interrupted.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import importlib.metadata
 import os
@@ -22,6 +23,9 @@ from hocket.core.text import printable
 from hocket.errors import HocketError, RunFolderError, UsageError
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+COLLECT_AFTER = (20_000, 10, 10)
+"""New objects after which the command looks for garbage. After Python's own 700 it would look some
+hundred times through what is imported: a tenth of the CPU before the first chunk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     itself, and ends the process where a policy that hangs would keep it from ending."""
     if arguments is not None:
         return _do(list(arguments))
+    gc.set_threshold(*COLLECT_AFTER)
     code = _do(sys.argv[1:])
     if any(thread.name.startswith("hocket-hung") for thread in threading.enumerate()):
         sys.stdout.flush()

@@ -110,20 +110,19 @@ def load_table(
     table: str,
     schema: pa.Schema,
     trials: Collection[Trial] | None = None,
-    *,
-    filters: Sequence[tuple[str, str, Any]] = (),
 ) -> pa.Table:
-    """The rows of the episodes that count: all, or those of these trials, or those that the filters
-    let through; each episode's lie together and in order. The run may still go on."""
+    """The rows of the episodes that count, all or those of these trials; each episode's lie
+    together and in order. The run may still go on."""
+    filters = None
     if trials is not None:
-        filters = [*filters, ("trial", "in", [trial.id for trial in trials])]
+        filters = [("trial", "in", [trial.id for trial in trials])]
         if not trials:
             return schema.empty_table()
     parts = []
     with ExitStack() as stack:
         for segment, file in _open_segments(stack, folder, table):
             with _translated(RunFolder.at(folder).root, [segment]):
-                parts.append(pq.read_table(file, schema=schema, filters=list(filters) or None))
+                parts.append(pq.read_table(file, schema=schema, filters=filters))
     return pa.concat_tables(parts) if parts else schema.empty_table()
 
 

@@ -23,6 +23,10 @@ from hocket.core import machine
 from hocket.errors import ConfigError, RunFolderError
 
 RUN_FILE = "run.yaml"
+_Dumper, _Loader = (
+    getattr(yaml, f"C{name}", getattr(yaml, name)) for name in ("SafeDumper", "SafeLoader")
+)
+"""libyaml's own, where yaml was built with it: a run writes its file once for every task."""
 _VERSIONS = ("hocket", "numpy", "gymnasium", "mujoco", "metaworld", "torch")
 
 
@@ -30,7 +34,8 @@ def save_run(folder: Path, config: Mapping[str, Any], *, about: Mapping[str, Any
     """Write the configuration and what is to be known about the run into its folder."""
     path = folder / RUN_FILE
     folder.mkdir(parents=True, exist_ok=True)
-    text = yaml.safe_dump({**config, "about": dict(about)}, sort_keys=False, width=100)
+    plain = {**config, "about": dict(about)}
+    text = yaml.dump(plain, Dumper=_Dumper, sort_keys=False, width=100)
     part = path.with_suffix(".part")
     part.write_text(text)
     part.replace(path)
@@ -77,7 +82,7 @@ def load_about(folder: Path) -> dict[str, Any]:
     """What a run folder's file says about where and with what the run was made; empty where it says
     nothing."""
     try:
-        plain = yaml.safe_load((folder / RUN_FILE).read_text())
+        plain = yaml.load((folder / RUN_FILE).read_text(), Loader=_Loader)
     except (OSError, UnicodeDecodeError, yaml.YAMLError):
         return {}
     about = plain.get("about") if isinstance(plain, dict) else None

@@ -16,9 +16,9 @@ from hocket.core.data import Array
 from hocket.errors import RunFolderError
 from hocket.records.folder import disk_error
 
-SPILL_S = 0.02
-"""Seconds between two writes: the most that a worker's death costs. A write takes some 50 us, a
-quarter of a per cent of that; an episode that is shorter writes nothing."""
+SPILL_S = 0.05
+"""Seconds between two writes: the most that a worker's death costs. A write takes some 0.2 ms, half
+a per cent of that; an episode that is shorter writes nothing."""
 _SPILL = f"{SPILL}{TEMPORARY}"
 
 

@@ -10,16 +10,12 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from hocket.core.data import Array
-from hocket.records.chunks import SCHEMA
 from hocket.records.folder import FolderLike
-from hocket.records.parquet import load_table, read_table
+from hocket.records.parquet import read_table
 
 SHARES = ("stepping", "observing", "waiting", "inferring", "handing over", "resetting", "done")
 """What a lane may be doing; `done` is when no trial is left for it."""
@@ -108,7 +104,8 @@ class Window:
     end: float
     lanes: int
     """How many lanes are shown, from the first on."""
-    chunks: pa.Table
+    chunks: Mapping[str, Array]
+    """Columns, in the order in which the chunks were asked for."""
     whole: bool
     """Whether this is all of the leg, with all its lanes."""
 
@@ -162,12 +159,12 @@ def load_timing(folder: FolderLike) -> Timing | None:
     lanes: dict[tuple[int, int], _LaneTime] = {}
     pace, batches, chunks, steps = Pace(), Batches(), 0, 0
     for part in _parts(folder):
-        done = {name: column[np.isfinite(part["executed"])] for name, column in part.items()}
+        done = _where(np.isfinite(part["executed"]), part)
         chunks += len(done["leg"])
         steps += int(done["steps"].sum())
         batches.add(np.column_stack([part[name] for name in BATCH_COLUMNS]))
         for leg in np.unique(done["leg"]):
-            rows = {name: column[done["leg"] == leg] for name, column in done.items()}
+            rows = _where(done["leg"] == leg, done)
             pace.add(rows["executed"] - spans[leg][0] + offsets[leg], rows["steps"])
             _add_lanes(lanes, int(leg), rows)
     wall_s = sum(end - begin for begin, end in spans.values())
@@ -193,13 +190,12 @@ def _parts(folder: FolderLike) -> Iterator[dict[str, Array]]:
     """The columns of some thousand chunks at a time, delivered ones only; NaN where one was not
     executed."""
     for batch in read_table(folder, "chunks", _COLUMNS):
-        table = pa.table(batch).filter(pc.field("requested").is_valid())
-        yield {name: _numbers(table[name]) for name in _COLUMNS}
+        columns = {name: batch[name].to_numpy(zero_copy_only=False) for name in _COLUMNS}
+        yield _where(np.isfinite(columns["requested"]), columns)
 
 
-def _numbers(column: Any) -> Array:
-    filled = column if column.null_count == 0 else pc.fill_null(column.cast(pa.float64()), np.nan)
-    return np.asarray(filled.to_numpy())
+def _where(rows: Array, columns: Mapping[str, Array]) -> dict[str, Array]:
+    return {name: column[rows] for name, column in columns.items()}
 
 
 def _spans(folder: FolderLike) -> dict[int, tuple[float, float]]:
@@ -268,18 +264,22 @@ def _window(
     if not whole:
         middle = (begin + end) / 2
         begin, end = middle - length / 2, middle + length / 2
-    inside = [
-        ("leg", "=", leg),
-        ("lane", "<", shown),
-        ("requested", "<", end),
-        ("executed", ">", begin),
+    parts = [
+        _where(
+            (part["leg"] == leg)
+            & (part["lane"] < shown)
+            & (part["requested"] < end)
+            & (part["executed"] > begin),
+            part,
+        )
+        for part in _parts(folder)
     ]
-    columns = pa.schema([SCHEMA.field(name) for name in _COLUMNS])
-    table = load_table(folder, "chunks", columns, filters=inside).sort_by("requested")
+    found = {name: np.concatenate([part[name] for part in parts]) for name in _COLUMNS}
+    first = np.argsort(found["requested"], kind="stable")[: 4 * _WINDOW_CHUNKS]
     return Window(
         begin=begin,
         end=end,
         lanes=shown,
-        chunks=table.slice(0, 4 * _WINDOW_CHUNKS),
+        chunks=_where(first, found),
         whole=whole and shown == count and len(spans) == 1,
     )

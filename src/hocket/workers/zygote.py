@@ -185,14 +185,16 @@ def _kill_group(pid: int) -> None:
 
 
 def main(fd: int, suites: Sequence[str]) -> None:
-    """Serve on an inherited socket, with the modules loaded that adapters of these names allow."""
+    """Serve on an inherited socket, with the modules loaded that adapters of these names allow.
+
+    Nothing looks for garbage before workers are forked: it takes time, and pages that it frees in
+    between would be copied for each of them."""
+    gc.disable()
     try:
         for module in preloads(suites):
             importlib.import_module(module)
     except Exception:  # noqa: BLE001 - a worker will meet it again, and say so where it counts
         traceback.print_exc()
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    gc.collect()
-    gc.disable()
     gc.freeze()
     Zygote(socket.socket(fileno=fd)).serve()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from hocket.core.data import Array
@@ -128,7 +130,7 @@ def _pace(timing: Timing) -> Markup | None:
 
 def _timeline(timing: Timing) -> Markup | None:
     window = timing.window
-    if window is None or window.chunks.num_rows == 0:
+    if window is None or not len(window.chunks["lane"]):
         return None
     note = "" if window.whole else ", from the middle of the run"
     lanes = (
@@ -146,7 +148,7 @@ def _timeline(timing: Timing) -> Markup | None:
 
 def timeline(window: Window) -> Markup:
     """A row for each lane, and below them the policy's, a row for each batch under way at once."""
-    rows = {name: window.chunks[name].to_numpy() for name in window.chunks.column_names}
+    rows = window.chunks
     slots, begins, ends = _policy_slots(rows)
     count = window.lanes + (max(slots, default=-1) + 1)
     at = (np.array(slots) + window.lanes) * _ROW + (_ROW - _BAR) / 2 + 4
@@ -173,7 +175,7 @@ def timeline(window: Window) -> Markup:
     )
 
 
-def _lanes(window: Window, rows: dict[str, Array]) -> list[Markup]:
+def _lanes(window: Window, rows: Mapping[str, Array]) -> list[Markup]:
     at = rows["lane"] * _ROW + (_ROW - _BAR) / 2
     work = rows["executed"] - np.minimum(rows["busy_s"], rows["executed"] - rows["inferred"])
     seen = rows["executed"] - np.minimum(rows["observe_s"], rows["executed"] - work)
@@ -190,7 +192,7 @@ def _lanes(window: Window, rows: dict[str, Array]) -> list[Markup]:
     ]
 
 
-def _policy_slots(rows: dict[str, Array]) -> tuple[list[int], Array, Array]:
+def _policy_slots(rows: Mapping[str, Array]) -> tuple[list[int], Array, Array]:
     """For each batch, its row among those under way at the same time, its begin and its end."""
     _, first = np.unique(rows["batch"], return_index=True)
     first = first[np.argsort(rows["batched"][first], kind="stable")]

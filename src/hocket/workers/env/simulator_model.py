@@ -51,7 +51,8 @@ def model_digest(model: Any) -> str:
             is_left_out = name.startswith("_") or "path" in name or name == "nbuffer"
             value = None if is_left_out else getattr(owner, name)
             if isinstance(value, np.ndarray):
-                told = np.ascontiguousarray(value).tobytes()
+                flat = np.ascontiguousarray(value).reshape(-1)
+                told: memoryview | bytes = flat.view(np.uint8).data
             elif isinstance(value, (int, float, bytes)):
                 told = repr(value).encode()
             else:
