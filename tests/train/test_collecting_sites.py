@@ -154,7 +154,7 @@ def test_stretches_are_told_once_in_order_whatever_is_sent_again(desk: Desk) -> 
     gathered = desk.take(Gathered)
     assert [list(one.segment.chunk) for one in gathered] == [[0, 1], [2, 3]]
     assert gathered[1].terms == {"success": 1.0}
-    end = protocol.SealedEpisode(*lease, "success", 16, 1.0, True, False, 4, 0.5, [], [])
+    end = protocol.SealedEpisode(*lease, "success", 16, 1.0, True, False, 4, 0.5, [], b"", [])
     desk.hear("a", end)
     desk.driver.turn(0.0)
     (sealed,) = desk.take(EpisodesSealed)
