@@ -19,6 +19,7 @@ in a step. Runs are kept in the folder for temporary files: one of pi0's size ta
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import os
@@ -228,11 +229,14 @@ def pace(config: TrainConfig) -> Pace:
     with tempfile.TemporaryDirectory() as folder:
         train(config, Path(folder) / "run", say=None)
         lines = (Path(folder) / "run" / "metrics.jsonl").read_text().splitlines()
+    # What this process keeps for later, the learner of the next run would lack.
+    gc.collect()
+    torch.cuda.empty_cache()
     records: list[dict[str, Any]] = [json.loads(line) for line in lines]
     took, first, last = time.perf_counter() - began, records[0]["wall_s"], records[-1]["wall_s"]
     print(
-        f"# {config.mode}, {config.epochs} epochs: {took:.0f} s, of which {first:.0f} s to the first "
-        f"update and {last - first:.0f} s from there to the last",
+        f"# {config.mode}, {config.epochs} epochs: {took:.0f} s, of which {first:.0f} s to the "
+        f"first update and {last - first:.0f} s from there to the last",
         flush=True,
     )
     pairs = list(zip(records[SKIPPED - 1 :], records[SKIPPED:], strict=False))
