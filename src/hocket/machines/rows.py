@@ -28,7 +28,10 @@ _ENDED = {outcome.value: outcome for outcome in Outcome if outcome is not Outcom
 
 def _code(kind: pa.DataType) -> str:
     """How a field's values travel; a text does so as its number in a list."""
-    return "<i2" if pa.types.is_string(kind) else f"<{np.dtype(kind.to_pandas_dtype()).str[1:]}"
+    if pa.types.is_string(kind):
+        return "<i2"
+    # What pyarrow calls the same type for pandas, it asks pandas for, which takes a second to load.
+    return f"<{pa.array([], kind).to_numpy().dtype.str[1:]}"
 
 
 _ROW = np.dtype([(f.name, _code(SCHEMA.field(f.name).type)) for f in dataclasses.fields(ChunkRow)])
