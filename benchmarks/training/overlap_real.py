@@ -9,15 +9,17 @@ that whatever they take from each other counts. On a GPU they are two processes 
 unless NVIDIA's MPS (`nvidia-cuda-mps-control -d`) lets both in at once: the output says which.
 
     python benchmarks/training/overlap_real.py --device cuda --network smolvla --lanes 32
-    python benchmarks/training/overlap_real.py --device cuda --network pi0 --lanes 32
+    python benchmarks/training/overlap_real.py --device cuda --network pi0 --lanes 32 \\
+        --micro-batch 8 --epochs 1 2
 
 take the networks of `memory.py` that are as large as SmolVLA and as pi0, frozen but for LoRA, with
 two cameras of 224 pixels and chunks of 50, in bf16; their env has random pictures, and sleeps 20 ms
-in a step.
+in a step. Runs are kept in the folder for temporary files: one of pi0's size takes 13 GB there.
 """
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import os
@@ -62,6 +64,8 @@ class Benchmark:
     """Chunks that a VLA learns from at once."""
     ratios: tuple[float, ...] = (2.0, 1.0, 0.5)
     """C over T, roughly."""
+    epochs: tuple[int, ...] = ()
+    """In place of the ratios: no run has to tell first what an epoch costs."""
     updates: int = 12
     out: Path | None = None
 
@@ -221,10 +225,20 @@ class Pace:
 
 
 def pace(config: TrainConfig) -> Pace:
+    began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         train(config, Path(folder) / "run", say=None)
         lines = (Path(folder) / "run" / "metrics.jsonl").read_text().splitlines()
+    # What this process keeps for later, the learner of the next run would lack.
+    gc.collect()
+    torch.cuda.empty_cache()
     records: list[dict[str, Any]] = [json.loads(line) for line in lines]
+    took, first, last = time.perf_counter() - began, records[0]["wall_s"], records[-1]["wall_s"]
+    print(
+        f"# {config.mode}, {config.epochs} epochs: {took:.0f} s, of which {first:.0f} s to the "
+        f"first update and {last - first:.0f} s from there to the last",
+        flush=True,
+    )
     pairs = list(zip(records[SKIPPED - 1 :], records[SKIPPED:], strict=False))
     spans = [new["wall_s"] - old["wall_s"] for old, new in pairs]
 
@@ -264,6 +278,15 @@ def compared(setup: Benchmark, epochs: int) -> dict[str, float]:
     }
 
 
+def calibrated(setup: Benchmark) -> list[int]:
+    """Epochs that give about the ratios."""
+    epochs = CALIBRATION if setup.network == "actor" else 2
+    first = pace(configured(setup, "sync", epochs, 3))
+    epoch_s = first.learn_s / epochs
+    collect_s = first.update_s - first.learn_s
+    return [max(1, round(collect_s / ratio / epoch_s)) for ratio in setup.ratios]
+
+
 def is_under_mps() -> bool:
     """Whether the daemon that lets processes share a GPU listens."""
     folder = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
@@ -271,15 +294,11 @@ def is_under_mps() -> bool:
 
 
 def main(setup: Benchmark) -> None:
-    calibration = CALIBRATION if setup.network == "actor" else 1 if setup.network == "pi0" else 2
-    first = pace(configured(setup, "sync", calibration, 3))
-    epoch_s = first.learn_s / calibration
     rows = []
     print(f"{setup.lanes} lanes, {os.cpu_count()} cores, MPS: {'yes' if is_under_mps() else 'no'}")
     print("| epochs | C s | T s | sync s/update | async s/update | gain | possible | share |")
     print("|---|---|---|---|---|---|---|---|")
-    for ratio in setup.ratios:
-        epochs = max(1, round((first.update_s - first.learn_s) / ratio / epoch_s))
+    for epochs in setup.epochs or calibrated(setup):
         row = compared(setup, epochs)
         rows.append(row)
         shown = ("collect_s", "learn_s", "sync_s", "async_s", "gain", "possible", "share")

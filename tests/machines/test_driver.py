@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ from hocket.machines import protocol
 from hocket.machines.config import SiteConfig
 from hocket.machines.driver import OUTLIVES, Driver
 from hocket.machines.lease import LeaseId
-from hocket.machines.rows import plain_rows
+from hocket.machines.rows import packed_rows
 from hocket.records.chunks import ChunkRow, load_chunks
 from hocket.records.ledger.ledger import Ledger
 from hocket.records.ledger.view import LedgerView
@@ -98,9 +99,9 @@ class Desk:
         self.driver.hear(site, protocol.FilePiece(*lease, name, 0, data, digest), 0.0)
 
     def seal(self, site: str, lease: LeaseId, now: float = 0.0, *, files: Any = ()) -> None:
-        rows = plain_rows([ChunkRow(0, 0, batch=1, requested=0.5)])
+        rows = packed_rows([ChunkRow(0, 0, batch=1, requested=0.5, source="policy")])
         message = protocol.SealedEpisode(
-            *lease, "success", 5, 1.0, True, False, 1, 0.5, list(files), rows
+            *lease, "success", 5, 1.0, True, False, 1, 0.5, list(files), *rows
         )
         self.driver.hear(site, message, now)
         self.driver.turn(now)
@@ -357,20 +358,43 @@ def test_an_inbox_cannot_lead_elsewhere(desk: Desk, tmp_path: Path) -> None:
         desk.seal("a", lease, files=[FILE])
 
 
-@pytest.mark.parametrize("rows", [[[0] * 13], [["0"] * 14], [[0] * 14, [0] * 13]])
+@pytest.mark.parametrize(("rows", "sources"), [([[0] * 14], []), (b"short", []), (b"", [1])])
 def test_chunks_that_are_none_are_refused_before_their_episode_counts(
-    desk: Desk, rows: list[list[Any]]
+    desk: Desk, rows: Any, sources: Any
 ) -> None:
     desk.join("a")
     (one,) = desk.leases("a")
-    with pytest.raises((WireError, ValueError)):  # Both end the site's part.
+    with pytest.raises(WireError):
         desk.driver.hear(
             "a",
-            protocol.SealedEpisode(*one, "success", 5, 1.0, True, False, 1, 0.5, [], rows),
+            protocol.SealedEpisode(*one, "success", 5, 1.0, True, False, 1, 0.5, [], rows, sources),
             0.0,
         )
     assert not desk.driver.is_done
     assert not desk.ledger.episodes()
+
+
+def test_chunks_come_as_they_were_and_name_no_source_that_there_is_none_of(desk: Desk) -> None:
+    desk.join("a", lanes=2)
+    chunks = [
+        ChunkRow(0, 1, 0.5, 0.6, 0.7, 0.8, 0.9, 3, 8, 7, "policy", 10, 0.25, 0.125),
+        ChunkRow(1, 1, source="cache"),
+        ChunkRow(2, 1),
+    ]
+    for one, is_whole in zip(desk.leases("a"), (True, False), strict=True):
+        rows, sources = packed_rows(chunks)
+        message = protocol.SealedEpisode(
+            *one, "success", 5, 1.0, True, False, 3, 0.5, [], rows, sources[: 2 if is_whole else 1]
+        )
+        desk.driver.hear("a", message, 0.0)
+        desk.driver.turn(0.0)
+    desk.driver.finish(0.0)
+    desk.ledger.close()
+    found = [list(row.values())[3:] for row in load_chunks(desk.folder).to_pylist()]
+    wanted = [list(dataclasses.astuple(chunk)) for chunk in chunks]
+    assert found[:3] == wanted
+    wanted[1][10] = None
+    assert found[3:] == wanted
 
 
 def test_chunks_of_sites_are_numbered_over_all_of_them(desk: Desk) -> None:

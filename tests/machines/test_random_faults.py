@@ -6,6 +6,7 @@ The faults come from a fresh seed, which is printed; `HOCKET_FAULTS` says how ma
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import random
@@ -14,11 +15,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from hocket.core.contracts.recorder import TEMPORARY
 from hocket.core.data import Outcome
 from hocket.machines.lease import LeaseConfig
 from hocket.records.ledger.view import LedgerView
@@ -26,7 +30,7 @@ from support.fault_proxy import FaultProxy
 from support.processes import DEADLINE_S, children, wait_gone, wait_until
 from support.sites import assert_same, run_here, toys
 
-FAULTS = int(os.environ.get("HOCKET_FAULTS", "5"))
+FAULTS = int(os.environ.get("HOCKET_FAULTS", "7"))
 PER_RUN = 5
 EPISODES = 160
 LANES = 2
@@ -40,17 +44,43 @@ hocket.__version__ = "0.0.0"
 from hocket.cli import main
 sys.exit(main(sys.argv[1:]))
 """
+OTHER_DISK = """
+import sys
+import hocket.workers.files
+from hocket.cli import main
+from hocket.machines import protocol
+from hocket.machines.site_work import SiteWork
+SiteWork._shared_folder = lambda self: None
+hocket.workers.files.MAX_PIECE = protocol.PART = 500
+sys.exit(main(sys.argv[1:]))
+"""
+"""A site that sends its files, in many small pieces."""
+
+
+@dataclass(eq=False)
+class Machine:
+    """A site, and the network between it and the driver."""
+
+    process: subprocess.Popen[bytes]
+    proxy: FaultProxy
+    sends_files: bool
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.proxy.__exit__()
 
 
 class Faulty:
-    """A run with two sites, each behind a proxy, and what goes wrong with it."""
+    """A run with two sites, one of which sees the driver's disk, and what goes wrong with it."""
 
     def __init__(self, folder: Path, draw: random.Random) -> None:
         self.folder, self.draw = folder, draw
         self.losses = 0
         """Faults that cost a site what it was running."""
         self.drivers: list[subprocess.Popen[bytes]] = []
-        self.sites: list[subprocess.Popen[bytes]] = []
+        self.sites: list[Machine] = []
+        self.gone: list[Machine] = []
         self.seen: set[int] = set()
         """Every process that was seen below those that were started here."""
         self.refused: list[subprocess.Popen[bytes]] = []
@@ -61,10 +91,9 @@ class Faulty:
         log = folder / "log1"
         wait_until(lambda: b"Sites join with" in log.read_bytes(), DEADLINE_S)
         told = log.read_text().partition("wss://")[2].split()
-        self.key, port = told[2], int(told[0].rpartition(":")[2])
-        self.proxy = FaultProxy(port)
-        for _ in range(2):
-            self.add_site()
+        self.key, self.port = told[2], int(told[0].rpartition(":")[2])
+        for sends_files in (True, False):
+            self.add_site(sends_files=sends_files)
 
     def start(self, *words: str, program: tuple[str, ...] = ("-m", "hocket")) -> subprocess.Popen:
         self._logs += 1
@@ -72,13 +101,15 @@ class Faulty:
             command = [sys.executable, *program, *words]
             return subprocess.Popen(command, cwd=self.folder, stdout=file, stderr=file)
 
-    @property
-    def _joining(self) -> tuple[str, ...]:
-        url = f"wss://127.0.0.1:{self.proxy.port}"
-        return ("work", "--connect", url, "--key-file", self.key)
+    def _join(self, port: int, *program: str) -> subprocess.Popen:
+        url = f"wss://127.0.0.1:{port}"
+        program = program or ("-m", "hocket")
+        return self.start("work", "--connect", url, "--key-file", self.key, program=program)
 
-    def add_site(self) -> None:
-        self.sites.append(self.start(*self._joining))
+    def add_site(self, *, sends_files: bool) -> None:
+        proxy = FaultProxy(self.port)
+        process = self._join(proxy.port, *(("-c", OTHER_DISK) if sends_files else ()))
+        self.sites.append(Machine(process, proxy, sends_files))
 
     def ended(self) -> int:
         """Episodes that count so far."""
@@ -89,7 +120,7 @@ class Faulty:
             return 0
 
     def look(self) -> None:
-        for process in (*self.drivers, *self.sites):
+        for process in (*self.drivers, *(site.process for site in self.sites)):
             self.seen.update([process.pid, *children(process.pid)])
 
     @property
@@ -103,13 +134,27 @@ class Faulty:
 
     def kill_a_site(self) -> None:
         victim = self.sites.pop(self.draw.randrange(len(self.sites)))
-        victim.kill()
-        victim.wait()
+        victim.process.kill()
+        victim.process.wait()
+        self._replace(victim)
+
+    def kill_a_node(self) -> None:
+        """Everything there ends at once, and nobody closes its connection."""
+        victim = self.sites.pop(self.draw.randrange(len(self.sites)))
+        victim.proxy.is_stalled.set()
+        for pid in (victim.process.pid, *children(victim.process.pid)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        victim.process.wait()
+        self._replace(victim)
+
+    def _replace(self, victim: Machine) -> None:
+        self.gone.append(victim)
         self.losses += 1
-        self.add_site()
+        self.add_site(sends_files=victim.sends_files)
 
     def stop_a_site_past_its_lease(self) -> None:
-        victim = self.draw.choice(self.sites)
+        victim = self.draw.choice(self.sites).process
         os.kill(victim.pid, signal.SIGSTOP)
         began = time.monotonic()
         wait_until(lambda: time.monotonic() - began > 1.5 * LEASE_S, DEADLINE_S)
@@ -117,7 +162,18 @@ class Faulty:
         self.losses += 1
 
     def cut_all_connections(self) -> None:
-        self.proxy.drop_all()
+        for site in self.sites:
+            site.proxy.drop_all()
+
+    def cut_a_connection_in_the_middle_of_a_file(self) -> None:
+        (victim,) = (site for site in self.sites if site.sends_files)
+        victim.proxy.at_once, victim.proxy.delay_s = 200, 0.02
+        wait_until(self._has_half_a_file, DEADLINE_S)
+        victim.proxy.drop_all()
+        victim.proxy.at_once, victim.proxy.delay_s = 65536, 0.0
+
+    def _has_half_a_file(self) -> bool:
+        return any((self.folder / "run" / "episodes").glob(f"*/*/.*{TEMPORARY}"))
 
     def kill_the_driver(self) -> None:
         self.drivers[-1].kill()
@@ -126,15 +182,14 @@ class Faulty:
         self.drivers.append(self.start("resume", "run", *where))
 
     def bring_a_site_of_another_version(self) -> None:
-        stranger = self.start(*self._joining, program=("-c", OTHER_VERSION))
-        self.refused.append(stranger)
+        self.refused.append(self._join(self.port, "-c", OTHER_VERSION))
 
     def finish(self) -> None:
         driver = self.drivers[-1]
         assert driver.wait(3 * DEADLINE_S) == 0, self.account()
-        for process in (*self.sites, *self.refused):
+        for process in (*(site.process for site in self.sites), *self.refused):
             process.wait(DEADLINE_S)
-        assert all(process.returncode == 0 for process in self.sites), self.account()
+        assert all(site.process.returncode == 0 for site in self.sites), self.account()
         assert all(process.returncode == 2 for process in self.refused), self.account()
 
     def account(self) -> str:
@@ -142,37 +197,43 @@ class Faulty:
         return "\n".join(f"-- {log.name}\n{log.read_text()[-1500:]}" for log in logs)
 
     def close(self) -> None:
-        for process in (*self.drivers, *self.sites, *self.refused):
+        for process in (*self.drivers, *self.refused):
             process.kill()
             process.wait()
-        self.proxy.__exit__()
+        for machine in (*self.sites, *self.gone):
+            machine.close()
 
 
-KINDS: tuple[Callable[[Faulty], None], ...] = (
+Fault = Callable[[Faulty], None]
+KINDS: tuple[Fault, ...] = (
     Faulty.kill_a_site,
+    Faulty.kill_a_node,
     Faulty.stop_a_site_past_its_lease,
     Faulty.cut_all_connections,
+    Faulty.cut_a_connection_in_the_middle_of_a_file,
     Faulty.kill_the_driver,
     Faulty.bring_a_site_of_another_version,
 )
 
 
-def run_with_faults(folder: Path, draw: random.Random, count: int) -> list[str]:
-    """One run with so many faults; returns what they were."""
+def run_with_faults(folder: Path, draw: random.Random, faults: Sequence[Fault]) -> list[str]:
+    """One run with these faults; returns what they were."""
     folder.mkdir()
     faulty = Faulty(folder, draw)
     told: list[str] = []
     try:
-        for number in range(count):
-            wanted = (number + 1) * EPISODES // (count + 2)
+        for number, fault in enumerate(faults):
+            wanted = (number + 1) * EPISODES // (len(faults) + 2)
             wait_until(lambda wanted=wanted: faulty.ended() >= wanted, DEADLINE_S)
             faulty.look()
-            fault = draw.choice(KINDS)
             told.append(fault.__name__)
             fault(faulty)
         faulty.look()
         faulty.finish()
         wait_gone(sorted(faulty.seen))
+    except BaseException:
+        sys.stdout.write(f"  {', '.join(told)}\n{faulty.account()}\n")
+        raise
     finally:
         faulty.close()
     config = toys(episodes=EPISODES, env_config=SLOW_TOYS)
@@ -194,10 +255,18 @@ def test_random_faults_lose_nothing_and_repeat_nothing(
 ) -> None:
     seed = int(os.environ.get("HOCKET_FAULT_SEED", secrets.randbits(32)))
     draw = random.Random(seed)
-    left, run = FAULTS, 0
+    # Each kind once before any comes twice, in an order by chance.
+    drawn: list[Fault] = []
+    while len(drawn) < FAULTS:
+        drawn += draw.sample(KINDS, k=len(KINDS))
+    drawn = drawn[:FAULTS]
+    counts: Counter[str] = Counter()
     with capsys.disabled():
         sys.stdout.write(f"\nfaults of seed {seed}:\n")
-        while left > 0:
-            told = run_with_faults(tmp_path / str(run), draw, min(PER_RUN, left))
+        for run, first in enumerate(range(0, FAULTS, PER_RUN)):
+            faults = drawn[first : first + PER_RUN]
+            told = run_with_faults(tmp_path / str(run), draw, faults)
+            counts.update(told)
             sys.stdout.write(f"  run {run}: {', '.join(told)}\n")
-            left, run = left - PER_RUN, run + 1
+            sys.stdout.flush()
+        sys.stdout.write(f"  {dict(counts)}\n")

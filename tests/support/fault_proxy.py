@@ -21,6 +21,8 @@ class FaultProxy:
         self.held = 0
         """Bytes that came and wait for the end of a stall."""
         self.delay_s = 0.0
+        self.at_once = 65536
+        """Most bytes that pass between two delays."""
         self.cut_after: int | None = None
         """Replies end, and the connection with them, after so many more bytes."""
         self.accepted = 0
@@ -77,7 +79,7 @@ class FaultProxy:
 
     def _pump(self, source: socket.socket, sink: socket.socket, is_reply: bool) -> None:
         try:
-            while data := source.recv(65536):
+            while data := source.recv(self.at_once):
                 self.held = len(data) if self.is_stalled.is_set() else 0
                 while self.is_stalled.is_set() and not self._is_closed:
                     time.sleep(0.005)
@@ -92,6 +94,8 @@ class FaultProxy:
                 sink.sendall(data)
         except OSError:
             pass
+        while self.is_stalled.is_set() and not self._is_closed:
+            time.sleep(0.005)  # Nor does the other side hear that this one is gone.
         cut((source, sink))
 
 

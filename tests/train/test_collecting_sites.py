@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import warnings
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from hocket.machines import protocol
 from hocket.machines.config import MachinesConfig, SiteConfig
 from hocket.machines.lease import LeaseId
 from hocket.machines.machines import Machines
+from hocket.machines.ray import RayLauncher
 from hocket.machines.unkept import Unkept
 from hocket.records.run_file import load_about
 from hocket.runs.elsewhere import Work
@@ -151,7 +154,7 @@ def test_stretches_are_told_once_in_order_whatever_is_sent_again(desk: Desk) -> 
     gathered = desk.take(Gathered)
     assert [list(one.segment.chunk) for one in gathered] == [[0, 1], [2, 3]]
     assert gathered[1].terms == {"success": 1.0}
-    end = protocol.SealedEpisode(*lease, "success", 16, 1.0, True, False, 4, 0.5, [], [])
+    end = protocol.SealedEpisode(*lease, "success", 16, 1.0, True, False, 4, 0.5, [], b"", [])
     desk.hear("a", end)
     desk.driver.turn(0.0)
     (sealed,) = desk.take(EpisodesSealed)
@@ -318,11 +321,9 @@ def test_a_run_on_sites_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     assert numbers[-1] > before["count/updates"]
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_training_on_a_ray_cluster_survives_a_node(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A Ray cluster whose only node has no room for a site."""
     ray = pytest.importorskip("ray")
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -331,37 +332,112 @@ def test_training_on_a_ray_cluster_survives_a_node(
         warnings.simplefilter("ignore")
         from ray.cluster_utils import Cluster
 
-        small = {"object_store_memory": 80 << 20}
-        head = {"num_cpus": 0, "include_dashboard": False, **small}
-        cluster = Cluster(initialize_head=True, head_node_args=head)
-        nodes = [cluster.add_node(num_cpus=1, **small) for _ in range(2)]
-        ray.init(address=cluster.address, log_to_driver=False)
+        head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": 80 << 20}
+        found = Cluster(initialize_head=True, head_node_args=head)
+        ray.init(address=found.address, log_to_driver=False)
         try:
-            where = MachinesConfig(where="ray", sites=2, site=SiteConfig(lease_s=4.0))
-
-            class KillANode:
-                """Takes a node away once both sites have collected."""
-
-                done = 0
-
-                def on(self, event: Any) -> None:
-                    self.done += isinstance(event, EpisodesSealed)
-                    if self.done == 3 and len(nodes) == 2:
-                        cluster.remove_node(nodes.pop(), allow_graceful=False)
-
-                def close(self) -> None: ...
-
-            config = settings(mode="async", steps=5000, eval_every=1200, eval_episodes=10, epochs=8)
-            with Machines(where) as machines:
-                readers = [KillANode()]
-                result = train(
-                    config, tmp_path / "run", readers=readers, say=None, machines=machines
-                )
+            yield found
         finally:
             ray.shutdown()
-            cluster.shutdown()
+            found.shutdown()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_training_on_a_ray_cluster_survives_a_node(tmp_path: Path, cluster: Any) -> None:
+    nodes = [cluster.add_node(num_cpus=1, object_store_memory=80 << 20) for _ in range(2)]
+    where = MachinesConfig(where="ray", sites=2, site=SiteConfig(lease_s=4.0))
+
+    class KillANode:
+        """Takes a node away once both sites have collected."""
+
+        done = 0
+
+        def on(self, event: Any) -> None:
+            self.done += isinstance(event, EpisodesSealed)
+            if self.done == 3 and len(nodes) == 2:
+                cluster.remove_node(nodes.pop(), allow_graceful=False)
+
+        def close(self) -> None: ...
+
+    config = settings(mode="async", steps=5000, eval_every=1200, eval_episodes=10, epochs=8)
+    with Machines(where) as machines:
+        result = train(config, tmp_path / "run", readers=[KillANode()], say=None, machines=machines)
     assert result.complete
     assert not nodes[1:]
     last = check_counts(result)
     assert last["count/lost_attempts"] <= 4
     assert max(success(result)) >= 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("is_carried", [True, False])
+def test_weights_are_put_once_for_a_version_and_fetched_once_by_each_node(
+    tmp_path: Path,
+    cluster: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    is_carried: bool,
+) -> None:
+    """Four sites on two nodes; `is_carried` False shows what their connections would carry."""
+    import ray
+    from ray.experimental import get_object_locations
+
+    nodes = [cluster.add_node(num_cpus=2, object_store_memory=80 << 20) for _ in range(2)]
+    where = MachinesConfig(where="ray", sites=4, site=SiteConfig())
+    carried: dict[int, set[str]] = {}
+    puts: list[Any] = []
+    homes: list[set[str]] = []
+    sent = Counter[int]()
+    carry, put, post = RayLauncher.carry, ray.put, CollectingDriver._send_weights
+
+    def keep(value: Any) -> Any:
+        puts.append(put(value))
+        return puts[-1]
+
+    def note(self: Any, site: str, version: int, data: bytes) -> bool:
+        if not is_carried:
+            return False
+        if puts and version not in carried:
+            # The last one is everywhere: a site is given the next once it has that.
+            homes.append(set(get_object_locations([puts[-1]])[puts[-1]]["node_ids"]))
+        carried.setdefault(version, set()).add(site)
+        return carry(self, site, version, data)
+
+    def count(self: Any, site: str) -> None:
+        before = self._post
+
+        def posted(name: str, message: Any) -> None:
+            sent[message.version] += len(message.data)
+            before(name, message)
+
+        self._post = posted
+        try:
+            post(self, site)
+        finally:
+            self._post = before
+
+    monkeypatch.setattr(ray, "put", keep)
+    monkeypatch.setattr(RayLauncher, "carry", note)
+    monkeypatch.setattr(CollectingDriver, "_send_weights", count)
+    config = settings(mode="async", steps=2500, eval_every=2500, eval_episodes=4, epochs=2)
+    with Machines(where) as machines:
+        result = train(config, tmp_path / "run", say=None, machines=machines)
+    assert result.complete
+    check_counts(result)
+    with capsys.disabled():
+        sys.stdout.write(
+            f"\n{len(puts)} puts for {len(carried)} versions, most sites of one "
+            f"{max(map(len, carried.values()), default=0)}; copies {sorted(map(len, homes))}; "
+            f"the driver sent {sorted(sent.values())} bytes by versions\n"
+        )
+    if not is_carried:
+        assert sent
+        return
+    assert not sent
+    assert len(puts) == len(carried) > 2
+    assert max(map(len, carried.values())) == 4
+    assert max(map(len, homes)) == 3  # The driver's node has the one that was put.
+    assert all(home <= {node["NodeID"] for node in ray.nodes()} for home in homes)
+    assert len(nodes) == 2

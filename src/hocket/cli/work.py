@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,6 +21,7 @@ from hocket.errors import ConfigError, UsageError
 if TYPE_CHECKING:
     from hocket.machines.link import Link
     from hocket.machines.protocol import Welcome
+    from hocket.machines.site import Site
     from hocket.machines.site_work import SiteWork
 
 _LAST_S = 20.0
@@ -66,7 +67,7 @@ def run(arguments: Sequence[str]) -> int:
     site = Site(name, {"collect": _collecting})
     signal.signal(signal.SIGTERM, lambda *_: site.leave())
     if flags.key_file == "-":
-        _end_with_input(site.leave)
+        _follow_input(site)
     try:
         site.work(Link(flags.connect, credentials, site, wait_s=flags.wait_s))
     except KeyboardInterrupt:
@@ -92,22 +93,27 @@ def _keep_to(cores: str) -> None:
 def _read_key(file: str) -> str:
     if file == "-":
         lines = []
-        while (line := sys.stdin.readline()).strip():
+        while (line := sys.stdin.buffer.readline()).strip():
             lines.append(line)
-        return "".join(lines)
+        return b"".join(lines).decode("utf-8", "replace")
     try:
         return Path(file).read_text()
     except (OSError, UnicodeDecodeError) as exc:
         raise ConfigError(f"The key file {file!r} cannot be read: {exc}") from None
 
 
-def _end_with_input(leave: Callable[[], None]) -> None:
-    """End when whoever started this process is gone."""
+def _follow_input(site: Site) -> None:
+    """Take weights from whoever started this process, and end when that is gone."""
+    from hocket.machines.commands import HANDED
 
     def watch() -> None:
-        while sys.stdin.readline():
-            pass
-        leave()
+        while len(head := sys.stdin.buffer.read(HANDED.size)) == HANDED.size:
+            version, size = HANDED.unpack(head)
+            data = sys.stdin.buffer.read(size)
+            if len(data) < size:
+                break
+            site.receive(version, data)
+        site.leave()
         # A policy that is loading, or hangs, does not look.
         timer = threading.Timer(_LAST_S, lambda: os._exit(1))
         timer.daemon = True

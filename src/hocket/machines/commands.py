@@ -7,6 +7,7 @@ import dataclasses
 import os
 import random
 import shlex
+import struct
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -18,6 +19,8 @@ from hocket.errors import UsageError
 from hocket.workers.remote.ssh import Host, SshConfig
 from hocket.workers.shm import create_file, read_tail
 
+HANDED = struct.Struct(">qQ")
+"""What stands before weights on a site's standard input: their version, and how many bytes."""
 _TAIL = 2000
 _END_S = 15.0
 """Seconds for a site to end by itself once it is told."""
@@ -65,6 +68,14 @@ class SiteProcess:
         how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
         said = read_tail(self._log, _TAIL).decode("utf-8", "replace").strip()
         return f"{how}.\n{said}".strip()
+
+    def hand(self, version: int, data: bytes | memoryview) -> None:
+        """Give it weights, beside its connection."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError, ValueError):  # It has ended, or is to.
+            self._process.stdin.write(HANDED.pack(version, len(data)))
+            self._process.stdin.write(data)
+            self._process.stdin.flush()
 
     def hang_up(self) -> None:
         """Tell it to end."""

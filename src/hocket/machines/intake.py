@@ -53,9 +53,7 @@ class Intake:
         """The episode that a site has sealed; WireError where it is none."""
         episode = checked_episode(message, trial, self.receive(one, trial, site, message.files))
         shift = 0.0 if site.shift is None else site.shift
-        self._rows.put(
-            trial, one.attempt, message.rows, lane=site.first_lane, site=site.number, shift=shift
-        )
+        self._rows.put(trial, message, lane=site.first_lane, site=site.number, shift=shift)
         site.episodes += 1
         return episode
 

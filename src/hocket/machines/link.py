@@ -74,9 +74,13 @@ class Link:
 
     def post_all(self, make: Outgoing) -> None:
         """Send messages that are made one after the other. May come from any thread."""
+        self.call(lambda: self._add(make))
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Call a function on the link's thread, soon. May come from any thread."""
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # The loop has ended.
-                self._loop.call_soon_threadsafe(self._add, make)
+                self._loop.call_soon_threadsafe(function)
 
     def end(self) -> None:
         """Send what is posted, then close. May come from any thread; waits for it."""

@@ -17,7 +17,7 @@ from hocket.machines.commands import CommandLauncher, places_behind_ssh, places_
 from hocket.machines.config import MachinesConfig, SiteConfig
 from hocket.machines.credentials import DriverSecrets
 from hocket.machines.driver import OUTLIVES, Driver, Post
-from hocket.machines.server import Launcher, Server
+from hocket.machines.server import Carrier, Launcher, Server
 from hocket.runs.elsewhere import Work
 from hocket.workers.remote.ssh import SshConfig
 
@@ -70,6 +70,11 @@ class Machines:
         self.launcher.close()
         if self._listener is not None:
             self._listener.close()
+
+    @property
+    def carrier(self) -> Carrier | None:
+        """What brings weights to sites beside their connections, if anything does."""
+        return self.launcher if isinstance(self.launcher, Carrier) else None
 
     def nudge(self) -> None:
         """Let the driver of the run that goes on look soon at what there is to do. May come from

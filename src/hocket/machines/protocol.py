@@ -14,7 +14,7 @@ import msgpack
 
 from hocket.errors import WireError
 
-PROTOCOL = 2
+PROTOCOL = 3
 MAX_MESSAGE = 16 << 20
 """Most bytes that are sent at once."""
 PART = 1 << 20
@@ -97,8 +97,10 @@ class SealedEpisode(NamedTuple):
     seconds: float
     files: Sequence[str]
     """Names without folders."""
-    rows: Sequence[Sequence[Any]]
-    """The fields of the ChunkRow of each chunk."""
+    rows: bytes
+    """The ChunkRow of each chunk, one after the other, as `rows.py` packs them."""
+    sources: Sequence[str]
+    """What the rows name by number."""
 
 
 class Learned(NamedTuple):

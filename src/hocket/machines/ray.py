@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from hocket.errors import ConfigError, MissingExtraError, UsageError
@@ -29,16 +30,25 @@ _RESTARTS = 3
 class SiteActor:
     """Runs a site beside itself: whatever becomes of the actor, the site ends with it."""
 
+    def __init__(self) -> None:
+        self._site: SiteProcess | None = None
+
     def run(self, url: str, credentials: str, name: str) -> str:
         """Run a site to its end, and say how it ended."""
         words = [sys.executable, "-m", "hocket", "work", "--name", name]
         site = SiteProcess(name, [*words, "--connect", url, "--key-file", "-"], credentials)
+        self._site = site
         try:
             while site.code() is None:
                 time.sleep(0.1)
             return site.account()
         finally:
             site.close()
+
+    def hand(self, version: int, weights: Any) -> None:
+        """Hand on weights that Ray has brought to this node, for all sites here at once."""
+        if self._site is not None:
+            self._site.hand(version, memoryview(weights))
 
 
 @dataclass(slots=True)
@@ -65,6 +75,8 @@ class RayLauncher:
         self._url = ""
         self._credentials = ""
         self._sites: list[_Placed] = []
+        self._carried: tuple[bytes, Any] | None = None
+        """The weights that were put into Ray's object store last, and Ray's reference to them."""
         self._looked = 0.0
         self._has_begun = False
         address = "auto" if config.where == "ray" else config.where
@@ -114,11 +126,25 @@ class RayLauncher:
                 told.append(("ray", self._too_small()))
         return told
 
+    def carry(self, site: str, version: int, data: bytes) -> bool:
+        placed = next((one for one in self._sites if one.name == site), None)
+        if placed is None:
+            return False
+        try:
+            if self._carried is None or self._carried[0] is not data:
+                stored = self._ray.put(np.frombuffer(data, np.uint8))
+                self._carried = (data, stored)
+            placed.actor.hand.remote(version, self._carried[1])
+        except self._ray.exceptions.RayError:
+            return False
+        return True
+
     def is_hopeless(self) -> bool:
         return not self._sites and self._count is not None
 
     def close(self) -> None:
         ending, self._sites = self._sites, []
+        self._carried = None
         for site in ending:
             self._kill(site)
         if self._has_begun:
@@ -177,7 +203,7 @@ class RayLauncher:
         self._named += 1
         name = f"ray-{self._named}"
         remote = self._ray.remote(SiteActor).options(
-            **self._needs(), max_restarts=0, scheduling_strategy="SPREAD"
+            **self._needs(), max_restarts=0, max_concurrency=2, scheduling_strategy="SPREAD"
         )
         actor = remote.remote()
         ending = actor.run.remote(self._url, self._credentials, name)

@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from hocket.core.data import Trial
-from hocket.core.wire import Piece, Sealed
+from hocket.core.wire import Piece
 from hocket.errors import WireError
 from hocket.machines.lease import LeaseId
 from hocket.machines.protocol import FilePiece
@@ -32,6 +32,7 @@ class Receipts:
     def __init__(self, folder: RunFolder, patterns: Sequence[str], quota: int = QUOTA) -> None:
         """`patterns` are the names that files may have, `quota` is the most bytes of an attempt."""
         self._folder = folder
+        self._root = str(folder.root)
         self._patterns = tuple(patterns)
         self._quota = quota
         self._open: dict[LeaseId, Delivery] = {}
@@ -41,7 +42,7 @@ class Receipts:
         delivery = self._open.get(name)
         if delivery is None:
             delivery = self._open[name] = Delivery(
-                str(self._folder.root), trial.slug, name.attempt, self._patterns, self._quota
+                self._root, trial.slug, name.attempt, self._patterns, self._quota
             )
         # The ledger makes the files of many episodes durable at once.
         delivery.take(Piece(0, *piece[1:]), is_durable=False)
@@ -53,7 +54,7 @@ class Receipts:
             if files:
                 raise WireError(f"None of the files {list(files)!r:.200} have come.")
             return ()
-        return tuple(delivery.finish(Sealed(0, name.attempt, list(files))).files)
+        return tuple(delivery.finish(files))
 
     def link(
         self, name: LeaseId, trial: Trial, files: Sequence[str], inbox: Path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from hocket.core.data import Episode, Outcome, Trial
 from hocket.core.events import Event
@@ -20,27 +20,41 @@ from hocket.machines.protocol import SealedEpisode
 from hocket.records.chunks import SCHEMA, ChunkRow, ChunkRows
 from hocket.records.parquet import write_segment
 
-_FIELDS = tuple(field.name for field in dataclasses.fields(ChunkRow))
 _TIMES = ("requested", "batched", "inferred", "delivered", "executed")
 _SITE = 24
 """Batches are numbered at each site: above so many bits stands the number of the site."""
-_NULLABLE = frozenset((*_TIMES, "batch", "batch_size", "policy_version", "source"))
 _ENDED = {outcome.value: outcome for outcome in Outcome if outcome is not Outcome.ERROR}
 
 
-def plain_rows(rows: Sequence[ChunkRow]) -> list[list[Any]]:
-    """Rows as they travel."""
-    return [[getattr(row, name) for name in _FIELDS] for row in rows]
+def _code(kind: pa.DataType) -> str:
+    """How a field's values travel; a text does so as its number in a list."""
+    if pa.types.is_string(kind):
+        return "<i2"
+    # What pyarrow calls the same type for pandas, it asks pandas for, which takes a second to load.
+    return f"<{pa.array([], kind).to_numpy().dtype.str[1:]}"
 
 
-def _may_be(name: str) -> frozenset[type]:
-    """The types that a field's values may have."""
-    kind = SCHEMA.field(name).type
-    found = str if pa.types.is_string(kind) else float if pa.types.is_floating(kind) else int
-    return frozenset((found, type(None)) if name in _NULLABLE else (found,))
+_ROW = np.dtype([(f.name, _code(SCHEMA.field(f.name).type)) for f in dataclasses.fields(ChunkRow)])
+"""A chunk's row as it travels. What is not known is NaN, or the least number."""
+_NULLS: dict[str, Any] = {
+    name: math.nan if dtype.kind == "f" else int(np.iinfo(dtype).min)
+    for name, (dtype, *_) in (_ROW.fields or {}).items()
+}
 
 
-_TYPES = [_may_be(name) for name in _FIELDS]
+def packed_rows(rows: Sequence[ChunkRow]) -> tuple[bytes, list[str]]:
+    """Rows as they travel, and the sources that they name by number."""
+    sources = list(dict.fromkeys(row.source for row in rows if row.source is not None))
+    numbers = {source: number for number, source in enumerate(sources)}
+
+    def plain(row: ChunkRow, name: str) -> Any:
+        value = getattr(row, name)
+        if name == "source":
+            value = numbers.get(value)
+        return _NULLS[name] if value is None else value
+
+    plain_rows = [tuple(plain(row, name) for name in _NULLS) for row in rows]
+    return np.array(plain_rows, _ROW).tobytes(), sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,81 +63,92 @@ class SiteChunks:
 
     trial: str
     attempt: int
-    columns: Sequence[Sequence[Any]]
+    rows: bytes
+    sources: Sequence[str]
     lane: int
     site: int
     shift: float
 
     def __len__(self) -> int:
-        return len(self.columns[0]) if self.columns else 0
+        return len(self.rows) // _ROW.itemsize
 
 
 class SiteRows(ChunkRows):
     """The chunks of episodes that were run at sites: lanes and batches are numbered over all of
-    them, and times are the driver's. They stay columns from the site to the file."""
+    them, and times are the driver's. They stay bytes from the site to the file."""
 
     def __init__(self, *, leg: int = 0) -> None:
         super().__init__(leg=leg)
-        self._columns: dict[tuple[Trial, int], SiteChunks] = {}
+        self._chunks: dict[tuple[Trial, int], SiteChunks] = {}
 
     def on(self, event: Event) -> None:
         """Ignore the event: rows come with their episodes."""
 
     def put(
-        self,
-        trial: Trial,
-        attempt: int,
-        rows: Sequence[Sequence[Any]],
-        *,
-        lane: int,
-        site: int,
-        shift: float,
+        self, trial: Trial, message: SealedEpisode, *, lane: int, site: int, shift: float
     ) -> None:
         """Keep the rows of an episode until it is taken. `lane` is the site's first one, `shift`
         the seconds that its clock lags."""
-        columns = list(zip(*rows, strict=True))
-        if rows and len(columns) != len(_FIELDS):
+        rows, sources = message.rows, message.sources
+        if type(rows) is not bytes or len(rows) % _ROW.itemsize:
             raise WireError("A chunk has not the fields that a chunk has.")
-        for values, may_be in zip(columns, _TYPES, strict=False):
-            if not may_be.issuperset(map(type, values)):
-                raise WireError("A chunk has not the fields that a chunk has.")
-        chunks = SiteChunks(trial.id, attempt, columns, lane, site, shift)
-        self._columns[trial, attempt] = chunks
+        if not all(type(source) is str for source in sources):
+            raise WireError("A chunk has a source that is no text.")
+        chunks = SiteChunks(trial.id, message.attempt, rows, sources, lane, site, shift)
+        self._chunks[trial, message.attempt] = chunks
 
     def forget(self, trial: Trial, attempt: int) -> None:
-        self._columns.pop((trial, attempt), None)
+        self._chunks.pop((trial, attempt), None)
 
     def take(self, episode: Episode) -> Any:
-        found = self._columns.pop((episode.trial, episode.attempt), None)
-        return found or SiteChunks(episode.trial.id, episode.attempt, (), 0, 0, 0.0)
+        found = self._chunks.pop((episode.trial, episode.attempt), None)
+        return found or SiteChunks(episode.trial.id, episode.attempt, b"", (), 0, 0, 0.0)
 
     def write(self, path: Path, taken: Sequence[Any]) -> int:
         some: list[SiteChunks] = [chunks for chunks in taken if len(chunks)]
+        if not some:
+            return 0
+        rows = np.frombuffer(b"".join(chunks.rows for chunks in some), _ROW)
         sizes = [len(chunks) for chunks in some]
 
         def spread(values: Sequence[Any], dtype: Any) -> np.ndarray[Any, Any]:
             return np.repeat(np.array(values, dtype), sizes)
 
-        shift = spread([chunks.shift for chunks in some], np.float64)
         columns: dict[str, Any] = {
             "trial": pa.array([chunks.trial for chunks in some], pa.string()).take(
                 spread(range(len(some)), np.int64)
             ),
             "attempt": spread([chunks.attempt for chunks in some], np.int32),
-            "leg": np.full(sum(sizes), self._leg, np.int32),
+            "leg": np.full(len(rows), self._leg, np.int32),
         }
-        for i, name in enumerate(_FIELDS):
-            values = list(itertools.chain.from_iterable(chunks.columns[i] for chunks in some))
-            array = pa.array(values, SCHEMA.field(name).type)
+        shift = spread([chunks.shift for chunks in some], np.float64)
+        for name, null in _NULLS.items():
+            values = rows[name]
+            mask = np.isnan(values) if null != null else values == null
             if name in _TIMES:
-                array = pc.add(array, pa.array(shift))
+                values = values + shift
             elif name == "lane":
-                array = pc.add(array, pa.array(spread([c.lane for c in some], np.int32)))
+                values = values + spread([chunks.lane for chunks in some], np.int32)
             elif name == "batch":
-                numbers = spread([chunks.site << _SITE for chunks in some], np.int64)
-                array = pc.bit_wise_or(array, pa.array(numbers))
-            columns[name] = array
+                values = values | spread([chunks.site << _SITE for chunks in some], np.int64)
+            elif name == "source":
+                columns[name] = _texts(values, [chunks.sources for chunks in some], sizes)
+                continue
+            columns[name] = pa.array(np.ascontiguousarray(values), mask=mask)
         return write_segment(path, pa.table(columns, schema=SCHEMA))
+
+
+def _texts(
+    numbers: np.ndarray[Any, Any], lists: Sequence[Sequence[str]], sizes: Sequence[int]
+) -> pa.Array:
+    """The texts that each episode's rows name by their places in its list; none where there is no
+    such place."""
+    ends = np.cumsum([len(some) for some in lists])
+    begins = np.repeat(ends - [len(some) for some in lists], sizes)
+    places = begins + numbers
+    mask = (numbers < 0) | (places >= np.repeat(ends, sizes))
+    texts = pa.array(list(itertools.chain.from_iterable(lists)), pa.string())
+    return texts.take(pa.array(places, mask=mask))
 
 
 def checked_episode(message: SealedEpisode, trial: Trial, files: tuple[str, ...]) -> Episode:

@@ -14,7 +14,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
@@ -59,6 +59,16 @@ class Launcher(Protocol):
 
     def close(self) -> None:
         """End all sites that it has started. Twice is safe."""
+
+
+@runtime_checkable
+class Carrier(Protocol):
+    """A launcher that brings weights to its sites beside their connections, once to every machine
+    that has some of them."""
+
+    def carry(self, site: str, version: int, data: bytes) -> bool:
+        """Bring weights to the site that is called so; false where they must go another way. Of one
+        version all sites are given the same object."""
 
 
 class Connection:

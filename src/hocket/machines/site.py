@@ -14,7 +14,7 @@ from hocket.errors import HocketError, PolicyHungError, UsageError
 from hocket.machines import protocol
 from hocket.machines.identity import Identity, identity_of
 from hocket.machines.link import Link
-from hocket.machines.site_work import MakeWork, SiteWork
+from hocket.machines.site_work import MakeWork, SiteWork, TakesWeights
 from hocket.results.tally import Tally
 from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
@@ -113,6 +113,17 @@ class Site:
             work.end(goes_on=False)
             if self._link is not None:
                 self._link.post(protocol.Left("", "It was told to leave."))
+
+    def receive(self, version: int, data: bytes) -> None:
+        """Take weights that came beside the connection. May come from any thread."""
+
+        def take() -> None:
+            work: object = self._work
+            if isinstance(work, TakesWeights):
+                work.receive(version, data)
+
+        if self._link is not None:
+            self._link.call(take)
 
     def _take_part(self, welcome: protocol.Welcome, link: Link) -> None:
         make = self._kinds.get(welcome.kind)

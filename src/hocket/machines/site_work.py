@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from hocket.core import machine
 from hocket.core.data import UNCHECKED, Exactness, Trial
@@ -36,7 +36,7 @@ from hocket.machines.lease import LeaseId
 from hocket.machines.leased_trials import LeasedTrials
 from hocket.machines.link import Link, Outgoing
 from hocket.machines.receipts import PROOF
-from hocket.machines.rows import plain_rows
+from hocket.machines.rows import packed_rows
 from hocket.records.chunks import ChunkRows
 from hocket.records.evidence import salvage
 from hocket.results.tally import Tally
@@ -58,6 +58,14 @@ class Ended(NamedTuple):
         if self.folder is None:
             return []
         return [self.folder / name for name in self.message.files]
+
+
+@runtime_checkable
+class TakesWeights(Protocol):
+    """Work at a site that weights may come for beside its connection."""
+
+    def receive(self, version: int, data: bytes) -> None:
+        """Act with these weights from now on. Called on the link's thread."""
 
 
 class SiteWork(abc.ABC):
@@ -143,12 +151,12 @@ class SiteWork(abc.ABC):
         """Tell the driver what happens."""
         if isinstance(event, EpisodesSealed):
             for episode in event.episodes:
-                rows = plain_rows(self._chunks.take(episode).rows)
+                packed = packed_rows(self._chunks.take(episode).rows)
                 name = self._trials.end(episode.trial, episode.attempt)
                 folder = self._attempt_folder(episode.trial, episode.attempt)
                 files = [os.path.basename(file) for file in episode.files]
                 fields = (*name, episode.outcome.value, *episode[3:8], episode.seconds)
-                self._end(name, protocol.SealedEpisode(*fields, files, rows), folder)
+                self._end(name, protocol.SealedEpisode(*fields, files, *packed), folder)
             if time.perf_counter() - self._beaten > _FRESH_S:
                 self._link.post(self.beat())
         elif isinstance(event, AttemptsBegan):

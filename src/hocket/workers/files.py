@@ -10,6 +10,7 @@ import stat
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import IO
 
 from hocket.core import plugins
@@ -143,6 +144,16 @@ def declared_names(sinks: Sequence[Ref]) -> tuple[str, ...]:
     return tuple(patterns)
 
 
+@lru_cache
+def _is_declared(name: str, patterns: tuple[str, ...], *, keeps: bool) -> bool:
+    """Whether one of the patterns is for a file of this name; WireError where no file has such."""
+    is_plain = name == os.path.basename(name) and len(name) <= _NAME
+    whole = undrafted(name) if is_plain and keeps else name
+    if not is_plain or whole.startswith(".") or not name.isprintable():
+        raise WireError(f"{name!r:.80} is no name for a file.")
+    return any(fnmatchcase(whole, pattern) for pattern in patterns)
+
+
 class Delivery:
     """The files of one attempt, as they arrive. The parent has chosen the folder, and takes only
     names that the sinks declare, and no more bytes than the quota."""
@@ -152,7 +163,7 @@ class Delivery:
         root: str | None,
         slug: str,
         attempt: int,
-        patterns: Sequence[str],
+        patterns: tuple[str, ...],
         quota: int,
         *,
         keeps: bool = False,
@@ -160,7 +171,9 @@ class Delivery:
         """`root` is the run folder, `slug` the trial's name in it. One that `keeps` takes drafts
         too, and what has come whole stays if the attempt is lost."""
         self._keeps = keeps
-        self._trial = f"{os.path.abspath(root or '.')}/episodes/{slug}"
+        # A run folder's path is absolute, and looking at it again costs as much as opening a file.
+        top = root if root and root.startswith("/") else os.path.abspath(root or ".")
+        self._trial = f"{top}/episodes/{slug}"
         self._named = f"episodes/{slug}/{attempt}"
         """The attempt's folder, as it is named in the run folder."""
         self._folder = f"{self._trial}/{attempt}"
@@ -211,15 +224,15 @@ class Delivery:
         finally:
             os.close(file)
 
-    def finish(self, sealed: Sealed) -> Sealed:
-        """The message with the files that came, as they are named in the run folder here."""
-        claimed = sorted(str(name).rpartition("/")[2] for name in sealed.files)
-        is_draft = any(name.startswith(".") for name in claimed)
+    def finish(self, files: Sequence[str]) -> list[str]:
+        """The files that came, as they are named in the run folder here; WireError unless they are
+        those that are told."""
+        claimed = sorted([str(name).rpartition("/")[2] for name in files])
+        is_draft = self._keeps and any(name.startswith(".") for name in claimed)
         if claimed != sorted(self._names) or self._file is not None or is_draft:
             self.discard()
             raise WireError(f"Not all of the files {claimed!r:.200} have come.")
-        files = [f"{self._named}/{name}" for name in self._names]
-        return sealed._replace(files=files)
+        return [f"{self._named}/{name}" for name in self._names]
 
     def discard(self) -> None:
         """Leave nothing of the attempt behind, or only whole files where it is to leave some."""
@@ -241,11 +254,9 @@ class Delivery:
 
     def _begin(self, name: str) -> None:
         """Make ready for a file of this name."""
-        is_plain = isinstance(name, str) and name == os.path.basename(name) and len(name) <= _NAME
-        whole = undrafted(name) if is_plain and self._keeps else name
-        if not is_plain or whole.startswith(".") or not name.isprintable():
+        if type(name) is not str:
             raise WireError(f"{name!r:.80} is no name for a file.")
-        if name in self._names or not any(fnmatchcase(whole, p) for p in self._patterns):
+        if name in self._names or not _is_declared(name, self._patterns, keeps=self._keeps):
             raise WireError(f"No recorder has declared a file {name!r}.")
         self._name = name
         if not self._names:

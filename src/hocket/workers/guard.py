@@ -176,7 +176,7 @@ class Guard:
         elif isinstance(message, Sealed):
             question = self._answered(message.lane, Sealed, message.attempt)
             self.has_files = False
-            return question.delivery.finish(message)
+            return message._replace(files=question.delivery.finish(message.files))
         elif isinstance(message, Failed):
             self._failed(message)
         elif isinstance(message, Described):

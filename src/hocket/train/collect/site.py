@@ -139,9 +139,12 @@ class CollectingWork(SiteWork):
         self._coming.append(message.data)
         if message.is_whole:
             data, self._coming = b"".join(self._coming), []
-            self._weights.take(message.version, load(data))
-            self._trials.call(self._follow)
-            self._wake()
+            self.receive(message.version, data)
+
+    def receive(self, version: int, data: bytes) -> None:
+        self._weights.take(version, load(data))
+        self._trials.call(self._follow)
+        self._wake()
 
     def meet(self, welcome: protocol.Welcome) -> None:
         self._coming = []

@@ -19,6 +19,7 @@ from hocket.machines.config import SiteConfig
 from hocket.machines.driver import Driver, Post
 from hocket.machines.lease import Lease, LeaseId
 from hocket.machines.roster import Entry
+from hocket.machines.server import Carrier
 from hocket.runs.elsewhere import Work
 from hocket.train.algorithms.rollout import Segment
 from hocket.train.learner.weights import WeightBlock
@@ -63,30 +64,38 @@ class Weights:
         self._block = block
         self._copy = {name: torch.empty_like(one, device="cpu") for name, one in like.items()}
         self._version = -1
-        self._messages: list[protocol.Weights] = []
+        self._data = b""
 
     @property
     def version(self) -> int:
         """The version that was published last."""
         return self._block.version
 
-    def messages(self) -> list[protocol.Weights]:
-        """The newest weights."""
+    def newest(self) -> tuple[int, bytes]:
+        """The newest weights, and their version."""
         if self._version != self._block.version:
             self._version = self._block.read(self._copy)
-            parts = protocol.parts(save(self._copy))
-            self._messages = [protocol.Weights(self._version, *part) for part in parts]
-        return self._messages
+            self._data = save(self._copy)
+        return self._version, self._data
 
 
 class CollectingDriver(Driver):
     """Drives sites that collect: gives them weights, and takes trajectories from them."""
 
     def __init__(
-        self, work: Work, config: SiteConfig, post: Post, *, weights: Weights, tell: Tell
+        self,
+        work: Work,
+        config: SiteConfig,
+        post: Post,
+        *,
+        weights: Weights,
+        tell: Tell,
+        carrier: Carrier | None = None,
     ) -> None:
+        """`carrier` brings weights to sites beside their connections, where it can."""
         super().__init__(work, config, post)
         self._weights = weights
+        self._carrier = carrier
         self._tell = tell
         self._planned: queue.SimpleQueue[Sequence[Trial]] = queue.SimpleQueue()
         self._is_ending = False
@@ -140,9 +149,15 @@ class CollectingDriver(Driver):
     def _send_weights(self, site: str) -> None:
         """Send the newest weights, unless others are on their way."""
         if self._has[site] >= self._sent[site] < self._weights.version:
-            for message in self._weights.messages():
-                self._sent[site] = message.version
-                self._post(site, message)
+            version, data = self._weights.newest()
+            self._sent[site] = version
+            entry = self._sites.get(site)
+            if self._carrier is None or entry is None:
+                is_carried = False
+            else:
+                is_carried = self._carrier.carry(entry.name, version, data)
+            for part in () if is_carried else protocol.parts(data):
+                self._post(site, protocol.Weights(version, *part))
 
     def disconnect(self, name: str) -> None:
         super().disconnect(name)

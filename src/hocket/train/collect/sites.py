@@ -107,7 +107,14 @@ class Sites:
                 self._wake()
 
     def _make_driver(self, work: Work, config: SiteConfig, post: Post) -> Driver:
-        self._driver = CollectingDriver(work, config, post, weights=self._weights, tell=self._put)
+        self._driver = CollectingDriver(
+            work,
+            config,
+            post,
+            weights=self._weights,
+            tell=self._put,
+            carrier=self._machines.carrier,
+        )
         if self._is_over:
             self._driver.end()
         return self._driver
