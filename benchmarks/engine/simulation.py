@@ -17,6 +17,7 @@ from math import inf
 from typing import Protocol
 
 from families import Setting
+from hocket.core.estimates import Latency
 from hocket.engine.batches import HANDLING_ROW_S, HANDLING_S
 from hocket.engine.scheduler import BatchPlan
 
@@ -31,6 +32,7 @@ class Rule(Protocol):
     def executing(self, lanes: Sequence[int], kind: Hashable, now: float) -> None: ...
     def ready(self, lane: int, queue: Hashable, now: float, busy_s: float | None) -> None: ...
     def leave(self, lane: int) -> None: ...
+    def begins(self, lane: int, now: float) -> None: ...
     def seed_latency(self, points: Mapping[int, float]) -> None: ...
     def next_batch(self, now: float) -> BatchPlan | None: ...
     def inferred(self, size: int, seconds: float, now: float) -> None: ...
@@ -42,6 +44,7 @@ class Static:
 
     def __init__(self, batch: int, wait_s: float, concurrency: int) -> None:
         self.batch, self.wait_s, self.free = batch, wait_s, concurrency
+        self.latency = Latency()
         self.queues: dict[Hashable, dict[int, float]] = {}
         self.queue_of: dict[int, Hashable] = {}
 
@@ -52,6 +55,9 @@ class Static:
         self.queue_of[lane] = queue
         self.queues.setdefault(queue, {})[lane] = now
 
+    def begins(self, lane: int, now: float) -> None:
+        pass
+
     def share_step(self, seconds: float | None) -> None:
         pass
 
@@ -61,9 +67,6 @@ class Static:
     @property
     def awaits_all(self) -> bool:
         return False
-
-    def infer_s(self, size: int) -> float:
-        return 0.0
 
     def leave(self, lane: int) -> None:
         if lane in self.queue_of:
@@ -196,6 +199,7 @@ class Simulation:
         lane.task = trial.randrange(2) if setting.apart > 1 else 0
         if first and setting.trials is None:
             lane.chunks_left = trial.randint(1, lane.chunks_left)
+        self.rule.begins(number, self.now)
         self.compute(number, setting.reset_s * lane.rng.uniform(0.8, 1.2), is_reset=True)
 
     def executed(self, number: int, *, is_reset: bool) -> None:

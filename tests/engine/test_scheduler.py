@@ -136,7 +136,7 @@ def test_batch_waits_for_lanes_about_to_come_and_leaves_with_them() -> None:
 
 def test_halves_that_come_straight_back_become_one_batch() -> None:
     made = scheduler()
-    now = cycle(made, range(16), 0.0, busy_s=0.002)
+    now = cycle(made, range(32), 0.0, busy_s=0.002)
     made.executing(range(16), "kind", now)
     for lane in range(16, 32):
         made.ready(lane, "q", now, None)
@@ -192,6 +192,37 @@ def test_lanes_that_left_are_not_awaited() -> None:
     assert made.next_batch(now + 0.16) is None
     for lane in (1, 2, 3):
         made.leave(lane)
+    assert made.next_batch(now + 0.16) == BatchPlan(lanes=(0,), queue="q")
+
+
+def test_lanes_in_reset_are_awaited_by_how_long_resets_took() -> None:
+    made = scheduler(base_s=0.15)
+    now = cycle(made, range(4), 0.0)
+    for ends_at in (now + 0.16, now + 1.0):
+        made.executing([0, 1, 2, 3], "kind", ends_at - 0.16)
+        for lane in (1, 2, 3):
+            made.leave(lane)
+            made.begins(lane, ends_at)
+        made.ready(0, "q", ends_at, 0.16)
+        batch = made.next_batch(ends_at)
+        if ends_at > now + 0.16:
+            assert batch is None, "three more are reset in 10 ms"
+        for lane in (1, 2, 3):
+            made.ready(lane, "q", ends_at + 0.01, None)
+        while (batch := batch or made.next_batch(ends_at + 0.4)) is not None:
+            made.inferred(len(batch.lanes), 0.2, ends_at + 0.4)
+            batch = None
+
+
+def test_rows_of_one_simulator_do_not_wait_for_resets() -> None:
+    made = scheduler(base_s=0.15)
+    made.share_step(0.01)
+    now = cycle(made, range(4), 0.0)
+    made.executing([0, 1, 2, 3], "kind", now)
+    for lane in (1, 2, 3):
+        made.leave(lane)
+        made.begins(lane, now + 0.16)
+    made.ready(0, "q", now + 0.16, 0.16)
     assert made.next_batch(now + 0.16) == BatchPlan(lanes=(0,), queue="q")
 
 
@@ -308,6 +339,11 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
     @rule(seconds=st.floats(0.0, 0.5))
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
+
+    @precondition(lambda self: self.away)
+    @rule(data=st.data())
+    def a_trial_begins(self, data: st.DataObject) -> None:
+        self.made.begins(data.draw(st.sampled_from(sorted(self.away))), self.now)
 
     @precondition(lambda self: self.away)
     @rule(data=st.data(), queue=st.sampled_from("ab"))

@@ -374,7 +374,7 @@ class Batches:
         if self._config.checks:
             seed = _noise_seed(states[0], states[0].chunk)
             job = job._replace(other=other_batch(len(states), seed, self._sizes))
-        job = job._replace(expected_s=self.scheduler.infer_s(len(states)))
+        job = job._replace(expected_s=self.scheduler.latency.about(len(states)))
         self.scheduler.share_step(fleet.step_s)
         answer = self._inference.at_once(job)
         if answer is not None:
@@ -382,7 +382,7 @@ class Batches:
             return
         self._inference.submit(job)
         if self.delayed is None:  # Others move meanwhile: nobody holds a step for them.
-            fleet.expect(plan.lanes, self.scheduler.infer_s(len(states)))
+            fleet.expect(plan.lanes, self.scheduler.latency.about(len(states)))
 
     def _job(
         self, number: int, rows: Rows, states: list[LaneState], lanes: Sequence[int], fleet: Fleet

@@ -35,7 +35,8 @@ class Lockstep:
 
     def inferred(self, off_s: float) -> None:
         """Learn that an inference took `off_s` seconds more or less than was expected."""
-        self._spread.add(abs(off_s))
+        if self.step_s is not None:
+            self._spread.add(abs(off_s))
 
     def pays(self, lanes: int, execute_s: float | None, infer_s: LatencyOf) -> bool:
         """Whether one batch of all lanes costs them less than several; `execute_s` is how long a

@@ -530,6 +530,7 @@ class Engine:
             )
             if self._delayed is not None:
                 state.ahead = Ahead()
+            self._scheduler.begins(lane, now)
             lanes.append(lane)
             began.append(state)
             records.append({**record, **self._folder})

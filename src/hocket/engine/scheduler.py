@@ -11,8 +11,10 @@ Of several slots each counts on its share of the lanes. Rows of one simulator sh
 being out of step costs them more than it saves (see `hocket.engine.lockstep`), they stay together:
 a batch leaves when all are ready or overdue.
 
-A lane in reset, build or replacement has left and is awaited by nobody. Lanes that nothing is known
-of (a server's connections: `ready` and `leave` only) are not awaited either.
+A lane whose env is reset for its next trial is awaited as if it executed a chunk, but for rows of
+one simulator, which do not wait for each other's resets. A lane in its first reset, in build or
+replacement is awaited by nobody, nor is one of which nothing is known (a server's connections:
+`ready` and `leave` only).
 """
 
 from __future__ import annotations
@@ -38,9 +40,6 @@ RECHECK_S = 0.3
 """Seconds after which values are computed again, which takes about a millisecond. Without it a
 policy that drifts loses 0.5 %, and one that had a hiccup 1 to 3 %; with 1 s one short run lost
 11 %."""
-MOVED = 0.1
-"""Share of the lanes that must come or go for values to be computed again at once. Without it
-batches are too small for as long as lanes begin one after another."""
 BRIEF_S = 4e-3
 """Seconds of an inference of all lanes under which a decision, of about 0.3 ms, is not worth its
 own time."""
@@ -88,17 +87,19 @@ class Queue:
     def __init__(self) -> None:
         self.ready: dict[int, float] = {}
         """Lane to the time since when it is ready. Dicts keep order, and removal is O(1)."""
-        self.executing: dict[int, tuple[float, RunningMedian]] = {}
-        """Lane to when its chunk was sent, and how long others of its kind took."""
+        self.executing: dict[int, tuple[float, RunningMedian, float]] = {}
+        """Lane to when its chunk was sent or its reset began, how long others of its kind took, and
+        since when it is away."""
         self.members = 0
         """Lanes whose last observation was of this signature and that have not left."""
         self.seconds = RunningMedian(QUEUE_WINDOW)
-        """How long chunks took, whatever their kind: those that come often count often."""
+        """How long lanes were away, whatever for: what comes often counts often."""
+        self.resets = RunningMedian(KIND_WINDOW)
+        """How long resets took."""
         self.wake_at, self.wanted = -inf, 0
         """What it waits for: this time, or so many ready lanes."""
         self.check_at = -inf
         """When what follows is computed again."""
-        self.members_at_check = 0
         self.value: Value | None = None
         self.gathered, self.gather_s = 1, 0.0
         """How many lanes are gathered, and for how long; 0 s: they are not."""
@@ -115,7 +116,7 @@ class Queue:
     def coming(self, now: float) -> Coming:
         """When lanes under way should come."""
         found: dict[RunningMedian, list[tuple[float, int]]] = {}
-        for (began, took), lanes in Counter(self.executing.values()).items():
+        for (began, took, _), lanes in Counter(self.executing.values()).items():
             known = took if took.values else self.seconds
             found.setdefault(known, []).append((now - began, lanes))
         return arrivals((known.values, running) for known, running in found.items() if known.values)
@@ -129,17 +130,21 @@ class Scheduler:
         self._queues: dict[Hashable, Queue] = defaultdict(Queue)
         self._home: dict[int, Queue] = {}
         """The queue of each lane."""
+        self._left: dict[int, tuple[Queue, float]] = {}
+        """The queue of each lane that left while a chunk of it was under way, and since when."""
         self._kinds: dict[Hashable, RunningMedian] = defaultdict(lambda: RunningMedian(KIND_WINDOW))
-        self._latency = Latency()
+        self.latency = Latency()
+        """How long batches should take."""
         self._lockstep = Lockstep(config.max_batch)
-        self._in_flight = 0
+        self.in_flight = 0
+        """Batches that are being inferred."""
 
     # -- What happens to lanes -------------------------------------------------------------------
 
     def executing(self, lanes: Sequence[int], kind: Hashable, now: float) -> None:
         """Chunks were just sent to these lanes. `kind` is what their duration depends on."""
         self._lockstep.sent(len(lanes))
-        sent = (now, self._kinds[kind])
+        sent = (now, self._kinds[kind], now)
         for lane in lanes:
             queue = self._home.get(lane)
             if queue is None or lane in queue.ready or lane in queue.executing:
@@ -154,9 +159,10 @@ class Scheduler:
         if lane in home.ready:
             raise ValueError(f"Lane {lane} is ready already.")
         sent = home.executing.pop(lane, None)
-        if sent is not None and busy_s is not None:
-            sent[1].add(busy_s)
-            home.seconds.add(busy_s)
+        if sent is not None and (busy_s is not None or sent[1] is home.resets):
+            took = now - sent[0] if busy_s is None else busy_s
+            sent[1].add(took)
+            home.seconds.add(sent[0] - sent[2] + took)
         if home is not own or lane not in self._home:
             # It is new, or has another signature: its next trial is of another suite.
             home.members -= home is not own
@@ -164,13 +170,22 @@ class Scheduler:
             self._home[lane] = own
         own.ready[lane] = now
 
+    def begins(self, lane: int, now: float) -> None:
+        """The lane was just given a trial: it is reset, and should come back to where it was."""
+        if lane in self._left and self._lockstep.step_s is None:
+            queue, away_since = self._left.pop(lane)
+            queue.executing[lane] = (now, queue.resets, away_since)
+            queue.members += 1
+            self._home[lane] = queue
+
     def leave(self, lane: int) -> None:
-        """The lane is in reset, build or replacement, has ended or is gone: nobody awaits it."""
+        """The lane's trial has ended, or it is built or replaced, or gone: nobody awaits it."""
         queue = self._home.pop(lane, None)
         if queue is None:
             return
-        if queue.executing.pop(lane, None) is not None:
+        if (sent := queue.executing.pop(lane, None)) is not None:
             self._lockstep.ended()
+            self._left[lane] = (queue, sent[2])
         queue.ready.pop(lane, None)
         queue.members -= 1
         queue.wake_at = -inf
@@ -190,7 +205,7 @@ class Scheduler:
     def seed_latency(self, points: Mapping[int, float]) -> None:
         """What batches of some sizes cost at warm-up, in seconds."""
         for size, seconds in points.items():
-            self._latency.seed(size, seconds)
+            self.latency.seed(size, seconds)
 
     def next_batch(self, now: float) -> BatchPlan | None:
         """Take a batch out of its queue, and a policy slot; None if nothing should leave now."""
@@ -204,17 +219,16 @@ class Scheduler:
                 for lane in lanes:
                     del queue.ready[lane]
                 queue.wake_at = -inf
-                self._in_flight += 1
+                self.in_flight += 1
                 return BatchPlan(lanes=lanes, queue=key)
         return None
 
     def inferred(self, size: int, seconds: float, now: float) -> None:
         """A batch is back: a slot is free again, and this is what it cost."""
-        if self._in_flight == 0:
+        if self.in_flight == 0:
             raise ValueError("No batch is in flight.")
-        if self._lockstep.step_s is not None:
-            self._lockstep.inferred(seconds - self._latency.about(size))
-        self._latency.observe(size, seconds)
+        self._lockstep.inferred(seconds - self.latency.about(size))
+        self.latency.observe(size, seconds)
         self._slot_is_back()
 
     def given_up(self, now: float, slots: int) -> None:
@@ -223,13 +237,9 @@ class Scheduler:
         self._slot_is_back()
 
     def _slot_is_back(self) -> None:
-        self._in_flight -= 1
+        self.in_flight -= 1
         for queue in self._queues.values():
             queue.wake_at = -inf
-
-    def infer_s(self, size: int) -> float:
-        """How long a batch of this size should take."""
-        return self._latency.about(size)
 
     def wake_at(self, now: float) -> float | None:
         """When `next_batch` may answer differently though nothing happens; None if never."""
@@ -250,22 +260,17 @@ class Scheduler:
 
     @property
     def _has_slot(self) -> bool:
-        return self._in_flight < self._config.concurrency
+        return self.in_flight < self._config.concurrency
 
     @property
     def awaits_all(self) -> bool:
         """Whether no batch leaves before all lanes are ready, or overdue."""
-        return self._in_flight == 0 and all(queue.is_together for queue in self._queues.values())
+        return self.in_flight == 0 and all(queue.is_together for queue in self._queues.values())
 
     @property
     def waiting(self) -> int:
         """Lanes that are ready and in no batch."""
         return sum(len(queue.ready) for queue in self._queues.values())
-
-    @property
-    def in_flight(self) -> int:
-        """Batches that are being inferred."""
-        return self._in_flight
 
     # -- When a batch leaves ---------------------------------------------------------------------
 
@@ -292,18 +297,17 @@ class Scheduler:
 
     def _check(self, queue: Queue, now: float) -> None:
         """Bring what the queue goes by up to date, where it may have moved."""
-        moved = abs(queue.members - queue.members_at_check)
-        if now < queue.check_at and moved <= MOVED * queue.members_at_check:
+        if now < queue.check_at:
             return
         slots, seconds = self._config.concurrency, queue.seconds.value
         queue.check_at = -inf if seconds is None else now + RECHECK_S
-        queue.members_at_check = lanes = queue.members
+        lanes = queue.members
         is_alone = lanes == len(self._home) and slots == 1
-        queue.is_together = is_alone and self._lockstep.pays(lanes, seconds, self._latency.predict)
+        queue.is_together = is_alone and self._lockstep.pays(lanes, seconds, self.latency.predict)
         queue.value, queue.gather_s = None, 0.0
         if seconds is None or queue.is_together:
             return
-        infer_s = self._latency.curve(min(lanes, self._config.max_batch))
+        infer_s = self.latency.curve(min(lanes, self._config.max_batch))
         if infer_s[-1] >= BRIEF_S:
             queue.value = self._value_of(queue, infer_s)
         elif seconds < SLICE_S:
@@ -322,5 +326,5 @@ class Scheduler:
         top = len(infer_s) - 1
         sizes = self._config.batch_sizes or SIZES
         if self._lockstep.step_s is not None:
-            sizes = (self._lockstep.target(lanes, mean_s, self._latency.predict),)
+            sizes = (self._lockstep.target(lanes, mean_s, self.latency.predict),)
         return Value(lanes, mean_s, infer_s, {size for size in sizes if size < top} | {top})
