@@ -318,9 +318,9 @@ class Scheduler:
             queue.gather_s = queue.gathered * seconds / self._config.cores
 
     def _value_of(self, queue: Queue, infer_s: Floats) -> Value:
-        """What the queue's states are worth to one slot: each of several has its share of the
-        lanes."""
-        lanes = max(1, round(queue.members / self._config.concurrency))
+        """What the queue's states are worth to one slot: each of several has its share of all
+        lanes, whatever their queues."""
+        lanes = max(1, min(queue.members, round(len(self._home) / self._config.concurrency)))
         mean_s = max(1e-6, float(np.mean(queue.seconds.values)))
         infer_s = infer_s[: lanes + 1]
         top = len(infer_s) - 1
