@@ -198,20 +198,26 @@ def test_lanes_that_left_are_not_awaited() -> None:
 def test_lanes_in_reset_are_awaited_by_how_long_resets_took() -> None:
     made = scheduler(base_s=0.15)
     now = cycle(made, range(4), 0.0)
-    for ends_at in (now + 0.16, now + 1.0):
+
+    def three_are_reset(ends_at: float) -> None:
         made.executing([0, 1, 2, 3], "kind", ends_at - 0.16)
         for lane in (1, 2, 3):
             made.leave(lane)
             made.begins(lane, ends_at)
         made.ready(0, "q", ends_at, 0.16)
-        batch = made.next_batch(ends_at)
-        if ends_at > now + 0.16:
-            assert batch is None, "three more are reset in 10 ms"
-        for lane in (1, 2, 3):
-            made.ready(lane, "q", ends_at + 0.01, None)
-        while (batch := batch or made.next_batch(ends_at + 0.4)) is not None:
-            made.inferred(len(batch.lanes), 0.2, ends_at + 0.4)
-            batch = None
+
+    three_are_reset(now + 0.16)
+    for lane in (1, 2, 3):
+        made.ready(lane, "q", now + 0.17, None)
+    batch, now = leaves(made, now + 0.17)
+    assert len(batch.lanes) == 4
+    made.inferred(4, 0.2, now + 0.2)
+
+    three_are_reset(now + 0.36)
+    assert made.next_batch(now + 0.36) is None, "three more are reset in 10 ms"
+    batch, left_at = leaves(made, now + 0.36)
+    assert batch.lanes == (0,), "they never come"
+    assert left_at <= now + 0.36 + LATE * 0.01 + 1e-4
 
 
 def test_rows_of_one_simulator_do_not_wait_for_resets() -> None:
