@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from tyro.conf import arg
 from hocket.cli import OK
 from hocket.cli.parse import parse
 from hocket.core.plugins import require_extra
+from hocket.core.text import printable
 from hocket.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
     from hocket.machines.site import Site
     from hocket.machines.site_work import SiteWork
 
+_TELL_S = 10.0
+"""Seconds between two lines that say what a site does."""
+_LOOK_S = 0.2
 _LAST_S = 20.0
 """Seconds for a site that is told to end, before it is ended."""
 
@@ -63,17 +68,37 @@ def run(arguments: Sequence[str]) -> int:
     credentials = Credentials.parse(text, f"--key-file {flags.key_file}")
     if flags.connect.startswith("wss://") and not credentials.certificate:
         raise ConfigError(f"{flags.key_file} has no certificate: it is not of that driver.")
+    if flags.connect.startswith("ws://") and credentials.certificate:
+        raise UsageError(
+            f"{flags.key_file} is for an encrypted connection, which the key must not leave: "
+            f"--connect wss{flags.connect[2:]}"
+        )
     name = flags.name or f"{os.uname().nodename}-{os.getpid()}"
     site = Site(name, {"collect": _collecting})
     signal.signal(signal.SIGTERM, lambda *_: site.leave())
     if flags.key_file == "-":
         _follow_input(site)
+    else:
+        threading.Thread(target=_tell, args=(site,), name="hocket-tell", daemon=True).start()
     try:
         site.work(Link(flags.connect, credentials, site, wait_s=flags.wait_s))
     except KeyboardInterrupt:
         site.leave()
         raise
     return OK
+
+
+def _tell(site: Site) -> None:
+    """Say what the site does when that changes, and now and then."""
+    began, said, at = time.monotonic(), "", 0.0
+    while True:
+        now, told = time.monotonic(), site.doing
+        kind = told.partition(":")[0]
+        if kind != said or now - at >= _TELL_S:
+            said, at = kind, now
+            sys.stderr.write(printable(f"[{now - began:7.1f} s] {told}") + "\n")
+            sys.stderr.flush()
+        time.sleep(_LOOK_S)
 
 
 def _collecting(welcome: Welcome, link: Link) -> SiteWork:
