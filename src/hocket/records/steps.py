@@ -24,7 +24,6 @@ import numpy as np
 
 from hocket.core.contracts.recorder import EVIDENCE, AttemptStart, SinkNeeds, StepRecord, Track
 from hocket.core.data import Array, Episode, Observation, Outcome, TaskInfo, Trial
-from hocket.core.events import Event
 from hocket.errors import ObservationError, RunFolderError
 from hocket.records.error_steps import FILE as ERROR_FILE
 from hocket.records.error_steps import save_error_steps
@@ -35,6 +34,8 @@ from hocket.records.video.sink import RESTORED, NoTrack
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from hocket.core.events import Event
 
 FILE = f"steps{ROWS}"
 """Holds two arrays in `.npy` format: a structured one with a row a step, and the bytes of a JSON
