@@ -213,6 +213,12 @@ class Driver:
         for one in self._book.held(name):
             self._files.restart(one)
 
+    def drop(self, name: str) -> None:
+        """A site does not read what it is sent, and its connection is ended."""
+        site = self._sites.get(name)
+        self.note(f"{site.name if site else name} does not read what it is sent: it was dropped.")
+        self.disconnect(name)
+
     def bury(self, called: str, now: float, why: str) -> None:
         """The site that is called so is gone for good."""
         for name in self._sites.called(called):
@@ -309,6 +315,7 @@ class Driver:
             return
         # What is kept of it lies where the evidence of a run here does.
         self._intake.receive(one, trial, site, message.files)
+        self._files.forget(trial, one.attempt)
         if given.is_final and not self._specs:
             raise EnvError(
                 f"No env could be built and reset, in {one.attempt + 1} attempts.\n{message.error}"

@@ -195,9 +195,11 @@ class Server:
                 driver.bury(name, self._now(), account)
                 driver.note(f"{name} {account}")
             driver.tick(self._now())
-            for connection in self._connections.values():
+            for name, connection in list(self._connections.items()):
                 if connection.is_clogged:
+                    driver.drop(name)
                     connection.cut()
+                    del self._connections[name]
             if self._launcher.is_hopeless() and not self._connections:
                 raise driver.trouble or UsageError("No site is left, and none could be started.")
 
