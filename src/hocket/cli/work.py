@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import sys
@@ -21,6 +22,7 @@ from hocket.core.text import printable
 from hocket.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
+    from hocket.machines.commands import Outlet
     from hocket.machines.link import Link
     from hocket.machines.protocol import Welcome
     from hocket.machines.site import Site
@@ -56,6 +58,7 @@ class WorkFlags:
 def run(arguments: Sequence[str]) -> int:
     """Work until the driver says that there is no more to do."""
     flags = parse(WorkFlags, arguments, verb="work")
+    from hocket.machines.commands import Outlet
     from hocket.machines.credentials import Credentials
     from hocket.machines.link import Link
     from hocket.machines.site import Site
@@ -74,7 +77,7 @@ def run(arguments: Sequence[str]) -> int:
             f"--connect wss{flags.connect[2:]}"
         )
     name = flags.name or f"{os.uname().nodename}-{os.getpid()}"
-    site = Site(name, {"collect": _collecting})
+    site = Site(name, {"collect": functools.partial(_collecting, Outlet.found())})
     signal.signal(signal.SIGTERM, lambda *_: site.leave())
     if flags.key_file == "-":
         _follow_input(site)
@@ -101,11 +104,11 @@ def _tell(site: Site) -> None:
         time.sleep(_LOOK_S)
 
 
-def _collecting(welcome: Welcome, link: Link) -> SiteWork:
+def _collecting(outlet: Outlet | None, welcome: Welcome, link: Link) -> SiteWork:
     require_extra("policies", "trained")
     from hocket.train.collect.site import CollectingWork
 
-    return CollectingWork(welcome, link)
+    return CollectingWork(welcome, link, outlet)
 
 
 def _keep_to(cores: str) -> None:

@@ -215,9 +215,13 @@ class Driver:
 
     def drop(self, name: str) -> None:
         """A site does not read what it is sent, and its connection is ended."""
-        site = self._sites.get(name)
-        self.note(f"{site.name if site else name} does not read what it is sent: it was dropped.")
+        self.note(f"{self.label(name)} does not read what it is sent: it was dropped.")
         self.disconnect(name)
+
+    def label(self, name: str) -> str:
+        """What people call the site with this identifier."""
+        site = self._sites.get(name)
+        return name if site is None else site.name
 
     def bury(self, called: str, now: float, why: str) -> None:
         """The site that is called so is gone for good."""
@@ -245,8 +249,7 @@ class Driver:
             site.go(why)
 
     def _lose(self, name: str, lost: Sequence[Lease], now: float, why: str) -> None:
-        site = self._sites.get(name)
-        who = site.name if site is not None else name
+        who = self.label(name)
         for lease in lost:
             self._files.discard(lease.id, self._trials[lease.id.trial])
             error = f"LostSite: {who} {why}." if lease.has_begun else ""
