@@ -67,3 +67,14 @@ def test_the_first_line_comes_before_anything_heavy(tmp_path: Path) -> None:
     modules = imported_by(statement)
     assert any("waiting for imports" in each for each in modules)
     assert not {*HEAVY, "rich", "typeguard", "asyncio"} & modules
+
+
+def test_metaworld_comes_without_the_viewers_of_gymnasium_until_one_is_used() -> None:
+    modules = imported_by(
+        "import hocket.adapters.envs.metaworld.env\n"
+        "from gymnasium.envs.mujoco import mujoco_rendering as viewers\n"
+        "assert not {'glfw.library', 'imageio.core'} & set(sys.modules)\n"
+        "assert viewers.imageio.imwrite"
+    )
+    assert "imageio.core" in modules
+    assert "glfw.library" not in modules

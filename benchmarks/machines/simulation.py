@@ -2,7 +2,7 @@
 run costs, and how much of a core it needs.
 
     python benchmarks/machines/simulation.py --sites 1 10 100 1000 --lanes 64 --episodes 50
-    python benchmarks/machines/simulation.py --sites 1000 --lanes 64 --episodes 2 --ledger
+    python benchmarks/machines/simulation.py --sites 20 --lanes 64 --episodes 50 --ledger steps
 
 Time is simulated: an event at a time, from a heap. Tasks differ in length (log-normal, sigma 0.8, a
 mean of 20 s) and so do episodes of a task (sigma 0.5, cut at twice the mean, as by a limit of
@@ -15,9 +15,12 @@ done from their joining to the end of the run (or to their death). `tail` is the
 beginning of an episode to the end of the run, over the longest episode. `driver` is the CPU time of
 this process for each episode, all of its threads included, less what the simulated sites took for
 themselves. What the driver posts is packed, and what it hears unpacked; sockets are not in it. With
-`--ledger` the ledger's commits, the rows of ten chunks and the receipt of a file of 20 kB are, and
-`bare` is what the kernel alone takes for such a file in the same place (TMPDIR says where): two
-folders made, a file opened, written and closed, in a loop of this process.
+`--ledger` the ledger's commits, the rows of ten chunks and the receipt of files are: with `steps`
+one of 100 steps (12 numbers of state, 4 of action: 16 kB), which become rows of a table, with
+`states` one of 20 kB that stays, `both` or `none` of them. Episodes that are recorded have steps;
+they have states too where the env can be set back to them. `bare` is what the kernel alone takes
+for a file that stays, in the same place (TMPDIR says where): two folders made, a file opened,
+written and closed, in a loop of this process.
 """
 
 from __future__ import annotations
@@ -36,8 +39,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import hocket
-from hocket.core.data import Ref, Trial
+from hocket.core.contracts.recorder import StepRecord
+from hocket.core.data import Outcome, Ref, Trial
 from hocket.machines import protocol
 from hocket.machines.config import SiteConfig
 from hocket.machines.driver import Driver
@@ -47,14 +53,17 @@ from hocket.machines.server import LATER_S, TURN_S
 from hocket.machines.unkept import Unkept
 from hocket.records.chunks import ChunkRow
 from hocket.records.ledger.ledger import Ledger
+from hocket.records.ledger.writer import LedgerConfig
+from hocket.records.step_rows import StepRows
+from hocket.records.steps import StepsConfig, StepsTrack
 from hocket.runs.config import EvalConfig
 from hocket.runs.elsewhere import Work
 
 DELAY_S = 0.005
 TASKS = 40
 LIMIT = 2.0
-FILE = bytes(20_000)
-DIGEST = hashlib.sha256(FILE).digest()
+STATES = bytes(20_000)
+UNCOMMITTED = 50_000
 ROWS, SOURCES = packed_rows(
     [
         ChunkRow(i, 0, 1.0 + i, 1.1, 1.2, 1.3, 1.9, 7 + i, 64, 1, "policy", 10, 0.5, 0.1)
@@ -62,6 +71,44 @@ ROWS, SOURCES = packed_rows(
     ]
 )
 IDENTITY = {"code": {}, "hardware": {}}
+
+
+def some_steps(folder: Path, steps: int, count: int = 64) -> list[bytes]:
+    """Files as sinks leave them, of steps whose states walk at random."""
+    draw, found = np.random.default_rng(0), []
+    for _ in range(count):
+        track = StepsTrack(StepsConfig(), folder / "drawn", "reach the goal")
+        states = draw.normal(size=(steps, 12)).cumsum(axis=0) / 100
+        for step, state in enumerate(states):
+            record = StepRecord(
+                step=step,
+                action=draw.normal(size=4) if step else None,
+                reward=0.1,
+                terminated=False,
+                truncated=False,
+                success=None,
+                chunk=(step - 1) // 10,
+                age=(step - 1) % 10,
+                observation={"observation/state": state},
+                state=None,
+            )
+            track.step(record)
+        (path,) = track.seal(Outcome.SUCCESS)
+        found.append(Path(path).read_bytes())
+    return found
+
+
+def pieces_of(kind: str, steps: int, folder: Path) -> dict[str, list[tuple[bytes, bytes]]]:
+    """What the files of episodes may hold, by their names, each with its digest."""
+    files = {}
+    if kind in ("steps", "both"):
+        files["steps.rows"] = some_steps(folder, steps)
+    if kind in ("states", "both"):
+        files["states.npz"] = [STATES]
+    return {
+        name: [(data, hashlib.sha256(data).digest()) for data in some]
+        for name, some in files.items()
+    }
 
 
 @dataclass(slots=True)
@@ -94,9 +141,12 @@ class Simulation:
             for i in range(count)
         ]
         if arguments.ledger:
-            ledger: Any = Ledger.create(folder, self.trials, {})
+            config = LedgerConfig(max_pending=2 * UNCOMMITTED)
+            ledger: Any = Ledger.create(folder, self.trials, {}, config=config)
+            ledger.attach(StepRows(folder))
         else:
             ledger = Unkept(folder)
+        self.files = pieces_of(arguments.ledger, arguments.steps, folder)
         self.ledger = ledger
         work = Work(
             config=EvalConfig(env=("toy:count",), policy="random"),
@@ -105,7 +155,7 @@ class Simulation:
             remaining=self.trials,
             done=[],
             readers=(ledger,),
-            sinks=(Ref(name="states"),) if arguments.ledger else (),
+            sinks=(Ref(name="steps"), Ref(name="states")) if arguments.ledger else (),
             record=lambda *_: {},
             begin=lambda _: None,
             learn=lambda *_: None,
@@ -143,7 +193,13 @@ class Simulation:
 
     # -- the driver's side ---------------------------------------------------------------------
 
+    def await_disk(self) -> None:
+        """Let time stand still while the disk is behind: it passes faster here than in a run."""
+        while self.episodes - self.ledger.committed > UNCOMMITTED:
+            time.sleep(0.001)
+
     def tick(self) -> None:
+        self.await_disk()
         self.driver.tick(self.now)
         self.at(0.1, self.tick)
 
@@ -164,6 +220,7 @@ class Simulation:
     def turn(self, due: float) -> None:
         if due == self.turn_at:
             self.turn_at = math.inf
+            self.await_disk()
             self.driver.turn(self.now)
 
     # -- the sites' side -----------------------------------------------------------------------
@@ -228,25 +285,24 @@ class Simulation:
         self.longest = max(self.longest, length / site.speed)
         self.counted += length
         self.episodes += 1
-        files = ["states.npz"] if self.arguments.ledger else []
         sealed = protocol.SealedEpisode(
             *one,
             outcome="success",
-            steps=100,
+            steps=self.arguments.steps,
             total_reward=1.0,
             terminated=True,
             truncated=False,
             chunks=10,
             seconds=length / site.speed,
-            files=files,
+            files=list(self.files),
             rows=ROWS if self.arguments.ledger else b"",
             sources=SOURCES if self.arguments.ledger else [],
         )
-        if self.arguments.ledger:
-            piece = protocol.FilePiece(*one, "states.npz", 0, FILE, DIGEST)
-            self.say(site, piece, sealed)
-        else:
-            self.say(site, sealed)
+        pieces = []
+        for name, some in self.files.items():
+            data, digest = some[one.trial % len(some)]
+            pieces.append(protocol.FilePiece(*one, name, 0, data, digest))
+        self.say(site, *pieces, sealed)
         self.begin(site)
 
     def told(self) -> str:
@@ -271,7 +327,7 @@ def bare_files(folder: Path, count: int = 2000) -> float:
         os.mkdir(trial)
         os.mkdir(f"{trial}/0")
         file = os.open(f"{trial}/0/states.npz", flags, 0o666)
-        os.write(file, FILE)
+        os.write(file, STATES)
         os.close(file)
     return (time.thread_time() - began) / count
 
@@ -282,7 +338,12 @@ def main() -> None:
     parser.add_argument("--lanes", type=int, default=64)
     parser.add_argument("--episodes", type=int, default=50, help="for each lane")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--ledger", action="store_true", help="with commits and files")
+    parser.add_argument(
+        "--ledger",
+        choices=("none", "steps", "states", "both"),
+        help="with commits, and these files",
+    )
+    parser.add_argument("--steps", type=int, default=100, help="of each episode")
     parser.add_argument("--faults", action="store_true")
     arguments = parser.parse_args()
     last = "      bare" if arguments.ledger else ""

@@ -40,7 +40,8 @@ from hocket.records.chunks import ChunkRows, load_chunks
 from hocket.records.ledger.ledger import Ledger
 from hocket.records.ledger.view import LedgerView
 from hocket.records.states import StatesSink
-from hocket.records.steps import StepRows, StepsSink, load_steps
+from hocket.records.step_rows import StepRows
+from hocket.records.steps import StepsSink, load_steps
 from hocket.results.report import Report, Throughput
 
 LANES = 64

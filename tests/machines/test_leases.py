@@ -43,6 +43,25 @@ def test_more_wait_at_a_site_while_there_is_much_to_do_and_none_at_the_end() -> 
     assert len(few.grant(0.0)) == 8
 
 
+def test_nothing_waits_at_a_slow_site_when_the_end_is_near() -> None:
+    leases = book(400)
+    pace = {"slow": 20.0, "a": 10.0, "b": 10.0, "c": 10.0}
+    for site in pace:
+        leases.join(site, 4, 0.0)
+    waits = {site: set() for site in pace}
+    while leases.waiting > 20:
+        leases.grant(0.0)
+        for site, seconds in pace.items():
+            held = leases.held(site)
+            waits[site].add((leases.waiting > 60, len(held) - 4))
+            for name in sorted(held)[:2]:
+                leases.seal(name, seconds)
+    assert (True, 1) in waits["slow"], "There is much to do."
+    # In the end all but the slow one may have something that waits.
+    assert (False, 1) in waits["a"]
+    assert (False, 1) not in waits["slow"]
+
+
 def test_a_site_keeps_to_its_tasks_while_there_is_much_to_do() -> None:
     leases = book(100, tasks=4)
     leases.join("a", 1, 0.0)

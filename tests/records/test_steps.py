@@ -17,10 +17,10 @@ from hocket.core.events import AttemptsBegan, EpisodesSealed
 from hocket.errors import ObservationError, RunFolderError
 from hocket.records.ledger.ledger import Ledger
 from hocket.records.states import save_states
+from hocket.records.step_rows import StepRows
 from hocket.records.steps import (
     FILE,
     LARGEST,
-    StepRows,
     StepsConfig,
     StepsSink,
     StepsTrack,

@@ -26,7 +26,10 @@ from hocket.core.events import (
     LanesReady,
     RunEnded,
     RunStarted,
+    SitesChanged,
+    SiteState,
     SpecLearned,
+    WorkDone,
     WorkerChanged,
 )
 from hocket.core.waits import awaited, awaiting
@@ -137,6 +140,31 @@ def test_time_left_counts_from_the_first_batch_and_without_what_was_done_before(
     tally.on(ended(110.0, Outcome.SUCCESS, Outcome.FAILURE, first=10))
     assert tally.done == 12
     assert tally.left_s == pytest.approx(8 * 10.0 / 2)
+
+
+def test_sites_are_told_with_their_speed_and_the_time_that_is_left() -> None:
+    def sites(at: float, running: int, batches: int) -> SitesChanged:
+        site = SiteState(
+            name="one", lanes=2, cores=1, running=running, episodes=batches, doing="running"
+        )
+        done = WorkDone(10 * batches, batches, batches, batches, 0.0, 0.0)
+        return SitesChanged(time=at, sites=[site], done=done)
+
+    tally = tally_of(
+        RunStarted(trials=TRIALS, done=(), lanes=0, cores=1, policy=PolicySpec(chunk_length=0))
+    )
+    assert lines(tally)[1:] == ["no site has joined yet"]
+    tally.on(sites(1.0, 2, 0))
+    assert tally.left_s is None
+    for second in range(2, 5):
+        tally.on(ended(second, Outcome.SUCCESS, first=second))
+        # An attempt that has ended is heard of after the next one has begun.
+        tally.on(sites(second, 3, second - 1))
+    assert lines(tally)[1:] == [
+        "1 of 1 site ready, with 2 lanes; 1.00 episodes/s, 10 env steps/s",
+        "one: 2 of 2 lanes busy, 3 episodes; running",
+    ]
+    assert tally.left_s == pytest.approx(1.0 * (tally.planned - 3))
 
 
 def test_phases_follow_the_run() -> None:

@@ -22,7 +22,8 @@ from hocket.records.chunks import ChunkRows, load_chunks
 from hocket.records.ledger.ledger import Ledger
 from hocket.records.ledger.writer import LedgerConfig
 from hocket.records.states import load_states
-from hocket.records.steps import StepRows, load_steps
+from hocket.records.step_rows import StepRows
+from hocket.records.steps import load_steps
 from hocket.workers.fleet import Fleet, FleetConfig
 
 

@@ -34,7 +34,8 @@ from hocket.records.folder import RunFolder
 from hocket.records.ledger.ledger import Ledger
 from hocket.records.ledger.writer import LedgerConfig
 from hocket.records.states import StatesSink
-from hocket.records.steps import StepRows, StepsSink
+from hocket.records.step_rows import StepRows
+from hocket.records.steps import StepsSink
 
 PER_CHUNK = 3
 QUICK = LedgerConfig(group_s=0.004)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
+import threading
 import warnings
 from collections import Counter
 from collections.abc import Iterator
@@ -21,10 +23,13 @@ from hocket.core.data import Trial
 from hocket.core.events import AttemptFailed, AttemptsBegan, EpisodesSealed
 from hocket.errors import UsageError, WireError
 from hocket.machines import protocol
+from hocket.machines.commands import HANDED, Outlet
 from hocket.machines.config import MachinesConfig, SiteConfig
 from hocket.machines.lease import LeaseId
+from hocket.machines.link import Link
 from hocket.machines.machines import Machines
-from hocket.machines.ray import RayLauncher
+from hocket.machines.ray import RayLauncher, SiteActor, _Placed
+from hocket.machines.server import FetchError
 from hocket.machines.unkept import Unkept
 from hocket.records.run_file import load_about
 from hocket.runs.elsewhere import Work
@@ -372,6 +377,82 @@ def test_training_on_a_ray_cluster_survives_a_node(tmp_path: Path, cluster: Any)
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+def test_what_a_site_gives_lies_in_the_object_store_of_its_node(cluster: Any) -> None:
+    import ray
+    from ray.experimental import get_object_locations
+
+    class Full(SiteActor):
+        def __init__(self) -> None:
+            super().__init__()
+            self._given = {7: bytes(range(256)) * 4096, 8: b"small"}
+
+    node = cluster.add_node(num_cpus=1, object_store_memory=80 << 20)
+    actor = ray.remote(Full).options(num_cpus=1).remote()
+    given = actor.fetch.remote(7)
+    ray.wait([given], fetch_local=False)
+    found = get_object_locations([given])[given]
+    assert found["node_ids"] == [node.node_id]
+    assert found["object_size"] >= 1 << 20
+    launcher = RayLauncher(MachinesConfig(where="ray", sites=1, site=SiteConfig()))
+    launcher._sites.append(_Placed("one", actor, given))
+    assert asyncio.run(launcher.fetch("one", 8)) == b"small"
+    with pytest.raises(FetchError, match="is gone"):
+        asyncio.run(launcher.fetch("two", 9))
+    ray.kill(actor)
+    with pytest.raises(FetchError, match="did not come"):
+        asyncio.run(launcher.fetch("one", 9))
+
+
+class Shelf(ThreadSites):
+    """Sites that give what they collect to whoever started them, which hands on so many."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(2, kinds={"collect": self._work})
+        self.fetched: list[str] = []
+        self._most = most
+        self._given: dict[str, dict[int, bytes]] = {}
+
+    def _work(self, welcome: protocol.Welcome, link: Link) -> CollectingWork:
+        mine, theirs = os.pipe()
+        given = self._given[self.sites[len(self._given)]._name] = {}
+
+        def take() -> None:
+            with open(mine, "rb") as file:
+                while head := file.read(HANDED.size):
+                    number, size = HANDED.unpack(head)
+                    given[number] = file.read(size)
+
+        threading.Thread(target=take, daemon=True).start()
+        return CollectingWork(welcome, link, Outlet(theirs))
+
+    def carry(self, site: str, version: int, data: bytes) -> bool:
+        return False
+
+    async def fetch(self, site: str, number: int) -> bytes:
+        self.fetched.append(site)
+        if len(self.fetched) > self._most:
+            raise FetchError(f"{site} has lost it.")
+        while number not in self._given[site]:
+            await asyncio.sleep(0.001)
+        return self._given[site].pop(number)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("most", [10_000, 3])
+def test_what_is_given_beside_the_connection_is_learnt_from_once(tmp_path: Path, most: int) -> None:
+    shelf = Shelf(most)
+    config = settings(mode="async", steps=1500, eval_every=1500, eval_episodes=2, epochs=2)
+    where = MachinesConfig(where="local:1", site=SiteConfig())
+    with Machines(where, launcher=shelf) as machines:
+        result = train(config, tmp_path / "run", say=None, machines=machines)
+    assert result.complete
+    check_counts(result)
+    # A site whose gifts do not come sends them, and whatever comes later, by its connection.
+    assert len(shelf.fetched) > 10 if most > 10 else len(shelf.fetched) <= most + 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("is_carried", [True, False])
 def test_weights_are_put_once_for_a_version_and_fetched_once_by_each_node(
     tmp_path: Path,
@@ -391,6 +472,18 @@ def test_weights_are_put_once_for_a_version_and_fetched_once_by_each_node(
     homes: list[set[str]] = []
     sent = Counter[int]()
     carry, put, post = RayLauncher.carry, ray.put, CollectingDriver._send_weights
+    fetch, collect = RayLauncher.fetch, CollectingDriver._collect
+    fetched: list[int] = []
+    stretches: list[int] = []
+
+    async def fetch_one(self: Any, site: str, number: int) -> bytes:
+        data = await fetch(self, site, number)
+        fetched.append(len(data))
+        return data
+
+    def collect_one(self: Any, name: str, message: protocol.Collected) -> None:
+        stretches.append(len(message.data))
+        collect(self, name, message)
 
     def keep(value: Any) -> Any:
         puts.append(put(value))
@@ -420,6 +513,8 @@ def test_weights_are_put_once_for_a_version_and_fetched_once_by_each_node(
 
     monkeypatch.setattr(ray, "put", keep)
     monkeypatch.setattr(RayLauncher, "carry", note)
+    monkeypatch.setattr(RayLauncher, "fetch", fetch_one)
+    monkeypatch.setattr(CollectingDriver, "_collect", collect_one)
     monkeypatch.setattr(CollectingDriver, "_send_weights", count)
     config = settings(mode="async", steps=2500, eval_every=2500, eval_episodes=4, epochs=2)
     with Machines(where) as machines:
@@ -430,8 +525,11 @@ def test_weights_are_put_once_for_a_version_and_fetched_once_by_each_node(
         sys.stdout.write(
             f"\n{len(puts)} puts for {len(carried)} versions, most sites of one "
             f"{max(map(len, carried.values()), default=0)}; copies {sorted(map(len, homes))}; "
-            f"the driver sent {sorted(sent.values())} bytes by versions\n"
+            f"the driver sent {sorted(sent.values())} bytes by versions; "
+            f"{len(fetched)} of {len(stretches)} stretches were fetched, {sum(fetched)} bytes\n"
         )
+    # Every stretch came through Ray, once, and none by a connection.
+    assert fetched == stretches != []
     if not is_carried:
         assert sent
         return

@@ -26,6 +26,10 @@ OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 COLLECT_AFTER = (20_000, 10, 10)
 """New objects after which the command looks for garbage. After Python's own 700 it would look some
 hundred times through what is imported: a tenth of the CPU before the first chunk."""
+_SPIN = 20
+"""Threads of numpy's OpenBLAS look for more work during 2**20 cycles, half a millisecond, before
+they sleep. By themselves each looks for a hundred times as long, once numpy is imported and after
+every large product: on many cores seconds of CPU, for nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +85,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is not None:
         return _do(list(arguments))
     gc.set_threshold(*COLLECT_AFTER)
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", str(_SPIN))
     code = _do(sys.argv[1:])
+    # Python's last collections walk through all that was imported: a tenth of the CPU of a small
+    # run, and with torch a second, while Ctrl-C seems not to have been heard.
+    gc.freeze()
     if any(thread.name.startswith("hocket-hung") for thread in threading.enumerate()):
         sys.stdout.flush()
         sys.stderr.flush()

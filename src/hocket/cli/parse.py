@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import inspect
 import shutil
 import textwrap
 import types
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import (
@@ -73,14 +74,16 @@ class Flag:
 
     annotation: Any
     default: Any
-    help: str | None
+    help: Callable[[], str | None] | None
+    """Its text is made where it is shown: to find it in the source takes as long as all else."""
 
     def field(self, name: str, file: Mapping[str, Any]) -> tuple[str, Any, Any]:
         """The flag for `make_dataclass`; what a file says stands where the flag is not given."""
         value = file.get(name, self.default)
         value = tuple(value) if isinstance(value, list) else value
         says_nothing = value is None or value is False or value == ()
-        hint = tyro.conf.arg(help=self.help, help_behavior_hint="" if says_nothing else None)
+        text: Any = self.help  # tyro declares a string, and calls what is none
+        hint = tyro.conf.arg(help=text, help_behavior_hint="" if says_nothing else None)
         factory: Any = MISSING if value is MISSING else lambda: value
         kind = _outline(self.annotation)
         return name, Annotated[kind, hint], dataclasses.field(default_factory=factory)
@@ -326,7 +329,7 @@ def _group(name: str, flag: Flag) -> tuple[str, Any]:
             kind: Any = one.annotation if is_rule else _spelled(one.annotation)
             one = dataclasses.replace(one, annotation=Annotated[kind, note])
         fields.append(one.field(field, {}))
-    text = tyro.conf.arg(name=name, help=flag.help)
+    text = tyro.conf.arg(name=name, help=flag.help() if flag.help else None)
     return name, Annotated[_make_class(fields), text]
 
 
@@ -336,14 +339,29 @@ def _make_class(fields: Sequence[Any]) -> type[Any]:
 
 def _flags_of(owner: type[Any]) -> dict[str, Flag]:
     """The fields of a dataclass as flags."""
-    hints, helps = get_type_hints(owner, include_extras=True), _helps_of(owner)
+    hints, helps = get_type_hints(owner, include_extras=True), _Helps(owner)
     found = {}
     for field in dataclasses.fields(owner):
         factory = field.default_factory
         default = field.default if factory is MISSING else factory()
         if field.init:
-            found[field.name] = Flag(hints.get(field.name, Any), default, helps.get(field.name))
+            text = functools.partial(helps.of, field.name)
+            found[field.name] = Flag(hints.get(field.name, Any), default, text)
     return found
+
+
+@dataclass
+class _Helps:
+    """The docstrings below the fields of a class, read when the first of them is wanted."""
+
+    owner: type[Any]
+
+    @functools.cached_property
+    def _found(self) -> dict[str, str]:
+        return _helps_of(self.owner)
+
+    def of(self, field: str) -> str | None:
+        return self._found.get(field)
 
 
 def _helps_of(owner: type[Any]) -> dict[str, str]:

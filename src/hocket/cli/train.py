@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import gc
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,9 +56,6 @@ class Resume(MachineFlags):
 
 def run(arguments: Sequence[str]) -> int:
     """Train; 130 where it was interrupted."""
-    # Python's last collections walk through all of torch: a second of CPU after everything is
-    # closed, and several on a busy machine, while Ctrl-C seems not to have been heard.
-    atexit.register(gc.freeze)
     if scan(arguments, "--delay") is not None:
         raise UsageError(
             "hocket train has no --delay: what is learnt from is collected while the world waits. "

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,14 +18,19 @@ from tyro.conf import arg
 from hocket.cli import OK
 from hocket.cli.parse import parse
 from hocket.core.plugins import require_extra
+from hocket.core.text import printable
 from hocket.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
+    from hocket.machines.commands import Outlet
     from hocket.machines.link import Link
     from hocket.machines.protocol import Welcome
     from hocket.machines.site import Site
     from hocket.machines.site_work import SiteWork
 
+_TELL_S = 10.0
+"""Seconds between two lines that say what a site does."""
+_LOOK_S = 0.2
 _LAST_S = 20.0
 """Seconds for a site that is told to end, before it is ended."""
 
@@ -51,6 +58,7 @@ class WorkFlags:
 def run(arguments: Sequence[str]) -> int:
     """Work until the driver says that there is no more to do."""
     flags = parse(WorkFlags, arguments, verb="work")
+    from hocket.machines.commands import Outlet
     from hocket.machines.credentials import Credentials
     from hocket.machines.link import Link
     from hocket.machines.site import Site
@@ -63,11 +71,18 @@ def run(arguments: Sequence[str]) -> int:
     credentials = Credentials.parse(text, f"--key-file {flags.key_file}")
     if flags.connect.startswith("wss://") and not credentials.certificate:
         raise ConfigError(f"{flags.key_file} has no certificate: it is not of that driver.")
+    if flags.connect.startswith("ws://") and credentials.certificate:
+        raise UsageError(
+            f"{flags.key_file} is for an encrypted connection, which the key must not leave: "
+            f"--connect wss{flags.connect[2:]}"
+        )
     name = flags.name or f"{os.uname().nodename}-{os.getpid()}"
-    site = Site(name, {"collect": _collecting})
+    site = Site(name, {"collect": functools.partial(_collecting, Outlet.found())})
     signal.signal(signal.SIGTERM, lambda *_: site.leave())
     if flags.key_file == "-":
         _follow_input(site)
+    else:
+        threading.Thread(target=_tell, args=(site,), name="hocket-tell", daemon=True).start()
     try:
         site.work(Link(flags.connect, credentials, site, wait_s=flags.wait_s))
     except KeyboardInterrupt:
@@ -76,11 +91,24 @@ def run(arguments: Sequence[str]) -> int:
     return OK
 
 
-def _collecting(welcome: Welcome, link: Link) -> SiteWork:
+def _tell(site: Site) -> None:
+    """Say what the site does when that changes, and now and then."""
+    began, said, at = time.monotonic(), "", 0.0
+    while True:
+        now, told = time.monotonic(), site.doing
+        kind = told.partition(":")[0]
+        if kind != said or now - at >= _TELL_S:
+            said, at = kind, now
+            sys.stderr.write(printable(f"[{now - began:7.1f} s] {told}") + "\n")
+            sys.stderr.flush()
+        time.sleep(_LOOK_S)
+
+
+def _collecting(outlet: Outlet | None, welcome: Welcome, link: Link) -> SiteWork:
     require_extra("policies", "trained")
     from hocket.train.collect.site import CollectingWork
 
-    return CollectingWork(welcome, link)
+    return CollectingWork(welcome, link, outlet)
 
 
 def _keep_to(cores: str) -> None:

@@ -24,3 +24,8 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """The sentence ` Did you mean 'x'?` with the nearest choice; empty where none is near."""
     near = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.5)
     return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def counted(number: int, noun: str) -> str:
+    """A count with its noun, such as `1 error` or `2 errors`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

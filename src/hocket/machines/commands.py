@@ -10,7 +10,7 @@ import shlex
 import struct
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,7 +20,10 @@ from hocket.workers.remote.ssh import Host, SshConfig
 from hocket.workers.shm import create_file, read_tail
 
 HANDED = struct.Struct(">qQ")
-"""What stands before weights on a site's standard input: their version, and how many bytes."""
+"""What stands before weights on a site's standard input, and before what it gives in return: their
+version or number, and how many bytes."""
+GIVES = "HOCKET_GIVES"
+"""The variable that tells a site the file descriptor on which it gives data to its starter."""
 _TAIL = 2000
 _END_S = 15.0
 """Seconds for a site to end by itself once it is told."""
@@ -32,12 +35,47 @@ _PORTS = range(20000, 60000)
 """Ports on other hosts that are forwarded here; one that is taken is tried again as another."""
 
 
+class Outlet:
+    """What a site gives to whoever started it, beside its connection. One thread calls it."""
+
+    def __init__(self, fd: int) -> None:
+        self._file = os.fdopen(fd, "wb")
+        self._given = 0
+
+    @classmethod
+    def found(cls) -> Outlet | None:
+        """The one that this process was started with."""
+        fd = os.environ.pop(GIVES, "")
+        return cls(int(fd)) if fd.isdigit() else None
+
+    def give(self, data: bytes) -> int | None:
+        """The number under which the starter has the data; None where nobody takes it."""
+        try:
+            self._file.write(HANDED.pack(self._given, len(data)))
+            self._file.write(data)
+            self._file.flush()
+        except (OSError, ValueError):
+            return None
+        self._given += 1
+        return self._given - 1
+
+    def close(self) -> None:
+        """Give no more. Twice is safe."""
+        with contextlib.suppress(OSError):
+            self._file.close()
+
+
 class SiteProcess:
     """The command of one site. It ends with its standard input."""
 
-    def __init__(self, name: str, words: Sequence[str], credentials: str) -> None:
+    def __init__(
+        self, name: str, words: Sequence[str], credentials: str, *, gives: bool = False
+    ) -> None:
+        """One that `gives` has data for whoever started it, to be read from `given`."""
         self.name = name
         self._log = create_file("hocket-site-log", 0)
+        mine, theirs = os.pipe() if gives else (-1, -1)
+        self._given = mine
         try:
             self._process = subprocess.Popen(
                 words,
@@ -45,10 +83,15 @@ class SiteProcess:
                 stdout=self._log,
                 stderr=self._log,
                 start_new_session=True,
+                pass_fds=[theirs] if gives else [],
+                env={**os.environ, GIVES: str(theirs)} if gives else None,
             )
         except OSError as exc:
             os.close(self._log)
             raise UsageError(f"{words[0]!r} cannot be run: {exc}") from exc
+        finally:
+            if gives:
+                os.close(theirs)
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # It has ended, and `code` says how.
             self._process.stdin.write(f"{credentials}\n".encode())
@@ -76,6 +119,14 @@ class SiteProcess:
             self._process.stdin.write(HANDED.pack(version, len(data)))
             self._process.stdin.write(data)
             self._process.stdin.flush()
+
+    def given(self) -> Iterator[tuple[int, bytes]]:
+        """What the site gives, with its numbers, until it ends. For a thread of its own."""
+        with open(self._given, "rb") as file:
+            while len(head := file.read(HANDED.size)) == HANDED.size:
+                number, size = HANDED.unpack(head)
+                if len(data := file.read(size)) == size:
+                    yield number, data
 
     def hang_up(self) -> None:
         """Tell it to end."""

@@ -213,6 +213,16 @@ class Driver:
         for one in self._book.held(name):
             self._files.restart(one)
 
+    def drop(self, name: str) -> None:
+        """A site does not read what it is sent, and its connection is ended."""
+        self.note(f"{self.label(name)} does not read what it is sent: it was dropped.")
+        self.disconnect(name)
+
+    def label(self, name: str) -> str:
+        """What people call the site with this identifier."""
+        site = self._sites.get(name)
+        return name if site is None else site.name
+
     def bury(self, called: str, now: float, why: str) -> None:
         """The site that is called so is gone for good."""
         for name in self._sites.called(called):
@@ -239,8 +249,7 @@ class Driver:
             site.go(why)
 
     def _lose(self, name: str, lost: Sequence[Lease], now: float, why: str) -> None:
-        site = self._sites.get(name)
-        who = site.name if site is not None else name
+        who = self.label(name)
         for lease in lost:
             self._files.discard(lease.id, self._trials[lease.id.trial])
             error = f"LostSite: {who} {why}." if lease.has_begun else ""
@@ -309,6 +318,7 @@ class Driver:
             return
         # What is kept of it lies where the evidence of a run here does.
         self._intake.receive(one, trial, site, message.files)
+        self._files.forget(trial, one.attempt)
         if given.is_final and not self._specs:
             raise EnvError(
                 f"No env could be built and reset, in {one.attempt + 1} attempts.\n{message.error}"

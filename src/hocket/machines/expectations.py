@@ -9,7 +9,7 @@ from dataclasses import dataclass
 Task = tuple[str, str]
 """Suite and task."""
 
-_SLOW = 1.25
+SLOW = 1.25
 """The pace from which on a site counts as slow. Chosen by hand: episodes differ, too."""
 _WORST = 3.0
 """Standard deviations above the mean that an episode may last. Chosen by hand."""
@@ -89,7 +89,7 @@ class Expectations:
     def choose(self, tasks: Collection[Task], pace: float, left_s: float) -> Task:
         """The longest task; at a site that takes `pace` times as long as others (where that is more
         than a little) the longest that ends there within `left_s`, when the run will."""
-        if pace >= _SLOW:
+        if pace >= SLOW:
             fit = [task for task in tasks if pace * self.worst(task) <= left_s]
             if not fit:
                 return min(tasks, key=self.seconds)

@@ -26,7 +26,7 @@ class Intake:
         self._rows = SiteRows(leg=work.ledger.leg)
         work.ledger.attach(self._rows)
         work.ledger.sync_files()
-        self.files = Receipts(work.ledger.folder, declared_names(work.sinks))
+        self.files = Receipts(work.ledger.folder, declared_names(work.sinks), work.ledger.receivers)
         self._waiting: dict[LeaseId, Episode] = {}
         """Episodes that are here and wait for an elder lease to end."""
         self._untold: list[tuple[str, LeaseId, Episode]] = []

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hocket.core.data import Trial
-from hocket.machines.expectations import Expectations, Pace, Task
+from hocket.machines.expectations import SLOW, Expectations, Pace, Task
 from hocket.machines.lease import GivenBack, Lease, LeaseConfig, LeaseId, SealVerdict
 from hocket.machines.waiting import WaitingTrials
 
@@ -189,8 +189,10 @@ class LeaseBook:
         for is_ahead in (False, True):
             for name in names:
                 site = sites[name]
-                room = site.room + (self._depth(site) if is_ahead else 0)
                 pace = self._expected.relative(site.pace)
+                # What waits at a slow site begins later than it was chosen for.
+                may_wait = pace < SLOW or not self._waiting.is_near(pace)
+                room = site.room + (self._depth(site) if is_ahead and may_wait else 0)
                 for _ in range(min(room, len(self._waiting))):
                     trial = self._waiting.take(site.tasks, pace)
                     granted.append(self._grant(trial, name, now))

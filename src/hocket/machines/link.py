@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -60,6 +61,8 @@ class Link:
         self._waiting: list[Outgoing] = []
         self._has_some: asyncio.Event | None = None
         self._is_ending = False
+        self.is_up = False
+        """Whether there is a connection now."""
         self._on_end: Callable[[HocketError | None], None] = lambda _: None
         self._thread = threading.Thread(target=self._run, name="hocket-link", daemon=True)
 
@@ -115,6 +118,11 @@ class Link:
                 raise UsageError(f"{self._url} refused this site: {body}") from exc
             except ConnectionClosed:
                 last_seen = time.monotonic()
+            except ssl.SSLCertVerificationError as exc:
+                raise UsageError(
+                    f"{self._url} is not the driver whose certificate the key file holds: "
+                    f"{exc.verify_message}. Copy the key file again from where that was started."
+                ) from exc
             except (OSError, WebSocketException, TimeoutError) as exc:
                 if time.monotonic() - last_seen > self._wait_s:
                     raise UsageError(
@@ -141,6 +149,7 @@ class Link:
     async def _talk(self, connection: ClientConnection) -> None:
         assert self._has_some is not None
         self._waiting.clear()
+        self.is_up = True
         await connection.send(protocol.pack([self._listener.greet()]))
         tasks = [
             asyncio.create_task(self._say(connection)),
@@ -150,6 +159,7 @@ class Link:
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            self.is_up = False
             for task in tasks:
                 task.cancel()
             done = await asyncio.gather(*tasks, return_exceptions=True)

@@ -14,7 +14,7 @@ import msgpack
 
 from hocket.errors import WireError
 
-PROTOCOL = 3
+PROTOCOL = 4
 MAX_MESSAGE = 16 << 20
 """Most bytes that are sent at once."""
 PART = 1 << 20
@@ -121,6 +121,8 @@ class Collected(NamedTuple):
     data: bytes
     is_whole: bool
     """Whether this is the last part of a stretch of its trajectory."""
+    stored: int = -1
+    """The number under which whoever started the site has the data, where it was given to them."""
 
 
 class Follows(NamedTuple):

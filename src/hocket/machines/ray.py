@@ -6,8 +6,10 @@ actor that Ray counts as dead may go on and deliver, and its leases stand until 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,9 +22,12 @@ import yaml
 from hocket.errors import ConfigError, MissingExtraError, UsageError
 from hocket.machines.commands import SiteProcess
 from hocket.machines.config import MachinesConfig
+from hocket.machines.server import FetchError
 
 _LOOK_S = 2.0
 """Seconds between two looks at what else the cluster can place."""
+_GIVEN_S = 30.0
+"""Seconds in which what a site has told of comes out of its pipe."""
 _RESTARTS = 3
 """Times that a site which has ended is placed anew, for each that there is."""
 
@@ -32,18 +37,35 @@ class SiteActor:
 
     def __init__(self) -> None:
         self._site: SiteProcess | None = None
+        self._given: dict[int, bytes] = {}
+        self._has_more = threading.Condition()
 
     def run(self, url: str, credentials: str, name: str) -> str:
         """Run a site to its end, and say how it ended."""
         words = [sys.executable, "-m", "hocket", "work", "--name", name]
-        site = SiteProcess(name, [*words, "--connect", url, "--key-file", "-"], credentials)
+        words += ["--connect", url, "--key-file", "-"]
+        site = SiteProcess(name, words, credentials, gives=True)
         self._site = site
+        threading.Thread(target=self._take, args=(site,), daemon=True).start()
         try:
             while site.code() is None:
                 time.sleep(0.1)
             return site.account()
         finally:
             site.close()
+
+    def _take(self, site: SiteProcess) -> None:
+        for number, data in site.given():
+            with self._has_more:
+                self._given[number] = data
+                self._has_more.notify_all()
+
+    def fetch(self, number: int) -> Any:
+        """What the site has given under this number, once. Ray keeps what it returns in the object
+        store of this node, where the driver's node takes it from."""
+        with self._has_more:
+            self._has_more.wait_for(lambda: number in self._given, _GIVEN_S)
+            return np.frombuffer(self._given.pop(number), np.uint8)
 
     def hand(self, version: int, weights: Any) -> None:
         """Hand on weights that Ray has brought to this node, for all sites here at once."""
@@ -139,6 +161,16 @@ class RayLauncher:
             return False
         return True
 
+    async def fetch(self, site: str, number: int) -> bytes:
+        placed = next((one for one in self._sites if one.name == site), None)
+        if placed is None:
+            raise FetchError(f"{site} is gone, with what it had collected.")
+        try:
+            found = await asyncio.wrap_future(placed.actor.fetch.remote(number).future())
+        except self._ray.exceptions.RayError as exc:
+            raise FetchError(f"{site}: what it had collected did not come: {exc}") from exc
+        return bytes(found)
+
     def is_hopeless(self) -> bool:
         return not self._sites and self._count is not None
 
@@ -203,7 +235,7 @@ class RayLauncher:
         self._named += 1
         name = f"ray-{self._named}"
         remote = self._ray.remote(SiteActor).options(
-            **self._needs(), max_restarts=0, max_concurrency=2, scheduling_strategy="SPREAD"
+            **self._needs(), max_restarts=0, max_concurrency=4, scheduling_strategy="SPREAD"
         )
         actor = remote.remote()
         ending = actor.run.remote(self._url, self._credentials, name)

@@ -6,19 +6,21 @@ run's recorders declare.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from hocket.core.data import Trial
-from hocket.core.wire import Piece
+from hocket.core.wire import MAX_PIECE, Piece
 from hocket.errors import WireError
 from hocket.machines.lease import LeaseId
 from hocket.machines.protocol import FilePiece
 from hocket.records.folder import RunFolder
+from hocket.records.ledger.writer import ReceivesFiles
 from hocket.workers.files import QUOTA, Delivery
 
 INBOXES = ".sites"
@@ -29,16 +31,33 @@ PROOF = "proof"
 class Receipts:
     """Takes the files of a run's episodes into its folder."""
 
-    def __init__(self, folder: RunFolder, patterns: Sequence[str], quota: int = QUOTA) -> None:
-        """`patterns` are the names that files may have, `quota` is the most bytes of an attempt."""
+    def __init__(
+        self,
+        folder: RunFolder,
+        patterns: Sequence[str],
+        receivers: Mapping[str, ReceivesFiles],
+        quota: int = QUOTA,
+    ) -> None:
+        """`patterns` are the names that files may have, `receivers` take the bytes of some of them,
+        `quota` is the most bytes of an attempt."""
         self._folder = folder
         self._root = str(folder.root)
         self._patterns = tuple(patterns)
+        self._receivers = {
+            file: receiver
+            for file, receiver in receivers.items()
+            if any(fnmatchcase(file, pattern) for pattern in patterns)
+        }
         self._quota = quota
         self._open: dict[LeaseId, Delivery] = {}
+        self._held: dict[LeaseId, list[str]] = {}
+        """Files of attempts whose bytes a receiver has."""
 
     def take(self, name: LeaseId, trial: Trial, piece: FilePiece) -> None:
         """Take one piece; WireError where it is not what may come."""
+        is_whole = piece.digest and not piece.begin and len(piece.data) <= MAX_PIECE
+        if is_whole and piece.name in self._receivers and self._hold(name, trial, piece):
+            return
         delivery = self._open.get(name)
         if delivery is None:
             delivery = self._open[name] = Delivery(
@@ -47,14 +66,34 @@ class Receipts:
         # The ledger makes the files of many episodes durable at once.
         delivery.take(Piece(0, *piece[1:]), is_durable=False)
 
+    def _hold(self, name: LeaseId, trial: Trial, piece: FilePiece) -> bool:
+        """Whether a file that has come whole needs not be written."""
+        held = self._held.setdefault(name, [])
+        if piece.name in held:
+            raise WireError(f"The file {piece.name!r} has come twice.")
+        if piece.digest != hashlib.sha256(piece.data).digest():
+            raise WireError(f"The file {piece.name!r} did not arrive as it was sent.")
+        if not self._receive(trial, name.attempt, piece.name, piece.data):
+            return False
+        held.append(piece.name)
+        return True
+
+    def _receive(self, trial: Trial, attempt: int, file: str, data: bytes) -> bool:
+        """Give the bytes of a file to who makes rows of it; false where it must be a file."""
+        try:
+            return self._receivers[file].receive(trial, attempt, data)
+        except ValueError as exc:
+            raise WireError(f"{file!r} of {trial.id} cannot be read: {exc}.") from None
+
     def finish(self, name: LeaseId, files: Sequence[str]) -> tuple[str, ...]:
-        """The files of an attempt that came in pieces, as they are named in the run folder."""
+        """The files of an attempt that came in pieces, as they are named in the run folder; those
+        that need no file are not named."""
         delivery = self._open.pop(name, None)
-        if delivery is None:
-            if files:
-                raise WireError(f"None of the files {list(files)!r:.200} have come.")
-            return ()
-        return tuple(delivery.finish(files))
+        held = self._held.pop(name, ())
+        rest = [file for file in files if file not in held] if held else files
+        if len(rest) + len(held) != len(files) or (rest and delivery is None):
+            raise WireError(f"Not all of the files {list(files)!r:.200} have come.")
+        return () if delivery is None else tuple(delivery.finish(rest))
 
     def link(
         self, name: LeaseId, trial: Trial, files: Sequence[str], inbox: Path
@@ -77,6 +116,12 @@ class Receipts:
             left -= found.st_size
             if not stat.S_ISREG(found.st_mode) or real != str(source) or left < 0:
                 raise WireError(f"The file {file!r} is not one that may come.")
+            if (
+                file in self._receivers
+                and found.st_size <= MAX_PIECE
+                and self._receive(trial, name.attempt, file, _read(source, found.st_size))
+            ):
+                continue
             target.mkdir(parents=True, exist_ok=True)
             try:
                 os.link(source, target / file)
@@ -89,11 +134,31 @@ class Receipts:
         """Leave nothing of an attempt behind that will not count."""
         if (delivery := self._open.pop(name, None)) is not None:
             delivery.discard()
+        self._held.pop(name, None)
+        self.forget(trial, name.attempt)
         folder = self._folder.attempt(trial, name.attempt)
         if folder.exists():
             shutil.rmtree(folder, ignore_errors=True)
 
+    def forget(self, trial: Trial, attempt: int) -> None:
+        """Keep nothing in memory of an attempt that will be no episode."""
+        for receiver in self._receivers.values():
+            receiver.forget(trial, attempt)
+
     def restart(self, name: LeaseId) -> None:
-        """Forget what has come so far: all of it will be sent again."""
+        """Forget what has come so far: all of it will be sent again, and replaces this."""
+        self._held.pop(name, None)
         if (delivery := self._open.pop(name, None)) is not None:
             delivery.discard()
+
+
+def _read(path: Path, size: int) -> bytes:
+    """A plain file of this size, which a site may change meanwhile."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            return os.read(file, size)
+        finally:
+            os.close(file)
+    except OSError as exc:
+        raise WireError(f"The file {path.name!r} cannot be read: {exc.strerror}.") from None

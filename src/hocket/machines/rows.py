@@ -135,7 +135,7 @@ class SiteRows(ChunkRows):
                 columns[name] = _texts(values, [chunks.sources for chunks in some], sizes)
                 continue
             columns[name] = pa.array(np.ascontiguousarray(values), mask=mask)
-        return write_segment(path, pa.table(columns, schema=SCHEMA))
+        return write_segment(path, SCHEMA, [pa.table(columns, schema=SCHEMA)])
 
 
 def _texts(

@@ -64,11 +64,19 @@ class Launcher(Protocol):
 @runtime_checkable
 class Carrier(Protocol):
     """A launcher that brings weights to its sites beside their connections, once to every machine
-    that has some of them."""
+    that has some of them, and what they have collected back."""
 
     def carry(self, site: str, version: int, data: bytes) -> bool:
         """Bring weights to the site that is called so; false where they must go another way. Of one
         version all sites are given the same object."""
+
+    async def fetch(self, site: str, number: int) -> bytes:
+        """What the site that is called so has given under this number; FetchError where it cannot
+        be had."""
+
+
+class FetchError(HocketError):
+    """What a site has given beside its connection did not come."""
 
 
 class Connection:
@@ -195,9 +203,11 @@ class Server:
                 driver.bury(name, self._now(), account)
                 driver.note(f"{name} {account}")
             driver.tick(self._now())
-            for connection in self._connections.values():
+            for name, connection in list(self._connections.items()):
                 if connection.is_clogged:
+                    driver.drop(name)
                     connection.cut()
+                    del self._connections[name]
             if self._launcher.is_hopeless() and not self._connections:
                 raise driver.trouble or UsageError("No site is left, and none could be started.")
 
@@ -234,8 +244,14 @@ class Server:
                         name = self._meet(message, connection)
                         driver.open(message)
                     else:
+                        # Whatever else the site says comes after what it has given.
+                        message = await self._fetched(driver, name, message)
                         driver.hear(name, message, self._now())
                 self._plan_turn(driver, name)
+        except FetchError as error:
+            # It connects again, and sends it again.
+            driver.note(str(error))
+            connection.cut()
         except (WireError, TypeError, ValueError) as error:
             connection.post(protocol.Refused(f"The driver did not understand: {error}"))
             driver.bury_site(name, self._now(), f"broke the protocol: {error}")
@@ -250,6 +266,23 @@ class Server:
             connection.drain()
             with contextlib.suppress(asyncio.TimeoutError, ConnectionClosed):
                 await asyncio.wait_for(sending, 2.0)
+
+    async def _fetched(
+        self, driver: Driver, name: str, message: protocol.Message
+    ) -> protocol.Message:
+        """The message, with what was given beside the connection."""
+        if not isinstance(message, protocol.Collected) or message.stored < 0:
+            return message
+        if not isinstance(self._launcher, Carrier):
+            raise WireError("A site has given something to nobody.")
+        fetching = self._launcher.fetch(driver.label(name), message.stored)
+        # Longer, and the site would seem silent.
+        timeout = driver.config.lease_s / 3
+        try:
+            data = await asyncio.wait_for(fetching, timeout)
+        except asyncio.TimeoutError:
+            raise FetchError(f"{driver.label(name)}: nothing came in {timeout:g} s.") from None
+        return message._replace(data=data, stored=-1)
 
     def _plan_turn(self, driver: Driver, name: str) -> None:
         loop = asyncio.get_running_loop()

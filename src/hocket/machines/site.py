@@ -114,6 +114,15 @@ class Site:
             if self._link is not None:
                 self._link.post(protocol.Left("", "It was told to leave."))
 
+    @property
+    def doing(self) -> str:
+        """What it does now, for people. May be asked on any thread."""
+        if self._is_over:
+            return "leaving"
+        if self._link is None or not self._link.is_up:
+            return "waiting for the driver"
+        return "waiting for a run" if (work := self._work) is None else work.told
+
     def receive(self, version: int, data: bytes) -> None:
         """Take weights that came beside the connection. May come from any thread."""
 

@@ -29,6 +29,7 @@ from hocket.core.events import (
     StartsCompared,
 )
 from hocket.core.scratch import ScratchFolder
+from hocket.core.text import counted
 from hocket.engine.loop import Engine
 from hocket.machines import protocol
 from hocket.machines.identity import Identity
@@ -196,6 +197,15 @@ class SiteWork(abc.ABC):
 
     def _attempt_folder(self, trial: Trial, attempt: int) -> Path:
         return self._folder / "episodes" / trial.slug / str(attempt)
+
+    @property
+    def told(self) -> str:
+        """What is done now and what was done, for people. May be asked on any thread."""
+        doing = self._doing or self._tally.phase
+        if self._joined is None:
+            return doing
+        lanes, done = self._joined.lanes, self._tally.done
+        return f"{doing}: {counted(lanes, 'lane')}, {counted(done, 'episode')}"
 
     # -- the link's thread ---------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from hocket.core.data import Trial
 from hocket.core.events import EpisodesSealed, Event
 from hocket.records.chunks import ChunkRows
 from hocket.records.folder import RunFolder
+from hocket.records.ledger.writer import ReceivesFiles
 
 
 class Unkept:
@@ -23,6 +24,10 @@ class Unkept:
 
     def attach(self, recorder: ChunkRows) -> None:
         self._chunks = recorder
+
+    @property
+    def receivers(self) -> Mapping[str, ReceivesFiles]:
+        return {}
 
     def on(self, event: Event) -> None:
         if isinstance(event, EpisodesSealed):

@@ -58,7 +58,7 @@ class WaitingTrials:
         queues, expected = self._queues, self._expected
         if self._in_order:
             task = min(queues, key=lambda task: queues[task][0])
-        elif self._left_s <= _NEAR * max(1.0, pace) * self._longest_s:
+        elif self.is_near(pace):
             task = expected.choose(queues, pace, self._left_s)
         else:
             open_ = [task for task in held if task in queues] or queues
@@ -66,6 +66,11 @@ class WaitingTrials:
         trial = queues[task].popleft()
         self._shorten(task)
         return trial
+
+    def is_near(self, pace: float) -> bool:
+        """Whether the end of the run is so near that it matters where the longest trials go, to a
+        site of this pace."""
+        return self._left_s <= _NEAR * max(1.0, pace) * self._longest_s
 
     def _shorten(self, task: Task) -> None:
         self._count -= 1

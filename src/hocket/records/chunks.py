@@ -122,7 +122,7 @@ class ChunkRows:
         }
         for field in dataclasses.fields(ChunkRow):
             columns[field.name] = list(map(operator.attrgetter(field.name), rows))
-        return write_segment(path, pa.table(columns, schema=SCHEMA))
+        return write_segment(path, SCHEMA, [pa.table(columns, schema=SCHEMA)])
 
     def close(self) -> None: ...
 

@@ -28,7 +28,7 @@ from hocket.records.ledger.view import LedgerView
 from hocket.records.spill import is_spill, read_spill
 from hocket.records.states import FILE as STATES
 from hocket.records.states import load_states, save_states
-from hocket.records.steps import read_rows
+from hocket.records.step_rows import read_steps
 from hocket.records.video.encoder import finish_draft, frames_in
 
 KILLED = "The run was killed while this attempt ran."
@@ -111,7 +111,7 @@ def _is_readable(path: Path) -> bool:
         elif is_spill(path, STEPS):
             save_error_steps(path.with_name(STEPS), *join_portions(read_spill(path)))
         elif path.suffix == ROWS:
-            save_error_steps(path.with_name(STEPS), *read_rows(path))
+            save_error_steps(path.with_name(STEPS), *read_steps(path))
         elif path.suffix == TEMPORARY:
             finish_draft(path)
         else:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -52,15 +52,16 @@ _sound: set[tuple[int, int, int, int, str]] = set()
 and digest. A table that is read in many windows is not hashed for each of them."""
 
 
-def write_segment(path: Path, table: pa.Table) -> int:
-    """Make a table one durable file, or none where it has no rows; returns the number of rows."""
-    if table.num_rows == 0:
-        return 0
-    buffer = pa.BufferOutputStream()
-    with _writer(buffer, table.schema) as writer:
-        writer.write_table(table, row_group_size=_ROW_GROUP)
-    write_atomic(path, memoryview(buffer.getvalue()))
-    return int(table.num_rows)
+def write_segment(path: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> int:
+    """Make tables one durable file, or none where they have no rows; returns the number of rows."""
+    buffer, rows = pa.BufferOutputStream(), 0
+    with _writer(buffer, schema) as writer:
+        for table in tables:
+            writer.write_table(table, row_group_size=_ROW_GROUP)
+            rows += table.num_rows
+    if rows:
+        write_atomic(path, memoryview(buffer.getvalue()))
+    return rows
 
 
 def digest_of(path: Path) -> str:

@@ -1,9 +1,8 @@
 """One row for each step: what was done, what came of it, what was seen, and of which chunk it was.
 
 In the worker `StepsSink` keeps an attempt's steps in memory and leaves them as one small file in
-the attempt's folder; beside the engine `StepRows` turns the files of a group of episodes into a
-Parquet segment, which the ledger commits together with them. The file needs no fsync: until the
-segment is durable the episode does not count, and then the file is deleted.
+the attempt's folder, of which `step_rows.py` makes rows of a table. The file needs no fsync: until
+these are durable the episode does not count, and then the file is deleted.
 
 Every array of an observation that is no picture goes into the column `state`, end to end; the
 column `layout` says what lies where.
@@ -16,16 +15,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from hocket.core.contracts.recorder import EVIDENCE, AttemptStart, SinkNeeds, StepRecord, Track
-from hocket.core.data import Array, Episode, Observation, Outcome, TaskInfo, Trial
-from hocket.core.events import Event
-from hocket.errors import ObservationError, RunFolderError
+from hocket.core.data import Array, Observation, Outcome, TaskInfo, Trial
+from hocket.errors import ObservationError
 from hocket.records.error_steps import FILE as ERROR_FILE
 from hocket.records.error_steps import save_error_steps
 from hocket.records.folder import ROWS, FolderLike, drafted
@@ -43,7 +41,8 @@ LARGEST = 4096
 """Numbers in an array that is kept at every step where not everything is to be kept: with more, the
 steps of an episode would take tens of megabytes. Chosen by hand; no benchmark row."""
 
-_NOT_SAID = -1
+NOT_SAID = -1
+"""In the field `success` where the env did not say."""
 
 
 class Observed(NamedTuple):
@@ -142,7 +141,7 @@ class StepsTrack:
         self._observed: list[int] = []
 
     def step(self, record: StepRecord) -> None:
-        success = _NOT_SAID if record.success is None else int(record.success)
+        success = NOT_SAID if record.success is None else int(record.success)
         self._numbers.append(
             (
                 record.step,
@@ -278,6 +277,14 @@ def _dtype(actions: Array | None, states: Array | None) -> Any:
     return np.dtype(fields)
 
 
+def is_row(dtype: np.dtype[Any]) -> bool:
+    """Whether rows of steps may have this dtype."""
+    if dtype.names is None or not {"action", "state"} <= set(dtype.names):
+        return False
+    action, state = (np.empty((0, *dtype[name].shape)) for name in ("action", "state"))
+    return action.ndim == state.ndim == 2 and dtype == _dtype(action, state)
+
+
 def _same_size(name: str, arrays: Sequence[Array]) -> Array | None:
     if not arrays:
         return None
@@ -286,37 +293,7 @@ def _same_size(name: str, arrays: Sequence[Array]) -> Array | None:
     return np.stack(arrays)
 
 
-# -- beside the engine ---------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class StepRows:
-    """A RowRecorder that writes the steps of the episodes that count."""
-
-    folder: Path
-    """The run folder."""
-    table: str = field(default="steps", init=False)
-    consumes: str | None = field(default=FILE, init=False)
-
-    def on(self, event: Event) -> None:
-        """Ignore the event: steps come as files."""
-
-    def take(self, episode: Episode) -> Episode:
-        return episode
-
-    def write(self, path: Path, taken: Sequence[Episode]) -> int:
-        import pyarrow as pa
-
-        from hocket.records.parquet import write_segment
-
-        # An episode that ended as an ERROR has no file.
-        tables = [
-            _to_arrow(episode, *_read(self.folder / file))
-            for episode in taken
-            for file in episode.files
-            if file.rpartition("/")[2] == FILE
-        ]
-        return write_segment(path, pa.concat_tables(tables)) if tables else 0
+# -- the table -----------------------------------------------------------------------------------
 
 
 def schema() -> pa.Schema:
@@ -347,50 +324,3 @@ def load_steps(folder: FolderLike, trials: Collection[Trial] | None = None) -> p
     from hocket.records.parquet import load_table
 
     return load_table(folder, "steps", schema(), trials)
-
-
-def read_rows(path: Path) -> tuple[Array, Array]:
-    """The rows in a sink's file, and what it says beside them, as the bytes of JSON."""
-    try:
-        with open(path, "rb") as file:
-            rows: Array = np.lib.format.read_array(file, allow_pickle=False)
-            said: Array = np.lib.format.read_array(file, allow_pickle=False)
-    except (OSError, ValueError) as exc:
-        raise RunFolderError(f"The steps in {str(path)!r} cannot be read: {exc}") from exc
-    return rows, said
-
-
-def _read(path: Path) -> tuple[Array, Mapping[str, Any]]:
-    rows, said = read_rows(path)
-    try:
-        return rows, json.loads(said.tobytes())
-    except ValueError as exc:
-        raise RunFolderError(f"The steps in {str(path)!r} cannot be read: {exc}") from exc
-
-
-def _to_arrow(episode: Episode, rows: Array, said: Mapping[str, Any]) -> pa.Table:
-    import pyarrow as pa
-
-    has_action = rows["step"] > 0
-    columns: dict[str, Any] = {
-        "trial": pa.repeat(episode.trial.id, len(rows)),
-        "attempt": np.full(len(rows), episode.attempt, np.int32),
-    }
-    for name in ("step", "chunk", "age", "reward", "terminated", "truncated"):
-        columns[name] = np.ascontiguousarray(rows[name])
-    columns["success"] = pa.array(rows["success"] == 1, mask=rows["success"] == _NOT_SAID)
-    columns["action"] = _lists(rows["action"], has_action)
-    columns["state"] = _lists(rows["state"], rows["has_state"])
-    columns["prompt"] = pa.repeat(str(said["prompt"]), len(rows))
-    columns["layout"] = pa.repeat(json.dumps(said["layout"]), len(rows))
-    return pa.table(columns, schema=schema())
-
-
-def _lists(values: Array, is_there: Array) -> pa.ListArray:
-    """One list for each row, null where nothing is there."""
-    import pyarrow as pa
-
-    sizes = np.where(is_there, values.shape[1], 0)
-    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
-    flat = np.ascontiguousarray(values[is_there]).reshape(-1)
-    return pa.ListArray.from_arrays(offsets, pa.array(flat), mask=pa.array(~is_there))

@@ -23,7 +23,7 @@ from hocket.core.events import (
     SpecLearned,
     StartsCompared,
 )
-from hocket.core.text import printable
+from hocket.core.text import counted, printable
 from hocket.core.waits import awaited
 from hocket.results.exactness import unseeded_sentence
 from hocket.results.sites import site_lines
@@ -223,7 +223,9 @@ def lines(tally: Tally) -> list[str]:
     found = [first]
     speed = tally.speed()
     if tally.sites and tally.phase != "filming":
-        found += site_lines(tally.sites, None if speed is None else speed.steps_per_s)
+        found += site_lines(tally.sites, speed)
+    elif tally.phase == "starting workers" and not tally.lanes:
+        found.append("no site has joined yet")
     elif tally.phase == "starting workers" and tally.lanes_up < tally.lanes:
         found.append(f"starting workers: {tally.lanes_up} of {tally.lanes} lanes are up")
     elif tally.phase == "starting workers":
@@ -243,11 +245,6 @@ def lines(tally: Tally) -> list[str]:
             f"policy {100 * speed.policy_busy:.0f} % busy"
         )
     return [*found, waits] if waits else found
-
-
-def counted(number: int, noun: str) -> str:
-    """A count with its noun, such as `1 error` or `2 errors`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def clock(seconds: float | None) -> str:

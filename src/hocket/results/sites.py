@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hocket.core.events import SiteState
+from hocket.core.text import counted
+from hocket.results.tally import Speed
 
 SHOWN = 8
 """Sites that have a line of their own in the display."""
 
 
-def site_lines(sites: Sequence[SiteState], steps_per_s: float | None) -> list[str]:
+def site_lines(sites: Sequence[SiteState], speed: Speed | None) -> list[str]:
     """How many sites there are and how fast they go together, then what each does."""
     lanes = sum(site.lanes for site in sites)
     ready = sum(site.lanes > 0 for site in sites)
-    whole = f"{ready} of {len(sites)} sites are ready, with {lanes} lanes"
-    if steps_per_s is not None:
-        whole += f"; {steps_per_s:,.0f} env steps/s"
+    whole = f"{ready} of {counted(len(sites), 'site')} ready, with {counted(lanes, 'lane')}"
+    if speed is not None:
+        whole += f"; {speed.episodes_per_s:,.2f} episodes/s, {speed.steps_per_s:,.0f} env steps/s"
     told = [
-        f"{site.name}: {site.running} of {site.lanes} lanes run, {site.episodes} episodes"
+        # An attempt whose end has not come yet leaves its lane to the next one.
+        f"{site.name}: {min(site.running, site.lanes)} of {counted(site.lanes, 'lane')} busy, "
+        + counted(site.episodes, "episode")
         + (f"; {site.doing}" if site.doing else "")
         if site.lanes
         else f"{site.name}: {site.doing}"

@@ -36,6 +36,7 @@ class Speed:
     """How fast a run goes now; shares of busy time are 0 to 1."""
 
     steps_per_s: float
+    episodes_per_s: float
     mean_batch: float | None
     cores_busy: float
     policy_busy: float
@@ -52,6 +53,8 @@ class _Work:
     batches: int = 0
     worked_s: float = 0.0
     inferred_s: float = 0.0
+    episodes: int = 0
+    """Trials that had ended, as they were counted last."""
 
 
 class Tally:
@@ -83,7 +86,8 @@ class Tally:
         """Trials that ended and whose files are not sealed: what they recorded may yet be lost, and
         then they run again."""
         self._began: float | None = None
-        """When the first batch was sent to the policy: speeds count from here."""
+        """When the first batch was sent to the policy, or a site was first known to run something:
+        speeds count from here."""
         self._last = 0.0
         """When a batch or a chunk was last done; waiting for files at the end is no work."""
         self._now = 0.0
@@ -153,7 +157,7 @@ class Tally:
     def left_s(self) -> float | None:
         """Seconds until the planned trials are done, at the pace since the first batch."""
         ended_here = self.done - self.carried
-        if self._began is None or not ended_here:
+        if self._began is None or self._now <= self._began or not ended_here:
             return None
         return (self._now - self._began) / ended_here * (self.planned - self.done)
 
@@ -167,6 +171,7 @@ class Tally:
         inferred_s = now.inferred_s - before.inferred_s
         return Speed(
             steps_per_s=(now.steps - before.steps) / span,
+            episodes_per_s=(self.done - before.episodes) / span,
             mean_batch=(now.delivered - before.delivered) / batches if batches else None,
             cores_busy=min(1.0, (now.worked_s - before.worked_s) / span / self.cores),
             policy_busy=min(1.0, inferred_s / span / (self._concurrency or 1)),
@@ -209,9 +214,11 @@ class Tally:
         self.cores = max(1, sum(site.cores for site in event.sites))
         self._concurrency = max(1, len(event.sites))
         self._total = _Work(event.time, *event.done)
+        # What they did is heard of later than that they began.
+        if self._began is None and any(site.running for site in event.sites):
+            self._began = event.time
         if event.done.batches:
-            if self._began is None:
-                self._began, self.phase = event.time, "running"
+            self.phase = "running"
             self._mark(event.time)
 
     def _mark(self, at: float) -> None:
@@ -219,7 +226,7 @@ class Tally:
         self._last = at
         self._now = max(self._now, at)
         if not self._recent or at - self._recent[-1].time > 0.5:
-            self._recent.append(replace(self._total, time=at))
+            self._recent.append(replace(self._total, time=at, episodes=self.done))
             while self._recent[0].time < at - WINDOW_S:
                 self._recent.popleft()
 

@@ -10,6 +10,7 @@ from hocket.core.contracts.recorder import Reader
 from hocket.core.data import Episode, Exactness, Ref, Trial
 from hocket.records.chunks import ChunkRows
 from hocket.records.folder import RunFolder
+from hocket.records.ledger.writer import ReceivesFiles
 
 
 class Kept(Reader, Protocol):
@@ -26,6 +27,9 @@ class Kept(Reader, Protocol):
         """Episodes that are durable."""
 
     def attach(self, recorder: ChunkRows) -> None: ...
+
+    @property
+    def receivers(self) -> Mapping[str, ReceivesFiles]: ...
 
     def sync_files(self) -> None: ...
 

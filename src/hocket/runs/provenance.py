@@ -61,10 +61,11 @@ def code_of(config: EvalConfig) -> dict[str, dict[str, Any]]:
     """The git state of hocket and of the modules that the user named, by name; where a module is in
     no repository, the digest of its file."""
     found = {"hocket": _git(Path(hocket.__file__).parent)}
-    for name in (*config.env, config.policy):
+    named: list[tuple[plugins.Kind, str]] = [("envs", name) for name in config.env]
+    for kind, name in (*named, ("policies", config.policy)):
         module = name.partition(":")[0]
-        is_ours = module in plugins.names("envs") or module in plugins.names("policies")
-        file = None if is_ours or ":" not in name else _source_of(module)
+        is_theirs = ":" in name and plugins.is_plain(kind, name)
+        file = _source_of(module) if is_theirs else None
         if file is not None:
             digest = hashlib.sha256(file.read_bytes()).hexdigest()
             found[module] = {**_git(file.parent), "sha256": digest}
@@ -216,8 +217,9 @@ def files_of(config: EvalConfig, policy: Policy) -> list[Path]:
     """The files that a policy says it reads (`files`), and those that settings of the env and the
     policy name: weights, mappings, start states."""
     named = [Path(str(each)) for each in getattr(policy, "files", ())]
-    head, _, argument = config.policy.partition(":")
-    if head in plugins.names("policies") and argument and _exists(Path(argument)):
+    _, _, argument = config.policy.partition(":")
+    is_ours = not plugins.is_plain("policies", config.policy)
+    if is_ours and argument and _exists(Path(argument)):
         named.append(Path(argument))  # a checkpoint
     for settings in (config.policy_config, config.env_config):
         named += [Path(value) for value in settings.values() if _names_path(value)]

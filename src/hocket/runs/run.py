@@ -29,7 +29,7 @@ from hocket.records.ledger.ledger import Ledger
 from hocket.records.ledger.schema import has_episodes
 from hocket.records.ledger.view import LedgerView
 from hocket.records.run_file import about_this_run, load_about, load_run
-from hocket.records.steps import StepRows
+from hocket.records.step_rows import StepRows
 from hocket.records.video.selection import VideoPlan, VideoSelection
 from hocket.results.config_diff import scheme_difference
 from hocket.results.decision import KEY as DECISION

@@ -58,6 +58,10 @@ def main() -> None:
 
     sys.argv[:] = ["hocket-worker"]
     zygote.main(int(address) if address.isdigit() else connect(address), setup["suites"])
+    # All workers are gone, and nothing is left to be undone of what was imported for them.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -196,6 +196,6 @@ def preloads(names: Sequence[str]) -> list[str]:
     that are known by name are asked: a user's own module is never imported before a fork."""
     modules: list[str] = []
     for name in names:
-        if name.partition(":")[0] in plugins.names("envs"):
+        if not plugins.is_plain("envs", name):
             modules += getattr(plugins.find("envs", name).build, "preload", ())
     return list(dict.fromkeys(modules))

@@ -25,7 +25,7 @@ import traceback
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from hocket.core import machine
+from hocket.core import machine, plugins
 from hocket.workers import worker
 from hocket.workers.shm import Control, map_block
 from hocket.workers.suites import preloads
@@ -193,6 +193,8 @@ def main(fd: int, suites: Sequence[str]) -> None:
     try:
         for module in preloads(suites):
             importlib.import_module(module)
+        for recorder in ("steps", "states"):  # most workers build both
+            plugins.find("recorders", recorder)
     except Exception:  # noqa: BLE001 - a worker will meet it again, and say so where it counts
         traceback.print_exc()
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]

@@ -411,7 +411,7 @@ def test_a_model_is_compiled_once_and_is_the_same_to_the_bit(tmp_path, monkeypat
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     own = model_digest(ALL_V3_ENVIRONMENTS["reach-v3"]().model)
     assert model_digest(make("reach")._sim.model) == own
-    (kept,) = compiled.cache_folder().iterdir()
+    (kept,) = compiled.cache_folder().glob("*.mjb")
     whole, written = kept.read_bytes(), kept.stat().st_ino
     assert model_digest(make("reach")._sim.model) == own
     assert kept.stat().st_ino == written, "read, not compiled and written again"
@@ -425,4 +425,20 @@ def test_only_so_many_compiled_models_are_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(compiled, "MOST_BYTES", 30 << 20)
     for task in ("reach", "push"):
         make(task)
-    assert len(list(compiled.cache_folder().iterdir())) == 1
+    (model,) = compiled.cache_folder().glob("*.mjb")
+    assert {path.stem.partition(".")[0] for path in compiled.cache_folder().iterdir()} == {
+        model.stem
+    }
+
+
+@pytest.mark.parametrize("layout", ["own", "lerobot"])
+def test_the_digest_of_a_model_is_made_once_for_each_layout(tmp_path, monkeypatch, layout):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    env = make("reach", layout=layout)
+    expected = model_digest(env._sim.model)
+    assert env.facts["model_sha256"] == expected
+    monkeypatch.setattr(compiled, "model_digest", lambda _: "made again")
+    assert make("reach", layout=layout).facts["model_sha256"] == expected
+    (kept,) = compiled.cache_folder().glob("*.sha256")
+    kept.write_text("cut off")
+    assert make("reach", layout=layout).facts["model_sha256"] == "made again"

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 import os
-from collections.abc import Collection, Iterator, Mapping
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,6 +24,9 @@ from hocket.workers import gl
 
 STATE_KEY = "observation/state"
 _MAX_GEOMS = 10_000
+_VIEWERS = ("glfw", "imageio")
+"""What gymnasium imports for its windows, which nobody opens here: a fifth of all that it takes to
+import MetaWorld, with another process that glfw asks for its version."""
 
 
 @contextlib.contextmanager
@@ -35,10 +42,27 @@ def variable(name: str, value: str) -> Iterator[None]:
             os.environ[name] = before
 
 
-def no_gl_at_import() -> contextlib.AbstractContextManager[None]:
+class _WhenUsed(MetaPathFinder):
+    """Finds viewers, and has them loaded when they are first used."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
+        spec: ModuleSpec | None = PathFinder.find_spec(name, path) if name in _VIEWERS else None
+        if spec is not None and spec.loader is not None:
+            spec.loader = importlib.util.LazyLoader(spec.loader)
+        return spec
+
+
+@contextlib.contextmanager
+def no_gl_at_import() -> Iterator[None]:
     """Import mujoco inside this, and it loads no OpenGL: the choice stays open, and the process
     may still be forked."""
-    return variable("MUJOCO_GL", "disable")
+    finder = _WhenUsed()
+    sys.meta_path.insert(0, finder)
+    try:
+        with variable("MUJOCO_GL", "disable"):
+            yield
+    finally:
+        sys.meta_path.remove(finder)
 
 
 class CameraEnv:

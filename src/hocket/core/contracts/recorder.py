@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from hocket.core.data import Array, Observation, Outcome, TaskInfo, Trial
-from hocket.core.events import Event
+
+if TYPE_CHECKING:
+    from hocket.core.events import Event
 
 EVIDENCE = "evidence"
 """The key in `record` that asks an attempt to leave what it has recorded if it ends in an error."""

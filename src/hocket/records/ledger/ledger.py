@@ -48,7 +48,13 @@ from hocket.records.folder import (
 )
 from hocket.records.ledger import schema
 from hocket.records.ledger.view import NEVER_MADE, LedgerView
-from hocket.records.ledger.writer import GroupWriter, LedgerConfig, Pending, RowRecorder
+from hocket.records.ledger.writer import (
+    GroupWriter,
+    LedgerConfig,
+    Pending,
+    ReceivesFiles,
+    RowRecorder,
+)
 
 _TABLES = ("chunks", "steps")
 _NEVER_BEGUN = -1
@@ -130,6 +136,13 @@ class Ledger(LedgerView):
         self._recorders.append(recorder)
         if recorder.consumes is not None:
             self._consumed.add(recorder.consumes)
+
+    @property
+    def receivers(self) -> Mapping[str, ReceivesFiles]:
+        """Who takes the bytes of files instead of the files, by the files' names."""
+        return {
+            r.consumes: r for r in self._recorders if r.consumes and isinstance(r, ReceivesFiles)
+        }
 
     def add_trials(self, trials: Iterable[Trial]) -> list[Trial]:
         """Plan more trials, after those that are planned; returns those that are new."""

@@ -17,9 +17,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
-from hocket.core.data import Episode
+from hocket.core.data import Episode, Trial
 from hocket.core.events import Event
 from hocket.errors import DamagedSegmentError, RunFolderError
 from hocket.records.folder import RunFolder, sync_disk
@@ -29,9 +29,9 @@ from hocket.records.parquet import digest_of, merge_segments
 
 _MERGED_AT_ONCE = 16
 """Segments of one level that become one of the next. Chosen by hand; no benchmark row."""
-_LARGEST_MERGE = 2_000_000
+_LARGEST_MERGE = 1_000_000
 """Most rows that are merged while a run goes on. Merging more would keep the thread from
-committing for long; such files are few."""
+committing for long, and costs as much as writing them did; such files are few. Chosen by hand."""
 _LAST_MERGE = 200_000
 """Most rows that are merged at the end of a run, which a user waits for."""
 
@@ -42,7 +42,7 @@ class LedgerConfig:
 
     group_s: float = 1.0
     """Longest that a finished episode waits for others."""
-    group_steps: int = 50_000
+    group_steps: int = 400_000
     """A group with this many steps leaves at once."""
     max_pending: int = 4096
     """No new trial begins while more finished episodes than this are uncommitted."""
@@ -76,6 +76,21 @@ class RowRecorder(Protocol):
     def write(self, path: Path, taken: Sequence[Any]) -> int:
         """Make the rows of several episodes one durable file, and say how many they are; no file
         where there are none. Called on the ledger's thread."""
+        ...
+
+
+@runtime_checkable
+class ReceivesFiles(Protocol):
+    """A RowRecorder that takes the bytes of the file that it consumes instead of the file."""
+
+    def receive(self, trial: Trial, attempt: int, data: bytes) -> bool:
+        """Keep them until the episode is taken. False where there is no room for them, and they
+        must come as a file; ValueError where they are not what such a file holds. Called on the
+        engine's thread."""
+        ...
+
+    def forget(self, trial: Trial, attempt: int) -> None:
+        """The attempt will be no episode."""
         ...
 
 

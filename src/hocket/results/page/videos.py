@@ -7,9 +7,9 @@ from fractions import Fraction
 from pathlib import Path
 
 from hocket.core.data import Episode, Outcome
+from hocket.core.text import counted
 from hocket.results.page.episodes import Listed, camera_name
 from hocket.results.page.markup import Markup, Section, breakable, file_link, join, tag
-from hocket.results.progress import counted
 from hocket.results.recorded import RecordedRun
 
 _MOST_CARDS = 48

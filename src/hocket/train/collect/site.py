@@ -19,6 +19,7 @@ from hocket.adapters.policies.openpi import msgpack_numpy
 from hocket.core.data import Episode
 from hocket.core.events import EpisodesSealed, Event
 from hocket.machines import protocol
+from hocket.machines.commands import Outlet
 from hocket.machines.identity import identity_of
 from hocket.machines.lease import LeaseId
 from hocket.machines.link import Link, Outgoing
@@ -45,8 +46,10 @@ from hocket.train.rewards import Rewards
 class CollectingWork(SiteWork):
     """A site's part in a training run."""
 
-    def __init__(self, welcome: protocol.Welcome, link: Link) -> None:
+    def __init__(self, welcome: protocol.Welcome, link: Link, outlet: Outlet | None = None) -> None:
+        """`outlet` takes what was collected beside the connection, as long as that is the first."""
         super().__init__(welcome, link)
+        self._outlet = outlet
         self._weights = ReceivedWeights()
         self._coming: list[bytes] = []
         """The parts that have come of the next weights."""
@@ -120,7 +123,16 @@ class CollectingWork(SiteWork):
     def _send(self, name: LeaseId, segment: Segment, terms: dict[str, float]) -> None:
         data = packed(segment, terms)
         self._stretches.setdefault(name, []).append(data)
-        self._link.post_all(functools.partial(_parts, name, data))
+        self._link.post_all(lambda: self._given(name, data))
+
+    def _given(self, name: LeaseId, data: bytes) -> Iterator[protocol.Message]:
+        """A stretch as it is sent first, on the link's thread."""
+        outlet = self._outlet
+        number = None if outlet is None else outlet.give(data)
+        if number is None:
+            yield from _parts(name, data)
+        else:
+            yield protocol.Collected(*name, b"", is_whole=True, stored=number)
 
     def _follow(self) -> None:
         """Tell the driver which weights this site acts with, where that has changed."""
@@ -148,7 +160,18 @@ class CollectingWork(SiteWork):
 
     def meet(self, welcome: protocol.Welcome) -> None:
         self._coming = []
+        # What was given may not have come: all of it is sent again.
+        self._close_outlet()
         super().meet(welcome)
+
+    def close(self) -> None:
+        super().close()
+        self._close_outlet()
+
+    def _close_outlet(self) -> None:
+        outlet, self._outlet = self._outlet, None
+        if outlet is not None:
+            outlet.close()
 
     def _owed(self) -> Iterable[Outgoing]:
         for name, stretches in list(self._stretches.items()):

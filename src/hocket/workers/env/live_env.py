@@ -12,7 +12,7 @@ from hocket.core.data import Array, EnvSpec, Observation, Ref, TaskInfo, Trial
 from hocket.errors import EnvError, UsageError
 from hocket.workers.attempt import seed_globals
 from hocket.workers.env.perturbation import Perturbation, Scene
-from hocket.workers.env.simulator_model import find_model, model_digest
+from hocket.workers.env.simulator_model import MODEL_DIGEST, find_model, model_digest
 from hocket.workers.spaces import Drive, array_specs, check_observation_space, is_image
 from hocket.workers.suites import Suites, find_task, with_details
 
@@ -43,7 +43,7 @@ class LiveEnv:
         self.drive: Drive | None = None
         self._scene = Scene()
         self._digests: dict[tuple[str, str], dict[str, str]] = {}
-        """What each task's simulator was before its first reset."""
+        """What each task's simulator was before its first reset, where its env does not say."""
 
     def build(self, suite: str, task: str) -> None:
         """Make this task's env, unless it is the one that is alive."""
@@ -58,8 +58,9 @@ class LiveEnv:
         check_observation_space(getattr(self._env, "observation_space", None))
         self._name = (suite, task)
         if self._name not in self._digests:
-            model = find_model(self._env)
-            found = {} if model is None else {"model_sha256": model_digest(model)}
+            is_told = MODEL_DIGEST in getattr(self._env, "facts", {})
+            model = None if is_told else find_model(self._env)
+            found = {} if model is None else {MODEL_DIGEST: model_digest(model)}
             self._digests[self._name] = found
 
     def reset(self, trial: Trial, perturbation: Perturbation | None = None) -> Any:

@@ -22,6 +22,8 @@ _INSIDE = (
 )
 """Attributes behind which envs keep their MuJoCo model."""
 _DEPTH = 5
+MODEL_DIGEST = "model_sha256"
+"""The fact that tells a model's digest."""
 _PARTS = ("opt", "vis", "stat")
 """Structures within a model."""
 

@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.utils import seeding
 
-from hocket.adapters.envs.compiled import compiled
+from hocket.adapters.envs.compiled import compiled, digest
 from hocket.adapters.envs.metaworld import UPSIDE_DOWN, MetaWorldConfig
 from hocket.adapters.envs.rendering import (
     STATE_KEY,
@@ -26,6 +26,7 @@ from hocket.adapters.envs.rendering import (
 from hocket.core.contracts.env import start_seed
 from hocket.core.data import Array
 from hocket.errors import EnvError
+from hocket.workers.env.simulator_model import MODEL_DIGEST
 
 with no_gl_at_import():
     import metaworld
@@ -34,6 +35,7 @@ with no_gl_at_import():
     from metaworld.sawyer_xyz_env import SawyerMocapBase
     from metaworld.types import Task
 
+_ASSETS = Path(metaworld.__file__).parent / "assets"
 _PATCHING = threading.Lock()
 _INTEGRATION = mujoco.mjtState.mjSTATE_INTEGRATION
 _PLAIN = (type(None), bool, int, float, str, np.generic, np.ndarray, dict, list, tuple)
@@ -71,6 +73,7 @@ class MetaWorldEnv(CameraEnv, gymnasium.Env[dict[str, Any], Array]):
         if config.layout == "lerobot":
             self._state_size = LEROBOT_STATE
             self._sim.model.camera("corner2").pos[:] = LEROBOT_CORNER2
+        self._digest = digest(self._sim.model, self._sim.fullpath, _ASSETS, config.layout)
         self._fields = {name: getattr(self._sim.model, name).copy() for name in _MODEL_FIELDS}
         self._keys = camera_keys(config.cameras)
         self._in_use = tuple(self._keys)
@@ -79,6 +82,11 @@ class MetaWorldEnv(CameraEnv, gymnasium.Env[dict[str, Any], Array]):
         self._state: Array = np.zeros(39)
         self.action_space = spaces.Box(-1.0, 1.0, (4,), np.float32)
         self._describe()
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What numbers depend on: the model before any layout, and the renderer."""
+        return {MODEL_DIGEST: self._digest, **super().facts}
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -155,13 +163,17 @@ class MetaWorldEnv(CameraEnv, gymnasium.Env[dict[str, Any], Array]):
         self._sim._freeze_rand_vec = False
         source = start_seed(self._task, seed, self._config.seed_scheme)
         self._sim.np_random, _ = seeding.np_random(source)
-        # Nothing is drawn by where the hand is, and to move it costs as much as fifty steps.
+        self._place_things()  # nothing is drawn by where the hand is
+        return np.array(self._sim._last_rand_vec, np.float64)
+
+    def _place_things(self) -> Any:
+        """MetaWorld's `reset_model`, with the hand left where it is: to move it costs as much as
+        fifty steps."""
         self._sim._reset_hand = self._leave_hand
         try:
-            self._sim.reset_model()
+            return self._sim.reset_model()
         finally:
             del self._sim._reset_hand
-        return np.array(self._sim._last_rand_vec, np.float64)
 
     def _leave_hand(self, *_: Any, **__: Any) -> None:
         """What MetaWorld notes of the hand once it has moved it, and nothing else."""
@@ -176,6 +188,14 @@ class MetaWorldEnv(CameraEnv, gymnasium.Env[dict[str, Any], Array]):
             "partially_observable": self._config.hide_goal,
         }
         self._sim.set_task(Task(env_name=self._task, data=pickle.dumps(data)))
+
+        def rehearse() -> Any:
+            del self._sim.reset_model
+            return self._place_things()
+
+        # MetaWorld resets its model twice, and MuJoCo's state in between: whatever the hand did the
+        # first time is forgotten.
+        self._sim.reset_model = rehearse
         self._state, _ = self._sim.reset()
         self._start = start.copy()
         self._settle(self._integration())
@@ -215,7 +235,7 @@ def _compiling_once() -> Iterator[None]:
     """Make simulators inside this, and a model that was compiled before is not compiled again."""
 
     def initialize(sim: Any) -> tuple[Any, Any]:
-        model = compiled(sim.fullpath, Path(metaworld.__file__).parent / "assets")
+        model = compiled(sim.fullpath, _ASSETS)
         # As gymnasium's own does, so that what it renders for itself fits.
         size = model.vis.global_
         size.offwidth = max(size.offwidth, sim.width)

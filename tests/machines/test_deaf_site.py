@@ -1,0 +1,121 @@
+"""A site that speaks and does not read is dropped, and holds nobody else up."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
+
+import hocket
+from hocket.core.events import Event, Noted
+from hocket.machines import protocol
+from hocket.machines.credentials import Credentials
+from hocket.runs.run import Run
+from hocket.workers.remote.websocket import KEY_HEADER
+from support.sites import ThreadSites, attempts, machines, toys
+
+BUFFER = 4096
+"""Bytes that each socket may keep, so that few messages fill them."""
+LEASE_S = 2.0
+
+
+class DeafSite:
+    """Joins, begins the first trial that it is leased, and then talks without listening."""
+
+    def __init__(self) -> None:
+        self.is_deaf = threading.Event()
+        self.is_dropped = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._live()), daemon=True)
+
+    def start(self, port: int, credentials: str) -> None:
+        self._key = Credentials.parse(credentials, "the test").key
+        self._port = port
+        self._thread.start()
+
+    async def _live(self) -> None:
+        small = socket.socket()
+        small.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)
+        small.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(small, ("127.0.0.1", self._port))
+        url, headers = f"ws://127.0.0.1:{self._port}", {KEY_HEADER: self._key}
+        async with connect(
+            url, sock=small, additional_headers=headers, compression=None, max_queue=1, proxy=None
+        ) as connection:
+            await self._join(connection)
+            self.is_deaf.set()
+            # Each is answered: nobody has leased such a thing.
+            unknown = [protocol.Returned(0, 999, "", False, [])] * 500
+            try:
+                while True:
+                    await connection.send(protocol.pack(unknown))
+            except ConnectionClosed:
+                self.is_dropped.set()
+            connection.transport.abort()
+
+    async def _join(self, connection: ClientConnection) -> None:
+        hello = protocol.Hello(protocol.PROTOCOL, hocket.__version__, "d" * 32, "deaf")
+        joined = protocol.Joined(1, 1, "bitwise", {"code": {}, "hardware": {}}, {}, False, [])
+        await connection.send(protocol.pack([hello, joined]))
+        async for data in connection:
+            assert isinstance(data, bytes)
+            for message in protocol.unpack(data):
+                if isinstance(message, protocol.Leased):
+                    await connection.send(protocol.pack([protocol.Began([message.leases[0][:2]])]))
+                    return
+
+
+class DeafFirst(ThreadSites):
+    """Starts a site that hears once the other has gone deaf."""
+
+    def __init__(self, deaf: DeafSite) -> None:
+        super().__init__(0)
+        self._deaf = deaf
+
+    def start(self, port: int, credentials: str) -> None:
+        self._where = (port, credentials)
+        self._deaf.start(port, credentials)
+
+    def poll(self) -> list[tuple[str, str]]:
+        if self._deaf.is_deaf.is_set() and not self.sites:
+            self.add(*self._where)
+        return []
+
+    def is_hopeless(self) -> bool:
+        return False
+
+
+class Notes:
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def on(self, event: Event) -> None:
+        if isinstance(event, Noted):
+            self.texts.append(event.text)
+
+    def close(self) -> None: ...
+
+
+def test_a_site_that_does_not_read_is_dropped_and_others_get_its_trials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create, deaf, notes = socket.create_server, DeafSite(), Notes()
+
+    def small_buffers(*args: object, **kwargs: object) -> socket.socket:
+        found = create(*args, **kwargs)  # type: ignore[arg-type]
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
+        return found
+
+    monkeypatch.setattr(socket, "create_server", small_buffers)
+    elsewhere = machines(DeafFirst(deaf), lease_s=LEASE_S, mixed=True)
+    with elsewhere, Run.new(toys(), tmp_path / "run") as run:
+        report = run.finish(elsewhere=elsewhere, readers=(notes,))
+    assert report.complete
+    assert deaf.is_dropped.is_set()
+    assert "deaf does not read what it is sent: it was dropped." in notes.texts
+    (lost,) = [error for *_, error in attempts(tmp_path / "run") if error]
+    assert lost == f"LostSite: deaf was silent for {LEASE_S:g} s."
