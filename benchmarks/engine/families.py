@@ -7,7 +7,8 @@ import random
 from dataclasses import dataclass, replace
 from math import exp, inf, log
 
-from hocket.engine.model import sizes_to_time
+from hocket.engine.inference import TIMING, TIMING_S
+from hocket.engine.model import size_to_time, with_stairs
 
 SHAPES = ("affine", "flat", "stairs of 2^k", "stairs of 8", "graph shapes", "knee")
 """What the latency is like: families of their own, and drawn for every other family."""
@@ -79,11 +80,19 @@ class Setting:
         """Rows of the largest batch that can be."""
         return min(self.lanes, self.max_batch)
 
-    def timed(self) -> list[int]:
-        """The sizes that a warm-up times."""
-        powers = {1 << power for power in range(self.largest.bit_length())}
-        more = sizes_to_time(self.largest, self.padded if self.is_told else ())
-        return sorted(powers | {*more, self.largest})
+    def timed(self) -> dict[int, float]:
+        """What a warm-up knows, which times each size by two calls, as long as it may."""
+        must = {*(1 << power for power in range(self.largest.bit_length())), self.largest}
+        timed = {size: self.latency(size) for size in must}
+        told = self.padded if self.is_told else ()
+        left_s = max(TIMING_S, TIMING * sum(timed.values()))
+        while left_s > 0:
+            size = size_to_time(timed, told)
+            if size is None:
+                break
+            timed[size] = self.latency(size)
+            left_s -= 2 * timed[size]
+        return with_stairs(timed, told)
 
     def __str__(self) -> str:
         cores = "no contention" if self.cores == inf else f"{self.cores:g} cores"

@@ -61,7 +61,6 @@ def hocket_rule(setting: Setting) -> Rule:
             cores=int(min(setting.cores, NO_CONTENTION)),
             max_batch=setting.max_batch,
             concurrency=setting.concurrency,
-            batch_sizes=setting.padded if setting.is_told else (),
         )
     )
 

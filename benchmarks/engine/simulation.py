@@ -149,7 +149,7 @@ class Simulation:
     def run(self) -> float:
         """Chunks per second."""
         setting = self.setting
-        self.rule.seed_latency({size: setting.latency(size) for size in setting.timed()})
+        self.rule.seed_latency(setting.timed())
         for number in range(setting.lanes):
             self.begin(number, first=True)
         # The beginning is not what a long run is like; a run with an end counts whole.

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import pytest
@@ -163,6 +163,40 @@ def test_warm_up_times_every_size_after_a_call_that_does_not_count() -> None:
     assert answer.error is None
     assert set(answer.latencies) == {1, 2, 4}
     assert all(policy.sizes.count(size) >= 2 for size in (1, 2, 4))
+
+
+def warmed(policies: list[Echo], more: Callable[[Mapping[int, float]], int | None]) -> WarmedUp:
+    arrived = threading.Event()
+    inference = Inference(policies, [f"echo {n}" for n in range(len(policies))])
+    inference.start(arrived.set)
+    inference.warm_up(job(1), [1, 4], more)
+    assert arrived.wait(DEADLINE_S)
+    (answer,) = inference.answers()
+    inference.close()
+    assert isinstance(answer, WarmedUp)
+    return answer
+
+
+def test_a_warm_up_times_what_is_asked_for_next_on_every_replica() -> None:
+    policies = [Echo(), Echo()]
+    answer = warmed(policies, lambda timed: next((n for n in (2, 3) if n not in timed), None))
+    assert set(answer.latencies) == {1, 2, 3, 4}
+    assert all(set(policy.sizes) == {1, 2, 3, 4} for policy in policies)
+
+
+def test_a_policy_that_compiles_for_each_size_is_not_asked_for_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("hocket.engine.inference.TIMING_S", 0.05)
+    compiled = set()
+
+    def compiles(batch: Batch) -> None:
+        if batch.size not in compiled:
+            compiled.add(batch.size)
+            time.sleep(0.06 if batch.size > 4 else 0.0)
+
+    answer = warmed([Echo(compiles)], lambda timed: max(timed) + 1)
+    assert set(answer.latencies) == {1, 4, 5}, "the time was over after the first that was compiled"
 
 
 def test_a_warm_up_that_raises_tells_so() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Callable
 from math import ceil
 
 import pytest
@@ -18,8 +19,9 @@ from hocket.engine.model import (
     cohort_sizes,
     cycle_s,
     plan,
-    sizes_to_time,
+    size_to_time,
     target_batch,
+    with_stairs,
 )
 
 works = st.builds(
@@ -164,10 +166,74 @@ def test_one_hiccup_is_soon_forgotten() -> None:
     assert fit.predict(16) == pytest.approx(0.2, rel=0.02)
 
 
-def test_sizes_to_time_show_stairs_and_leave_out_what_is_timed_anyway() -> None:
-    assert sizes_to_time(24, ()) == [3, 5, 6, 9, 12, 17]
-    assert sizes_to_time(24, (6, 12, 48)) == [6, 12], "a policy that pads says where its stairs are"
-    assert sizes_to_time(1, ()) == []
+def all_timed(latency: Callable[[int], float], largest: int) -> set[int]:
+    """The sizes that a warm-up without a limit would know."""
+    timed = {size: latency(size) for size in (*(1 << n for n in range(7)), largest)}
+    timed = {size: took for size, took in timed.items() if size <= largest}
+    while (size := size_to_time(timed)) is not None:
+        assert size not in timed
+        assert 1 < size < largest
+        timed[size] = latency(size)
+    return set(timed)
+
+
+def test_a_warm_up_times_little_where_batches_cost_a_row_more_each() -> None:
+    assert all_timed(lambda _: 0.1, 100) == {1, 2, 4, 8, 16, 32, 64, 100}
+    assert len(all_timed(lambda rows: 0.005 + 0.01 * rows, 100)) <= 8 + 7
+
+
+@given(knee=st.integers(8, 56), steep=st.floats(2.0, 12.0))
+def test_a_warm_up_finds_a_knee(knee: int, steep: float) -> None:
+    def row_s(rows: int) -> float:
+        return (0.05 + 0.004 * (rows + steep * max(0, rows - knee))) / rows
+
+    timed = all_timed(lambda rows: rows * row_s(rows), 64)
+    assert min(map(row_s, timed)) < 1.08 * min(map(row_s, range(1, 65)))
+
+
+@given(st.sets(st.integers(2, 63), min_size=1, max_size=3))
+def test_a_warm_up_finds_where_stairs_end(ends: set[int]) -> None:
+    stairs = sorted({1, 64, *ends})
+    timed = all_timed(lambda n: 0.004 * next(end for end in stairs if end >= n), 64)
+    for end in ends:
+        step = stairs[stairs.index(end) + 1] / end - 1.0
+        if step > 0.5:
+            assert end in timed, "one row more costs half as much again"
+
+
+def test_a_policy_that_pads_says_what_there_is_to_time() -> None:
+    timed = {1: 0.1, 2: 0.1, 4: 0.1, 8: 0.1, 16: 0.1, 24: 0.2}
+    assert size_to_time(timed, (6, 12, 48)) == 12
+    assert size_to_time({**timed, 12: 0.1}, (6, 12, 48)) == 6
+    assert size_to_time({**timed, 12: 0.1, 6: 0.1}, (6, 12, 48)) is None
+    assert size_to_time({1: 0.1}) is None
+
+
+def test_a_policy_that_pads_takes_as_long_for_one_row_more_as_for_the_next_size() -> None:
+    timed = {1: 0.1, 2: 0.1, 4: 0.1, 6: 0.1, 8: 0.2, 12: 0.2, 13: 0.4}
+    told = with_stairs(timed, (6, 12, 24))
+    assert told == {**timed, 7: 0.2, 13: 0.4}
+    assert with_stairs(timed, ()) == timed
+    fit = Latency(with_stairs({1: 0.1, 64: 0.2, 128: 0.4}, (64, 128)))
+    assert fit.predict(65) == fit.predict(127) == pytest.approx(0.4)
+
+
+def test_a_stair_that_nobody_expected_is_no_drift() -> None:
+    fit = Latency({32: 0.1, 64: 0.2, 128: 0.4})
+    for _ in range(3):
+        fit.observe(67, 0.4)
+    assert fit.predict(64) == pytest.approx(0.2, rel=0.02)
+    assert fit.predict(67) == pytest.approx(0.4, rel=0.02)
+
+
+def test_a_policy_that_slowed_down_has_done_so_at_all_sizes() -> None:
+    fit = Latency({4: 0.1, 8: 0.15, 16: 0.25})
+    for _ in range(12):
+        fit.observe(16, 0.25)
+    for _ in range(12):
+        fit.observe(16, 0.55)
+    assert fit.predict(16) == pytest.approx(0.55, rel=0.05)
+    assert fit.predict(8) == pytest.approx(0.33, rel=0.1)
 
 
 def test_latency_above_the_largest_size_goes_on_rising() -> None:

@@ -55,8 +55,13 @@ class Latency:
     OUTLIER = 4.0
     """A measurement counts at most as this many times what was expected, and at least as that
     share of it."""
-    MEMORY = 0.2
-    """Weight of the newest batch in the scale. With 0.02 no setting loses more than 1 %."""
+    MEMORY = 0.5
+    """Weight of the newest batch in the scale. With 0.2 a policy that became slower has its
+    favourite size blamed for it: one setting of many lost 8 %."""
+    OWN = 5
+    """Measurements by which a size that no warm-up timed is known. Before that, what is unexpected
+    is the size's own, not the scale's: with 1 a stair that was not expected was taken for a policy
+    that slowed down, and one setting lost a third."""
 
     def __init__(self, points: Mapping[int, float] | None = None) -> None:
         self._measured: dict[int, RunningMedian] = {}
@@ -68,6 +73,8 @@ class Latency:
         self._sizes: list[int] = []
         self._seconds: list[float] = []
         self._stale = False
+        self.timed: set[int] = set()
+        """Sizes that were measured under control."""
         for size, seconds in (points or {}).items():
             self.seed(size, seconds)
 
@@ -83,8 +90,9 @@ class Latency:
             ratio = seconds / (shape * self._scale)
             ratio = min(max(ratio, 1.0 / self.OUTLIER), self.OUTLIER)
             seconds = ratio * shape * self._scale
-            self._ratios.add(ratio)
-            self._scale *= (self._ratios.value or 1.0) ** self.MEMORY
+            if size in self.timed or len(self._measured.get(size, ())) >= self.OWN:
+                self._ratios.add(ratio)
+                self._scale *= (self._ratios.value or 1.0) ** self.MEMORY
             if size not in self._measured:
                 # What its neighbours say counts twice, or one outlier at a new size would be all
                 # that is known of it, and the size would not be tried again.
@@ -95,6 +103,7 @@ class Latency:
     def seed(self, size: int, seconds: float) -> None:
         """A measurement under control, as at warm-up: believed as it is."""
         self._add(size, seconds / self._scale)
+        self.timed.add(size)
 
     def _add(self, size: int, shape: float) -> None:
         self._measured.setdefault(size, RunningMedian(self.WINDOW)).add(shape)

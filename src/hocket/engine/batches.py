@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, overload
 
 from hocket.core.contracts.policy import Binds, Policy, Reconnects
@@ -22,7 +23,7 @@ from hocket.core.events import BatchInferred, ChunksExecuted
 from hocket.core.wire import END_TERMINATED, END_TRUNCATED
 from hocket.engine.chunk_rules import SharedRule
 from hocket.engine.inference import Inference, WarmedUp
-from hocket.engine.model import sizes_to_time
+from hocket.engine.model import size_to_time, with_stairs
 from hocket.engine.policy_thread import Answered, Job
 from hocket.engine.row_checks import other_batch
 from hocket.engine.scheduler import BatchPlan, Scheduler
@@ -359,7 +360,8 @@ class Batches:
         largest = 1 if self._config.alone else min(self._policy.spec.max_batch, lanes)
         sizes = sorted({min(1 << power, largest) for power in range(largest.bit_length() + 1)})
         self._sizes = tuple([1] if self._pad_to else sizes)
-        more = () if self._pad_to else sizes_to_time(largest, self._policy.spec.batch_sizes)
+        declared = self._policy.spec.batch_sizes
+        more = None if self._pad_to else partial(size_to_time, declared=declared)
         self._is_warming = True
         job = self._job(-1, Rows([state]), [state], [lane], fleet)
         self._inference.warm_up(job, self._sizes, more)
@@ -426,9 +428,11 @@ class Batches:
                 self._warm.add(answer.queue)
                 self._checks += answer.checks
                 self._cold.pop(answer.queue, None)
-                self.scheduler.seed_latency(
-                    {n: took_s + self._handling_s(n) for n, took_s in answer.latencies.items()}
-                )
+                if answer.latencies:
+                    timed = with_stairs(answer.latencies, self._policy.spec.batch_sizes)
+                    self.scheduler.seed_latency(
+                        {n: took_s + self._handling_s(n) for n, took_s in timed.items()}
+                    )
                 continue
             self._checks += answer.checks
             batch = self._pending.pop(answer.job.number)

@@ -14,7 +14,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -32,9 +32,9 @@ BRIEF_S = 150e-6
 brief as this are answered by the thread that asks. Without it `overhead.py` at 8 lanes pays for a
 thread that wakes for every batch."""
 TIMING_S, TIMING = 1.0, 2.0
-"""A warm-up times sizes beyond what it must for so many seconds, or for so many times what all
-sizes take that it has timed. Chosen by hand: a policy that compiles anew for each size would hold
-up the run, and tells its times anyway."""
+"""A warm-up times sizes beyond what it must for so many seconds, or for so many times what those
+take that it must. Chosen by hand: a policy that compiles anew for each size would hold up the run.
+Without a limit lists of graph shapes gain 0.1 %."""
 _STRIKES = 3
 """Calls in a row that were ten times as long, after which a policy is not called brief again. One
 alone may be the machine's. Chosen by hand, with no benchmark row."""
@@ -44,6 +44,10 @@ _NAP_S = 5.0
 """Seconds without a look that do not count. Chosen by hand; the engine looks every second."""
 HUNG = "hocket-hung"
 """How the names of threads begin that are left behind inside a policy."""
+
+
+MoreSizes = Callable[[Mapping[int, float]], int | None]
+"""Which size had better be timed next, by the seconds of those that are; None: no more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -111,9 +115,18 @@ class _WarmUp:
 
     job: Job
     sizes: Sequence[int]
-    more: Sequence[int]
+    more: MoreSizes | None
     seat: Seat
     """Stands for the warm-up's thread; its replica is the one that is tried now."""
+    ends: float = inf
+    """When no more sizes are timed: known when all are that must be."""
+
+    def more_sizes(self, latencies: Mapping[int, float], now: float) -> list[int]:
+        """The size to be timed next, if there is one."""
+        if self.ends == inf:
+            self.ends = now + max(TIMING_S, TIMING * sum(latencies.values()))
+        size = self.more(latencies) if self.more is not None and now < self.ends else None
+        return [] if size is None else [size]
 
 
 class Inference:
@@ -202,9 +215,9 @@ class Inference:
         if self.has_sessions:
             self._jobs.put(session)
 
-    def warm_up(self, job: Job, sizes: Sequence[int], more: Sequence[int] = ()) -> None:
+    def warm_up(self, job: Job, sizes: Sequence[int], more: MoreSizes | None = None) -> None:
         """Try the job's first row in batches of these sizes on every replica, and time them; then
-        of `more` sizes, for a while.
+        of those that `more` asks for, for a while.
 
         To be called only while no job is under way. WarmedUp comes among the answers.
         """
@@ -281,24 +294,22 @@ class Inference:
         error: Exception | None = None
         first: Array | None = None
         checks = UNCHECKED
+        sizes = list(warming.sizes)
         try:
             for replica in replicas:
                 own = PolicyThread(replica.policy, replica.name)
-                extra_s = 0.0
-                for size in (*warming.sizes, *warming.more):
-                    is_extra = size in warming.more
-                    if is_extra and extra_s > max(TIMING_S, TIMING * sum(latencies.values())):
-                        break
+                for size in sizes:  # It grows while the first replica is timed.
                     seat.replica, seat.allowed_s = replica, self._deadline.first_s
                     seat.began = time.perf_counter()
                     timed = own.time(job, size)
                     replica.answered(job.queue, max(job.pad_to, size), timed.first_s)
                     latencies[size] = max(latencies.get(size, 0.0), timed.seconds)
-                    extra_s += is_extra * (time.perf_counter() - seat.began)
                     if first is None:
                         first = timed.answers[0]
                     else:
                         checks += compare_copies(first, timed.answers)
+                    if replica is replicas[0] and size == sizes[-1]:
+                        sizes.extend(warming.more_sizes(latencies, time.perf_counter()))
         except Exception as exc:  # noqa: BLE001 - told with the answer; rows then err themselves
             error = exc
         with self._lock:

@@ -64,9 +64,10 @@ class Value:
     """What a queue's states are worth."""
 
     def __init__(self, lanes: int, execute_s: float, infer_s: Floats, sizes: Iterable[int]) -> None:
-        """`infer_s[b]` is the latency of b rows, `sizes` are the batches worth a look."""
+        """`infer_s[b]` is the latency of b rows, the last of the largest batch; `sizes` are those
+        worth a look beside it."""
         self._lanes, self._execute_s, self._busy_s = lanes, execute_s, infer_s
-        self._sizes = np.array(sorted(sizes), float)
+        self._sizes = np.unique(np.minimum([*sizes, np.inf], len(infer_s) - 1))
         self._grid = np.unique(np.round(np.linspace(0, lanes, min(lanes, STATES) + 1)))
         self._worth, rates = self._solve()
         self.rate, self.batches, self.busy = map(float, rates)

@@ -301,7 +301,6 @@ class Assembly:
             cores=self.cores(lanes),
             max_batch=1 if config.alone else policy.spec.max_batch,
             concurrency=inference.concurrency,
-            batch_sizes=policy.spec.batch_sizes,
         )
         delayed = None
         if timing is not None:
