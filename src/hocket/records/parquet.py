@@ -87,7 +87,9 @@ def merge_segments(path: Path, root: Path, sources: Sequence[Segment]) -> int:
             files = [stack.enter_context(pq.ParquetFile(root / source.name)) for source in sources]
         schema = max((file.schema_arrow for file in files), key=len)
         draft = stack.enter_context(drafted(path))
-        writer = stack.enter_context(_writer(str(draft), schema))
+        # A writer that fails on a full disk would leave a file open that it has opened itself.
+        sink = stack.enter_context(pa.OSFile(str(draft), "wb"))
+        writer = stack.enter_context(_writer(sink, schema))
         waiting: list[pa.Table] = []
         for source, file in zip(sources, files, strict=True):
             for group in range(file.num_row_groups):
