@@ -81,7 +81,7 @@ def test_grpo_learns_in_both_modes(tmp_path: Path, mode: str) -> None:
         algo="grpo",
         group=8,
         mode=mode,
-        steps=2500,
+        steps=2500 if mode == "sync" else 5000,  # as above
         eval_every=1200,
         eval_episodes=10,
         pin_version=mode == "async",
