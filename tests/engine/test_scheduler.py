@@ -325,6 +325,14 @@ def test_connections_of_which_nothing_is_known_leave_together() -> None:
     assert len(batch.lanes) == 64
 
 
+def test_a_row_that_came_after_the_clock_was_read_leaves_too() -> None:
+    made = Scheduler(SchedulerConfig(cores=64))
+    made.seed_latency({1: 1e-5})
+    assert made.latency.predict(1) == 1e-5
+    made.ready(0, "q", 1.001, None)
+    assert made.next_batch(1.0) is not None
+
+
 def test_slots_are_counted() -> None:
     made = scheduler(concurrency=2, max_batch=1)
     for lane in range(3):

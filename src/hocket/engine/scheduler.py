@@ -212,7 +212,7 @@ class Scheduler:
             return None
         # No queue starves, and a few rows that were left over do not hold up a full batch: that was
         # a sixth of two signatures' throughput where a knee is below half of the lanes.
-        most, chosen = -1.0, None
+        most, chosen = -inf, None
         for key, queue in self._queues.items():
             if queue.ready and (rows := self._rows(queue, now)):
                 waited_s = sum(now - since for since in islice(queue.ready.values(), rows))
