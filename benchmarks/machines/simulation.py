@@ -13,8 +13,7 @@ Messages take 5 ms each way.
 `speed-up` is the work of the episodes that counted, in lane seconds, over what all lanes could have
 done from their joining to the end of the run (or to their death). `tail` is the time from the last
 beginning of an episode to the end of the run, over the longest episode. `driver` is the CPU time of
-this process for each episode, all of its threads included, less what the simulated sites took for
-themselves. What the driver posts is packed, and what it hears unpacked; sockets are not in it. With
+the driver's calls and of all other threads for each episode; the simulation's own is not in it. What the driver posts is packed, and what it hears unpacked; sockets are not in it. With
 `--ledger` the ledger's commits, the rows of ten chunks and the receipt of files are: with `steps`
 one of 100 steps (12 numbers of state, 4 of action: 16 kB), which become rows of a table, with
 `states` one of 20 kB that stays, `both` or `none` of them. Episodes that are recorded have steps;
@@ -26,6 +25,7 @@ written and closed, in a loop of this process.
 from __future__ import annotations
 
 import argparse
+import gc
 import hashlib
 import heapq
 import itertools
@@ -42,8 +42,10 @@ from typing import Any
 import numpy as np
 
 import hocket
+from hocket.cli import COLLECT_AFTER
 from hocket.core.contracts.recorder import StepRecord
 from hocket.core.data import Outcome, Ref, Trial
+from hocket.engine.garbage import gc_frozen
 from hocket.machines import protocol
 from hocket.machines.config import SiteConfig
 from hocket.machines.driver import Driver
@@ -62,6 +64,8 @@ from hocket.runs.elsewhere import Work
 DELAY_S = 0.005
 TASKS = 40
 LIMIT = 2.0
+DRIVERS = ("tick", "turn", "deliver")
+"""Methods of the simulation that are the driver's work."""
 STATES = bytes(20_000)
 UNCOMMITTED = 50_000
 ROWS, SOURCES = packed_rows(
@@ -130,7 +134,7 @@ class Simulation:
         self.heap: list[tuple[float, int, Any, tuple[Any, ...]]] = []
         self.order = itertools.count()
         self.busy = 0.0
-        self.sites_busy = 0.0
+        """CPU seconds of the driver and of the ledger's thread."""
         self.turn_at = math.inf
         means = [draw.lognormvariate(0.0, 0.8) for _ in range(TASKS)]
         scale = 20.0 / (sum(means) / TASKS)
@@ -179,17 +183,25 @@ class Simulation:
         heapq.heappush(self.heap, (self.now + delay, next(self.order), call, arguments))
 
     def run(self) -> None:
-        drivers = (self.tick, self.turn, self.deliver)
+        with gc_frozen(len(self.trials)):
+            self._run()
+
+    def _run(self) -> None:
+        others, mine = time.process_time() - time.thread_time(), 0.0
         self.at(0.0, self.tick)
         while not self.driver.is_done:
             self.now, _, call, arguments = heapq.heappop(self.heap)
-            if call in drivers:
-                call(*arguments)
-            else:
+            if call.__name__ in DRIVERS:
                 began = time.thread_time()
                 call(*arguments)
-                self.sites_busy += time.thread_time() - began
+                mine += time.thread_time() - began
+            else:
+                call(*arguments)
+        began = time.thread_time()
         self.driver.finish(self.now)
+        self.ledger.close()
+        mine += time.thread_time() - began
+        self.busy = mine + time.process_time() - time.thread_time() - others
 
     # -- the driver's side ---------------------------------------------------------------------
 
@@ -346,15 +358,13 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100, help="of each episode")
     parser.add_argument("--faults", action="store_true")
     arguments = parser.parse_args()
+    gc.set_threshold(*COLLECT_AFTER)
     last = "      bare" if arguments.ledger else ""
     print(f"     sites   episodes     takes  speed-up    tail    driver{last}")
     for sites in arguments.sites:
         with tempfile.TemporaryDirectory() as folder:
             simulation = Simulation(Path(folder) / "run", arguments, sites)
-            began = time.process_time()
             simulation.run()
-            simulation.ledger.close()
-            simulation.busy = time.process_time() - began - simulation.sites_busy
             told = simulation.told()
             if arguments.ledger:
                 told += f" {1e6 * bare_files(Path(folder) / 'bare'):6.0f} us"

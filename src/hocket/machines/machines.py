@@ -12,6 +12,7 @@ from pathlib import Path
 
 from hocket.core.plugins import did_you_mean
 from hocket.core.text import printable
+from hocket.engine.garbage import gc_frozen
 from hocket.errors import UsageError
 from hocket.machines.commands import CommandLauncher, places_behind_ssh, places_here
 from hocket.machines.config import MachinesConfig, SiteConfig
@@ -94,7 +95,7 @@ class Machines:
         self._server = server
         driver = drive(work, self._config.site, server.post)
         work.ledger.keep(OUTLIVES, self.launcher.outlives)
-        with contextlib.suppress(KeyboardInterrupt):
+        with contextlib.suppress(KeyboardInterrupt), gc_frozen(len(work.planned)):
             asyncio.run(server.run(driver, goes_on=self._more))
         # After a crash sites may still be there, and the next driver is to be known to them.
         (folder / SECRETS).unlink(missing_ok=True)

@@ -23,12 +23,7 @@ import pyarrow.parquet as pq
 
 from hocket.core.data import Trial
 from hocket.errors import DamagedSegmentError, RunFolderError
-from hocket.records.folder import (
-    FolderLike,
-    RunFolder,
-    drafted,
-    write_atomic,
-)
+from hocket.records.folder import FolderLike, RunFolder, drafted
 from hocket.records.ledger.view import LedgerView, Segment
 
 _ROW_GROUP = 64 * 1024
@@ -54,13 +49,14 @@ and digest. A table that is read in many windows is not hashed for each of them.
 
 def write_segment(path: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> int:
     """Make tables one durable file, or none where they have no rows; returns the number of rows."""
-    buffer, rows = pa.BufferOutputStream(), 0
-    with _writer(buffer, schema) as writer:
+    rows = 0
+    with ExitStack() as stack:
+        writer = None
         for table in tables:
-            writer.write_table(table, row_group_size=_ROW_GROUP)
-            rows += table.num_rows
-    if rows:
-        write_atomic(path, memoryview(buffer.getvalue()))
+            if table.num_rows:
+                writer = writer or stack.enter_context(_writer(path, schema))
+                writer.write_table(table, row_group_size=_ROW_GROUP)
+                rows += table.num_rows
     return rows
 
 
@@ -86,10 +82,7 @@ def merge_segments(path: Path, root: Path, sources: Sequence[Segment]) -> int:
         with _translated(root, sources):
             files = [stack.enter_context(pq.ParquetFile(root / source.name)) for source in sources]
         schema = max((file.schema_arrow for file in files), key=len)
-        draft = stack.enter_context(drafted(path))
-        # A writer that fails on a full disk would leave a file open that it has opened itself.
-        sink = stack.enter_context(pa.OSFile(str(draft), "wb"))
-        writer = stack.enter_context(_writer(sink, schema))
+        writer = stack.enter_context(_writer(path, schema))
         waiting: list[pa.Table] = []
         for source, file in zip(sources, files, strict=True):
             for group in range(file.num_row_groups):
@@ -218,6 +211,23 @@ def _damage(root: Path, segments: Sequence[Segment], what: str) -> DamagedSegmen
     )
 
 
-def _writer(target: Any, schema: pa.Schema) -> pq.ParquetWriter:
+@contextlib.contextmanager
+def _writer(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetWriter]:
+    """Writes a file that is there, durable, when all went well."""
     text = [name for name in _TEXT if name in schema.names]
-    return pq.ParquetWriter(target, schema, compression=_COMPRESSION, use_dictionary=text)
+    # The first bytes of numbers that follow each other are alike: side by side they take little.
+    numbers = [f"{each.name}.list.element" for each in schema if pa.types.is_list(each.type)]
+    with (
+        drafted(path) as draft,
+        # A writer that fails on a full disk would leave a file open that it has opened itself.
+        pa.OSFile(str(draft), "wb") as file,
+        pq.ParquetWriter(
+            file,
+            schema,
+            compression=_COMPRESSION,
+            use_dictionary=text,
+            use_byte_stream_split=numbers,
+            write_statistics=["trial"],
+        ) as writer,
+    ):
+        yield writer
