@@ -24,7 +24,7 @@ import numpy as np
 
 from hocket.core import machine
 from hocket.core.events import AttemptsBegan, BatchInferred, ChunksExecuted, Event
-from hocket.records.states import load_states
+from hocket.records.state_rows import KeptStates
 from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
 from hocket.runs.run import Run
@@ -112,8 +112,8 @@ class Hocket:
         with tempfile.TemporaryDirectory() as folder:
             with Run.new(EvalConfig.from_plain(plain), Path(folder, "run")) as run:
                 report = run.finish(policy=self.policy, fleets=self.fleets, readers=[watch])
-            files = sorted(Path(folder).glob("run/episodes/*/*/states.npz"))
-            states = [load_states(file) for file in files]
+            kept = KeptStates(Path(folder, "run"))
+            states = [kept.load(episode) for episode in report.episodes]
         return {
             "seconds": watch.seconds,
             "warming_s": watch.warming_s,

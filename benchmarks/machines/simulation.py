@@ -2,7 +2,7 @@
 run costs, and how much of a core it needs.
 
     python benchmarks/machines/simulation.py --sites 1 10 100 1000 --lanes 64 --episodes 50
-    python benchmarks/machines/simulation.py --sites 20 --lanes 64 --episodes 50 --ledger steps
+    python benchmarks/machines/simulation.py --sites 20 --lanes 64 --episodes 50 --ledger both
 
 Time is simulated: an event at a time, from a heap. Tasks differ in length (log-normal, sigma 0.8, a
 mean of 20 s) and so do episodes of a task (sigma 0.5, cut at twice the mean, as by a limit of
@@ -13,12 +13,13 @@ Messages take 5 ms each way.
 `speed-up` is the work of the episodes that counted, in lane seconds, over what all lanes could have
 done from their joining to the end of the run (or to their death). `tail` is the time from the last
 beginning of an episode to the end of the run, over the longest episode. `driver` is the CPU time of
-the driver's calls and of all other threads for each episode; the simulation's own is not in it. What the driver posts is packed, and what it hears unpacked; sockets are not in it. With
-`--ledger` the ledger's commits, the rows of ten chunks and the receipt of files are: with `steps`
-one of 100 steps (12 numbers of state, 4 of action: 16 kB), which become rows of a table, with
-`states` one of 20 kB that stays, `both` or `none` of them. Episodes that are recorded have steps;
-they have states too where the env can be set back to them. `bare` is what the kernel alone takes
-for a file that stays, in the same place (TMPDIR says where): two folders made, a file opened,
+the driver's calls and of all other threads for each episode; the simulation's own is not in it.
+What the driver posts is packed, and what it hears unpacked; sockets are not in it. With `--ledger`
+the ledger's commits, the rows of ten chunks and the receipt of files are: with `steps` one of 100
+steps (12 numbers of state, 4 of action: 16 kB), with `states` one of 20 kB, `both` or `none` of
+them; they become rows of tables. Episodes that are recorded have steps; they have states too where
+the env can be set back to them. `video` is a file of 20 kB that stays one, and `bare` what the
+kernel alone takes for it, in the same place (TMPDIR says where): two folders made, a file opened,
 written and closed, in a loop of this process.
 """
 
@@ -26,7 +27,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import hashlib
 import heapq
 import itertools
 import math
@@ -56,6 +56,7 @@ from hocket.machines.unkept import Unkept
 from hocket.records.chunks import ChunkRow
 from hocket.records.ledger.ledger import Ledger
 from hocket.records.ledger.writer import LedgerConfig
+from hocket.records.state_rows import StateRows
 from hocket.records.step_rows import StepRows
 from hocket.records.steps import StepsConfig, StepsTrack
 from hocket.runs.config import EvalConfig
@@ -66,7 +67,8 @@ TASKS = 40
 LIMIT = 2.0
 DRIVERS = ("tick", "turn", "deliver")
 """Methods of the simulation that are the driver's work."""
-STATES = bytes(20_000)
+FILE = random.Random(0).randbytes(20_000)
+SINKS = ("steps", "states", "video")
 UNCOMMITTED = 50_000
 ROWS, SOURCES = packed_rows(
     [
@@ -108,9 +110,11 @@ def pieces_of(kind: str, steps: int, folder: Path) -> dict[str, list[tuple[bytes
     if kind in ("steps", "both"):
         files["steps.rows"] = some_steps(folder, steps)
     if kind in ("states", "both"):
-        files["states.npz"] = [STATES]
+        files["states.rows"] = [FILE]
+    if kind == "video":
+        files["image.mp4"] = [FILE]
     return {
-        name: [(data, hashlib.sha256(data).digest()) for data in some]
+        name: [(data, protocol.HASHER(data).digest()) for data in some]
         for name, some in files.items()
     }
 
@@ -148,6 +152,7 @@ class Simulation:
             config = LedgerConfig(max_pending=2 * UNCOMMITTED)
             ledger: Any = Ledger.create(folder, self.trials, {}, config=config)
             ledger.attach(StepRows(folder))
+            ledger.attach(StateRows(folder))
         else:
             ledger = Unkept(folder)
         self.files = pieces_of(arguments.ledger, arguments.steps, folder)
@@ -159,7 +164,7 @@ class Simulation:
             remaining=self.trials,
             done=[],
             readers=(ledger,),
-            sinks=(Ref(name="steps"), Ref(name="states")) if arguments.ledger else (),
+            sinks=[Ref(name=name) for name in SINKS] if arguments.ledger else (),
             record=lambda *_: {},
             begin=lambda _: None,
             learn=lambda *_: None,
@@ -338,8 +343,8 @@ def bare_files(folder: Path, count: int = 2000) -> float:
         trial = f"{folder}/sim-t{i % TASKS}-{i}"
         os.mkdir(trial)
         os.mkdir(f"{trial}/0")
-        file = os.open(f"{trial}/0/states.npz", flags, 0o666)
-        os.write(file, STATES)
+        file = os.open(f"{trial}/0/image.mp4", flags, 0o666)
+        os.write(file, FILE)
         os.close(file)
     return (time.thread_time() - began) / count
 
@@ -352,7 +357,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--ledger",
-        choices=("none", "steps", "states", "both"),
+        choices=("none", "steps", "states", "both", "video"),
         help="with commits, and these files",
     )
     parser.add_argument("--steps", type=int, default=100, help="of each episode")

@@ -25,7 +25,7 @@ import numpy as np
 import hocket
 from hocket.core.contracts.recorder import AttemptStart, StepRecord
 from hocket.core.data import Outcome, TaskInfo, Trial
-from hocket.records.states import load_states
+from hocket.records.state_rows import KeptStates
 from hocket.records.video.sink import VideoConfig, VideoSink
 from one_ms import LENGTH, STEP_S
 
@@ -121,7 +121,7 @@ def measure_encoding(render: str, repeats: int, frames: int) -> dict[str, float]
 def kept_states() -> Any:
     """Of one episode of the expert's, as a run keeps them."""
     with tempfile.TemporaryDirectory() as place:
-        hocket.evaluate(
+        report = hocket.evaluate(
             env="metaworld:push",
             policy="metaworld-expert",
             episodes=1,
@@ -130,8 +130,7 @@ def kept_states() -> Any:
             video="none",
             env_config={"max_steps": 80},
         )
-        (path,) = Path(place).rglob("states.npz")
-        return load_states(path)
+        return KeptStates(Path(place) / "run").load(report.episodes[0])
 
 
 def show(env: Any, states: Any, *, encodes: bool) -> float:

@@ -9,7 +9,8 @@ import av
 import pytest
 import yaml
 
-from hocket.records.states import load_states, save_states
+from hocket.core.data import Array
+from support.changed_states import change_states, drop_states
 from support.commands import run_here, run_process
 
 
@@ -98,17 +99,17 @@ def test_replay_verifies_with_actions_and_with_the_policy(folder: Path) -> None:
 
 def test_replay_names_the_first_difference_and_exits_with_1(folder: Path) -> None:
     shutil.copytree(folder / "a", folder / "c", dirs_exist_ok=True)
-    for seed in (1, 2):
-        state = folder / "c" / "episodes" / f"toy-image-image-{seed}" / "0" / "states.npz"
-        state.unlink()
+    drop_states(folder / "c")
     done = run_here(folder, "replay", "c", "image/1")
     assert done.returncode == 0, "rewards and observations are compared without states too"
     assert "simulator state" not in done.stdout
-    path = folder / "c" / "episodes" / "toy-image-image-0" / "0" / "states.npz"
-    states = load_states(path)
-    states[4, 1] += 1
-    save_states(path, states)
-    done = run_here(folder, "replay", "c", "image/0")
+
+    def push(states: Array) -> None:
+        states[4, 1] += 1
+
+    shutil.copytree(folder / "a", folder / "d")
+    change_states(folder / "d", "toy:image/image/0", push)
+    done = run_here(folder, "replay", "d", "image/0")
     assert done.returncode == 1
     assert "step 4: simulator state[1] differs (by up to 1)" in done.stdout
     assert "recorded: " in done.stdout

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -244,7 +243,7 @@ def test_a_site_cannot_choose_where_its_files_go(desk: Desk, name: str) -> None:
 def test_a_file_that_did_not_arrive_as_it_was_sent_is_refused(desk: Desk) -> None:
     desk.join("a")
     (one,) = desk.leases("a")
-    digest = hashlib.sha256(b"data").digest()
+    digest = protocol.HASHER(b"data").digest()
     with pytest.raises(WireError, match="did not arrive as it was sent"):
         desk.driver.hear("a", protocol.FilePiece(*one, FILE, 0, b"date", digest), 0.0)
     assert not list(desk.folder.glob(f"episodes/*/*/{FILE}"))

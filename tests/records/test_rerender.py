@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Array, Episode, Outcome, Ref, Trial
-from hocket.records.states import FILE, load_states, save_states
+from hocket.records.states import FILE, ROWS_FILE, load_states, save_states
 from hocket.records.video.rerender import Rendered, RenderJob, VideoWorkersConfig, rerender
 from hocket.records.video.selection import IMAGES, VIDEO
 from hocket.records.video.sink import RESTORED, rerender_record
@@ -55,7 +56,7 @@ def play(
 
 def render_one(folder: Path, suite: Ref, episode: Episode, sinks: tuple[Ref, ...]) -> Rendered:
     spec = WorkerSpec(suites={"toy": suite}, sinks=sinks, folder=str(folder))
-    states = folder / "episodes" / episode.trial.slug / "0" / FILE
+    states = partial(load_states, folder / "episodes" / episode.trial.slug / "0" / ROWS_FILE)
     record = {**rerender_record(episode), **rerender_record(episode, images=True)}
     job = RenderJob(episode=episode, states=states, record=record)
     (rendered,) = rerender(LocalRuntime, spec, [job], VideoWorkersConfig())
@@ -88,7 +89,7 @@ def test_rendered_afterwards_is_rendered_in_line_to_the_pixel(
     now, later = tmp_path / "now", tmp_path / "later"
     in_line, seen_rendered = play(now, suite, task, VIDEOS, IN_LINE)
     episode, seen = play(later, suite, task, (Ref(name="states"), *VIDEOS), {VIDEO: "all"})
-    assert [Path(file).name for file in episode.files] == [FILE]
+    assert [Path(file).name for file in episode.files] == [ROWS_FILE]
     rendered = render_one(later, suite, episode, VIDEOS)
     assert rendered.error is None
     assert sorted(rendered.files) == sorted(in_line.files)
@@ -116,7 +117,8 @@ def kept(root: Path, task: str, seed: int) -> RenderJob:
     path.parent.mkdir(parents=True)
     save_states(path, states)
     episode = Episode(trial=trial, attempt=0, outcome=Outcome.SUCCESS, steps=5, total_reward=0.0)
-    return RenderJob(episode=episode, states=path, record=rerender_record(episode))
+    record = rerender_record(episode)
+    return RenderJob(episode=episode, states=partial(load_states, path), record=record)
 
 
 def render_all(
@@ -133,8 +135,9 @@ def render_all(
 
 def test_an_episode_that_cannot_be_rendered_costs_only_itself(tmp_path: Path) -> None:
     jobs = [kept(tmp_path, "image", seed) for seed in range(4)]
-    jobs[1].states.write_bytes(b"not states")
-    save_states(jobs[2].states, np.zeros((3, 2)))  # of another env
+    paths = [next((tmp_path / "episodes" / f"toy-image-{seed}").rglob(FILE)) for seed in range(4)]
+    paths[1].write_bytes(b"not states")
+    save_states(paths[2], np.zeros((3, 2)))  # of another env
     rendered = render_all(tmp_path, jobs, {}, workers=2)
     assert [bool(some.error) for some in rendered] == [False, True, True, False]
     assert "cannot be read" in str(rendered[1].error)

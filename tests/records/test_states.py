@@ -10,7 +10,14 @@ from hypothesis.extra import numpy as arrays
 from hocket.core.contracts.recorder import AttemptStart, StepRecord
 from hocket.core.data import Array, Outcome, TaskInfo, Trial
 from hocket.errors import EnvError, RunFolderError
-from hocket.records.states import FILE, StatesConfig, StatesSink, load_states, save_states
+from hocket.records.states import (
+    FILE,
+    ROWS_FILE,
+    StatesConfig,
+    StatesSink,
+    load_states,
+    save_states,
+)
 
 TRIAL = Trial(suite="toy", task="count", seed=0)
 
@@ -62,14 +69,16 @@ def test_negative_zero_is_not_zero(tmp_path: Path) -> None:
     assert np.signbit(load_states(tmp_path / "a")).ravel().tolist() == [False, True]
 
 
-def test_a_sealed_attempt_has_one_state_for_each_step(tmp_path: Path) -> None:
+@pytest.mark.parametrize("outcome", [Outcome.SUCCESS, Outcome.ERROR])
+def test_a_sealed_attempt_has_one_state_for_each_step(tmp_path: Path, outcome: Outcome) -> None:
     sink = StatesSink()
     assert sink.needs_of(TaskInfo(name=""), {}, ()).states
     track = sink.open(start(tmp_path / "e"))
     for i in range(4):
         track.step(step(i, np.array([i, 5.0])))
-    assert list(track.seal(Outcome.SUCCESS)) == [str(tmp_path / "e" / FILE)]
-    assert load_states(tmp_path / "e" / FILE).tolist() == [[i, 5.0] for i in range(4)]
+    name = FILE if outcome is Outcome.ERROR else ROWS_FILE
+    assert list(track.seal(outcome)) == [str(tmp_path / "e" / name)]
+    assert load_states(tmp_path / "e" / name).tolist() == [[i, 5.0] for i in range(4)]
 
 
 def test_an_env_without_states_leaves_no_file(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from hocket.engine.trials import TrialQueue
 from hocket.records.chunks import ChunkRows, load_chunks
 from hocket.records.ledger.ledger import Ledger
 from hocket.records.ledger.writer import LedgerConfig
-from hocket.records.states import load_states
+from hocket.records.state_rows import KeptStates, StateRows
 from hocket.records.step_rows import StepRows
 from hocket.records.steps import load_steps
 from hocket.workers.fleet import Fleet, FleetConfig
@@ -59,6 +59,7 @@ def create(root: Path, trials: Sequence[Trial]) -> Ledger:
     ledger = Ledger.create(root, trials, {}, config=LedgerConfig(group_s=0.02))
     ledger.attach(ChunkRows(leg=ledger.leg))
     ledger.attach(StepRows(root))
+    ledger.attach(StateRows(root))
     return ledger
 
 
@@ -81,8 +82,10 @@ def check(root: Path, episode: Episode) -> None:
         times = [row[name] for name in ("requested", "batched", "inferred", "delivered")]
         assert times == sorted(times)
         assert row["executed"] > row["delivered"]
-    (states,) = episode.files
-    assert len(load_states(root / states)) == episode.steps + 1
+    assert episode.files == ()
+    states = KeptStates(root).load(episode)
+    assert states is not None
+    assert len(states) == episode.steps + 1
 
 
 def test_counted_episodes_have_their_steps_and_chunks(tmp_path: Path) -> None:

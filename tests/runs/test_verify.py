@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import hocket
-from hocket.core.data import Outcome, Trial
+from hocket.core.data import Array, Outcome, Trial
 from hocket.errors import EnvError, RunFolderError, UnknownNameError
-from hocket.records.states import FILE, load_states, save_states
 from hocket.runs.verify import Recorded, compare, find_trial, verify
+from support.changed_states import change_states
 
 DRIFT = '''
 import os
@@ -93,10 +93,11 @@ def test_metaworld_is_the_same_again(tmp_path: Path) -> None:
 
 def test_the_first_difference_of_the_simulator_is_found(tmp_path: Path) -> None:
     run_toy(tmp_path / "run")
-    (path,) = (tmp_path / "run" / "episodes" / "toy-count-count-1").rglob(FILE)
-    states = load_states(path)
-    states[7:, 0] += 4.0
-    save_states(path, states)
+
+    def push(states: Array) -> None:
+        states[7:, 0] += 4.0
+
+    change_states(tmp_path / "run", "toy:count/count/1", push)
     difference = verify(tmp_path / "run", "toy:count/count/1").difference
     assert difference is not None
     assert (difference.step, difference.key, difference.max_abs) == (7, "simulator state[0]", 4.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,9 @@ from hocket.machines.driver import OUTLIVES, Driver
 from hocket.machines.lease import LeaseId
 from hocket.machines.rows import packed_rows
 from hocket.records.chunks import ChunkRow
+from hocket.records.file_rows import ROOM
 from hocket.records.ledger.ledger import Ledger
-from hocket.records.step_rows import ROOM, StepRows
+from hocket.records.step_rows import StepRows
 from hocket.runs.elsewhere import Work
 from support.sites import toys
 
@@ -99,7 +99,7 @@ class Desk:
         ]
 
     def pieces(self, site: str, lease: LeaseId, data: bytes = b"data", name: str = FILE) -> None:
-        digest = hashlib.sha256(data).digest()
+        digest = protocol.HASHER(data).digest()
         self.driver.hear(site, protocol.FilePiece(*lease, name, 0, data, digest), 0.0)
 
     def seal(self, site: str, lease: LeaseId, now: float = 0.0, *, files: Any = ()) -> None:

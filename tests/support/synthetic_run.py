@@ -33,6 +33,7 @@ from hocket.records.chunks import ChunkRows
 from hocket.records.folder import RunFolder
 from hocket.records.ledger.ledger import Ledger
 from hocket.records.ledger.writer import LedgerConfig
+from hocket.records.state_rows import StateRows
 from hocket.records.states import StatesSink
 from hocket.records.step_rows import StepRows
 from hocket.records.steps import StepsSink
@@ -88,7 +89,7 @@ ENDED = RunEnded(time=9.0, complete=True, notes={})
 
 
 def open_run(root: Path, *, resume: bool, trials: Sequence[Trial] = ()) -> Ledger:
-    """A ledger with both tables attached."""
+    """A ledger with all its tables attached."""
     ledger = (
         Ledger.open(root, config=QUICK)
         if resume
@@ -96,6 +97,7 @@ def open_run(root: Path, *, resume: bool, trials: Sequence[Trial] = ()) -> Ledge
     )
     ledger.attach(ChunkRows(leg=ledger.leg))
     ledger.attach(StepRows(ledger.folder.root))
+    ledger.attach(StateRows(ledger.folder.root))
     return ledger
 
 

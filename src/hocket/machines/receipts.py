@@ -6,7 +6,6 @@ run's recorders declare.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import stat
@@ -18,7 +17,7 @@ from hocket.core.data import Trial
 from hocket.core.wire import MAX_PIECE, Piece
 from hocket.errors import WireError
 from hocket.machines.lease import LeaseId
-from hocket.machines.protocol import FilePiece
+from hocket.machines.protocol import HASHER, FilePiece
 from hocket.records.folder import RunFolder
 from hocket.records.ledger.writer import ReceivesFiles
 from hocket.workers.files import QUOTA, Delivery
@@ -61,7 +60,7 @@ class Receipts:
         delivery = self._open.get(name)
         if delivery is None:
             delivery = self._open[name] = Delivery(
-                self._root, trial.slug, name.attempt, self._patterns, self._quota
+                self._root, trial.slug, name.attempt, self._patterns, self._quota, hasher=HASHER
             )
         # The ledger makes the files of many episodes durable at once.
         delivery.take(Piece(0, *piece[1:]), is_durable=False)
@@ -71,7 +70,7 @@ class Receipts:
         held = self._held.setdefault(name, [])
         if piece.name in held:
             raise WireError(f"The file {piece.name!r} has come twice.")
-        if piece.digest != hashlib.sha256(piece.data).digest():
+        if piece.digest != HASHER(piece.data).digest():
             raise WireError(f"The file {piece.name!r} did not arrive as it was sent.")
         if not self._receive(trial, name.attempt, piece.name, piece.data):
             return False

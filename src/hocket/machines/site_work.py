@@ -253,7 +253,7 @@ class SiteWork(abc.ABC):
         if found is None:
             return
         for file in () if self._is_shared else found.files:
-            for piece in pieces(0, name.attempt, str(file)):
+            for piece in pieces(0, name.attempt, str(file), hasher=protocol.HASHER):
                 yield protocol.FilePiece(name.trial, *piece[1:])
         yield found.message
 

@@ -27,6 +27,7 @@ from hocket.records.folder import ROWS, RunFolder
 from hocket.records.ledger.view import LedgerView
 from hocket.records.spill import is_spill, read_spill
 from hocket.records.states import FILE as STATES
+from hocket.records.states import ROWS_FILE as STATES_ROWS
 from hocket.records.states import load_states, save_states
 from hocket.records.step_rows import read_steps
 from hocket.records.video.encoder import finish_draft, frames_in
@@ -110,6 +111,9 @@ def _is_readable(path: Path) -> bool:
             save_states(path.with_name(STATES), np.concatenate(read_spill(path)))
         elif is_spill(path, STEPS):
             save_error_steps(path.with_name(STEPS), *join_portions(read_spill(path)))
+        elif path.name == STATES_ROWS:
+            load_states(path)
+            path.replace(path.with_name(STATES))
         elif path.suffix == ROWS:
             save_error_steps(path.with_name(STEPS), *read_steps(path))
         elif path.suffix == TEMPORARY:

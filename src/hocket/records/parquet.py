@@ -16,17 +16,20 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import xxhash
 
 from hocket.core.data import Trial
 from hocket.errors import DamagedSegmentError, RunFolderError
+from hocket.records.file_rows import FILES_GROUP
 from hocket.records.folder import FolderLike, RunFolder, drafted
 from hocket.records.ledger.view import LedgerView, Segment
 
 _ROW_GROUP = 64 * 1024
+"""Most rows of a row group."""
 _BATCH = 16 * 1024
 """Rows that `read_table` has in memory at a time."""
 _COMPRESSION = "zstd"
@@ -34,11 +37,15 @@ _TEXT = ("trial", "source", "prompt", "layout")
 """Columns with few values; numbers are written faster without a dictionary."""
 _TRIES = 10
 """How often segments are listed anew because one was merged into another meanwhile."""
-_DIGEST_BYTES = 16
+_XXH3 = "xxh3:"
+"""How digests begin; those of older runs are BLAKE2b's, of so many bytes, which took as long as to
+write the rows."""
+_OLD_BYTES = 16
 _HASHED_AT_ONCE = 1 << 20
 _NEEDLESS = {
     "steps": "Reports, comparisons and videos do not need the steps; datasets and replays do.",
     "chunks": "Success rates, comparisons and datasets do not need the chunks; timelines do.",
+    "states": "Reports and comparisons do not need the states; films and replays do.",
 }
 """For each table, what goes on without its rows."""
 
@@ -60,13 +67,14 @@ def write_segment(path: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> 
     return rows
 
 
-def digest_of(path: Path) -> str:
-    """The digest of a file's bytes."""
-    with open(path, "rb") as file:
-        digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+def digest_of(path: Path, like: str = _XXH3) -> str:
+    """The digest of a file's bytes, made as another one was."""
+    kind = _XXH3 if like.startswith(_XXH3) else ""
+    digest = xxhash.xxh3_128() if kind else hashlib.blake2b(digest_size=_OLD_BYTES)
+    with open(path, "rb", buffering=0) as file:
         while part := file.read(_HASHED_AT_ONCE):
             digest.update(part)
-    return digest.hexdigest()
+    return kind + digest.hexdigest()
 
 
 def merge_segments(path: Path, root: Path, sources: Sequence[Segment]) -> int:
@@ -89,12 +97,19 @@ def merge_segments(path: Path, root: Path, sources: Sequence[Segment]) -> int:
                 with _translated(root, [source]):
                     waiting.append(file.read_row_group(group, use_threads=False))
                 rows += waiting[-1].num_rows
-                if sum(table.num_rows for table in waiting) >= _ROW_GROUP:
+                if _is_full(waiting):
                     writer.write_table(_joined(waiting, schema))
                     waiting.clear()
         if waiting:
             writer.write_table(_joined(waiting, schema))
     return rows
+
+
+def _is_full(waiting: Sequence[pa.Table]) -> bool:
+    """Whether these are to be a row group."""
+    if _has_files(waiting[0].schema):
+        return bool(sum(table.nbytes for table in waiting) >= FILES_GROUP)
+    return bool(sum(table.num_rows for table in waiting) >= _ROW_GROUP)
 
 
 def _joined(tables: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
@@ -130,6 +145,39 @@ def read_table(folder: FolderLike, table: str, columns: Sequence[str]) -> Iterat
             with _translated(RunFolder.at(folder).root, [segment]):
                 rows = pq.ParquetFile(file)
                 yield from rows.iter_batches(_BATCH, columns=list(columns), use_threads=False)
+
+
+class Place(NamedTuple):
+    """Where the row of an episode lies, in a table with one for each."""
+
+    segment: Segment
+    group: int
+    row: int
+
+
+def find_rows(folder: FolderLike, table: str) -> dict[str, Place]:
+    """Where the rows of the episodes that count lie, by trial id."""
+    found: dict[str, Place] = {}
+    with ExitStack() as stack:
+        for segment, file in _open_segments(stack, folder, table):
+            with _translated(RunFolder.at(folder).root, [segment]):
+                rows = pq.ParquetFile(file)
+                for group in range(rows.num_row_groups):
+                    trials = rows.read_row_group(group, columns=["trial"], use_threads=False)
+                    for row, trial in enumerate(trials["trial"].to_pylist()):
+                        found[trial] = Place(segment, group, row)
+    return found
+
+
+def read_cell(folder: FolderLike, place: Place, column: str) -> Any:
+    """The value of a column there; FileNotFoundError where the segment was merged meanwhile."""
+    root = RunFolder.at(folder).root
+    with (
+        _translated(root, [place.segment]),
+        pq.ParquetFile(root / place.segment.name) as file,
+    ):
+        group = file.read_row_group(place.group, columns=[column], use_threads=False)
+        return group[column][place.row].as_py()
 
 
 def find_damage(folder: FolderLike) -> list[str]:
@@ -186,7 +234,7 @@ def _refuse_damaged(root: Path, segment: Segment) -> None:
     about = os.stat(path)
     mark = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, segment.digest)
     if mark not in _sound:
-        if digest_of(path) != segment.digest:
+        if digest_of(path, segment.digest) != segment.digest:
             raise _damage(root, [segment], "its bytes are not those that were written")
         _sound.add(mark)
 
@@ -211,6 +259,11 @@ def _damage(root: Path, segments: Sequence[Segment], what: str) -> DamagedSegmen
     )
 
 
+def _has_files(schema: pa.Schema) -> bool:
+    """Whether cells hold the bytes of files: they are written as they are."""
+    return any(pa.types.is_binary(each.type) for each in schema)
+
+
 @contextlib.contextmanager
 def _writer(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetWriter]:
     """Writes a file that is there, durable, when all went well."""
@@ -224,7 +277,7 @@ def _writer(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetWriter]:
         pq.ParquetWriter(
             file,
             schema,
-            compression=_COMPRESSION,
+            compression="none" if _has_files(schema) else _COMPRESSION,
             use_dictionary=text,
             use_byte_stream_split=numbers,
             write_statistics=["trial"],

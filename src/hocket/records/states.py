@@ -1,13 +1,15 @@
 """The simulator's states at every step, from which an episode can be shown and checked again, and
 what its env observes where it is shown again.
 
-Of states there is one file for each attempt. Most numbers of a state never change in an episode
+In the worker `StatesSink` leaves one file for each attempt, which `state_rows.py` puts into a table
+as it is. Like that of steps it needs no fsync. Most numbers of a state never change in an episode
 (how the scene was laid out, what does not move): they are kept once, the others for every step, as
 they are. For MetaWorld that is a quarter of the size at next to no cost.
 """
 
 from __future__ import annotations
 
+import io
 import zipfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,18 +21,30 @@ import numpy as np
 from hocket.core.contracts.recorder import EVIDENCE, AttemptStart, SinkNeeds, StepRecord
 from hocket.core.data import Array, Outcome, TaskInfo
 from hocket.errors import EnvError, ObservationError, RunFolderError
-from hocket.records.folder import drafted
+from hocket.records.folder import ROWS, drafted
 from hocket.records.spill import Spill
 from hocket.records.video.pictures import cameras_in
 from hocket.records.video.selection import IMAGES, VIDEO
 from hocket.records.video.sink import RESTORED
 
+ROWS_FILE = f"states{ROWS}"
+"""What an attempt leaves that becomes an episode; holds what FILE does."""
 FILE = "states.npz"
-"""Holds three arrays: `first` `[S]` is the state at the reset, `varies` `[S]` marks the numbers
-that change, and `values` `[steps + 1, V]` has those at every step. Numbers are float64."""
+"""What an attempt leaves that is lost, and in older runs every attempt. Holds three arrays: `first`
+`[S]` is the state at the reset, `varies` `[S]` marks the numbers that change, and `values`
+`[steps + 1, V]` has those at every step. Numbers are float64."""
 OBSERVATIONS_FILE = "observations.npz"
 """Holds an array `[steps + 1, ...]` for each key, row 0 at the reset."""
-_UNREADABLE = (ValueError, KeyError, EOFError, TypeError, RuntimeError, zipfile.BadZipFile)
+_UNREADABLE = (
+    OSError,
+    ValueError,
+    KeyError,
+    IndexError,
+    EOFError,
+    TypeError,
+    RuntimeError,
+    zipfile.BadZipFile,
+)
 """What reading a damaged file of numpy's raises; the numbers themselves have a checksum in it."""
 OBSERVATION_SINK = "hocket.records.states:ObservationSink"
 """The name by which workers build this sink."""
@@ -48,7 +62,7 @@ class StatesSink:
     """Keeps the simulator's state after every step, where the env has the snapshot ability."""
 
     Config = StatesConfig
-    files = (FILE,)
+    files = (ROWS_FILE, FILE)
 
     def __init__(self, argument: str = "", config: StatesConfig | None = None) -> None:
         del argument
@@ -64,7 +78,7 @@ class StatesSink:
 
     def open(self, start: AttemptStart) -> StatesTrack:
         return StatesTrack(
-            Path(start.folder) / FILE,
+            Path(start.folder),
             is_on=self._keeps(start.record),
             spills=bool(start.record.get(EVIDENCE)),
         )
@@ -79,12 +93,12 @@ class StatesSink:
 class StatesTrack:
     """One attempt's states, in memory until it is sealed."""
 
-    def __init__(self, path: Path, *, is_on: bool = True, spills: bool = False) -> None:
+    def __init__(self, folder: Path, *, is_on: bool = True, spills: bool = False) -> None:
         """One that `spills` leaves its states also where its process dies."""
-        self._path = path
+        self._folder = folder
         self._is_on = is_on
         self._states: list[Array] = []
-        self._spill = Spill(path, is_on=spills)
+        self._spill = Spill(folder / FILE, is_on=spills)
         self._spilled = 0
 
     def step(self, record: StepRecord) -> None:
@@ -103,9 +117,11 @@ class StatesTrack:
     def seal(self, outcome: Outcome) -> Sequence[str]:
         if not self._states:
             return ()
-        save_states(self._path, np.stack(self._states))
+        is_lost = outcome is Outcome.ERROR
+        path = self._folder / (FILE if is_lost else ROWS_FILE)
+        save_states(path, np.stack(self._states), is_durable=is_lost)
         self._spill.close()
-        return [str(self._path)]
+        return [str(path)]
 
     def discard(self) -> None:
         """Forget the states."""
@@ -113,13 +129,13 @@ class StatesTrack:
         self._spill.close()
 
 
-def save_states(path: Path, states: Array) -> None:
-    """Write states `[n, S]`, durably."""
+def save_states(path: Path, states: Array, *, is_durable: bool = True) -> None:
+    """Write states `[n, S]`."""
     states = np.ascontiguousarray(states, np.float64)
     # Compared as bits: a NaN is as constant as any number, and 0.0 is not -0.0.
     bits = states.view(np.uint64)
     varies = (bits != bits[0]).any(axis=0)
-    with drafted(path) as draft:
+    with drafted(path, is_durable=is_durable) as draft:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(draft, "wb") as file:
             np.savez(file, first=states[0], varies=varies, values=states[:, varies])
@@ -128,12 +144,20 @@ def save_states(path: Path, states: Array) -> None:
 def load_states(path: Path) -> Array:
     """The states of an attempt, float64 `[steps + 1, S]`, row 0 at the reset."""
     try:
-        with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
+        return parse_states(path.read_bytes())
+    except (OSError, ValueError) as exc:
+        raise RunFolderError(f"The states in {str(path)!r} cannot be read: {exc}") from exc
+
+
+def parse_states(data: bytes) -> Array:
+    """The states that a file holds; ValueError where it is none."""
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as file:
             first, varies, values = file["first"], file["varies"], file["values"]
             states: Array = np.tile(first, (len(values), 1))
             states[:, varies] = values
-    except (OSError, *_UNREADABLE) as exc:
-        raise RunFolderError(f"The states in {str(path)!r} cannot be read: {exc}") from exc
+    except _UNREADABLE as exc:
+        raise ValueError(str(exc)) from exc
     return states
 
 

@@ -1,36 +1,28 @@
 """The way of steps from the files that sinks leave into the table `steps`.
 
-Beside the engine `StepRows` turns the files of a group of episodes into a Parquet segment, which
-the ledger commits together with them. A file that comes from another machine need not touch the
-disk: what it holds is kept in memory until then, up to a limit. All episodes of a group whose rows
-have the same fields become columns at once: to do so for each took five times as long.
+Episodes whose rows have the same fields become columns together: to do so for each took five times
+as long.
 """
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from hocket.core.data import Array, Episode, Trial
-from hocket.core.events import Event
+from hocket.core.data import Array, Episode
 from hocket.errors import RunFolderError
+from hocket.records.file_rows import FileRows
 from hocket.records.steps import FILE, NOT_SAID, is_row, schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-ROOM = 256 << 20
-"""Most bytes of files that are kept in memory. Chosen by hand: what a driver takes in seconds."""
-_PORTION = 8 << 20
-"""Bytes of files that are turned into columns at once. Chosen by hand: of 64 MB, which no cache
-holds, each took three times as long."""
 _REMEMBERED = 4096
 """Headers and texts that are remembered: episodes differ in their lengths and prompts. Chosen by
 hand."""
@@ -44,11 +36,6 @@ class StepFile(NamedTuple):
     rows: Array
     said: Array
     """The bytes of a JSON object with `prompt` and `layout`."""
-
-    @property
-    def size(self) -> int:
-        """Bytes that it takes in memory."""
-        return self.rows.nbytes + self.said.nbytes
 
 
 def parse_steps(data: bytes) -> StepFile:
@@ -105,92 +92,37 @@ def _texts_of(said: bytes) -> tuple[str, str]:
 _is_row = lru_cache(_REMEMBERED)(is_row)
 
 
-class Taken(NamedTuple):
-    """An ended episode, and its steps where they are in memory."""
+class StepRows(FileRows[StepFile]):
+    """Writes the steps of the episodes that count."""
 
-    episode: Episode
-    file: StepFile | None
+    table = "steps"
+    consumes = FILE
+    portion = 8 << 20
+    """Chosen by hand: of 64 MB, which no cache holds, each byte took three times as long."""
 
+    def schema(self) -> pa.Schema:
+        return schema()
 
-@dataclass(slots=True)
-class StepRows:
-    """A RowRecorder that writes the steps of the episodes that count."""
+    def parse(self, data: bytes) -> StepFile:
+        return parse_steps(data)
 
-    folder: Path
-    """The run folder."""
-    room: int = ROOM
-    table: str = field(default="steps", init=False)
-    consumes: str | None = field(default=FILE, init=False)
-    _held: dict[tuple[Trial, int], StepFile] = field(default_factory=dict, init=False)
-    _came: int = field(default=0, init=False)
-    """Bytes that were received and not forgotten; the engine's thread counts them."""
-    _gone: int = field(default=0, init=False)
-    """Bytes of these that are written; the ledger's thread counts them."""
+    def size(self, file: StepFile) -> int:
+        return file.rows.nbytes + file.said.nbytes
 
-    def on(self, event: Event) -> None:
-        """Ignore the event: steps come as files."""
+    def read(self, path: Path) -> StepFile:
+        return read_steps(path)
 
-    def receive(self, trial: Trial, attempt: int, data: bytes) -> bool:
-        """Keep what would be the file of an attempt until its episode is taken. False where there
-        is no room for it, and it must come as a file; ValueError where it holds no steps."""
-        if self._came - self._gone + len(data) > self.room:
-            return False
-        file = parse_steps(data)
-        self.forget(trial, attempt)
-        self._held[trial, attempt] = file
-        self._came += file.size
-        return True
+    def columns(self, some: Sequence[tuple[Episode, StepFile]]) -> pa.Table:
+        """The rows of several episodes, those with the same fields together."""
+        import pyarrow as pa
 
-    def forget(self, trial: Trial, attempt: int) -> None:
-        """The attempt will be no episode."""
-        if (file := self._held.pop((trial, attempt), None)) is not None:
-            self._came -= file.size
-
-    def take(self, episode: Episode) -> Taken:
-        return Taken(episode, self._held.pop((episode.trial, episode.attempt), None))
-
-    def write(self, path: Path, taken: Sequence[Taken]) -> int:
-        from hocket.records.parquet import write_segment
-
-        try:
-            return write_segment(path, schema(), self._tables(taken))
-        finally:
-            self._gone += sum(one.file.size for one in taken if one.file is not None)
-
-    def _tables(self, taken: Iterable[Taken]) -> Iterator[pa.Table]:
-        """The rows of these episodes, a portion at a time."""
-        portion: list[tuple[Episode, StepFile]] = []
-        size = 0
-        for one in taken:
-            for file in self._files(one):
-                portion.append((one.episode, file))
-                size += file.size
-            if size >= _PORTION:
-                yield _to_arrow(portion)
-                portion, size = [], 0
-        if portion:
-            yield _to_arrow(portion)
-
-    def _files(self, taken: Taken) -> list[StepFile]:
-        if taken.file is not None:
-            return [taken.file]
-        # An episode that ended as an ERROR has no file.
-        names = [name for name in taken.episode.files if name.rpartition("/")[2] == FILE]
-        return [read_steps(self.folder / name) for name in names]
+        alike: dict[Any, list[tuple[Episode, StepFile]]] = {}
+        for episode, file in some:
+            alike.setdefault(file.rows.dtype, []).append((episode, file))
+        return pa.concat_tables([_alike(dtype, group) for dtype, group in alike.items()])
 
 
-def _to_arrow(some: Sequence[tuple[Episode, StepFile]]) -> pa.Table:
-    """The rows of several episodes, those with the same fields together."""
-    import pyarrow as pa
-
-    alike: dict[Any, list[tuple[Episode, StepFile]]] = {}
-    for episode, file in some:
-        alike.setdefault(file.rows.dtype, []).append((episode, file))
-    tables = [_alike_to_arrow(dtype, group) for dtype, group in alike.items()]
-    return pa.concat_tables(tables)
-
-
-def _alike_to_arrow(dtype: np.dtype[Any], some: Sequence[tuple[Episode, StepFile]]) -> pa.Table:
+def _alike(dtype: np.dtype[Any], some: Sequence[tuple[Episode, StepFile]]) -> pa.Table:
     import pyarrow as pa
 
     rows: Array = np.frombuffer(b"".join([file.rows.data for _, file in some]), dtype)

@@ -15,7 +15,7 @@ from hocket.records.folder import RunFolder
 from hocket.records.labels import load_labels
 from hocket.records.ledger.view import Failure, LedgerView
 from hocket.records.run_file import load_about
-from hocket.records.states import FILE as STATES
+from hocket.records.state_rows import KeptStates
 from hocket.records.video.selection import VideoSelection, is_rendered_later
 from hocket.results.decision import KEY, Decision
 from hocket.results.exactness import kept_claim
@@ -73,13 +73,13 @@ class RecordedRun:
         """The episodes that the run was to film, and that can still be: it was interrupted, or the
         files were deleted."""
         wanted = VideoSelection.parse(str(self.report.config.get("video", "none")))
-        root = RunFolder.at(self.folder)
+        kept = KeptStates(self.folder)
         return [
             episode
             for episode in wanted.episodes(self.trials, self.report.episodes)
             if (episode.trial.suite, episode.trial.task) in self.filmed_tasks
-            and (root.attempt(episode.trial, episode.attempt) / STATES).is_file()
             and not self._is_filmed(episode)
+            and kept.has(episode)
         ]
 
     def _is_filmed(self, episode: Episode) -> bool:

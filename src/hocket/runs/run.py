@@ -29,6 +29,7 @@ from hocket.records.ledger.ledger import Ledger
 from hocket.records.ledger.schema import has_episodes
 from hocket.records.ledger.view import LedgerView
 from hocket.records.run_file import about_this_run, load_about, load_run
+from hocket.records.state_rows import StateRows
 from hocket.records.step_rows import StepRows
 from hocket.records.video.selection import VideoPlan, VideoSelection
 from hocket.results.config_diff import scheme_difference
@@ -257,7 +258,7 @@ class Run:
         decider = () if self.decider is None else (self.decider,)
         asked = VideoPlan(selection, self.trials, images=self._recorded.record == "full")
         record = self._evidence_plan(self._ledger, asked)
-        self._ledger.attach(StepRows(folder))
+        self._attach_files(self._ledger)
         about = AboutReader(folder, self.config, about_this_run())
 
         def learn(level: Exactness, more: Mapping[str, Any]) -> None:
@@ -282,6 +283,11 @@ class Run:
             self._keep(self.decider.decision)
         return self._report(tally, same.claim, about.known)
 
+    def _attach_files(self, ledger: Ledger) -> None:
+        """Let what sinks leave become rows."""
+        for recorder in (StepRows, StateRows):
+            ledger.attach(recorder(ledger.folder.root))
+
     def _close(self, policy: Policy) -> None:
         # To close what never returned might never return either.
         if not self._is_stuck:
@@ -303,7 +309,7 @@ class Run:
         if self._ledger is not None:
             record = self._evidence_plan(self._ledger, asked)
             self._ledger.attach(ChunkRows(leg=self._ledger.leg))
-            self._ledger.attach(StepRows(self._ledger.folder.root))
+            self._attach_files(self._ledger)
             sinks = sinks_of(self._recorded)
             readers = (self._ledger, *readers, film_notes, record)
         if self.decider is not None:

@@ -16,7 +16,7 @@ from hocket.errors import EnvError, PolicyError, RunFolderError, UnknownNameErro
 from hocket.records.folder import FolderLike, RunFolder
 from hocket.records.ledger.ledger import Ledger
 from hocket.records.ledger.view import LedgerView
-from hocket.records.states import FILE, load_states
+from hocket.records.state_rows import KeptStates
 from hocket.records.steps import load_steps, read_layout, split_states
 from hocket.runs.config import EvalConfig
 from hocket.runs.run import Run
@@ -213,10 +213,9 @@ def _run(config: EvalConfig, trial: Trial, policy: Policy | None) -> Recorded:
 
 def _read(folder: RunFolder, episode: Episode) -> Recorded:
     rows = load_steps(folder, [episode.trial]).to_pylist()
-    path = folder.attempt(episode.trial, episode.attempt) / FILE
-    states = load_states(path) if path.is_file() else None
+    states = KeptStates(folder).load(episode)
     if states is not None and len(states) != len(rows):
-        raise RunFolderError(f"{str(path)!r} has {len(states)} states for {len(rows)} steps.")
+        raise RunFolderError(f"{episode.trial.id} has {len(states)} states for {len(rows)} steps.")
     return Recorded(rows=rows, states=states, observed=[_observed(row) for row in rows])
 
 

@@ -16,7 +16,8 @@ from hocket.core.plugins import did_you_mean
 from hocket.errors import UnknownNameError
 from hocket.records.evidence import Evidence
 from hocket.records.folder import RunFolder
-from hocket.records.states import FILE
+from hocket.records.state_rows import KeptStates
+from hocket.records.states import FILE, load_states
 from hocket.records.video.encoder import UNTIMED_RATE, Quality, require_encoder
 from hocket.records.video.rerender import Rendered, RenderJob, VideoWorkersConfig, rerender
 from hocket.records.video.selection import VideoSelection, is_rendered_later
@@ -110,15 +111,16 @@ def plan_render(folder: RunFolder, episodes: Iterable[Episode], config: RenderCo
     jobs: list[RenderJob] = []
     there: list[Episode] = []
     lost: list[Episode] = []
+    kept = KeptStates(folder)
     for episode in episodes:
-        states = folder.attempt(episode.trial, episode.attempt) / FILE
         if not config.again and _is_there(folder, episode, config):
             there.append(episode)
-        elif episode.outcome is Outcome.ERROR or not states.is_file():
+        elif episode.outcome is Outcome.ERROR or not kept.has(episode):
             lost.append(episode)
         else:
             quality = "full" if config.images else config.quality
             record = rerender_record(episode, images=config.images, quality=quality)
+            states = functools.partial(kept.load, episode)
             jobs.append(RenderJob(episode=episode, states=states, record=record))
     return RenderPlan(jobs=tuple(jobs), there=tuple(there), lost=tuple(lost))
 
@@ -184,7 +186,8 @@ def error_jobs(run: EvalConfig, folder: RunFolder, evidence: Sequence[Evidence])
         if episode is not None and not videos_in(place):
             record = rerender_record(episode, quality=run.video_quality)
             record["folder"] = str(folder.root)
-            jobs.append(RenderJob(episode=episode, states=place / FILE, record=record))
+            states = functools.partial(load_states, place / FILE)
+            jobs.append(RenderJob(episode=episode, states=states, record=record))
     return jobs
 
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import IO
+from typing import IO, Protocol
 
 from hocket.core import plugins
 from hocket.core.contracts.recorder import SPILL, TEMPORARY
@@ -23,6 +23,17 @@ QUOTA = 4 << 30
 """Most bytes of one attempt's files. Chosen by hand: an hour of lossless pictures is less."""
 _NAME = 200
 """Most characters of a file's name."""
+
+
+class Digest(Protocol):
+    """What a hash of bytes can do, as hashlib has it."""
+
+    def update(self, data: bytes, /) -> None: ...
+
+    def digest(self) -> bytes: ...
+
+
+Hasher = Callable[[bytes], Digest]
 
 
 class Outgoing:
@@ -74,11 +85,17 @@ class Outgoing:
 
 
 def pieces(
-    lane: int, attempt: int, path: str, *, flags: int = 0, folder: int | None = None
+    lane: int,
+    attempt: int,
+    path: str,
+    *,
+    flags: int = 0,
+    folder: int | None = None,
+    hasher: Hasher = hashlib.sha256,
 ) -> Iterator[Piece]:
     """A file in pieces, for a Delivery; the last one, which may be empty, has the digest. `flags`
     are more than those to read it, and `folder` is an open one that `path` begins in."""
-    digest, begin, name = hashlib.sha256(), 0, os.path.basename(path)
+    digest, begin, name = hasher(b""), 0, os.path.basename(path)
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags, dir_fd=folder)
     with open(fd, "rb", buffering=0) as file:
         size = os.fstat(fd).st_size
@@ -167,10 +184,13 @@ class Delivery:
         quota: int,
         *,
         keeps: bool = False,
+        hasher: Hasher = hashlib.sha256,
     ) -> None:
         """`root` is the run folder, `slug` the trial's name in it. One that `keeps` takes drafts
-        too, and what has come whole stays if the attempt is lost."""
+        too, and what has come whole stays if the attempt is lost. `hasher` is that of the
+        pieces."""
         self._keeps = keeps
+        self._hasher = hasher
         # A run folder's path is absolute, and looking at it again costs as much as opening a file.
         top = root if root and root.startswith("/") else os.path.abspath(root or ".")
         self._trial = f"{top}/episodes/{slug}"
@@ -194,7 +214,7 @@ class Delivery:
                 self._take_whole(piece)
                 return
             self._file = open(f"{self._folder}/{self._draft}", "wb", buffering=0)  # noqa: SIM115
-            self._digest, self._at = hashlib.sha256(), 0
+            self._digest, self._at = self._hasher(b""), 0
         self._left -= len(piece.data)
         if piece.name != self._name or piece.begin != self._at or len(piece.data) > MAX_PIECE:
             raise WireError(f"The pieces of {self._name!r} do not follow each other.")
@@ -213,7 +233,7 @@ class Delivery:
         self._left -= len(piece.data)
         if self._left < 0 or len(piece.data) > MAX_PIECE:
             raise WireError("The files of an attempt are larger than they may be.")
-        if piece.digest != hashlib.sha256(piece.data).digest():
+        if piece.digest != self._hasher(piece.data).digest():
             raise WireError(f"The file {self._name!r} did not arrive as it was sent.")
         self._names.append(self._name)
         path = f"{self._folder}/{self._name}"

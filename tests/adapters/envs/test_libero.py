@@ -17,7 +17,7 @@ from hocket.adapters.envs.libero import STEP_LIMITS, SUITES, Libero, language
 from hocket.adapters.envs.libero.data import find_data, read_pruned_init
 from hocket.adapters.envs.libero.sampling import SamplingClock
 from hocket.errors import ConfigError, MissingExtraError, UnknownNameError
-from hocket.records.states import load_states
+from hocket.records.state_rows import KeptStates
 from support.libero_venv import DATA, NEEDS_LIBERO, PYTHON, ROOT
 
 CHECKS = [
@@ -259,10 +259,9 @@ class TestInLiberosInterpreter:
             )
             assert report.complete
             assert not report.overall.errors
-        files = {path.parent for path in tmp_path.glob("a/**/states.npz")}
-        assert len(files) == 4
-        for folder in files:
-            twin = tmp_path / "b" / folder.relative_to(tmp_path / "a")
-            states = load_states(folder / "states.npz")
+        assert len(report.episodes) == 4
+        for episode in report.episodes:
+            states, twin = (KeptStates(tmp_path / name).load(episode) for name in "ab")
+            assert states is not None
             assert len(states) == 17
-            np.testing.assert_array_equal(states, load_states(twin / "states.npz"))
+            np.testing.assert_array_equal(states, twin)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hocket.records.states import FILE, load_states
+from hocket.records.state_rows import KeptStates
 from hocket.records.steps import load_steps
 from hocket.runs.export import Choice
 from support.exported_runs import episodes_of, export, truth
@@ -38,7 +38,8 @@ def test_every_step_is_what_the_env_showed_and_did(image_run: Path, tmp_path: Pa
             np.testing.assert_array_equal(demo["actions"], true["action"])
             np.testing.assert_array_equal(demo["rewards"], steps["reward"].to_numpy()[1:])
             assert demo["dones"][:].tolist() == [0] * (episode.steps - 1) + [1]
-            states = load_states(image_run / "episodes" / episode.trial.slug / "0" / FILE)
+            states = KeptStates(image_run).load(episode)
+            assert states is not None
             np.testing.assert_array_equal(demo["states"], states[:-1])
 
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from hocket.cli import main
-from hocket.core.data import Outcome
+from hocket.core.data import Array, Outcome
 from hocket.errors import MissingExtraError, RunFolderError, UnknownNameError, UsageError
 from hocket.runs.export import FORMATS, Choice
+from support.changed_states import change_states
 from support.exported_runs import EPISODES, episodes_of, export, run_toy
 
 
@@ -86,16 +87,13 @@ def test_a_run_without_steps_has_nothing_to_learn_from(tmp_path: Path) -> None:
 
 def test_an_env_that_changed_since_is_found_out(image_run: Path, tmp_path: Path) -> None:
     """Pictures of something that never was would be worse than none."""
-    import numpy as np
 
-    from hocket.records.states import FILE, load_states, save_states
+    def push(states: Array) -> None:
+        states[:, 0] += 1 << 20
 
     folder = tmp_path / "run"
     shutil.copytree(image_run, folder)
-    states = sorted(folder.rglob(FILE))[0]
-    changed = np.array(load_states(states))
-    changed[:, 0] += 1 << 20
-    save_states(states, changed)
+    change_states(folder, episodes_of(image_run)[0].trial.id, push)
     with pytest.raises(RunFolderError, match="not what was recorded"):
         export(folder, "hdf5", tmp_path / "out.hdf5")
 

@@ -56,7 +56,7 @@ from hocket.records.ledger.writer import (
     RowRecorder,
 )
 
-_TABLES = ("chunks", "steps")
+_TABLES = ("chunks", "steps", "states")
 _NEVER_BEGUN = -1
 _LOST = -2
 

@@ -29,11 +29,11 @@ from hocket.records.parquet import digest_of, merge_segments
 
 _MERGED_AT_ONCE = 16
 """Segments of one level that become one of the next. Chosen by hand; no benchmark row."""
-_LARGEST_MERGE = 1_000_000
-"""Most rows that are merged while a run goes on. Merging more would keep the thread from
+_LARGEST_MERGE = 64 << 20
+"""Most bytes that are merged while a run goes on. Merging more would keep the thread from
 committing for long, and costs as much as writing them did; such files are few. Chosen by hand."""
-_LAST_MERGE = 200_000
-"""Most rows that are merged at the end of a run, which a user waits for."""
+_LAST_MERGE = 16 << 20
+"""Most bytes that are merged at the end of a run, which a user waits for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -342,8 +342,7 @@ class Segments:
             levels.setdefault(segment.level, []).append(segment)
         for level, some in sorted(levels.items()):
             oldest = some[:_MERGED_AT_ONCE]
-            is_small = sum(segment.rows for segment in oldest) <= _LARGEST_MERGE
-            if len(oldest) == _MERGED_AT_ONCE and is_small:
+            if len(oldest) == _MERGED_AT_ONCE and sum(map(self._size, oldest)) <= _LARGEST_MERGE:
                 self._merge(table, oldest, level + 1)
 
     def merge_smallest(self, table: str) -> None:
@@ -351,14 +350,22 @@ class Segments:
         known = self._known[table]
         total = 0
         chosen: list[Segment] = []
-        for segment in sorted(known, key=lambda segment: segment.rows):
-            total += segment.rows
+        sizes = {segment: self._size(segment) for segment in known}
+        for segment, size in sorted(sizes.items(), key=lambda each: each[1]):
+            total += size
             if total > _LAST_MERGE:
                 break
             chosen.append(segment)
         if len(chosen) > 1:
             level = max(segment.level for segment in chosen)
             self._merge(table, [segment for segment in known if segment in chosen], level)
+
+    def _size(self, segment: Segment) -> int:
+        """Bytes of a segment; one that is missing cannot be merged, and is told of when it is."""
+        try:
+            return (self._folder.root / segment.name).stat().st_size
+        except OSError:
+            return 0
 
     def _new_name(self, table: str) -> str:
         """A name that no leg of the run has used or will use."""

@@ -11,14 +11,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from hocket.core.contracts.runtime import Runtime, WorkerSpec
-from hocket.core.data import Episode
+from hocket.core.data import Array, Episode
 from hocket.core.wire import Failed, Hello, Message, Render, Sealed
 from hocket.errors import HocketError, RunFolderError, WorkerFailed
-from hocket.records.states import load_states
 from hocket.workers.fleet import Borrowed
 from hocket.workers.link import Link
 
@@ -31,7 +29,8 @@ class RenderJob:
     """An ended episode that is to be rendered."""
 
     episode: Episode
-    states: Path
+    states: Callable[[], Array | None]
+    """Loads the simulator's states `[steps + 1, S]`."""
     record: Mapping[str, Any]
     """What is asked of the sinks."""
 
@@ -160,7 +159,9 @@ class VideoWorkers:
             self._finish(worker)
             return
         try:
-            states = load_states(job.states)
+            states = job.states()
+            if states is None:
+                raise RunFolderError(f"The states of {trial.id} are gone.")
             if worker.link is None:
                 worker.link, worker.live = self._start(), None
             worker.steps = worker.link.steps(0)

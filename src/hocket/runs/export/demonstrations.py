@@ -8,6 +8,7 @@ as they do to render a run's videos. Nothing is written into the run's folder.
 
 from __future__ import annotations
 
+import functools
 import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,8 @@ from hocket.core.plugins import did_you_mean
 from hocket.errors import HocketError, RunFolderError, UsageError
 from hocket.records.folder import RunFolder
 from hocket.records.parquet import read_table
-from hocket.records.states import FILE, OBSERVATION_SINK, OBSERVATIONS_FILE, load_states
+from hocket.records.state_rows import KeptStates
+from hocket.records.states import OBSERVATION_SINK, OBSERVATIONS_FILE
 from hocket.records.steps import Layout, load_steps, read_layout, split_states
 from hocket.records.video.encoder import Quality, require_encoder
 from hocket.records.video.rerender import Rendered, RenderJob
@@ -91,6 +93,7 @@ class Demonstrations:
         self._specs.refuse_unknown_cameras(config.cameras)
         self._shows_again = _shows_again(run)
         self._seen = _recorded_steps(run)
+        self._states = KeptStates(run.folder)
         self._jobs: dict[str, RenderJob] = {}
         """Episodes that are to be observed again, by trial id."""
         self.episodes = [episode for episode in run.episodes if episode.steps > 0]
@@ -117,11 +120,11 @@ class Demonstrations:
                 and not videos_in(folder, lossless=True)
             )
             lacks_numbers = seen.lacks(with_large=self._config.images)
-            if self._can_show(episode, folder):
+            if self._can_show(episode):
                 if lacks_pictures or lacks_numbers or seen.layout is None:
                     record = rerender_record(episode, images=lacks_pictures)
-                    job = RenderJob(episode=episode, states=folder / FILE, record=record)
-                    self._jobs[trial] = job
+                    states = functools.partial(self._states.load, episode)
+                    self._jobs[trial] = RenderJob(episode=episode, states=states, record=record)
                 continue
             self._refuse_loss(episode.trial, seen, lacks_numbers)
             without += lacks_pictures
@@ -133,9 +136,9 @@ class Demonstrations:
                 f"pictures."
             )
 
-    def _can_show(self, episode: Episode, folder: Path) -> bool:
+    def _can_show(self, episode: Episode) -> bool:
         is_possible = self._shows_again and self._specs.may_be_observed_again(episode.trial)
-        return is_possible and (folder / FILE).is_file()
+        return is_possible and self._states.has(episode)
 
     def _refuse_loss(self, trial: Trial, seen: _Seen, lacks: str | None) -> None:
         """Raise where something that the env observed is not in the dataset, nor can be."""
@@ -216,7 +219,6 @@ class Demonstrations:
     def _demonstration(self, episode: Episode, steps: pa.Table) -> Demonstration:
         said = steps["success"].slice(1)
         task, prompt = self._specs.task(episode.trial), steps["prompt"][0].as_py()
-        path = self._run.folder.attempt(episode.trial, episode.attempt) / FILE
         return Demonstration(
             episode=episode,
             task=task,
@@ -226,7 +228,7 @@ class Demonstrations:
             truncated=steps["truncated"].to_numpy()[1:],
             success=None if said.null_count else said.to_numpy(),
             observations=self._observations(episode, steps),
-            states=load_states(path) if path.is_file() else None,
+            states=self._states.load(episode),
             cameras=self._cameras(episode) if self._config.images else {},
             prompt=prompt or task.prompt or task.name,
             label=self._run.label(episode),
