@@ -9,34 +9,19 @@ import pytest
 
 import hocket
 from hocket.core.data import Outcome
-from hocket.core.events import AttemptFailed, Event, WorkerChanged
+from hocket.core.events import AttemptFailed, WorkerChanged
 from hocket.errors import ConfigError, EnvError, HocketError, SpecMismatchError
+from support.heard import Heard
 from support.processes import DEADLINE_S
 
 EPISODES = 6
 
 
-class Log:
-    """A reader that keeps the events of one kind."""
-
-    def __init__(self, kind: type[Any]) -> None:
-        self.kind = kind
-        self.seen: list[Any] = []
-
-    def on(self, event: Event) -> None:
-        if isinstance(event, self.kind):
-            self.seen.append(event)
-
-    def close(self) -> None: ...
-
-
 def run(env_config: dict[str, Any], **settings: Any) -> tuple[hocket.Report, list[AttemptFailed]]:
-    failures = Log(AttemptFailed)
+    heard = Heard()
     settings = {"env": "toy:count", "policy": "scripted", "lanes": 3, **settings}
-    report = hocket.evaluate(
-        episodes=EPISODES, env_config=env_config, readers=[failures], **settings
-    )
-    return report, failures.seen
+    report = hocket.evaluate(episodes=EPISODES, env_config=env_config, readers=[heard], **settings)
+    return report, heard.of(AttemptFailed)
 
 
 def results(report: hocket.Report) -> list[tuple[str, str, int, float]]:
@@ -84,7 +69,7 @@ def test_a_fault_of_an_env_costs_one_attempt_and_changes_no_result(
 def test_workers_that_leak_are_replaced_and_change_no_result(
     untroubled: list[tuple[str, str, int, float]],
 ) -> None:
-    workers = Log(WorkerChanged)
+    heard = Heard()
     report = hocket.evaluate(
         env="toy:count",
         policy="scripted",
@@ -92,10 +77,10 @@ def test_workers_that_leak_are_replaced_and_change_no_result(
         lanes=1 + 1,
         env_config={"leak": 3 << 20},
         worker_memory=150 << 20,
-        readers=[workers],
+        readers=[heard],
     )
     assert results(report) == untroubled
-    assert {event.state for event in workers.seen} > {"up"}
+    assert {event.state for event in heard.of(WorkerChanged)} > {"up"}
 
 
 def test_a_trial_that_always_fails_is_an_error_and_no_failure_of_the_policy() -> None:
@@ -118,17 +103,17 @@ def test_an_env_that_cannot_be_built_ends_the_run_with_its_own_traceback() -> No
 
 
 def test_an_env_that_says_why_it_cannot_be_is_not_asked_again() -> None:
-    failures = Log(AttemptFailed)
+    heard = Heard()
     with pytest.raises(ConfigError) as caught:
         hocket.evaluate(
             env="support.refusing_env:Refusing",
             policy="scripted",
             lanes=2,
             episodes=2,
-            readers=[failures],
+            readers=[heard],
         )
     assert str(caught.value) == "Task 'look' has no camera 'left'."
-    assert failures.seen == []
+    assert heard.of(AttemptFailed) == []
 
 
 def test_recycled_workers_change_no_result(

@@ -16,7 +16,7 @@ from test_inference import job, values
 
 import hocket
 from hocket.core.data import Answer, Batch, PolicySpec
-from hocket.core.events import AttemptFailed, Event
+from hocket.core.events import AttemptFailed
 from hocket.engine import inference as inference_module
 from hocket.engine.deadline import FIRST_S, LEAST_S, InferDeadline
 from hocket.engine.inference import HUNG, Inference, WarmedUp
@@ -25,24 +25,12 @@ from hocket.errors import ConfigError, PolicyHungError
 from hocket.records.ledger.view import LedgerView
 from hocket.runs.evaluation import resume
 from support.hanging_policies import HANG_S, Hanging, Pair
+from support.heard import Heard
 from support.processes import DEADLINE_S
 
 pytestmark = pytest.mark.heavy
 
 TIMEOUT_S = 3.0
-
-
-class Failures:
-    """A reader that keeps what was told of lost attempts."""
-
-    def __init__(self) -> None:
-        self.events: list[AttemptFailed] = []
-
-    def on(self, event: Event) -> None:
-        if isinstance(event, AttemptFailed):
-            self.events.append(event)
-
-    def close(self) -> None: ...
 
 
 def run(policy: Any, **settings: Any) -> hocket.Report:
@@ -62,12 +50,13 @@ def outcomes(report: hocket.Report) -> list[tuple[str, int, float]]:
 
 
 def test_a_copy_that_hangs_is_left_and_its_attempts_spend_no_retry() -> None:
-    policy, failures = Pair(), Failures()
-    report = run(policy, policy_devices=("bad", "good"), readers=[failures])
+    policy, heard = Pair(), Heard()
+    report = run(policy, policy_devices=("bad", "good"), readers=[heard])
     assert report.complete
     assert report.overall.errors == 0
-    assert failures.events
-    assert all(event.again and "'bad'" in event.error for event in failures.events)
+    failures = heard.of(AttemptFailed)
+    assert failures
+    assert all(event.again and "'bad'" in event.error for event in failures)
     assert outcomes(report) == outcomes(run(Hanging(1 << 30)))
 
 
@@ -141,7 +130,7 @@ def test_a_sidecar_that_hangs_is_started_anew(
     monkeypatch.setenv("HOCKET_TEST_HUNG", str(tmp_path / "hung"))
     tests = str(Path(__file__).parent.parent)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([tests, *sys.path]))
-    failures = Failures()
+    heard = Heard()
     report = run(
         "support.hanging_policies:HangsOnce",
         policy_python=sys.executable,
@@ -149,13 +138,14 @@ def test_a_sidecar_that_hangs_is_started_anew(
         episodes=3,
         lanes=2,
         infer_timeout_s=5.0,
-        readers=[failures],
+        readers=[heard],
     )
     assert (tmp_path / "hung").exists()
     assert report.complete
     assert [episode.error for episode in report.episodes if episode.error] == []
-    assert any("has not returned" in event.error for event in failures.events)
-    assert all(event.again for event in failures.events)
+    failures = heard.of(AttemptFailed)
+    assert any("has not returned" in event.error for event in failures)
+    assert all(event.again for event in failures)
 
 
 # -- one by one ----------------------------------------------------------------------------------

@@ -41,6 +41,13 @@ def cycle(
     return now
 
 
+def batch_at(made: Scheduler, now: float) -> BatchPlan:
+    """The batch that leaves at this time."""
+    batch = made.next_batch(now)
+    assert batch is not None
+    return batch
+
+
 def leaves(made: Scheduler, now: float) -> tuple[BatchPlan, float]:
     """The next batch where nothing else happens, and when it leaves."""
     while (batch := made.next_batch(now)) is None:
@@ -63,8 +70,7 @@ def short_chunks() -> tuple[Scheduler, float]:
             made.ready(lane, "q", now, busy_s)
         while made.waiting:
             now += 0.01  # Nobody is waited for so long.
-            batch = made.next_batch(now)
-            assert batch is not None
+            batch = batch_at(made, now)
             made.inferred(len(batch.lanes), 6e-5 + 3e-5 * len(batch.lanes), now)
             made.executing(batch.lanes, "kind", now)
     return made, now
@@ -81,8 +87,7 @@ def test_lanes_that_come_back_sooner_than_they_are_handled_are_gathered() -> Non
     assert wake_at is not None
     assert wake_at <= now + 1.2e-4 + left_s
     made.ready(3, "q", now + 1.3e-4, 9e-5)
-    batch = made.next_batch(now + 1.3e-4)
-    assert batch is not None
+    batch = batch_at(made, now + 1.3e-4)
     assert batch.lanes == (0, 1, 2, 3)
 
 
@@ -94,8 +99,7 @@ def test_lanes_are_gathered_no_longer_than_that_is_free() -> None:
     assert wanted == 3
     assert 0 < left_s < 1e-3
     assert made.wanted(now + 1e-4 + left_s) == (1, 0.0)
-    batch = made.next_batch(now + 2e-4 + left_s)
-    assert batch is not None
+    batch = batch_at(made, now + 2e-4 + left_s)
     assert batch.lanes == (0,)
 
 
@@ -129,8 +133,7 @@ def test_batch_waits_for_lanes_about_to_come_and_leaves_with_them() -> None:
     assert made.next_batch(now + 0.16) is None, "three more come any moment"
     for lane in (1, 2, 3):
         made.ready(lane, "q", now + 0.165, 0.165)
-    batch = made.next_batch(now + 0.165)
-    assert batch is not None
+    batch = batch_at(made, now + 0.165)
     assert batch.lanes[0] == 0
 
 
@@ -143,8 +146,7 @@ def test_halves_that_come_straight_back_become_one_batch() -> None:
     assert made.next_batch(now) is None, "the other half is back in 2 ms"
     for lane in range(16):
         made.ready(lane, "q", now + 0.002, 0.002)
-    batch = made.next_batch(now + 0.002)
-    assert batch is not None
+    batch = batch_at(made, now + 0.002)
     assert sorted(batch.lanes) == list(range(32))
 
 
@@ -264,8 +266,7 @@ def test_a_lane_that_waited_for_a_slot_waits_for_those_that_come_soon() -> None:
     for lane in range(7):
         made.ready(lane, "q", now + 0.16, 0.16)
     made.leave(7)
-    batch = made.next_batch(now + 0.16)
-    assert batch is not None
+    batch = batch_at(made, now + 0.16)
     # One that just missed the batch waits for its whole inference, and the seven execute then.
     made.ready(7, "q", now + 0.17, None)
     back = now + 0.16 + 0.7
@@ -278,12 +279,10 @@ def test_signatures_never_share_a_batch_and_the_oldest_goes_first() -> None:
     made = scheduler()
     for lane, queue in enumerate("abab"):
         made.ready(lane, queue, float(lane), None)
-    first = made.next_batch(4.0)
+    first = batch_at(made, 4.0)
     made.inferred(1, 0.1, 4.1)
-    assert first is not None
     assert (first.queue, first.lanes[0]) == ("a", 0)
-    second = made.next_batch(4.1)
-    assert second is not None
+    second = batch_at(made, 4.1)
     assert (second.queue, second.lanes[0]) == ("b", 1)
 
 
@@ -291,18 +290,15 @@ def test_a_few_rows_that_were_left_over_do_not_hold_up_a_full_batch() -> None:
     made = scheduler(max_batch=28)
     for lane in range(32):
         made.ready(lane, "a", 0.0, None)
-    first = made.next_batch(0.0)
-    assert first is not None
+    first = batch_at(made, 0.0)
     assert len(first.lanes) == 28
     for lane in range(32, 64):
         made.ready(lane, "b", 0.1, None)
     made.inferred(28, 0.31, 0.31)
-    second = made.next_batch(0.31)
-    assert second is not None
+    second = batch_at(made, 0.31)
     assert (second.queue, len(second.lanes)) == ("b", 28), "four of a have waited longer"
     made.inferred(28, 0.31, 0.62)
-    third = made.next_batch(10.0)
-    assert third is not None
+    third = batch_at(made, 10.0)
     assert third.queue == "a", "they do not starve"
 
 
@@ -311,8 +307,7 @@ def test_lanes_that_begin_together_do_not_all_wait_for_one_large_batch() -> None
     for lane in range(64):
         made.begins(lane, 0.0)
         made.ready(lane, "q", 0.0, None)
-    batch = made.next_batch(0.0)
-    assert batch is not None
+    batch = batch_at(made, 0.0)
     assert len(batch.lanes) <= 16, "a batch of 64 takes half a second, of 16 an eighth"
 
 
@@ -320,8 +315,7 @@ def test_connections_of_which_nothing_is_known_leave_together() -> None:
     made = scheduler(base_s=0.01)
     for lane in range(64):
         made.ready(lane, "q", 0.0, None)
-    batch = made.next_batch(0.0)
-    assert batch is not None
+    batch = batch_at(made, 0.0)
     assert len(batch.lanes) == 64
 
 
@@ -531,8 +525,7 @@ def rows(base_s: float) -> Scheduler:
 
 def execute(made: Scheduler, now: float) -> tuple[int, ...]:
     """The batch that leaves now is inferred in 0.2 s, and its chunks are sent."""
-    plan = made.next_batch(now)
-    assert plan is not None
+    plan = batch_at(made, now)
     made.inferred(len(plan.lanes), 0.2, now + 0.2)
     made.executing(plan.lanes, "kind", now + 0.2)
     return plan.lanes
@@ -568,8 +561,7 @@ def test_rows_in_step_leave_without_one_that_is_overdue() -> None:
     assert made.next_batch(1.04) is None
     late_at = made.wake_at(1.04)
     assert late_at is not None
-    plan = made.next_batch(late_at)
-    assert plan is not None
+    plan = batch_at(made, late_at)
     assert len(plan.lanes) == 7
 
 
@@ -577,8 +569,7 @@ def test_rows_part_once_it_is_seen_that_episodes_are_short() -> None:
     made = rows(0.02)
     now = 0.0
     for _ in range(4):
-        plan = made.next_batch(now)
-        assert plan is not None
+        plan = batch_at(made, now)
         made.inferred(len(plan.lanes), 0.03, now + 0.03)
         made.executing(plan.lanes, "kind", now + 0.03)
         made.share_step(0.02)
@@ -604,8 +595,7 @@ def padded(sizes: tuple[int, ...]) -> Scheduler:
         for lane in range(12):
             made.ready(lane, "q", now, 0.1 if now else None)
         while made.waiting:
-            batch = made.next_batch(now)
-            assert batch is not None
+            batch = batch_at(made, now)
             made.inferred(
                 len(batch.lanes), 0.02 * next(s for s in sizes if s >= len(batch.lanes)), now
             )
@@ -619,8 +609,7 @@ def test_a_batch_is_cut_where_one_row_more_would_double_its_time() -> None:
     ready_together(made, list(range(9)), 0.9, 0.1)
     for lane in (9, 10, 11):
         made.leave(lane)
-    batch = made.next_batch(0.9)
-    assert batch is not None
+    batch = batch_at(made, 0.9)
     assert len(batch.lanes) == 8
 
 
@@ -654,6 +643,5 @@ def test_a_slot_waits_for_those_that_come_back_with_the_first() -> None:
     assert made.next_batch(now + 0.02) is None
     for lane in (1, 2, 3):
         made.ready(lane, "q", now + 0.021, 0.021)
-    batch = made.next_batch(now + 0.021)
-    assert batch is not None
+    batch = batch_at(made, now + 0.021)
     assert batch.lanes == (0, 1, 2, 3), "those that are inferred meanwhile are not awaited"

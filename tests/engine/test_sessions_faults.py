@@ -6,29 +6,17 @@ import pytest
 
 import hocket
 from hocket.core.data import Outcome
-from hocket.core.events import AttemptFailed, Event
+from hocket.core.events import AttemptFailed
 from hocket.engine.suspects import Suspects
 from support.batch_policies import Counting
+from support.heard import Heard
 
 # Rows of one simulator come back together, so that batches hold several whatever the machine does.
 ENV = "support.row_toys:RowToys"
 BAD = f"{ENV}/walk/3"
 
 
-class Failures:
-    """A reader that keeps which trials lost an attempt."""
-
-    def __init__(self) -> None:
-        self.trials: list[str] = []
-
-    def on(self, event: Event) -> None:
-        if isinstance(event, AttemptFailed):
-            self.trials.append(event.trial.id)
-
-    def close(self) -> None: ...
-
-
-def run(policy: Counting, retries: int, *readers: Failures) -> hocket.Report:
+def run(policy: Counting, retries: int, *readers: Heard) -> hocket.Report:
     return hocket.evaluate(
         env=ENV, policy=policy, episodes=5, lanes=5, retries=retries, readers=readers
     )
@@ -46,18 +34,19 @@ def untroubled() -> dict[str, tuple[str, int, float]]:
 def test_one_bad_row_changes_no_other_trial_and_alone_spends_retries(
     untroubled: dict[str, tuple[str, int, float]],
 ) -> None:
-    policy, failures = Counting(BAD), Failures()
-    report = run(policy, 1, failures)
+    policy, heard = Counting(BAD), Heard()
+    report = run(policy, 1, heard)
     found = results(report)
     assert [e.trial.id for e in report.episodes if e.outcome is Outcome.ERROR] == [BAD]
     assert {t: r for t, r in found.items() if t != BAD} == {
         t: r for t, r in untroubled.items() if t != BAD
     }
     # Once with its batch, then alone: its first attempt for real, and its one retry.
-    assert failures.trials.count(BAD) == 3
-    others = set(failures.trials) - {BAD}
+    lost = [event.trial.id for event in heard.of(AttemptFailed)]
+    assert lost.count(BAD) == 3
+    others = set(lost) - {BAD}
     assert others, "the batch that raised had one row, so that nothing was tested"
-    assert all(failures.trials.count(trial) == 1 for trial in others)
+    assert all(lost.count(trial) == 1 for trial in others)
     (episode,) = (e for e in report.episodes if e.trial.id == BAD)
     assert "The policy cannot answer" in (episode.error or "")
 
@@ -65,9 +54,9 @@ def test_one_bad_row_changes_no_other_trial_and_alone_spends_retries(
 def test_a_fault_that_does_not_come_back_costs_nobody_anything(
     untroubled: dict[str, tuple[str, int, float]],
 ) -> None:
-    policy, failures = Counting(BAD, raises=1), Failures()
-    assert results(run(policy, 0, failures)) == untroubled
-    assert BAD in failures.trials
+    policy, heard = Counting(BAD, raises=1), Heard()
+    assert results(run(policy, 0, heard)) == untroubled
+    assert BAD in [event.trial.id for event in heard.of(AttemptFailed)]
 
 
 def test_the_rows_of_a_failed_batch_are_inferred_alone_until_the_culprit_is_known() -> None:

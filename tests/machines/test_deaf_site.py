@@ -12,11 +12,11 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 import hocket
-from hocket.core.events import Event, Noted
 from hocket.machines import protocol
 from hocket.machines.credentials import Credentials
 from hocket.runs.run import Run
 from hocket.workers.remote.websocket import KEY_HEADER
+from support.heard import Heard
 from support.sites import ThreadSites, attempts, machines, toys
 
 BUFFER = 4096
@@ -89,21 +89,10 @@ class DeafFirst(ThreadSites):
         return False
 
 
-class Notes:
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-
-    def on(self, event: Event) -> None:
-        if isinstance(event, Noted):
-            self.texts.append(event.text)
-
-    def close(self) -> None: ...
-
-
 def test_a_site_that_does_not_read_is_dropped_and_others_get_its_trials(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    create, deaf, notes = socket.create_server, DeafSite(), Notes()
+    create, deaf, heard = socket.create_server, DeafSite(), Heard()
 
     def small_buffers(*args: object, **kwargs: object) -> socket.socket:
         found = create(*args, **kwargs)  # type: ignore[arg-type]
@@ -113,9 +102,9 @@ def test_a_site_that_does_not_read_is_dropped_and_others_get_its_trials(
     monkeypatch.setattr(socket, "create_server", small_buffers)
     elsewhere = machines(DeafFirst(deaf), lease_s=LEASE_S, mixed=True)
     with elsewhere, Run.new(toys(), tmp_path / "run") as run:
-        report = run.finish(elsewhere=elsewhere, readers=(notes,))
+        report = run.finish(elsewhere=elsewhere, readers=(heard,))
     assert report.complete
     assert deaf.is_dropped.is_set()
-    assert "deaf does not read what it is sent: it was dropped." in notes.texts
+    assert "deaf does not read what it is sent: it was dropped." in heard.notes
     (lost,) = [error for *_, error in attempts(tmp_path / "run") if error]
     assert lost == f"LostSite: deaf was silent for {LEASE_S:g} s."

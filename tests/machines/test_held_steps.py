@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hocket.core.contracts.recorder import StepRecord
 from hocket.core.data import Outcome
 from hocket.errors import WireError
 from hocket.machines import protocol
+from hocket.machines.lease import LeaseId
 from hocket.records.steps import FILE, StepsConfig, StepsTrack, load_steps
 from support.desk import Desk
 
@@ -43,13 +45,19 @@ def data(tmp_path: Path) -> bytes:
     return some_steps(tmp_path / "drawn")
 
 
+def leased(folder: Path, **settings: Any) -> tuple[Desk, LeaseId]:
+    """A driver, and the attempt that it leased to site "a"."""
+    desk = Desk(folder, **settings)
+    desk.join("a")
+    (lease,) = desk.leases("a")
+    return desk, lease
+
+
 @pytest.mark.parametrize("room", [1 << 20, 0])
 def test_steps_have_no_file_where_there_is_room_for_them(
     tmp_path: Path, data: bytes, room: int
 ) -> None:
-    desk = Desk(tmp_path / "run", room=room)
-    desk.join("a")
-    (lease,) = desk.leases("a")
+    desk, lease = leased(tmp_path / "run", room=room)
     desk.pieces("a", lease, data, FILE)
     assert (tmp_path / "run" / "episodes").exists() == (not room)
     desk.seal("a", lease, files=[FILE])
@@ -61,9 +69,7 @@ def test_steps_have_no_file_where_there_is_room_for_them(
 def test_what_holds_no_steps_is_refused_before_its_episode_counts(
     tmp_path: Path, data: bytes
 ) -> None:
-    desk = Desk(tmp_path / "run")
-    desk.join("a")
-    (lease,) = desk.leases("a")
+    desk, lease = leased(tmp_path / "run")
     for wrong in (b"", b"data", data[:-1], data[: len(data) // 2], data.replace(b"step", b"pets")):
         with pytest.raises(WireError, match="cannot be read"):
             desk.pieces("a", lease, wrong, FILE)
@@ -74,9 +80,7 @@ def test_what_holds_no_steps_is_refused_before_its_episode_counts(
 
 
 def test_steps_that_were_sent_must_be_told_and_come_once(tmp_path: Path, data: bytes) -> None:
-    desk = Desk(tmp_path / "run")
-    desk.join("a")
-    (lease,) = desk.leases("a")
+    desk, lease = leased(tmp_path / "run")
     desk.pieces("a", lease, data, FILE)
     with pytest.raises(WireError, match="twice"):
         desk.pieces("a", lease, data, FILE)
@@ -105,9 +109,7 @@ def test_steps_of_a_lost_attempt_make_room_for_others(tmp_path: Path, data: byte
 def test_a_connection_that_broke_after_the_steps_brings_them_again(
     tmp_path: Path, data: bytes
 ) -> None:
-    desk = Desk(tmp_path / "run")
-    desk.join("a")
-    (lease,) = desk.leases("a")
+    desk, lease = leased(tmp_path / "run")
     desk.pieces("a", lease, data, FILE)
     desk.driver.disconnect("a")
     desk.join("a", holds=[lease])
@@ -120,9 +122,7 @@ def test_a_connection_that_broke_after_the_steps_brings_them_again(
 def test_a_driver_that_is_killed_with_steps_in_memory_loses_and_doubles_nothing(
     tmp_path: Path, data: bytes
 ) -> None:
-    desk = Desk(tmp_path / "run", count=1)
-    desk.join("a")
-    (lease,) = desk.leases("a")
+    desk, lease = leased(tmp_path / "run", count=1)
     desk.pieces("a", lease, data, FILE)
     # What a kill leaves: nothing was accepted, and nothing of the steps is on the disk.
     shutil.copytree(tmp_path / "run", tmp_path / "killed")

@@ -11,22 +11,9 @@ import numpy as np
 import pytest
 
 import hocket
-from hocket.core.events import Event, Noted
 from hocket.errors import MissingExtraError, UsageError
 from hocket.runs.assembly import examine_python
-
-
-class Notes:
-    """A reader that keeps what users are told."""
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-
-    def on(self, event: Event) -> None:
-        if isinstance(event, Noted):
-            self.texts.append(event.text)
-
-    def close(self) -> None: ...
+from support.heard import Heard
 
 
 def interpreter(place: Path, *packages: str) -> str:
@@ -68,7 +55,7 @@ def test_an_interpreter_that_cannot_host_envs_is_refused(tmp_path: Path) -> None
 
 
 def test_an_interpreter_needs_nothing_of_hockets_installed(simulators: str, tmp_path: Path) -> None:
-    notes = Notes()
+    heard = Heard()
     report = hocket.evaluate(
         env="gym:Pendulum-v1",
         policy="random",
@@ -77,10 +64,10 @@ def test_an_interpreter_needs_nothing_of_hockets_installed(simulators: str, tmp_
         lanes=2,
         env_python=simulators,
         out=tmp_path / "run",
-        readers=[notes],
+        readers=[heard],
     )
     assert report.overall.errors == 0
-    assert ["No videos" in text for text in notes.texts] == [True]
+    assert ["No videos" in text for text in heard.notes] == [True]
 
 
 def test_videos_that_were_asked_for_are_not_left_out_in_silence(

@@ -13,27 +13,13 @@ import pytest
 
 import hocket
 from hocket.core.data import Batch, PolicySpec
-from hocket.core.events import AttemptsBegan, BatchInferred, ChunksExecuted, Event
+from hocket.core.events import AttemptsBegan, BatchInferred, ChunksExecuted
 from hocket.errors import ConfigError, PolicyError, UnknownNameError, UsageError
 from hocket.runs.config import EvalConfig
 from hocket.runs.evaluation import name_of
 from hocket.runs.run import plan_trials
+from support.heard import Heard
 from support.processes import DEADLINE_S, children, wait_gone
-
-
-class Log:
-    """A reader that keeps every event."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def on(self, event: Event) -> None:
-        self.events.append(event)
-
-    def close(self) -> None: ...
-
-    def of(self, kind: type[Any]) -> list[Any]:
-        return [event for event in self.events if isinstance(event, kind)]
 
 
 def results(report: hocket.Report) -> list[tuple[str, str, int, float]]:
@@ -71,28 +57,28 @@ def test_every_way_to_use_chunks_is_independent_of_lanes(settings: dict[str, Any
 
 
 def test_a_lane_infers_once_for_each_chunk_and_rows_of_other_lanes_do_not_make_it_pay() -> None:
-    log = Log()
+    heard = Heard()
     report = hocket.evaluate(
-        env="toy:count", policy="scripted", episodes=24, lanes=8, readers=[log]
+        env="toy:count", policy="scripted", episodes=24, lanes=8, readers=[heard]
     )
-    rows = sum(len(event.lanes) for event in log.of(BatchInferred))
-    chunks = sum(len(event.lanes) for event in log.of(ChunksExecuted))
+    rows = sum(len(event.lanes) for event in heard.of(BatchInferred))
+    chunks = sum(len(event.lanes) for event in heard.of(ChunksExecuted))
     assert rows == chunks == report.throughput.chunks
-    steps = [k for event in log.of(ChunksExecuted) for k in event.steps]
+    steps = [k for event in heard.of(ChunksExecuted) for k in event.steps]
     assert sum(steps) == report.throughput.env_steps == sum(e.steps for e in report.episodes)
 
 
 def test_every_chunk_is_executed_by_the_lane_and_attempt_that_asked_for_it() -> None:
-    log = Log()
-    hocket.evaluate(env="toy:count", policy="scripted", episodes=12, lanes=4, readers=[log])
+    heard = Heard()
+    hocket.evaluate(env="toy:count", policy="scripted", episodes=12, lanes=4, readers=[heard])
     asked = [
         key
-        for event in log.of(BatchInferred)
+        for event in heard.of(BatchInferred)
         for key in zip(event.lanes, event.trials, event.attempts, event.chunks, strict=True)
     ]
     executed = [
         key
-        for event in log.of(ChunksExecuted)
+        for event in heard.of(ChunksExecuted)
         for key in zip(event.lanes, event.trials, event.attempts, event.chunks, strict=True)
     ]
     assert sorted(asked, key=str) == sorted(executed, key=str)
@@ -100,10 +86,10 @@ def test_every_chunk_is_executed_by_the_lane_and_attempt_that_asked_for_it() -> 
 
 
 def test_an_attempt_is_announced_before_anything_of_it_happens() -> None:
-    log = Log()
-    hocket.evaluate(env="toy:count", policy="scripted", episodes=12, lanes=4, readers=[log])
+    heard = Heard()
+    hocket.evaluate(env="toy:count", policy="scripted", episodes=12, lanes=4, readers=[heard])
     begun: set[tuple[Any, int]] = set()
-    for event in log.events:
+    for event in heard.events:
         if isinstance(event, AttemptsBegan):
             begun |= set(zip(event.trials, event.attempts, strict=True))
         elif isinstance(event, (BatchInferred, ChunksExecuted)):

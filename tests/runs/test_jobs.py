@@ -7,21 +7,12 @@ import pytest
 import yaml
 
 import hocket
-from hocket.core.events import Event, WorkerChanged
+from hocket.core.events import WorkerChanged
 from hocket.errors import ConfigError
 from hocket.runs.jobs import Job, load_jobs, run_jobs, summary
+from support.heard import Heard
 
 SHARED = {"env": "toy:count", "policy": "scripted", "episodes": 4, "lanes": 2, "video": "none"}
-
-
-class Log:
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def on(self, event: Event) -> None:
-        self.events.append(event)
-
-    def close(self) -> None: ...
 
 
 def write(tmp_path: Path, runs: dict[str, Any]) -> Path:
@@ -30,11 +21,11 @@ def write(tmp_path: Path, runs: dict[str, Any]) -> Path:
     return path
 
 
-def make(path: Path, folder: Path) -> tuple[list[Any], dict[str, Log]]:
-    logs: dict[str, Log] = {}
+def make(path: Path, folder: Path) -> tuple[list[Any], dict[str, Heard]]:
+    logs: dict[str, Heard] = {}
 
-    def follow(job: Job) -> Log:
-        logs[job.name] = Log()
+    def follow(job: Job) -> Heard:
+        logs[job.name] = Heard()
         return logs[job.name]
 
     return run_jobs(load_jobs(path), folder, reader=follow), logs
@@ -59,11 +50,11 @@ def test_the_second_run_finds_the_workers_of_the_first_up(tmp_path: Path) -> Non
     results, logs = make(path, tmp_path / "out")
     assert all(r.error is None for r in results)
     ups = {
-        name: [e.lanes for e in log.events if isinstance(e, WorkerChanged) and e.state == "up"]
+        name: [e.lanes for e in log.of(WorkerChanged) if e.state == "up"]
         for name, log in logs.items()
     }
     assert len(ups["a"]) == len(ups["b"]) == 2
-    first = next(e for e in logs["b"].events if isinstance(e, WorkerChanged))
+    first = logs["b"].of(WorkerChanged)[0]
     assert first.time < 0.1  # Told at once: nothing had to start.
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import hocket
 from hocket.core.data import Outcome
-from hocket.core.events import EpisodeFilmed, Event, Noted
+from hocket.core.events import EpisodeFilmed, Event
 from hocket.records.folder import RunFolder, temporary
 from hocket.records.ledger.view import LedgerView
 from hocket.records.parquet import find_rows
@@ -21,22 +21,7 @@ from hocket.runs.jobs import Job, run_jobs
 from hocket.runs.run import Run
 from hocket.runs.video import RenderConfig, plan_render, sinks_of
 from hocket.workers.supervisor import Supervisor
-
-
-class Heard:
-    """A reader that keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def on(self, event: Event) -> None:
-        self.events.append(event)
-
-    def close(self) -> None: ...
-
-    @property
-    def notes(self) -> list[str]:
-        return [event.text for event in self.events if isinstance(event, Noted)]
+from support.heard import Heard
 
 
 def evaluate(folder: Path, env: str = "toy:image", **settings: Any) -> Heard:
@@ -93,7 +78,7 @@ def test_by_default_three_failures_and_one_success_are_filmed_by_the_runs_own_wo
     expected = few(outcomes(tmp_path / "run"))
     found = filmed(tmp_path / "run")
     assert {seed for seed, names in found.items() if names == BOTH} == set(expected)
-    events = [event for event in heard.events if isinstance(event, EpisodeFilmed)]
+    events = heard.of(EpisodeFilmed)
     assert [(event.done, event.total, event.error) for event in events] == [
         (done, 4, None) for done in range(5)
     ]
@@ -117,7 +102,7 @@ def test_the_report_is_told_before_filming_which_may_be_interrupted_without_loss
     root, heard, told = tmp_path / "run", Interrupting(), []
 
     def tell(report: Report) -> None:
-        assert not any(isinstance(event, EpisodeFilmed) for event in heard.events)
+        assert heard.of(EpisodeFilmed) == []
         assert Report.load(root).overall == report.overall, "it is saved already"
         told.append(report)
 
@@ -159,7 +144,7 @@ def test_an_env_that_cannot_be_shown_again_is_filmed_in_line_and_the_cost_is_tol
     assert filmed(tmp_path / "run") == {0: ["image.mp4"], 1: ["image.mp4"], 2: [], 3: []}
     (note,) = heard.notes
     assert note.startswith("2 episodes were filmed while they ran, since pixels cannot be shown")
-    assert not [event for event in heard.events if isinstance(event, EpisodeFilmed)]
+    assert not heard.of(EpisodeFilmed)
 
 
 @pytest.mark.slow
@@ -263,30 +248,17 @@ def test_of_simulators_that_have_rows_alone_no_film_is_expected(tmp_path: Path) 
 def test_video_is_shown_at_the_rate_of_the_env_and_who_has_none_is_told(
     tmp_path: Path, name: str, rate: int
 ) -> None:
-    reader = Notes()
+    heard = Heard()
     config = EvalConfig(
         env=(f"support.keyed_envs:{name}",), policy="random", episodes=1, lanes=1, video="all"
     )
     with Run.new(config, tmp_path / "run") as run:
-        run.finish(readers=[reader])
+        run.finish(readers=[heard])
     (video,) = (tmp_path / "run").rglob("pixels.mp4")
     with av.open(str(video)) as file:
         assert file.streams.video[0].average_rate == rate
-    told = [text for text in reader.texts if "how fast it is controlled" in text]
+    told = [text for text in heard.notes if "how fast it is controlled" in text]
     assert len(told) == (name == "UntimedPusher")
-
-
-class Notes:
-    """A reader that remembers what the user is told."""
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-
-    def on(self, event: Event) -> None:
-        if isinstance(event, Noted):
-            self.texts.append(event.text)
-
-    def close(self) -> None: ...
 
 
 def test_workers_that_filmed_go_on_with_the_next_run(

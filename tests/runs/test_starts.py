@@ -17,6 +17,7 @@ from hocket.results.report import Report
 from hocket.runs.check import CheckResult, run_check
 from hocket.runs.config import EvalConfig
 from hocket.runs.run import Run, rebuild_report
+from support.heard import Heard
 from support.seeding_env import Drawn
 
 
@@ -104,23 +105,12 @@ def test_each_suite_is_judged_for_itself_in_workers_too() -> None:
     assert report.unseeded == ("support.seeding_env:make",)
 
 
-class Listener:
-    def __init__(self) -> None:
-        self.heard: list[Event] = []
-
-    def on(self, event: Event) -> None:
-        if isinstance(event, (StartsCompared, BatchInferred)):
-            self.heard.append(event)
-
-    def close(self) -> None: ...
-
-
 def hear(env: str, **settings: Any) -> list[Event]:
     settings = {"episodes": 3, "lanes": 1, "policy": "zero", **settings}
-    listener = Listener()
+    heard = Heard()
     with Run.new(EvalConfig(env=(env,), **settings), None) as begun:
-        begun.finish(readers=[listener])
-    return listener.heard
+        begun.finish(readers=[heard])
+    return heard.of(StartsCompared, BatchInferred)
 
 
 @pytest.mark.parametrize(("way", "differs"), [("seeded", ""), ("unseeded", "observation/state")])

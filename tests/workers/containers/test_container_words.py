@@ -104,3 +104,38 @@ def test_where_no_command_answers_each_says_why(
     # A request that fails is not taken for an image that is not there.
     with pytest.raises(WorkerFailed, match="Cannot connect"):
         Command(str(tool), is_podman=False).has_image("x")
+
+
+STUBBORN = """#!/bin/sh
+# A tool with one container, which goes when it is told to for the {goes_at}th time; the tool fails
+# at that nevertheless.
+case $1 in
+    ps) [ $(wc -l < {notes}) -ge {goes_at} ] || echo hocket-there ;;
+    rm) echo "$@" >> {notes}; echo It is busy. >&2; exit 2 ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("goes_at", "tries", "is_told"), [(1, 1, False), (2, 2, False), (3, 2, True)]
+)
+def test_a_container_that_did_not_go_is_told_to_again_and_the_log_tells_if_it_stays(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, goes_at: int, tries: int, is_told: bool
+) -> None:
+    tool, notes = tmp_path / "podman", tmp_path / "notes"
+    tool.write_text(STUBBORN.format(goes_at=goes_at, notes=notes))
+    tool.chmod(0o755)
+    Command(str(tool), is_podman=True).remove("hocket-gone", "hocket-there")
+    both, one = "rm --force --time 0 hocket-gone hocket-there", "rm --force --time 0 hocket-there"
+    assert notes.read_text().splitlines() == [both, one][:tries]
+    told = [record.getMessage() for record in caplog.records]
+    why = "`podman rm --force` failed (code 2): It is busy."
+    assert told == is_told * [f"Containers may be left here: hocket-there. {why}"]
+
+
+def test_a_tool_that_answers_nothing_any_more_is_not_asked_twice_and_the_log_tells(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    Command(str(tmp_path / "none"), is_podman=False).remove("hocket-1")
+    (record,) = caplog.records
+    assert "may be left here: hocket-1. `none rm --force` cannot be run" in record.getMessage()

@@ -26,6 +26,7 @@ from hocket.records.error_steps import load_error_steps
 from hocket.records.spill import SPILL_S
 from hocket.results.report import Report
 from hocket.testing import check_runtime
+from hocket.workers.containers.command import Command
 from hocket.workers.containers.runtime import PodmanRuntime
 from hocket.workers.inbox import LaneFailed, LanesExecuted, LanesReady, LanesUp
 from hocket.workers.link import Link
@@ -60,6 +61,13 @@ with Rig(runtime=make_runtime(), toy={{"length_min": 10**6, "length_max": 10**6}
 
 def ours() -> list[str]:
     return [name for name in containers() if f"-{os.getpid()}-" in name]
+
+
+def start_beside(name: str, code: str, *more_mounts: str) -> None:
+    """Start a container of no engine's that runs a program, and stays until somebody removes it."""
+    words = ["podman", "run", "--detach", "--network", "none", "--name", name]
+    words += [word for mount in mounts(*more_mounts) for word in ("--volume", mount)]
+    subprocess.run([*words, IMAGE, sys.executable, "-c", code], check=True, capture_output=True)
 
 
 def test_containers_keep_every_rule_of_a_runtime() -> None:
@@ -234,10 +242,7 @@ class Exec:
 
 def test_a_program_that_leads_into_a_container_carries_a_worker() -> None:
     name = f"exec-{os.getpid()}"
-    words = ["podman", "run", "--detach", "--rm", "--network", "none", "--name", name]
-    words += [word for mount in mounts() for word in ("--volume", mount)]
-    words += [IMAGE, sys.executable, "-c", "import time; time.sleep(600)"]
-    subprocess.run(words, check=True, capture_output=True)
+    start_beside(name, "import time; time.sleep(600)")
     try:
         with Rig() as rig:
             expected = rig.play(trials(2))
@@ -370,3 +375,13 @@ def test_the_next_start_sweeps_what_could_not_end_by_itself(tmp_path: Path) -> N
     with Rig(runtime=make_runtime()) as rig:
         rig.wait(LanesUp)
         assert name not in containers()
+
+
+def test_a_paused_container_that_ends_once_it_goes_on_is_swept_too(tmp_path: Path) -> None:
+    name = "hocket-00000000-1-1-1-0"  # of a process before this machine's last start
+    code = "import os, time\nwhile not os.path.exists('/gate/open'): time.sleep(0.001)"
+    start_beside(name, code, f"{tmp_path}:/gate")
+    subprocess.run(["podman", "pause", name], check=True, capture_output=True)
+    (tmp_path / "open").touch()
+    Command.find(["podman"]).sweep()
+    assert name not in containers()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
+import logging
 import os
 import shutil
 import subprocess
@@ -19,8 +19,12 @@ _ASK_S = 60.0
 _BUILD_S = 3600.0
 _TAIL = 3000
 """Characters of its words that an error quotes."""
+_TRIES = 2
+"""Podman thaws a paused container before it kills it, and fails where that one ends by itself in
+between: it is still there then, but not paused any more."""
 _PREFIX = "hocket"
 _NUMBERS = itertools.count()
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,20 +88,35 @@ class Command:
         self.ask("build", "--tag", tag, "--file", dockerfile, folder, timeout_s=_BUILD_S)
 
     def remove(self, *names: str) -> None:
-        """End containers by force; those that are gone already are no matter."""
-        with contextlib.suppress(WorkerFailed):
-            self.ask("rm", "--force", *(("--time", "0") if self.is_podman else ()), *names)
+        """End containers by force; those that are gone already are no matter. The log tells which
+        may be left."""
+        words = ("rm", "--force", *(("--time", "0") if self.is_podman else ()))
+        left = list(names)
+        for _ in range(_TRIES):
+            try:
+                self.ask(*words, *left)
+                return
+            except WorkerFailed as exc:
+                trouble = exc
+            try:
+                left = [name for name in self._listed() if name in names]
+            except WorkerFailed:
+                break
+            if not left:
+                return
+        _LOG.warning("Containers may be left here: %s. %s", ", ".join(left), trouble)
 
-    def sweep(self) -> list[str]:
-        """Remove the containers of processes that have ended, as after kill -9; gives their names.
-        They end by themselves, but one that is paused does not."""
-        listed = self.ask(
-            "ps", "--all", "--filter", f"name={_PREFIX}-", "--format", "{{.Names}}"
-        ).split()
-        stray = [name for name in listed if _is_stray(name)]
+    def sweep(self) -> None:
+        """Remove the containers of processes that have ended, as after kill -9. They end by
+        themselves, but one that is paused does not."""
+        stray = [name for name in self._listed() if _is_stray(name)]
         if stray:
             self.remove(*stray)
-        return stray
+
+    def _listed(self) -> list[str]:
+        """The names of all containers that have a name as ours, also of those that have ended."""
+        words = ("--all", "--filter", f"name={_PREFIX}-", "--format", "{{.Names}}")
+        return self.ask("ps", *words).split()
 
 
 def container_name() -> str:
