@@ -123,8 +123,8 @@ def size_to_time(timed: Mapping[int, float], declared: Sequence[int] = ()) -> in
 
     Those that a policy pads to come first, and are all where it says so. Otherwise stairs and knees
     are looked for: between two sizes a and b the latency may stay low up to b - 1 rows. Next to a
-    power of two one row more tells whether a stair begins. Elsewhere a gap that goes on as its
-    neighbours do holds none, and any other is halved.
+    power of two one row more tells whether a stair begins. Elsewhere a gap that goes on as one
+    beside it does, which is as wide at least, holds none, and any other is halved.
     """
     sizes = sorted(timed)
     if declared:
@@ -134,7 +134,11 @@ def size_to_time(timed: Mapping[int, float], declared: Sequence[int] = ()) -> in
     least = max(0.0, min(slopes, default=0.0))
     most, found = WORTH_TIMING, None
     for index, ((a, b), slope) in enumerate(zip(gaps, slopes, strict=True)):
-        beside = slopes[max(0, index - 1) : index] + slopes[index + 1 : index + 2]
+        beside = [
+            slopes[i]
+            for i in (index - 1, index + 1)
+            if 0 <= i < len(gaps) and gaps[i][1] - gaps[i][0] >= b - a
+        ]
         is_untried = a & (a - 1) == 0 and (b == 2 * a or b == sizes[-1])
         if not is_untried and any(abs(other - slope) < ALIKE * slope for other in beside):
             continue
