@@ -69,7 +69,9 @@ DRIVERS = ("tick", "turn", "deliver")
 """Methods of the simulation that are the driver's work."""
 FILE = random.Random(0).randbytes(20_000)
 SINKS = ("steps", "states", "video")
-UNCOMMITTED = 50_000
+UNCOMMITTED = 8_000
+"""Episodes that may wait for the disk: twice as many as in a run, less than the driver's memory is
+for."""
 ROWS, SOURCES = packed_rows(
     [
         ChunkRow(i, 0, 1.0 + i, 1.1, 1.2, 1.3, 1.9, 7 + i, 64, 1, "policy", 10, 0.5, 0.1)

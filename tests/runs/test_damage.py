@@ -3,7 +3,10 @@ what needs them."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import shutil
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,14 +16,18 @@ import hocket
 from hocket.cli import main
 from hocket.errors import DamagedSegmentError
 from hocket.records.chunks import load_chunks
-from hocket.records.parquet import find_damage
+from hocket.records.parquet import find_damage, read_table
 from hocket.records.steps import load_steps
 from hocket.runs.export import ExportConfig, export_run
 from hocket.runs.verify import verify
 from support.exported_runs import run_toy
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
-LOADS: dict[str, Callable[[Path], object]] = {"steps": load_steps, "chunks": load_chunks}
+LOADS: dict[str, Callable[[Path], object]] = {
+    "steps": load_steps,
+    "chunks": load_chunks,
+    "states": lambda run: list(read_table(run, "states", ["trial", "states"])),
+}
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +69,19 @@ def test_no_flipped_bit_and_no_cut_goes_unseen(run: Path, table: str) -> None:
     assert find_damage(run) == []
 
 
+def test_digests_as_an_older_version_made_them_are_compared_too(run: Path) -> None:
+    path = segment(run, "steps")
+    digest = hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+    with contextlib.closing(sqlite3.connect(run / "ledger.sqlite")) as ledger, ledger:
+        ledger.execute(
+            "UPDATE segments SET digest = ? WHERE name = ?", (digest, f"steps/{path.name}")
+        )
+    assert find_damage(run) == []
+    flip(path, 100)
+    with pytest.raises(DamagedSegmentError):
+        load_steps(run)
+
+
 def test_damaged_steps_cost_datasets_and_replays_alone(
     run: Path, sound: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -90,7 +110,7 @@ def test_damaged_chunks_cost_the_timing_alone(
     assert main(["export", str(run), "--to", "perfetto", "--out", str(tmp_path / "p.json")]) != 0
 
 
-@pytest.mark.parametrize("table", LOADS)
+@pytest.mark.parametrize("table", ["steps", "chunks"])
 def test_damaged_segment_of_version_1_is_refused_and_a_resumed_run_leaves_it(
     tmp_path: Path, table: str
 ) -> None:

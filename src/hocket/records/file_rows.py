@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from hocket.core.data import Episode, Trial
 from hocket.core.events import Event
@@ -27,7 +28,8 @@ hand."""
 T = TypeVar("T")
 
 
-class Taken(NamedTuple, Generic[T]):
+@dataclass(frozen=True, slots=True)
+class Taken(Generic[T]):
     """An ended episode, and what its file holds where that is in memory."""
 
     episode: Episode
