@@ -141,6 +141,8 @@ class Simulation:
         self.order = itertools.count()
         self.busy = 0.0
         """CPU seconds of the driver and of the ledger's thread."""
+        self.waiting = 0.0
+        """CPU seconds of looking whether the disk has come after."""
         self.turn_at = math.inf
         means = [draw.lognormvariate(0.0, 0.8) for _ in range(TASKS)]
         scale = 20.0 / (sum(means) / TASKS)
@@ -208,14 +210,16 @@ class Simulation:
         self.driver.finish(self.now)
         self.ledger.close()
         mine += time.thread_time() - began
-        self.busy = mine + time.process_time() - time.thread_time() - others
+        self.busy = mine - self.waiting + time.process_time() - time.thread_time() - others
 
     # -- the driver's side ---------------------------------------------------------------------
 
     def await_disk(self) -> None:
         """Let time stand still while the disk is behind: it passes faster here than in a run."""
+        began = time.thread_time()
         while self.episodes - self.ledger.committed > UNCOMMITTED:
             time.sleep(0.001)
+        self.waiting += time.thread_time() - began
 
     def tick(self) -> None:
         self.await_disk()
