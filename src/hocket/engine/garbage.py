@@ -1,4 +1,4 @@
-"""Keeps Python's garbage collector out of long runs with many lanes."""
+"""Keeps Python's garbage collector out of long runs with many lanes or trials."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 MANY = 256
-"""Lanes from which on a collection of garbage at the start is worth its time; see `gc_frozen`.
-Chosen by hand: of the runs in `batched.py`, those with thousands of rows gain."""
+"""Lanes, or trials of a driver, from which on a collection of garbage at the start is worth its
+time; see `gc_frozen`. Chosen by hand: of the runs in `batched.py`, those with thousands of rows
+gain."""
 
 
 @contextmanager
-def gc_frozen(lanes: int) -> Iterator[None]:
-    """While many lanes run, keep Python's garbage collector from looking through what existed
-    before: it does so once, at the start. What is made meanwhile is collected as always.
+def gc_frozen(count: int) -> Iterator[None]:
+    """While so many lanes or trials are run, keep Python's garbage collector from looking through
+    what existed before: it does so once, at the start. What is made meanwhile is collected as
+    always.
 
     With torch or JAX imported a full collection takes a tenth of a second or more, and thousands of
     rows make enough tuples for one every second.
     """
-    if lanes < MANY or not gc.isenabled() or gc.get_freeze_count():
+    if count < MANY or not gc.isenabled() or gc.get_freeze_count():
         yield
         return
     gc.collect()

@@ -141,10 +141,10 @@ def temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}{TEMPORARY}")
 
 
-def write_atomic(path: Path, data: bytes | memoryview) -> None:
+def write_atomic(path: Path, data: bytes) -> None:
     """Write a whole file, durably, or nothing: readers see all of it or none."""
     with drafted(path) as draft, open(draft, "wb", buffering=0) as file:
-        rest = memoryview(data).cast("B")
+        rest = memoryview(data)
         while rest:
             rest = rest[file.write(rest) :]
 
