@@ -140,6 +140,8 @@ class BrokenRows:
     def take(self, episode: Episode) -> int:
         return 1
 
+    def forget(self, trial: Trial, attempt: int) -> None: ...
+
     def write(self, path: Path, taken: Any) -> int:
         self.wrote.set()
         raise disk_error(OSError(28, "No space left on device"), path)

@@ -127,6 +127,18 @@ def test_what_is_no_states_is_refused_by_its_trial(tmp_path: Path) -> None:
         KeptStates(tmp_path).load(episode)
 
 
+def test_bytes_of_an_episode_that_came_too_late_take_no_room(tmp_path: Path) -> None:
+    first, second = plan(2)
+    with Ledger.create(tmp_path, plan(2), {}, config=QUICK) as ledger:
+        recorder = StateRows(tmp_path, room=100)
+        ledger.attach(recorder)
+        episode = end(ledger, first, None)
+        assert recorder.receive(first, 0, bytes(60))
+        assert not recorder.receive(second, 0, bytes(60))
+        ledger.on(EpisodesSealed(time=1.0, episodes=[episode]))
+        assert recorder.receive(second, 0, bytes(60))
+
+
 def test_a_lost_attempt_keeps_what_was_to_go_into_the_table(tmp_path: Path) -> None:
     save_states(tmp_path / "0" / ROWS_FILE, np.ones((3, 2)))
     (tmp_path / "1").mkdir()

@@ -287,13 +287,15 @@ class Ledger(LedgerView):
 
     def _accept(self, episode: Episode) -> Pending | None:
         """The episode as it will be committed; None for one that came too late to count."""
-        taken = tuple(recorder.take(episode) for recorder in self._recorders)
         row = self._row(episode.trial)
         if self._running[row] == _NEVER_BEGUN:
             raise RunFolderError(f"Trial {episode.trial.id} ended before an attempt at it began.")
         if self._has_episode[row] or self._running[row] != episode.attempt:
+            for recorder in self._recorders:
+                recorder.forget(episode.trial, episode.attempt)
             return None
         self._has_episode[row] = 1
+        taken = tuple(recorder.take(episode) for recorder in self._recorders)
         consumed = tuple(f for f in episode.files if f.rpartition("/")[2] in self._consumed)
         if consumed:
             kept = tuple(file for file in episode.files if file not in consumed)

@@ -73,6 +73,10 @@ class RowRecorder(Protocol):
         thread."""
         ...
 
+    def forget(self, trial: Trial, attempt: int) -> None:
+        """The attempt will be no episode that counts. Called on the engine's thread."""
+        ...
+
     def write(self, path: Path, taken: Sequence[Any]) -> int:
         """Make the rows of several episodes one durable file, and say how many they are; no file
         where there are none. Called on the ledger's thread."""
@@ -80,17 +84,13 @@ class RowRecorder(Protocol):
 
 
 @runtime_checkable
-class ReceivesFiles(Protocol):
+class ReceivesFiles(RowRecorder, Protocol):
     """A RowRecorder that takes the bytes of the file that it consumes instead of the file."""
 
     def receive(self, trial: Trial, attempt: int, data: bytes) -> bool:
         """Keep them until the episode is taken. False where there is no room for them, and they
         must come as a file; ValueError where they are not what such a file holds. Called on the
         engine's thread."""
-        ...
-
-    def forget(self, trial: Trial, attempt: int) -> None:
-        """The attempt will be no episode."""
         ...
 
 
