@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -252,7 +253,7 @@ def _length_section(run: RecordedRun) -> Section | None:
         if any(e.outcome is outcome for e in ended)
     }
     medians = [
-        (kind, kind, f"median {sorted(steps)[(len(steps) - 1) // 2]:,} steps, n = {len(steps):,}")
+        (kind, kind, f"median {statistics.median(steps):,.10g} steps, n = {len(steps):,}")
         for kind, steps in groups.items()
     ]
     cut = sum(e.truncated for e in ended)
