@@ -140,6 +140,48 @@ def test_a_driver_that_goes_on_honours_the_leases_of_the_last_one(tmp_path: Path
     second.ledger.close()
 
 
+def test_what_a_site_delivers_before_it_has_said_what_it_holds_comes_again(
+    tmp_path: Path,
+) -> None:
+    """An episode may end between a site's greeting and the driver's answer to it."""
+    first = Desk(tmp_path / "run", count=2)
+    first.join("a", lanes=2)
+    sealed, failed = first.leases("a")
+    first.ledger.close()
+    second = Desk(tmp_path / "run", count=2, again=True)
+
+    def deliver() -> None:
+        second.pieces("a", sealed)
+        second.seal("a", sealed, files=[FILE])
+        second.driver.hear("a", protocol.Returned(*failed, "broke", True, []), 0.0)
+
+    second.hello("a")
+    deliver()
+    assert second.take(protocol.Settled) == []
+    second.say_joined("a", lanes=2, holds=[sealed, failed])
+    deliver()
+    assert sorted(second.settled("a")) == [sealed, failed]
+    (episode,) = second.ledger.episodes()
+    assert (second.folder / episode.files[0]).read_bytes() == b"data"
+    assert second.leases("a") == [LeaseId(failed.trial, 1)]
+    second.ledger.close()
+
+
+def test_an_episode_that_comes_twice_is_acknowledged_no_sooner(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.join("a")
+    (one,) = desk.leases("a")
+    with monkeypatch.context() as disk:
+        disk.setattr(type(desk.ledger), "committed", 0)
+        desk.seal("a", one)
+        desk.seal("a", one)
+        assert desk.take(protocol.Settled) == []
+    assert desk.settled("a") == [one]
+    desk.seal("a", one)
+    assert desk.settled("a") == [one]
+
+
 def test_leases_of_the_last_driver_whose_sites_do_not_come_back_are_granted_again(
     tmp_path: Path,
 ) -> None:

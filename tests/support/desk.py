@@ -85,6 +85,9 @@ class Desk:
 
     def join(self, site: str, lanes: int = 1, now: float = 0.0, **fields: Any) -> None:
         self.hello(site)
+        self.say_joined(site, lanes, now, **fields)
+
+    def say_joined(self, site: str, lanes: int = 1, now: float = 0.0, **fields: Any) -> None:
         values: dict[str, Any] = {"identity": IDENTITY, "is_shared": False, "holds": []}
         values["depends_on"] = {}
         message = protocol.Joined(lanes=lanes, cores=1, level="bitwise", **{**values, **fields})

@@ -39,6 +39,14 @@ its leases then stand until they are silent for too long."""
 _EARLIER = "an earlier driver's site"
 _TELL_S = 0.5
 """Seconds between two accounts of all sites."""
+_DELIVERIES = (
+    protocol.FilePiece,
+    protocol.SealedEpisode,
+    protocol.Returned,
+    protocol.Collected,
+    protocol.Follows,
+)
+"""What a site says of its leases, and says again after it has joined."""
 _FATAL = (UsageError, SpecMismatchError, EnvError)
 """Errors of a site that every other site would have too."""
 
@@ -141,6 +149,8 @@ class Driver:
         if site is None:
             raise WireError("A site spoke that has not said hello.")
         self._book.hear(name, now)
+        if not site.has_joined and isinstance(message, _DELIVERIES):
+            return  # Whose it is, is not known before; all of it comes again after that.
         if isinstance(message, protocol.FilePiece):
             self._take(name, message)
         elif isinstance(message, protocol.SealedEpisode):
@@ -374,7 +384,8 @@ class Driver:
             verdict = self._book.seal(one, message.seconds)
             if verdict == "late":
                 self._files.discard(one, trial)
-            self._post(name, protocol.Settled([one]))
+            if not self._intake.is_owed(one):
+                self._post(name, protocol.Settled([one]))
             return
         episode = self._intake.read(one, trial, site, message)
         if self._book.seal(one, message.seconds) == "waits":

@@ -86,6 +86,10 @@ class Intake:
         self._tell(EpisodesEnded(time=now, lanes=[0] * len(episodes), episodes=episodes))
         self._tell(EpisodesSealed(time=now, episodes=episodes))
 
+    def is_owed(self, one: LeaseId) -> bool:
+        """Whether an episode counts and is not known to be durable: it will be acknowledged."""
+        return any(one == other for _, other, *_ in (*self._untold, *self._accepted))
+
     def acknowledged(self) -> dict[str, list[LeaseId]]:
         """The leases, by site, whose episodes have become durable since this was asked last."""
         committed = self._ledger.committed

@@ -46,11 +46,12 @@ class LeasedTrials(TrialQueue):
 
     def held(self) -> list[LeaseId]:
         """All leases that have not ended."""
-        held = [name for name, _ in list(self._held.values())]
+        # In this order: what leaves the inbox meanwhile is in both, and never in neither.
+        held = []
         for one in list(self._inbox):
             if not callable(one) and not isinstance(one, LeaseId):
                 held.append(LeaseId(*one[:2]))
-        return held
+        return [*held, *(name for name, _ in list(self._held.values()))]
 
     # -- for the engine's thread ---------------------------------------------------------------
 
@@ -74,25 +75,28 @@ class LeasedTrials(TrialQueue):
         """What the sinks are asked for in an attempt."""
         return self._held[trial, attempt][1]
 
-    def end(self, trial: Trial, attempt: int) -> LeaseId:
-        """The attempt has ended, one way or the other."""
-        return self._held.pop((trial, attempt))[0]
+    def end(self, trial: Trial, attempt: int) -> None:
+        """The attempt has ended, one way or the other, and what became of it is known."""
+        del self._held[trial, attempt]
 
     def _empty_inbox(self) -> None:
         while self._inbox:
-            one = self._inbox.popleft()
+            one = self._inbox[0]
+            if not callable(one) and not isinstance(one, LeaseId):
+                self._take(one)
+            self._inbox.popleft()
             if isinstance(one, LeaseId):
                 self._return(one)
-                continue
-            if callable(one):
+            elif callable(one):
                 one()
-                continue
-            index, attempt, fields, record = one
-            trial, name = Trial(*fields), LeaseId(index, attempt)
-            if (trial, attempt) not in self._held:
-                self._held[trial, attempt] = (name, record)
-                self._unbegun.setdefault(trial, deque()).append(name)
-                self.add([trial])
+
+    def _take(self, grant: Grant) -> None:
+        index, attempt, fields, record = grant
+        trial, name = Trial(*fields), LeaseId(index, attempt)
+        if (trial, attempt) not in self._held:
+            self._held[trial, attempt] = (name, record)
+            self._unbegun.setdefault(trial, deque()).append(name)
+            self.add([trial])
 
     def _return(self, name: LeaseId) -> None:
         for trial, waiting in self._unbegun.items():
@@ -100,6 +104,6 @@ class LeasedTrials(TrialQueue):
                 waiting.remove(name)
                 self._waiting[trial.suite, trial.task].remove(trial)
                 self._left -= 1
-                self._held.pop((trial, name.attempt))
                 self._on_returned(name)
+                self._held.pop((trial, name.attempt))
                 return

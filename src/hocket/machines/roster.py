@@ -49,6 +49,8 @@ class Entry:
     uneven: Sequence[str] = ()
     """In what it differs from the first site that joined."""
     depends_on: Mapping[str, Any] = field(default_factory=dict)
+    has_joined: bool = False
+    """Whether it has said what it holds, on the connection that it has now."""
     shift: float | None = None
     """What its clock lags behind the driver's, in seconds."""
     episodes: int = 0
@@ -110,6 +112,7 @@ class Roster:
             entry = Entry(hello.name, len(self._entries), inbox, secrets.token_hex(16))
             (inbox / PROOF).write_text(entry.proof)
             self._entries[hello.site] = entry
+        entry.has_joined = False
         work = self._work
         return protocol.Welcome(
             run=self._run,
@@ -138,7 +141,7 @@ class Roster:
         if joined.level not in _LEVELS:
             raise WireError(f"There is no exactness {joined.level!r:.40}.")
         entry.lanes = entry.size = joined.lanes
-        entry.cores, entry.doing = joined.cores, ""
+        entry.cores, entry.doing, entry.has_joined = joined.cores, "", True
         entry.is_shared = joined.is_shared and _is_proven(entry)
         if not entry.identity:
             entry.first_lane, self._lanes = self._lanes, self._lanes + joined.lanes

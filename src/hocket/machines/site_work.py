@@ -35,7 +35,7 @@ from hocket.machines import protocol
 from hocket.machines.identity import Identity
 from hocket.machines.lease import LeaseId
 from hocket.machines.leased_trials import LeasedTrials
-from hocket.machines.link import Link, Outgoing
+from hocket.machines.link import Link
 from hocket.machines.receipts import PROOF
 from hocket.machines.rows import packed_rows
 from hocket.records.chunks import ChunkRows
@@ -153,23 +153,25 @@ class SiteWork(abc.ABC):
         if isinstance(event, EpisodesSealed):
             for episode in event.episodes:
                 packed = packed_rows(self._chunks.take(episode).rows)
-                name = self._trials.end(episode.trial, episode.attempt)
+                name = self._trials.name(episode.trial, episode.attempt)
                 folder = self._attempt_folder(episode.trial, episode.attempt)
                 files = [os.path.basename(file) for file in episode.files]
                 fields = (*name, episode.outcome.value, *episode[3:8], episode.seconds)
                 self._end(name, protocol.SealedEpisode(*fields, files, *packed), folder)
+                self._trials.end(episode.trial, episode.attempt)
             if time.perf_counter() - self._beaten > _FRESH_S:
                 self._link.post(self.beat())
         elif isinstance(event, AttemptsBegan):
             pairs = zip(event.trials, event.attempts, strict=True)
             self._link.post(protocol.Began([self._trials.name(*pair) for pair in pairs]))
         elif isinstance(event, AttemptFailed):
-            name = self._trials.end(event.trial, event.attempt)
+            name = self._trials.name(event.trial, event.attempt)
             self._chunks.forget(event.trial, event.attempt)
             folder = self._attempt_folder(event.trial, event.attempt)
             files = [path.name for path in salvage(folder)]
             returned = protocol.Returned(*name, event.error, not event.again, files)
             self._end(name, returned, folder)
+            self._trials.end(event.trial, event.attempt)
         elif isinstance(event, SpecLearned):
             self._specs.append(protocol.Learned(event.suite, event.spec.to_plain()))
             self._link.post(self._specs[-1])
@@ -228,20 +230,23 @@ class SiteWork(abc.ABC):
 
     def _rejoin(self) -> None:
         """Say what this site is, holds and has to deliver."""
-        if self._joined is None or self._engine is None:
-            return
-        ended = list(self._ended)
-        holds = [*self._trials.held(), *ended]
-        self._link.post(self._joined._replace(holds=holds, is_shared=self._is_shared))
-        self._link.post(self.beat())
-        for spec in self._specs:
-            self._link.post(spec)
-        for owed in self._owed():
-            self._link.post_all(owed)
-        for name in ended:
-            self._deliver(name)
+        joined = self._joined
+        if joined is not None and self._engine is not None:
+            self._link.post_all(lambda: self._account(joined))
 
-    def _owed(self) -> Iterable[Outgoing]:
+    def _account(self, joined: protocol.Joined) -> Iterator[protocol.Message]:
+        """What this site is, holds and has to deliver when it says so. The driver lets go by what
+        was delivered on this connection before."""
+        # In this order: what ends meanwhile is in both, and never in neither.
+        holds = [*self._trials.held(), *self._ended]
+        yield joined._replace(holds=holds, is_shared=self._is_shared)
+        yield self.beat()
+        yield from list(self._specs)
+        yield from self._owed()
+        for name in list(self._ended):
+            yield from self._messages(name)
+
+    def _owed(self) -> Iterable[protocol.Message]:
         """What else a driver must know that hears of this site anew."""
         return ()
 

@@ -8,7 +8,6 @@ becomes of the connection, they are sent again, in order, and the driver takes e
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
@@ -22,7 +21,7 @@ from hocket.machines import protocol
 from hocket.machines.commands import Outlet
 from hocket.machines.identity import identity_of
 from hocket.machines.lease import LeaseId
-from hocket.machines.link import Link, Outgoing
+from hocket.machines.link import Link
 from hocket.machines.site_work import SiteWork
 from hocket.results.tally import Tally
 from hocket.runs.assembly import Assembly
@@ -173,13 +172,12 @@ class CollectingWork(SiteWork):
         if outlet is not None:
             outlet.close()
 
-    def _owed(self) -> Iterable[Outgoing]:
+    def _owed(self) -> Iterable[protocol.Message]:
         for name, stretches in list(self._stretches.items()):
             for data in list(stretches):
-                yield functools.partial(_parts, name, data)
+                yield from _parts(name, data)
         if self._weights.version >= 0:
-            follows = protocol.Follows(*self._followed)
-            yield lambda: iter((follows,))
+            yield protocol.Follows(*self._followed)
 
     def _settle(self, leases: list[LeaseId]) -> None:
         super()._settle(leases)
