@@ -415,7 +415,9 @@ class Shelf(ThreadSites):
 
     def _work(self, welcome: protocol.Welcome, link: Link) -> CollectingWork:
         mine, theirs = os.pipe()
-        given = self._given[self.sites[len(self._given)]._name] = {}
+        # Sites come in any order.
+        (site,) = [site for site in self.sites if site is link._listener]
+        given = self._given[site._name] = {}
 
         def take() -> None:
             with open(mine, "rb") as file:

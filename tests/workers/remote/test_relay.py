@@ -291,6 +291,33 @@ class Preparing:
         self._end.set()
 
 
+class EndsAtOnce:
+    """A runtime whose streams end before the thread that opened them has said what it opened."""
+
+    is_preparing = False
+
+    def start(self, spec: WorkerSpec) -> Link:
+        def attach(stream: socket.socket) -> EndsAtOnce:
+            stream.shutdown(socket.SHUT_RDWR)
+            stream.close()
+            time.sleep(0.3)
+            return self
+
+        return dial(spec, attach)
+
+    def end(self) -> None: ...
+
+    def explain(self) -> str:
+        return "Nobody is at home."
+
+    def close(self) -> None: ...
+
+
+def test_a_stream_that_ends_at_once_is_explained_too() -> None:
+    with Rig(runtime=EndsAtOnce()) as rig:
+        assert "Nobody is at home." in rig.wait(LaneFailed).message
+
+
 def test_no_worker_is_blamed_while_its_runtime_makes_ready(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

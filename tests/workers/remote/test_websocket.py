@@ -111,7 +111,8 @@ def test_a_second_connection_with_the_right_key_is_refused_and_never_mixed(far: 
 @pytest.mark.parametrize("message", [bytes(MAX_MESSAGE + 1), "text"], ids=["too long", "text"])
 def test_what_is_no_stream_of_bytes_ends_the_connection(far: FarEnd, message: bytes | str) -> None:
     with connect(far.url, additional_headers={KEY_HEADER: KEY}, compression=None) as ours:
-        ours.send(message)
+        with contextlib.suppress(ConnectionClosed):  # It may end before all of it was sent.
+            ours.send(message)
         with pytest.raises(ConnectionClosed):
             ours.recv(timeout=DEADLINE_S)
     assert far.heard == []

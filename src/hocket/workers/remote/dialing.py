@@ -13,6 +13,9 @@ from hocket.errors import HocketError
 from hocket.workers.remote.link import RemoteLink
 from hocket.workers.stream_link import make_roomy
 
+_SETTLE_S = 2.0
+"""Seconds for the thread to say what it has attached, whose stream may have ended already."""
+
 
 class Attachment(Protocol):
     """What carries a stream to its far end, and what was started for it there."""
@@ -50,6 +53,8 @@ class _Dialing:
         self._lock = threading.Lock()
         self._attachment: Attachment | None = None
         self._is_ended = False
+        self._is_settled = threading.Event()
+        """Whether something is attached, or will never be."""
         self._trouble = ""
 
     def run(self) -> None:
@@ -61,9 +66,11 @@ class _Dialing:
             with contextlib.suppress(OSError):
                 self._stream.shutdown(socket.SHUT_RDWR)
             self._stream.close()
+            self._is_settled.set()
             return
         with self._lock:
             self._attachment = attachment
+            self._is_settled.set()
             if not self._is_ended:
                 return
         attachment.end()
@@ -75,6 +82,7 @@ class _Dialing:
             attachment.end()
 
     def explain(self) -> str:
+        self._is_settled.wait(_SETTLE_S)
         if self._attachment is not None:
             return self._attachment.explain()
         return self._trouble or "The stream to the worker ended before it came up."
