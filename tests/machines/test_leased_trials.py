@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Iterator
 
 import pytest
 
@@ -13,7 +14,7 @@ from hocket.machines.leased_trials import LeasedTrials
 
 
 @pytest.fixture
-def _hasty_threads() -> object:
+def _hasty_threads() -> Iterator[None]:
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield

@@ -23,8 +23,7 @@ from hocket.runs.rollout import Rollout
 from hocket.workers.fleet import Fleets
 
 _IDLE_BEAT_S = 5.0
-_FRESH_S = 0.2
-"""Seconds after which what a site says of itself is told anew with an episode."""
+"""Seconds between two signs of life while there is no run."""
 
 
 class EvalWork(SiteWork):

@@ -43,7 +43,6 @@ from hocket.records.evidence import salvage
 from hocket.results.tally import Tally
 from hocket.workers.files import pieces
 
-_IDLE_BEAT_S = 5.0
 _FRESH_S = 0.2
 """Seconds after which what a site says of itself is told anew with an episode."""
 
