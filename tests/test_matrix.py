@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import hocket
-from hocket.runs.check import run_check
+from hocket.runs.checks.check import run_check
 from hocket.runs.collect import CollectConfig, collect
 from hocket.serve.backend import PolicyBackend, PolicyOptions
 from hocket.serve.metrics import Metrics

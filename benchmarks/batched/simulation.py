@@ -19,7 +19,7 @@ from heapq import heapify, heapreplace
 from math import ceil, inf, sqrt
 from typing import Protocol
 
-from hocket.engine.scheduler import Scheduler, SchedulerConfig
+from hocket.engine.scheduling.scheduler import Scheduler, SchedulerConfig
 from hocket.workers.rows.stepping import StepRule
 
 

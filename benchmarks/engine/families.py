@@ -7,8 +7,8 @@ import random
 from dataclasses import dataclass, replace
 from math import exp, inf, log
 
-from hocket.engine.inference import TIMING, TIMING_S
-from hocket.engine.model import size_to_time, with_stairs
+from hocket.engine.inferring.inference import TIMING, TIMING_S
+from hocket.engine.scheduling.model import size_to_time, with_stairs
 
 SHAPES = ("affine", "flat", "stairs of 2^k", "stairs of 8", "graph shapes", "knee")
 """What the latency is like: families of their own, and drawn for every other family."""

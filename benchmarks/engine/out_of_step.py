@@ -30,9 +30,9 @@ from hocket.core.data import Array, Batch, PolicySpec, Ref, Trial
 from hocket.core.events import BatchInferred, ChunksExecuted, Event
 from hocket.engine.batches import BatchConfig, Batches
 from hocket.engine.chunk_rules import make_rule
-from hocket.engine.inference import Inference
+from hocket.engine.inferring.inference import Inference
 from hocket.engine.loop import Engine, EngineConfig
-from hocket.engine.scheduler import Scheduler, SchedulerConfig
+from hocket.engine.scheduling.scheduler import Scheduler, SchedulerConfig
 from hocket.engine.trials import TrialQueue
 from hocket.workers.fleet import Fleet, FleetConfig
 from scheduling_simulation import rate, static_pairs

@@ -23,7 +23,7 @@ import numpy as np
 import hocket
 from hocket.core import events
 from hocket.core.data import Array, Batch, PolicySpec
-from hocket.engine.model import Work, plan
+from hocket.engine.scheduling.model import Work, plan
 from overhead import Clock
 
 CHUNK = 16

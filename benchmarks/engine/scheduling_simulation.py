@@ -25,7 +25,7 @@ from pathlib import Path
 from statistics import fmean, median
 
 from families import FAMILIES, Setting, settings
-from hocket.engine.scheduler import Scheduler, SchedulerConfig
+from hocket.engine.scheduling.scheduler import Scheduler, SchedulerConfig
 from simulation import Rule, Simulation, Static
 
 MEDIAN, FAMILY_MEAN, FIRST_PERCENTILE, OF_GREEDY = 0.99, 0.97, 0.93, 0.97

@@ -19,7 +19,7 @@ from typing import Protocol
 from families import Setting
 from hocket.core.estimates import Latency
 from hocket.engine.batches import HANDLING_ROW_S, HANDLING_S
-from hocket.engine.scheduler import BatchPlan
+from hocket.engine.scheduling.scheduler import BatchPlan
 
 HICCUP_S = 3.0
 NOISE = 0.02

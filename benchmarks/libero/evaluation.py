@@ -22,12 +22,12 @@ from typing import Any
 
 import numpy as np
 
-from hocket.core import machine
 from hocket.core.events import AttemptsBegan, BatchInferred, ChunksExecuted, Event
 from hocket.records.state_rows import KeptStates
 from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
 from hocket.runs.run import Run
+from hocket.system import machine
 from hocket.workers.fleet import Fleets
 from others import Others, worker_memory
 

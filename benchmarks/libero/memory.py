@@ -17,12 +17,12 @@ from pathlib import Path
 
 import numpy as np
 
-from hocket.core import machine
 from hocket.core.data import Actions, Batch, PolicySpec
 from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
 from hocket.runs.probe import Probe, probe
 from hocket.runs.run import Run, plan_trials
+from hocket.system import machine
 from others import worker_memory
 
 GIB = 1 << 30

@@ -37,7 +37,7 @@ def worker_memory() -> list[dict[str, int]]:
     found = []
     for pid in family(os.getpid()):
         try:
-            if "workers/bootstrap.py" not in Path(f"/proc/{pid}/cmdline").read_text():
+            if "workers/local/bootstrap.py" not in Path(f"/proc/{pid}/cmdline").read_text():
                 continue
             lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
         except OSError:

@@ -49,7 +49,7 @@ from hocket.engine.garbage import gc_frozen
 from hocket.machines import protocol
 from hocket.machines.config import SiteConfig
 from hocket.machines.driver import Driver
-from hocket.machines.lease import LeaseId
+from hocket.machines.leasing.lease import LeaseId
 from hocket.machines.rows import packed_rows
 from hocket.machines.server import LATER_S, TURN_S
 from hocket.machines.unkept import Unkept

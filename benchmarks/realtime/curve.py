@@ -21,8 +21,8 @@ from metaworld.policies import ENV_POLICY_MAP
 from hocket.adapters.envs.metaworld import MetaWorld
 from hocket.core.data import ArraySpec
 from hocket.results.delays import paired
-from hocket.results.progress import Progress
 from hocket.results.report import Report
+from hocket.results.showing.progress import Progress
 from hocket.runs.sweep import run_sweep, sweep_jobs
 from hocket.train.algorithms.cloning import cloning_loss
 from hocket.train.data.windows import Window

@@ -41,8 +41,9 @@ import numpy as np
 from scipy.stats import binom
 
 from hocket.core.data import Array
-from hocket.results import paired, stats
-from hocket.results.sequential import PairedSequentialTest
+from hocket.results import stats
+from hocket.results.comparing import paired
+from hocket.results.comparing.sequential import PairedSequentialTest
 from scenarios import (
     STAKES,
     UNEVEN,

@@ -13,8 +13,9 @@ import numpy as np
 from scipy.stats import norm
 
 from hocket.core.data import Array
-from hocket.results import paired, stats
-from hocket.results.sequential import PairedSequentialTest, Stake
+from hocket.results import stats
+from hocket.results.comparing import paired
+from hocket.results.comparing.sequential import PairedSequentialTest, Stake
 
 TASKS, ROUNDS, LEVEL, ALPHA = 10, 50, 0.95, 0.05
 STAKES: tuple[Stake, ...] = ("pairs", "rounds")

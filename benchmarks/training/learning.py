@@ -24,9 +24,9 @@ import torch
 import tyro
 
 import hocket
-from hocket.core import machine
 from hocket.runs.collect import CollectConfig, collect
 from hocket.runs.config import EvalConfig
+from hocket.system import machine
 from hocket.train.config import TrainConfig
 from hocket.train.loop import train
 

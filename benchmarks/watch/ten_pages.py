@@ -28,7 +28,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 CORES = sorted(os.sched_getaffinity(0))
 _UNTOLD = """
-import hocket.results.live as live
+import hocket.results.showing.live as live
 class Untold:
     def __init__(self, folder): pass
     def follow(self, look, tally): pass

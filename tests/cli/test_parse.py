@@ -5,8 +5,8 @@ from typing import Any, Literal
 import pytest
 
 from hocket.cli.eval import Eval
-from hocket.cli.parse import Parsed, env_settings, knobs_of, parse_run, scan
-from hocket.cli.values import FIELDS, SITE_FIELDS
+from hocket.cli.flags.parse import Parsed, env_settings, knobs_of, parse_run, scan
+from hocket.cli.flags.values import FIELDS, SITE_FIELDS
 from hocket.errors import ConfigError, UnknownNameError
 from hocket.machines.config import SiteConfig
 from hocket.runs.config import EvalConfig

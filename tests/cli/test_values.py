@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hocket.cli.values import (
+from hocket.cli.flags.values import (
     format_bytes,
     parse_bytes,
     parse_counts,

@@ -1,7 +1,7 @@
 import os
 from pathlib import Path
 
-from hocket.core import machine
+from hocket.system import machine
 
 
 def make_tree(root: Path, files: dict[str, str]) -> Path:

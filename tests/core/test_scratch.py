@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from hocket.core.scratch import ScratchFolder
+from hocket.system.scratch import ScratchFolder
 
 HOLD = """
 import time
-from hocket.core.scratch import ScratchFolder
+from hocket.system.scratch import ScratchFolder
 folder = ScratchFolder("test")
 print(folder.path, flush=True)
 time.sleep(600)

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.table import Table
 
-from hocket.core.text import printable
 from hocket.results.page.markup import tag
 from hocket.results.terminal import Console
+from hocket.system.text import printable
 
 HOSTILE = "\x1b[31mred\x1b]0;title\x07\r\x9b2J\u202e"
 SHOWN = r"\x1b[31mred\x1b]0;title\x07\r\x9b2J\u202e"

@@ -8,7 +8,7 @@ import pytest
 from hocket.core.data import Chunk, Chunks, Trial, noise_seed
 from hocket.engine.batches import PendingBatch, Rows, deliver
 from hocket.engine.chunk_rules import ReplayFirst, make_rule
-from hocket.engine.policy_thread import Answered, Job
+from hocket.engine.inferring.policy_thread import Answered, Job
 from hocket.engine.trials import LaneState
 from hocket.errors import ChunkShapeError, PolicyError
 

@@ -17,10 +17,10 @@ from test_inference import job, values
 import hocket
 from hocket.core.data import Answer, Batch, PolicySpec
 from hocket.core.events import AttemptFailed
-from hocket.engine import inference as inference_module
-from hocket.engine.deadline import FIRST_S, LEAST_S, InferDeadline
-from hocket.engine.inference import HUNG, Inference, WarmedUp
-from hocket.engine.policy_thread import Answered
+from hocket.engine.inferring import inference as inference_module
+from hocket.engine.inferring.deadline import FIRST_S, LEAST_S, InferDeadline
+from hocket.engine.inferring.inference import HUNG, Inference, WarmedUp
+from hocket.engine.inferring.policy_thread import Answered
 from hocket.errors import ConfigError, PolicyHungError
 from hocket.records.ledger.view import LedgerView
 from hocket.runs.evaluation import resume

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from hocket.core.data import Actions, Answer, Array, Batch, Chunks, PolicySpec, Row, Trial
-from hocket.engine.inference import Inference, WarmedUp
-from hocket.engine.policy_thread import Answered, Job, PolicyThread, account
+from hocket.engine.inferring.inference import Inference, WarmedUp
+from hocket.engine.inferring.policy_thread import Answered, Job, PolicyThread, account
 from hocket.errors import ChunkShapeError, ChunkValueError
 from support.processes import DEADLINE_S
 
@@ -187,7 +187,7 @@ def test_a_warm_up_times_what_is_asked_for_next_on_every_replica() -> None:
 def test_a_policy_that_compiles_for_each_size_is_not_asked_for_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hocket.engine.inference.TIMING_S", 0.05)
+    monkeypatch.setattr("hocket.engine.inferring.inference.TIMING_S", 0.05)
     compiled = set()
 
     def compiles(batch: Batch) -> None:
@@ -317,7 +317,7 @@ def test_an_answer_without_errors_keeps_its_columns() -> None:
 def test_buffers_are_kept_for_the_queues_that_were_served_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hocket.engine.policy_thread.BUFFERED_QUEUES", 2)
+    monkeypatch.setattr("hocket.engine.inferring.policy_thread.BUFFERED_QUEUES", 2)
     thread = PolicyThread(Echo(), "echo")
     for queue in ("a", "b", "a", "c"):
         thread.answer(job(2)._replace(queue=queue))

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hocket.core.estimates import Latency, RunningMedian, monotone
-from hocket.engine.model import (
+from hocket.engine.scheduling.model import (
     NEAR_BEST,
     Work,
     best_lanes,

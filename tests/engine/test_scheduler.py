@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from hocket.engine.scheduler import BatchPlan, Scheduler, SchedulerConfig
-from hocket.engine.value import LATE
+from hocket.engine.scheduling.scheduler import BatchPlan, Scheduler, SchedulerConfig
+from hocket.engine.scheduling.value import LATE
 
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from hocket.engine.scheduler import Scheduler, SchedulerConfig
+from hocket.engine.scheduling.scheduler import Scheduler, SchedulerConfig
 
 STEP_S = 0.0102
 

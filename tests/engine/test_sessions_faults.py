@@ -7,7 +7,7 @@ import pytest
 import hocket
 from hocket.core.data import Outcome
 from hocket.core.events import AttemptFailed
-from hocket.engine.suspects import Suspects
+from hocket.engine.inferring.suspects import Suspects
 from support.batch_policies import Counting
 from support.heard import Heard
 

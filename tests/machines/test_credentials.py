@@ -14,8 +14,8 @@ import pytest
 from hocket.cli import work
 from hocket.errors import ConfigError, HocketError, UsageError
 from hocket.machines.credentials import Credentials, DriverSecrets
-from hocket.machines.link import Link
-from hocket.machines.site import Site
+from hocket.machines.site.link import Link
+from hocket.machines.site.site import Site
 from support.processes import DEADLINE_S
 
 

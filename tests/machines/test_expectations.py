@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hocket.machines.expectations import Expectations
-from hocket.machines.waiting import WaitingTrials
+from hocket.machines.leasing.expectations import Expectations
+from hocket.machines.leasing.waiting import WaitingTrials
 
 LONG, SHORT = ("s", "long"), ("s", "short")
 

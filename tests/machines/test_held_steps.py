@@ -13,7 +13,7 @@ from hocket.core.contracts.recorder import StepRecord
 from hocket.core.data import Outcome
 from hocket.errors import WireError
 from hocket.machines import protocol
-from hocket.machines.lease import LeaseId
+from hocket.machines.leasing.lease import LeaseId
 from hocket.records.steps import FILE, StepsConfig, StepsTrack, load_steps
 from support.desk import Desk
 

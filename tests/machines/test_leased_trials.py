@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from hocket.core.data import Trial
-from hocket.machines.lease import LeaseId
-from hocket.machines.leased_trials import LeasedTrials
+from hocket.machines.leasing.lease import LeaseId
+from hocket.machines.site.leased_trials import LeasedTrials
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.core.data import Trial
-from hocket.machines.lease import Lease, LeaseConfig, LeaseId
-from hocket.machines.leases import LeaseBook
+from hocket.machines.leasing.lease import Lease, LeaseConfig, LeaseId
+from hocket.machines.leasing.leases import LeaseBook
 
 
 def plan(tasks: int, seeds: int) -> list[Trial]:

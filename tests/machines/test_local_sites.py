@@ -44,7 +44,7 @@ def test_sites_here_share_out_the_cores_where_there_are_enough(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2, 3, 4})
-    monkeypatch.setattr("hocket.core.machine.cores", lambda: 5)
+    monkeypatch.setattr("hocket.system.machine.cores", lambda: 5)
     assert [place.cores for place in places_here(2)] == [[0, 1], [2, 3, 4]]
     assert [place.cores for place in places_here(6)] == [[]] * 6
     with pytest.raises(UsageError, match="how many"):

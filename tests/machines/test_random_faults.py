@@ -24,7 +24,7 @@ import pytest
 
 from hocket.core.contracts.recorder import TEMPORARY
 from hocket.core.data import Outcome
-from hocket.machines.lease import LeaseConfig
+from hocket.machines.leasing.lease import LeaseConfig
 from hocket.records.ledger.view import LedgerView
 from support.fault_proxy import FaultProxy
 from support.processes import DEADLINE_S, children, wait_gone, wait_until
@@ -49,7 +49,7 @@ import sys
 import hocket.workers.files
 from hocket.cli import main
 from hocket.machines import protocol
-from hocket.machines.site_work import SiteWork
+from hocket.machines.site.site_work import SiteWork
 SiteWork._shared_folder = lambda self: None
 hocket.workers.files.MAX_PIECE = protocol.PART = 500
 sys.exit(main(sys.argv[1:]))

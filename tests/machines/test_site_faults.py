@@ -15,7 +15,7 @@ import pytest
 import hocket.workers.files
 from hocket.core.data import Outcome
 from hocket.machines.receipts import Receipts
-from hocket.machines.site_work import SiteWork
+from hocket.machines.site.site_work import SiteWork
 from hocket.records.ledger.view import LedgerView
 from support.fault_proxy import FaultProxy
 from support.processes import DEADLINE_S, children, wait_gone, wait_until

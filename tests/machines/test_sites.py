@@ -13,12 +13,12 @@ from hocket.errors import ConfigError, EnvError, UsageError
 from hocket.machines.config import MachinesConfig, SiteConfig
 from hocket.machines.machines import Machines
 from hocket.machines.receipts import INBOXES
-from hocket.machines.site_work import SiteWork
+from hocket.machines.site.site_work import SiteWork
 from hocket.records.chunks import load_chunks
 from hocket.records.evidence import kept_evidence
 from hocket.records.ledger.view import LedgerView
 from hocket.records.run_file import load_about
-from hocket.results.progress import Progress
+from hocket.results.showing.progress import Progress
 from hocket.results.timing import load_timing
 from hocket.runs.collect import CollectConfig, collect
 from hocket.runs.jobs import Job, run_jobs

@@ -17,7 +17,7 @@ from hocket.records.video.rerender import Rendered, RenderJob, VideoWorkersConfi
 from hocket.records.video.selection import IMAGES, VIDEO
 from hocket.records.video.sink import RESTORED, rerender_record
 from hocket.workers.inbox import LaneFailed, LaneSealed, LanesExecuted, LanesReady, LanesUp
-from hocket.workers.local import LocalRuntime
+from hocket.workers.local.runtime import LocalRuntime
 from support.rig import Rig
 
 LOSSLESS = Ref(name="video", config={"lossless": True})

@@ -11,9 +11,9 @@ from hocket.core.data import Trial
 from hocket.errors import RunFolderError
 from hocket.results.card import Card
 from hocket.results.card_text import eval_results, markdown
-from hocket.results.compare import compare_runs
+from hocket.results.comparing.compare import compare_runs
+from hocket.results.comparing.side import Side
 from hocket.results.recorded import open_recorded
-from hocket.results.side import Side
 from support.recorded_runs import ERROR, FAILURE, SUCCESS, plan, record_run
 
 

@@ -11,10 +11,10 @@ import pytest
 
 from hocket.core.data import Trial
 from hocket.errors import RunFolderError, UsageError
-from hocket.results.compare import RunComparison, compare_runs
-from hocket.results.paired import mcnemar
-from hocket.results.sequential import PairedSequentialTest
-from hocket.results.side import Side
+from hocket.results.comparing.compare import RunComparison, compare_runs
+from hocket.results.comparing.paired import mcnemar
+from hocket.results.comparing.sequential import PairedSequentialTest
+from hocket.results.comparing.side import Side
 from support.recorded_runs import ERROR, FAILURE, FINISHED, SUCCESS, Choice, plan, record_run
 
 TASKS = ["push", "reach"]

@@ -21,7 +21,7 @@ from hocket.core.events import (
     RunEnded,
     RunStarted,
 )
-from hocket.results.live import LiveStatus, is_alive, picture_file, read_status, want
+from hocket.results.showing.live import LiveStatus, is_alive, picture_file, read_status, want
 from support.processes import wait_until
 
 TRIALS = [Trial(suite="toy", task="t", seed=seed) for seed in range(3)]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom, binomtest, ttest_rel
 
-from hocket.results import paired
+from hocket.results.comparing import paired
 
 discordant = st.tuples(st.integers(0, 300), st.integers(0, 300))
 outcomes = st.lists(st.tuples(st.booleans(), st.booleans(), st.sampled_from("xyz")), min_size=1)

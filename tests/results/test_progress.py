@@ -32,9 +32,9 @@ from hocket.core.events import (
     WorkDone,
     WorkerChanged,
 )
-from hocket.core.waits import awaited, awaiting
-from hocket.results.progress import Progress, clock, lines
-from hocket.results.tally import Tally
+from hocket.results.showing.progress import Progress, clock, lines
+from hocket.results.showing.tally import Tally
+from hocket.system.waits import awaited, awaiting
 from support.processes import wait_until
 
 TRIALS = [Trial(suite="s", task="t", seed=seed) for seed in range(20)]
@@ -212,7 +212,7 @@ def test_a_log_tells_the_time_that_is_left_of_the_run_and_of_filming(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = itertools.count(100.0, 20.0)
-    monkeypatch.setattr("hocket.results.progress.time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("hocket.results.showing.progress.time.perf_counter", lambda: next(clock))
     stream = io.StringIO()
     with Progress(stream=stream) as progress:
         progress.on(started())

@@ -14,7 +14,7 @@ from scipy.integrate import quad
 from scipy.stats import beta
 
 from hocket.errors import MissingExtraError
-from hocket.results.sequential import PairedSequentialTest, Stake, StepSequentialTest
+from hocket.results.comparing.sequential import PairedSequentialTest, Stake, StepSequentialTest
 
 
 @given(st.integers(0, 40), st.integers(0, 40), st.sampled_from([1.0, 2.0]))

@@ -127,8 +127,8 @@ def test_a_level_that_is_no_probability_is_refused() -> None:
 
 def test_what_every_report_needs_imports_no_scipy() -> None:
     code = (
-        "import sys, hocket.results.stats, hocket.results.paired;"
-        "import hocket.results.sequential, hocket.results.report;"
+        "import sys, hocket.results.stats, hocket.results.comparing.paired;"
+        "import hocket.results.comparing.sequential, hocket.results.report;"
         "hocket.results.stats.rate(3, 5);"
         "hocket.results.stats.mean([1.0, 2.0, 4.0]);"
         "sys.exit(any(name.split('.')[0] in ('scipy', 'rich', 'torch') for name in sys.modules))"

@@ -15,7 +15,7 @@ from hocket.errors import UsageError
 from hocket.records.run_file import load_about
 from hocket.results.card import Card
 from hocket.results.report import Report
-from hocket.runs.card import CardCheck, check_card, config_for, write_card
+from hocket.runs.checks.card import CardCheck, check_card, config_for, write_card
 from hocket.runs.config import EvalConfig
 
 ENV = "support.carded:Choice"

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from hocket.core.data import ActionSpec, ArraySpec, EnvSpec, PolicySpec, TaskInfo, Trial
-from hocket.runs.check import CheckResult, action_warnings
+from hocket.runs.checks.check import CheckResult, action_warnings
 from hocket.runs.probe import check_specs
 
 ENV = EnvSpec(

@@ -18,8 +18,8 @@ from hocket.errors import DamagedSegmentError
 from hocket.records.chunks import load_chunks
 from hocket.records.parquet import find_damage, read_table
 from hocket.records.steps import load_steps
+from hocket.runs.checks.verify import verify
 from hocket.runs.export import ExportConfig, export_run
-from hocket.runs.verify import verify
 from support.exported_runs import run_toy
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"

@@ -6,7 +6,7 @@ import pytest
 
 from hocket import cli
 from hocket.core import plugins
-from hocket.runs import doctor
+from hocket.runs.checks import doctor
 
 
 def test_every_extra_of_a_built_in_adapter_is_looked_for() -> None:

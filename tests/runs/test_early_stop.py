@@ -16,10 +16,10 @@ from hocket.core.data import Episode, Outcome, Trial
 from hocket.core.events import AttemptsBegan, EpisodesSealed
 from hocket.errors import ConfigError, MissingExtraError, UsageError
 from hocket.records.ledger.view import LedgerView
-from hocket.results.compare import compare_runs
-from hocket.results.decision import Decision, PairedRuns
-from hocket.results.sequential import PairedSequentialTest
-from hocket.results.side import Side
+from hocket.results.comparing.compare import compare_runs
+from hocket.results.comparing.decision import Decision, PairedRuns
+from hocket.results.comparing.sequential import PairedSequentialTest
+from hocket.results.comparing.side import Side
 from hocket.runs.config import EvalConfig
 from hocket.runs.early_stop import Decider, rounds_of, sequential_test
 from hocket.runs.run import Run, rebuild_report

@@ -11,11 +11,11 @@ import pytest
 import hocket
 from hocket.core.data import RowChecks
 from hocket.core.events import EpisodesEnded, Event
-from hocket.engine.row_checks import SHARE, other_batch
+from hocket.engine.inferring.row_checks import SHARE, other_batch
 from hocket.errors import UsageError
 from hocket.records.ledger.view import LedgerView
-from hocket.results.compare import compare_runs
-from hocket.results.side import Side
+from hocket.results.comparing.compare import compare_runs
+from hocket.results.comparing.side import Side
 from hocket.runs.evaluation import resume
 from hocket.runs.run import rebuild_report
 from support.batch_policies import Counting, Positional

@@ -15,12 +15,12 @@ import hocket
 from hocket.errors import RunFolderError
 from hocket.records.ledger.view import LedgerView
 from hocket.records.steps import load_steps
-from hocket.results.compare import compare_runs
+from hocket.results.comparing.compare import compare_runs
+from hocket.results.comparing.side import Side
 from hocket.results.recorded import open_recorded
-from hocket.results.side import Side
+from hocket.runs.checks.verify import verify
 from hocket.runs.export import Choice, ExportConfig, export_run
 from hocket.runs.run import rebuild_report
-from hocket.runs.verify import verify
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 VERSIONS = sorted(folder.name for folder in FIXTURES.glob("run-*"))

@@ -14,9 +14,9 @@ from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Episode, Outcome, Ref, Trial
 from hocket.engine.batches import BatchConfig, Batches
 from hocket.engine.chunk_rules import make_rule
-from hocket.engine.inference import Inference
+from hocket.engine.inferring.inference import Inference
 from hocket.engine.loop import Engine, EngineConfig
-from hocket.engine.scheduler import Scheduler, SchedulerConfig
+from hocket.engine.scheduling.scheduler import Scheduler, SchedulerConfig
 from hocket.engine.trials import TrialQueue
 from hocket.records.chunks import ChunkRows, load_chunks
 from hocket.records.ledger.ledger import Ledger

@@ -72,7 +72,7 @@ def test_by_default_three_failures_and_one_success_are_filmed_by_the_runs_own_wo
     start = Supervisor.start
     monkeypatch.setattr(Supervisor, "start", lambda *a: (started.append(a), start(*a)))
     monkeypatch.setattr(VideoWorkers, "_start", lambda _: pytest.fail("a worker was started"))
-    monkeypatch.setattr("hocket.core.machine.cores", lambda: 2)
+    monkeypatch.setattr("hocket.system.machine.cores", lambda: 2)
     heard = evaluate(tmp_path / "run", episodes=10)
     assert len(started) == 2
     expected = few(outcomes(tmp_path / "run"))

@@ -18,14 +18,14 @@ from hocket.core.contracts.env import SeedScheme, start_seed
 from hocket.errors import ConfigError, UsageError
 from hocket.records.ledger.view import LedgerView
 from hocket.records.run_file import load_run
-from hocket.results.compare import compare_runs
-from hocket.results.side import Side
+from hocket.results.comparing.compare import compare_runs
+from hocket.results.comparing.side import Side
 from hocket.runs.assembly import Assembly
+from hocket.runs.checks.verify import verify
 from hocket.runs.collect import CollectConfig, collect
 from hocket.runs.config import EvalConfig
 from hocket.runs.jobs import load_jobs, run_jobs
 from hocket.runs.run import Run
-from hocket.runs.verify import verify
 from support.recorded_runs import FAILURE, SUCCESS, plan, record_run
 
 MJX: dict[str, Any] = {

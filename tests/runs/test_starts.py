@@ -11,10 +11,10 @@ import pytest
 import hocket
 from hocket import cli
 from hocket.core.events import BatchInferred, Event, StartsCompared
-from hocket.results.live import read_status
-from hocket.results.progress import Progress
 from hocket.results.report import Report
-from hocket.runs.check import CheckResult, run_check
+from hocket.results.showing.live import read_status
+from hocket.results.showing.progress import Progress
+from hocket.runs.checks.check import CheckResult, run_check
 from hocket.runs.config import EvalConfig
 from hocket.runs.run import Run, rebuild_report
 from support.heard import Heard

@@ -9,7 +9,7 @@ import pytest
 import hocket
 from hocket.core.data import Array, Outcome, Trial
 from hocket.errors import EnvError, RunFolderError, UnknownNameError
-from hocket.runs.verify import Recorded, compare, find_trial, verify
+from hocket.runs.checks.verify import Recorded, compare, find_trial, verify
 from support.changed_states import change_states
 
 DRIFT = '''

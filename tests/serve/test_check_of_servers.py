@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hocket.runs.check import run_check
+from hocket.runs.checks.check import run_check
 from hocket.runs.config import EvalConfig
 from support.running_server import WAIT_S
 from support.stock_openpi import StockServer

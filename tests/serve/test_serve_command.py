@@ -16,9 +16,9 @@ from websockets.sync.client import connect
 
 import hocket
 from hocket.adapters.policies.openpi.msgpack_numpy import pack, unpack
-from hocket.core.exposure import load_tls
 from hocket.errors import ConfigError, UsageError
 from hocket.serve.server import Keys, check_exposure, load_keys
+from hocket.system.exposure import load_tls
 from support.processes import DEADLINE_S as WAIT_S
 from support.processes import wait_until
 from support.serve_command import command

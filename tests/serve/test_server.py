@@ -355,7 +355,7 @@ def test_kinds_of_observation_without_end_are_answered_and_forgotten(
     serve_policy: ServePolicy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hocket.serve.batching.MAX_KINDS", 4)
-    monkeypatch.setattr("hocket.engine.policy_thread.BUFFERED_QUEUES", 4)
+    monkeypatch.setattr("hocket.engine.inferring.policy_thread.BUFFERED_QUEUES", 4)
     server = serve_policy(Echo())
     for size in range(1, 12):
         with open_client(server) as client:

@@ -12,7 +12,7 @@ from hocket.core.events import Event
 from hocket.machines import protocol
 from hocket.machines.config import SiteConfig
 from hocket.machines.driver import OUTLIVES, Driver
-from hocket.machines.lease import LeaseId
+from hocket.machines.leasing.lease import LeaseId
 from hocket.machines.rows import packed_rows
 from hocket.records.chunks import ChunkRow
 from hocket.records.file_rows import ROOM

@@ -22,7 +22,7 @@ from hocket.workers.inbox import (
     LanesUp,
     Notice,
 )
-from hocket.workers.local import LocalRuntime
+from hocket.workers.local.runtime import LocalRuntime
 from support.processes import DEADLINE_S
 
 N = TypeVar("N", bound=Notice)

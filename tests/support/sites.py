@@ -12,10 +12,10 @@ import pyarrow as pa
 from hocket.errors import HocketError
 from hocket.machines.config import MachinesConfig, SiteConfig
 from hocket.machines.credentials import Credentials
-from hocket.machines.link import Link
 from hocket.machines.machines import Machines
-from hocket.machines.site import Site
-from hocket.machines.site_work import MakeWork
+from hocket.machines.site.link import Link
+from hocket.machines.site.site import Site
+from hocket.machines.site.site_work import MakeWork
 from hocket.records.ledger.view import LedgerView
 from hocket.records.steps import load_steps
 from hocket.results.report import Report

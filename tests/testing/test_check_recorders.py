@@ -15,8 +15,8 @@ from hocket.core.contracts.recorder import AttemptStart, SinkNeeds, StepRecord
 from hocket.core.data import Outcome, Trial
 from hocket.core.events import AttemptFailed, ChunksExecuted, Event, RunEnded
 from hocket.records.ledger.ledger import Ledger
-from hocket.results.progress import Progress
-from hocket.results.tally import Tally
+from hocket.results.showing.progress import Progress
+from hocket.results.showing.tally import Tally
 from hocket.testing import (
     ConformanceError,
     check_reader,

@@ -14,7 +14,7 @@ from hocket.errors import WorkerFailed
 from hocket.testing import ConformanceError, check_runtime, runtime_findings
 from hocket.workers.inline import InlineRuntime
 from hocket.workers.link import Link
-from hocket.workers.local import LocalRuntime
+from hocket.workers.local.runtime import LocalRuntime
 from support.processes import DEADLINE_S
 
 

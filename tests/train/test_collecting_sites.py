@@ -25,12 +25,12 @@ from hocket.errors import UsageError, WireError
 from hocket.machines import protocol
 from hocket.machines.commands import HANDED, Outlet
 from hocket.machines.config import MachinesConfig, SiteConfig
-from hocket.machines.lease import Lease, LeaseId
-from hocket.machines.leases import LeaseBook
-from hocket.machines.link import Link
+from hocket.machines.leasing.lease import Lease, LeaseId
+from hocket.machines.leasing.leases import LeaseBook
 from hocket.machines.machines import Machines
 from hocket.machines.ray import RayLauncher, SiteActor, _Placed
 from hocket.machines.server import FetchError
+from hocket.machines.site.link import Link
 from hocket.machines.unkept import Unkept
 from hocket.records.run_file import load_about
 from hocket.runs.elsewhere import Work

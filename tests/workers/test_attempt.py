@@ -6,7 +6,7 @@ import pytest
 
 from hocket.core.data import Outcome, SuccessRule, TaskInfo, Trial
 from hocket.core.wire import END_JUDGED, END_SUCCESS, END_TERMINATED, END_TRUNCATED
-from hocket.workers.attempt import Attempt
+from hocket.workers.env.attempt import Attempt
 
 TRIAL = Trial(suite="toy", task="count", seed=0)
 

@@ -20,7 +20,7 @@ from hocket.workers.inbox import (
     LanesUp,
 )
 from hocket.workers.inline import InlineRuntime
-from hocket.workers.local import LocalRuntime
+from hocket.workers.local.runtime import LocalRuntime
 from support.processes import DEADLINE_S, children, wait_until
 from support.rig import Result, Rig, trials
 

@@ -21,7 +21,7 @@ from hocket.workers.inbox import (
     LanesUp,
 )
 from hocket.workers.inline import InlineRuntime
-from hocket.workers.local import LocalRuntime
+from hocket.workers.local.runtime import LocalRuntime
 from support.processes import DEADLINE_S, children
 from support.rig import Rig, trials
 

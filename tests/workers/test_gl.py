@@ -9,8 +9,8 @@ import pytest
 
 from hocket.adapters.envs.metaworld import MetaWorld
 from hocket.errors import ConfigError, MissingExtraError
-from hocket.workers import gl
-from hocket.workers.gl import Device, Probe
+from hocket.workers.env import gl
+from hocket.workers.env.gl import Device, Probe
 
 GPUS = tuple(Device(backend="egl", index=i, renderer="NVIDIA H200/PCIe") for i in range(2))
 CPU = Device(backend="egl", index=2, renderer="llvmpipe (LLVM 15.0.6, 256 bits)")

@@ -15,7 +15,7 @@ import pytest
 
 from hocket.core.data import Ref
 from hocket.workers.inbox import LaneFailed, LanesExecuted, LanesReady, LanesUp
-from hocket.workers.local import LocalRuntime
+from hocket.workers.local.runtime import LocalRuntime
 from support.processes import DEADLINE_S, alive, children, wait_gone
 from support.rig import Rig
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.errors import ActionSpaceError, ChunkShapeError, ChunkValueError, ObservationError
-from hocket.workers.spaces import Drive, check_observation_space, flatten
+from hocket.workers.env.spaces import Drive, check_observation_space, flatten
 
 
 def test_bare_vector_becomes_the_state() -> None:

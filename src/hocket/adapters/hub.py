@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hocket.core.waits import awaiting
 from hocket.errors import ConfigError, MissingExtraError
+from hocket.system.waits import awaiting
 
 _ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+?)(?:@(?P<revision>[\w./-]+))?")
 _FILES = ("*.json", "*.safetensors", "*.txt", "*.model")

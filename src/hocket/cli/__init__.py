@@ -17,10 +17,10 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hocket.core.address_space import require_address_space
 from hocket.core.plugins import did_you_mean
-from hocket.core.text import printable
 from hocket.errors import HocketError, RunFolderError, UsageError
+from hocket.system.address_space import require_address_space
+from hocket.system.text import printable
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 COLLECT_AFTER = (20_000, 10, 10)

@@ -10,8 +10,8 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from hocket.cli.parse import parse
-from hocket.core.text import printable
+from hocket.cli.flags.parse import parse
+from hocket.system.text import printable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ def run(arguments: Sequence[str]) -> int:
     """Write the card."""
     flags = parse(CardFlags, arguments, verb="card")
     from hocket import cli
-    from hocket.runs.card import write_card
+    from hocket.runs.checks.card import write_card
 
     for path in write_card(flags.folder, flags.out or flags.folder, dataset=flags.dataset):
         sys.stdout.write(printable(str(path)) + "\n")

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from tyro.conf import arg
 
-from hocket.cli.parse import FileFlags, knobs_of, parse_run, refuse_bad_run_file
+from hocket.cli.flags.parse import FileFlags, knobs_of, parse_run, refuse_bad_run_file
 from hocket.core.plugins import did_you_mean
 from hocket.errors import UnknownNameError
 from hocket.runs.config import EvalConfig
@@ -48,7 +48,7 @@ def run(arguments: Sequence[str]) -> int:
     parsed = parse_run(Check, knobs_of(EvalConfig, only=KNOBS), arguments, verb="check")
     from hocket import cli
     from hocket.results.terminal import Console
-    from hocket.runs.check import run_check
+    from hocket.runs.checks.check import run_check
 
     config, flags = EvalConfig.from_plain(parsed.config), parsed.flags
     console, has_problems = Console(), False

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from hocket.cli.machines import MachineFlags, machines_of
-from hocket.cli.parse import FileFlags, knobs_of, parse_run
-from hocket.cli.telemetry import told_to
+from hocket.cli.flags.machines import MachineFlags, machines_of
+from hocket.cli.flags.parse import FileFlags, knobs_of, parse_run
+from hocket.cli.flags.telemetry import told_to
 from hocket.cli.watch import shown
-from hocket.core.text import printable
 from hocket.runs.config import EvalConfig
+from hocket.system.text import printable
 
 if TYPE_CHECKING:
     from hocket.core.contracts.recorder import Reader
@@ -71,7 +71,7 @@ def run(arguments: Sequence[str]) -> int:
     parsed = parse_run(Collect, knobs_of(EvalConfig, only=KNOBS), arguments, verb="collect")
     from hocket import cli
     from hocket.cli.export import Teller
-    from hocket.results.progress import Progress
+    from hocket.results.showing.progress import Progress
     from hocket.runs.collect import CollectConfig, collect, run_folder
     from hocket.runs.export import ExportConfig
 

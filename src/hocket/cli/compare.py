@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from hocket.cli.parse import parse
+from hocket.cli.flags.parse import parse
 
 if TYPE_CHECKING:
-    from hocket.results.compare import RunComparison
+    from hocket.results.comparing.compare import RunComparison
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +41,8 @@ def run(arguments: Sequence[str]) -> int:
     """Compare; 0 whichever is better."""
     flags = parse(Compare, arguments, verb="compare")
     from hocket import cli
-    from hocket.results.compare import compare_runs
-    from hocket.results.side import Side
+    from hocket.results.comparing.compare import compare_runs
+    from hocket.results.comparing.side import Side
 
     a, b = Side.open(flags.a), Side.open(flags.b)
     found = compare_runs(a, b, tasks_as=flags.tasks_as, common=flags.common)

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hocket.cli.parse import parse
+from hocket.cli.flags.parse import parse
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from hocket.runs.doctor import Finding
+    from hocket.runs.checks.doctor import Finding
 
 _STYLE = {"ok": "green", "slow": "yellow", "missing": "red"}
 
@@ -34,7 +34,7 @@ def run(arguments: Sequence[str]) -> int:
     flags = parse(Doctor, arguments, verb="doctor")
     from hocket import cli
     from hocket.results.terminal import Console
-    from hocket.runs.doctor import examine, registry
+    from hocket.runs.checks.doctor import examine, registry
 
     findings = examine()
     if flags.json:

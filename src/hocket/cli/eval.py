@@ -15,22 +15,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from hocket.cli import FAILED, INTERRUPTED, OK
-from hocket.cli.machines import MachineFlags, machines_of
-from hocket.cli.parse import FileFlags, knobs_of, parse, parse_run, refuse_bad_run_file, scan
-from hocket.cli.telemetry import told_to
-from hocket.cli.values import format_bytes
+from hocket.cli.flags.machines import MachineFlags, machines_of
+from hocket.cli.flags.parse import FileFlags, knobs_of, parse, parse_run, refuse_bad_run_file, scan
+from hocket.cli.flags.telemetry import told_to
+from hocket.cli.flags.values import format_bytes
 from hocket.cli.watch import shown
-from hocket.core import machine
 from hocket.core.plugins import share_settings
-from hocket.core.waits import awaiting
 from hocket.runs.config import EvalConfig
+from hocket.system import machine
+from hocket.system.waits import awaiting
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from hocket.core.contracts.recorder import Reader
-    from hocket.results.progress import Progress
     from hocket.results.report import Report
+    from hocket.results.showing.progress import Progress
     from hocket.runs.elsewhere import Elsewhere
     from hocket.runs.jobs import Job, JobResult
     from hocket.runs.run import Run
@@ -125,7 +125,7 @@ def run(arguments: Sequence[str]) -> int:
 
         Console().print(_describe(config, new_folder(flags.out, config.env, config.policy)))
         return OK
-    from hocket.results.progress import Progress
+    from hocket.results.showing.progress import Progress
 
     with machines_of(flags) as machines, contextlib.ExitStack() as imports:
         imports.enter_context(awaiting("imports"))  # before the first line, which says so
@@ -246,7 +246,7 @@ def _run_arms(config: EvalConfig, arms: str, flags: Eval) -> int:
 
 def _follow(job: Job) -> Progress:
     """Show the progress of a job, under its name."""
-    from hocket.results.progress import Progress
+    from hocket.results.showing.progress import Progress
 
     sys.stderr.write(f"-- {job.name}\n")
     progress = Progress()
@@ -314,7 +314,7 @@ def _exit_code(results: Sequence[JobResult]) -> int:
 def resume(arguments: Sequence[str]) -> int:
     """Run what is left of a run."""
     flags = parse(Resume, arguments, verb="resume")
-    from hocket.results.progress import Progress
+    from hocket.results.showing.progress import Progress
     from hocket.runs.run import Run
 
     with Run.open(flags.folder, infer_timeout_s=flags.infer_timeout_s) as unfinished:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
-from hocket.cli.parse import parse
-from hocket.cli.values import Names
-from hocket.core.text import printable
+from hocket.cli.flags.parse import parse
+from hocket.cli.flags.values import Names
 from hocket.errors import UsageError
+from hocket.system.text import printable
 
 if TYPE_CHECKING:
     from rich.progress import TaskID

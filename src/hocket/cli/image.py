@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from hocket.cli.parse import parse
+from hocket.cli.flags.parse import parse
 
 
 @dataclass(frozen=True, kw_only=True)

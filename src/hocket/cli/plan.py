@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import arg
 
-from hocket.cli.parse import parse
-from hocket.cli.values import Counts, Latencies
+from hocket.cli.flags.parse import parse
+from hocket.cli.flags.values import Counts, Latencies
 from hocket.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from hocket.core.estimates import Latency
-    from hocket.engine.model import PlanRow, Work
+    from hocket.engine.scheduling.model import PlanRow, Work
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,10 +52,10 @@ class Plan:
 def run(arguments: Sequence[str]) -> int:
     """Print the plan."""
     flags = parse(Plan, arguments, verb="plan")
-    from hocket.core import machine
     from hocket.core.estimates import Latency
-    from hocket.engine.model import Work, plan
+    from hocket.engine.scheduling.model import Work, plan
     from hocket.results.terminal import Console
+    from hocket.system import machine
 
     if flags.measured is not None:
         flags = _measured(flags, flags.measured)
@@ -105,7 +105,7 @@ def _refuse_nonsense(flags: Plan) -> None:
 
 def _useful_cores(lanes: int, work: Work, latency: Latency) -> int:
     """How many cores so many lanes can use, before something else limits them."""
-    from hocket.engine.model import plan
+    from hocket.engine.scheduling.model import plan
 
     def rate(cores: int) -> float:
         with_cores = dataclasses.replace(work, cores=cores)

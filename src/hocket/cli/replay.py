@@ -10,8 +10,8 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from hocket.cli.parse import parse_with_runtime
-from hocket.core.text import printable
+from hocket.cli.flags.parse import parse_with_runtime
+from hocket.system.text import printable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ def run(arguments: Sequence[str]) -> int:
     parsed = parse_with_runtime(Replay, arguments, verb="replay")
     flags = parsed.flags
     from hocket import cli
-    from hocket.runs.verify import verify
+    from hocket.runs.checks.verify import verify
 
     verdict = verify(
         flags.folder,

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import arg
 
-from hocket.cli.parse import parse_with_policy
-from hocket.cli.values import Bytes, Name
-from hocket.core.exposure import load_tls
+from hocket.cli.flags.parse import parse_with_policy
+from hocket.cli.flags.values import Bytes, Name
 from hocket.errors import ConfigError, UsageError
+from hocket.system.exposure import load_tls
 
 if TYPE_CHECKING:
     from hocket.serve.backend import Backend

@@ -10,9 +10,9 @@ from typing import Annotated
 from tyro.conf import arg
 
 from hocket.cli import INTERRUPTED, OK
-from hocket.cli.machines import MachineFlags, machines_of
-from hocket.cli.parse import FileFlags, knobs_of, parse, parse_run, scan
-from hocket.cli.telemetry import told_to
+from hocket.cli.flags.machines import MachineFlags, machines_of
+from hocket.cli.flags.parse import FileFlags, knobs_of, parse, parse_run, scan
+from hocket.cli.flags.telemetry import told_to
 from hocket.cli.watch import shown
 from hocket.core.plugins import require_extra
 from hocket.errors import UsageError

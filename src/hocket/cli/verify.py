@@ -11,9 +11,9 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from hocket.cli.parse import knobs_of, parse_run
-from hocket.core import machine
+from hocket.cli.flags.parse import knobs_of, parse_run
 from hocket.runs.config import EvalConfig
+from hocket.system import machine
 
 _KNOBS = (
     *("env", "policy", "lanes", "retries", "env_python", "policy_python", "policy_devices"),
@@ -47,8 +47,8 @@ def run(arguments: Sequence[str]) -> int:
     flags = parsed.flags
     from hocket import cli
     from hocket.results.card import Card
-    from hocket.results.progress import Progress
-    from hocket.runs.card import check_card, config_for
+    from hocket.results.showing.progress import Progress
+    from hocket.runs.checks.card import check_card, config_for
 
     card = Card.load(flags.card)
     config = config_for(card, EvalConfig.from_plain(parsed.config))

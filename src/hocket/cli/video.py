@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from hocket.cli.parse import parse_with_runtime
-from hocket.cli.values import Names
-from hocket.core.text import printable
+from hocket.cli.flags.parse import parse_with_runtime
+from hocket.cli.flags.values import Names
+from hocket.system.text import printable
 
 if TYPE_CHECKING:
     from hocket.core.data import Episode
@@ -100,7 +100,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _choose(flags: Video, config: EvalConfig, ledger: LedgerView) -> list[Episode]:
     from hocket.records.video.selection import VideoSelection
-    from hocket.runs.verify import find_trial
+    from hocket.runs.checks.verify import find_trial
 
     planned, ended = ledger.trials(), ledger.episodes()
     selections = []

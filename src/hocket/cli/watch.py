@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
-from hocket.cli.parse import parse
+from hocket.cli.flags.parse import parse
 from hocket.errors import RunFolderError, UsageError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def run(arguments: Sequence[str]) -> int:
     import asyncio  # here, since verbs that make a run import this module
 
     from hocket import cli
-    from hocket.core.exposure import load_tls
+    from hocket.system.exposure import load_tls
     from hocket.watch.guard import Guard, check_exposure, names_of, new_token, read_key
     from hocket.watch.process import serve_until_signal
     from hocket.watch.server import Watching

@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import arg
 
 from hocket.cli import OK
-from hocket.cli.parse import parse
+from hocket.cli.flags.parse import parse
 from hocket.core.plugins import require_extra
-from hocket.core.text import printable
 from hocket.errors import ConfigError, UsageError
+from hocket.system.text import printable
 
 if TYPE_CHECKING:
     from hocket.machines.commands import Outlet
-    from hocket.machines.link import Link
     from hocket.machines.protocol import Welcome
-    from hocket.machines.site import Site
-    from hocket.machines.site_work import SiteWork
+    from hocket.machines.site.link import Link
+    from hocket.machines.site.site import Site
+    from hocket.machines.site.site_work import SiteWork
 
 _TELL_S = 10.0
 """Seconds between two lines that say what a site does."""
@@ -60,8 +60,8 @@ def run(arguments: Sequence[str]) -> int:
     flags = parse(WorkFlags, arguments, verb="work")
     from hocket.machines.commands import Outlet
     from hocket.machines.credentials import Credentials
-    from hocket.machines.link import Link
-    from hocket.machines.site import Site
+    from hocket.machines.site.link import Link
+    from hocket.machines.site.site import Site
 
     if not flags.connect.startswith(("ws://", "wss://")):
         raise UsageError(f"--connect {flags.connect} is no address such as wss://head:7000.")

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from hocket.core.text import did_you_mean
 from hocket.errors import HocketError, UnimportableError, UnknownNameError
+from hocket.system.text import did_you_mean
 
 _MODULE = re.compile(r"([A-Za-z_][\w.]*):([A-Za-z_][\w.]*)")
 _FILE = re.compile(r"(.+\.py):([A-Za-z_][\w.]*)")

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hocket.core.text import did_you_mean
 from hocket.errors import ConfigError
+from hocket.system.text import did_you_mean
 
 FACTORS: Mapping[str, str] = {
     "image:blur": "blur every picture, standard deviation in pixels",

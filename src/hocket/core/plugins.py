@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from hocket.core import modules
-from hocket.core.text import did_you_mean as did_you_mean
 from hocket.errors import ConfigError, MissingExtraError, UnknownNameError
+from hocket.system.text import did_you_mean as did_you_mean
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoints
@@ -88,7 +88,7 @@ BUILTIN: Mapping[Kind, Mapping[str, Builtin]] = {
     },
     "runtimes": {
         "inline": Builtin("hocket.workers.inline:InlineRuntime"),
-        "local": Builtin("hocket.workers.local:LocalRuntime"),
+        "local": Builtin("hocket.workers.local.runtime:LocalRuntime"),
         "docker": Builtin("hocket.workers.containers.runtime:DockerRuntime"),
         "podman": Builtin("hocket.workers.containers.runtime:PodmanRuntime"),
         "ssh": Builtin("hocket.workers.remote.ssh:SshRuntime"),

@@ -22,11 +22,11 @@ from hocket.core.data import (
 from hocket.core.events import BatchInferred, ChunksExecuted
 from hocket.core.wire import END_TERMINATED, END_TRUNCATED
 from hocket.engine.chunk_rules import SharedRule
-from hocket.engine.inference import Inference, WarmedUp
-from hocket.engine.model import size_to_time, with_stairs
-from hocket.engine.policy_thread import Answered, Job
-from hocket.engine.row_checks import other_batch
-from hocket.engine.scheduler import BatchPlan, Scheduler
+from hocket.engine.inferring.inference import Inference, WarmedUp
+from hocket.engine.inferring.policy_thread import Answered, Job
+from hocket.engine.inferring.row_checks import other_batch
+from hocket.engine.scheduling.model import size_to_time, with_stairs
+from hocket.engine.scheduling.scheduler import BatchPlan, Scheduler
 from hocket.engine.trials import LaneState
 from hocket.errors import HocketError, PolicyHungError
 from hocket.workers.fleet import Fleet

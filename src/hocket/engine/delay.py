@@ -25,7 +25,7 @@ from hocket.core.contracts.policy import DELAY, PREFIX, PREFIX_LENGTH
 from hocket.core.data import Array, Chunk, EnvSpec, Observation, Trial
 from hocket.engine.batches import Delivery, PendingBatch
 from hocket.engine.delays import Delays
-from hocket.engine.policy_thread import Answered
+from hocket.engine.inferring.policy_thread import Answered
 from hocket.engine.trials import LaneState
 from hocket.errors import ConfigError, HocketError
 from hocket.workers.fleet import Fleet

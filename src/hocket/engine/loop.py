@@ -39,10 +39,10 @@ from hocket.engine.batches import Batches, Delivery, told_of
 from hocket.engine.chunk_rules import ChunkRule, SharedRule
 from hocket.engine.delay import Ahead, HeldLanes
 from hocket.engine.garbage import gc_frozen
-from hocket.engine.inference import Inference
-from hocket.engine.policy_thread import account
+from hocket.engine.inferring.inference import Inference
+from hocket.engine.inferring.policy_thread import account
+from hocket.engine.inferring.suspects import Suspects
 from hocket.engine.starts import StartChecks
-from hocket.engine.suspects import Suspects
 from hocket.engine.trials import LaneState, TrialQueue
 from hocket.engine.turn import Turn
 from hocket.errors import EnvError, PolicyHungError, SecondResetError

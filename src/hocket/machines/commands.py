@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from hocket.core import children, machine
 from hocket.errors import UsageError
+from hocket.system import children, machine
 from hocket.workers.remote.ssh import Host, SshConfig
 from hocket.workers.shm import create_file, read_tail
 

@@ -26,8 +26,8 @@ from hocket.errors import EnvError, HocketError, SpecMismatchError, UsageError, 
 from hocket.machines import protocol
 from hocket.machines.config import SiteConfig
 from hocket.machines.intake import Intake
-from hocket.machines.lease import Lease, LeaseConfig, LeaseId
-from hocket.machines.leases import LeaseBook
+from hocket.machines.leasing.lease import Lease, LeaseConfig, LeaseId
+from hocket.machines.leasing.leases import LeaseBook
 from hocket.machines.receipts import INBOXES
 from hocket.machines.roster import Entry, Roster
 from hocket.runs.elsewhere import Work

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hocket.core.plugins import did_you_mean
-from hocket.core.text import printable
 from hocket.engine.garbage import gc_frozen
 from hocket.errors import UsageError
 from hocket.machines.commands import CommandLauncher, places_behind_ssh, places_here
@@ -20,6 +19,7 @@ from hocket.machines.credentials import DriverSecrets
 from hocket.machines.driver import OUTLIVES, Driver, Post
 from hocket.machines.server import Carrier, Launcher, Server
 from hocket.runs.elsewhere import Work
+from hocket.system.text import printable
 from hocket.workers.remote.ssh import SshConfig
 
 KINDS = ("local", "listen", "ssh", "ray")

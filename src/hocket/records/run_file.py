@@ -19,8 +19,8 @@ from typing import Any
 
 import yaml
 
-from hocket.core import machine
 from hocket.errors import ConfigError, RunFolderError
+from hocket.system import machine
 
 RUN_FILE = "run.yaml"
 _Dumper, _Loader = (

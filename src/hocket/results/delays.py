@@ -14,10 +14,10 @@ import numpy as np
 from hocket.core.data import Outcome
 from hocket.records.folder import write_atomic
 from hocket.results import stats
+from hocket.results.comparing.paired import Difference, compare_rates
 from hocket.results.motion import Motion
 from hocket.results.page.charts import IntervalRow, interval_chart
 from hocket.results.page.markup import Markup, Section, document, join, tag
-from hocket.results.paired import Difference, compare_rates
 from hocket.results.report import Report
 from hocket.results.tables import ResultTable, TableRow, number, percent, percent_range
 

@@ -17,7 +17,7 @@ from hocket.records.ledger.view import Failure, LedgerView
 from hocket.records.run_file import load_about
 from hocket.records.state_rows import KeptStates
 from hocket.records.video.selection import VideoSelection, is_rendered_later
-from hocket.results.decision import KEY, Decision
+from hocket.results.comparing.decision import KEY, Decision
 from hocket.results.exactness import kept_claim
 from hocket.results.report import FILE_NAME, Report, Throughput
 from hocket.results.timing import Timing, load_timing

@@ -10,7 +10,7 @@ from rich.console import ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from hocket.core.text import printable
+from hocket.system.text import printable
 
 
 class Console(rich.console.Console):

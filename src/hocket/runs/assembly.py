@@ -19,25 +19,26 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from hocket.core import machine, plugins
+from hocket.core import plugins
 from hocket.core.contracts.env import Suite
 from hocket.core.contracts.policy import Policy, Replicas, Sessions
 from hocket.core.contracts.runtime import Runtime, WorkerSpec
 from hocket.core.data import EnvSpec, PolicySpec, Ref, TaskInfo, Trial
 from hocket.core.modules import places_of
 from hocket.core.perturb import Factor, parse_factors
-from hocket.core.waits import awaiting
 from hocket.engine.batches import BatchConfig, Batches
-from hocket.engine.deadline import InferDeadline
 from hocket.engine.delay import DelayedLanes, Timing
-from hocket.engine.inference import Inference
-from hocket.engine.scheduler import Scheduler, SchedulerConfig
+from hocket.engine.inferring.deadline import InferDeadline
+from hocket.engine.inferring.inference import Inference
+from hocket.engine.scheduling.scheduler import Scheduler, SchedulerConfig
 from hocket.errors import HocketError, PolicyError, UnknownNameError, UsageError
 from hocket.runs.config import EvalConfig
 from hocket.runs.probe import Probe, probe, retried
 from hocket.runs.subject import Subject
+from hocket.system import machine
+from hocket.system.waits import awaiting
 from hocket.workers.fleet import Fleet, FleetConfig
-from hocket.workers.local import Lent, LocalRuntime
+from hocket.workers.local.runtime import Lent, LocalRuntime
 from hocket.workers.suites import has_rows
 
 ROWS = 256

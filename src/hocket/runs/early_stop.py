@@ -14,8 +14,8 @@ from typing import Literal
 from hocket.core.data import Episode, Trial
 from hocket.core.events import AttemptsBegan, EpisodesSealed, Event
 from hocket.errors import UsageError
-from hocket.results.decision import Decision, PairedRuns
-from hocket.results.sequential import PairedSequentialTest, Stake, StepSequentialTest
+from hocket.results.comparing.decision import Decision, PairedRuns
+from hocket.results.comparing.sequential import PairedSequentialTest, Stake, StepSequentialTest
 
 Plan = Callable[[Sequence[Trial]], None]
 """A function that plans more trials: they are kept with the run, and handed to lanes."""

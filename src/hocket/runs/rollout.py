@@ -12,11 +12,11 @@ from hocket.core.contracts.recorder import Reader
 from hocket.core.data import EnvSpec, Exactness, Ref, Trial
 from hocket.engine.batches import BatchConfig
 from hocket.engine.chunk_rules import make_rule
-from hocket.engine.deadline import InferDeadline
 from hocket.engine.delay import Timing
-from hocket.engine.inference import Inference
+from hocket.engine.inferring.deadline import InferDeadline
+from hocket.engine.inferring.inference import Inference
+from hocket.engine.inferring.policy_thread import keeps_state
 from hocket.engine.loop import Engine, EngineConfig
-from hocket.engine.policy_thread import keeps_state
 from hocket.errors import ConfigError, SpecMismatchError
 from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig

@@ -32,16 +32,16 @@ from hocket.records.run_file import about_this_run, load_about, load_run
 from hocket.records.state_rows import StateRows
 from hocket.records.step_rows import StepRows
 from hocket.records.video.selection import VideoPlan, VideoSelection
-from hocket.results.config_diff import scheme_difference
-from hocket.results.decision import KEY as DECISION
-from hocket.results.decision import Decision
+from hocket.results.comparing.config_diff import scheme_difference
+from hocket.results.comparing.decision import KEY as DECISION
+from hocket.results.comparing.decision import Decision
+from hocket.results.comparing.sequential import Stake
 from hocket.results.exactness import Claim
-from hocket.results.live import LiveStatus
 from hocket.results.page.report_page import write_report_page
 from hocket.results.recorded import build_report, depends_on
 from hocket.results.report import Report, Throughput
-from hocket.results.sequential import Stake
-from hocket.results.tally import Tally
+from hocket.results.showing.live import LiveStatus
+from hocket.results.showing.tally import Tally
 from hocket.runs.assembly import Assembly, examine_python
 from hocket.runs.config import EvalConfig
 from hocket.runs.early_stop import Decider, paired_with, rounds_of, sequential_test

@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hocket.core import machine
 from hocket.core.contracts.recorder import TEMPORARY
 from hocket.core.data import EnvSpec, Episode, Outcome, Ref, Trial
 from hocket.core.events import ChunksExecuted, EpisodeFilmed, Event, Noted, SpecLearned
@@ -24,6 +23,7 @@ from hocket.records.video.selection import VideoSelection, is_rendered_later
 from hocket.records.video.sink import file_name, rerender_record, videos_in
 from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
+from hocket.system import machine
 from hocket.workers.fleet import Borrowed, Fleet
 
 

@@ -28,7 +28,7 @@ from hocket.core.data import (
     TaskInfo,
     Trial,
 )
-from hocket.engine.deadline import InferDeadline
+from hocket.engine.inferring.deadline import InferDeadline
 from hocket.errors import HocketError, ObservationError, PolicyError, WireError
 from hocket.serve.batching import Batcher, Served
 from hocket.serve.clients import Caller, Client, Clients
@@ -82,7 +82,7 @@ class PolicyOptions:
     max_queue: int = 1024
     warm_up: bool = True
     infer_timeout_s: float | None = None
-    """See `hocket.engine.deadline.InferDeadline`."""
+    """See `hocket.engine.inferring.deadline.InferDeadline`."""
 
 
 class PolicyBackend:

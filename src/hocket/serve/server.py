@@ -34,7 +34,6 @@ from hocket.adapters.policies.openpi.protocol import (
     CLOSE_TRY_AGAIN,
     ERROR_REASON,
 )
-from hocket.core.exposure import is_loopback
 from hocket.errors import (
     HocketError,
     PolicyUnavailableError,
@@ -45,6 +44,7 @@ from hocket.serve.backend import Backend
 from hocket.serve.batching import Overloaded
 from hocket.serve.clients import Caller, CameTwice
 from hocket.serve.metrics import Metrics
+from hocket.system.exposure import is_loopback
 
 PING_INTERVAL_S = 20.0
 PING_TIMEOUT_S = 120.0

@@ -16,11 +16,11 @@ from collections.abc import Callable
 from typing import Any
 
 from hocket.core import plugins
-from hocket.core.waits import awaited
 from hocket.errors import ConfigError, MissingExtraError
 from hocket.serve.backend import PolicyBackend, PolicyOptions
 from hocket.serve.metrics import Metrics
 from hocket.serve.server import Listening, serve_until_signal
+from hocket.system.waits import awaited
 
 _LOOK_S = 0.2
 """Seconds between two looks at what is awaited."""

@@ -35,8 +35,8 @@ from hocket.testing.findings import (
     raising,
     require,
 )
+from hocket.workers.env.spaces import Drive
 from hocket.workers.inline import Randomness
-from hocket.workers.spaces import Drive
 
 _WAYS = ("mask", "snapshot")
 

@@ -29,8 +29,8 @@ from hocket.testing.findings import (
     raising,
     require,
 )
+from hocket.workers.env.spaces import Drive, check_observation_space
 from hocket.workers.inline import Randomness
-from hocket.workers.spaces import Drive, check_observation_space
 
 _SUCCESS_KEYS = ("success", "is_success")
 _SUCCESS_RULES = ("first", "any", "final")

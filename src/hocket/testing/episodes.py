@@ -10,7 +10,7 @@ import numpy as np
 
 from hocket.core.data import Array, Observation
 from hocket.testing.findings import Bench, is_close, is_same, require
-from hocket.workers.spaces import Drive, flatten
+from hocket.workers.env.spaces import Drive, flatten
 
 
 class Moment(NamedTuple):

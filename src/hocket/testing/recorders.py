@@ -39,7 +39,7 @@ from hocket.testing.findings import (
     wait_until,
 )
 from hocket.testing.toy import ToyConfig, ToySuite
-from hocket.workers.spaces import flatten
+from hocket.workers.env.spaces import flatten
 
 _STEPS = 8
 

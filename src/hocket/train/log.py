@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from hocket.core.text import printable
 from hocket.errors import MissingExtraError
-from hocket.results.progress import clock, start_live
+from hocket.results.showing.progress import clock, start_live
+from hocket.system.text import printable
 from hocket.train.config import TrainConfig
 
 if TYPE_CHECKING:

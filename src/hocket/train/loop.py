@@ -20,7 +20,7 @@ from hocket.errors import SpecMismatchError, UsageError
 from hocket.machines.machines import Machines
 from hocket.records import run_file as run_config
 from hocket.records.folder import RunFolder, temporary
-from hocket.results.live import LiveStatus
+from hocket.results.showing.live import LiveStatus
 from hocket.runs.assembly import Assembly
 from hocket.runs.probe import probe, retried
 from hocket.train.algorithms.ranks import Ranks, local_device

@@ -21,7 +21,7 @@ from hocket.records.folder import RunFolder
 from hocket.records.ledger import schema
 from hocket.results import stats
 from hocket.results.card import LETTERS as LETTER_OF
-from hocket.results.paired import rate_difference
+from hocket.results.comparing.paired import rate_difference
 from hocket.results.scores import bounds
 from hocket.watch.planned import NOTHING, numbers_in
 

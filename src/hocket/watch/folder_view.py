@@ -14,8 +14,8 @@ from hocket.records.folder import RunFolder
 from hocket.records.ledger import schema
 from hocket.records.run_file import load_run
 from hocket.results import stats
-from hocket.results.live import is_alive, read_status
 from hocket.results.scores import bounds
+from hocket.results.showing.live import is_alive, read_status
 from hocket.watch.cells import LETTERS
 from hocket.watch.training import METRICS, Curves
 

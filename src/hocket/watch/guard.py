@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from hocket.adapters.policies.openpi.key_file import read_keys
-from hocket.core.exposure import is_loopback
 from hocket.errors import ConfigError, UsageError
+from hocket.system.exposure import is_loopback
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,8 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hocket.core import children
 from hocket.errors import HocketError
+from hocket.system import children
 from hocket.watch.guard import Guard, new_token
 from hocket.watch.server import Watching, WatchServer, watching
 

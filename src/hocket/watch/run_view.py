@@ -21,8 +21,8 @@ from hocket.records.labels import add_label, labels_file, load_labels
 from hocket.records.ledger.view import LedgerView
 from hocket.records.run_file import load_run
 from hocket.records.video.encoder import exact_rate
-from hocket.results.live import is_alive, read_status
 from hocket.results.scores import bounds
+from hocket.results.showing.live import is_alive, read_status
 from hocket.results.stats import Rate
 from hocket.watch.cells import Cells, Ended, find_twin
 from hocket.watch.training import Curves

@@ -30,7 +30,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
 from hocket.errors import HocketError, RunFolderError
-from hocket.results.live import WANTED_S, picture_file, want
+from hocket.results.showing.live import WANTED_S, picture_file, want
 from hocket.watch import files
 from hocket.watch.folder_view import FolderView, is_run
 from hocket.watch.guard import Guard

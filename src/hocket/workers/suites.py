@@ -15,7 +15,7 @@ from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Ref, SuccessRule, TaskInfo
 from hocket.core.wire import Described, Failed
 from hocket.errors import EnvError, UnknownNameError, UsageError
-from hocket.workers import gl
+from hocket.workers.env import gl
 
 _RATES = ("control_rate", "control_freq", "control_hz")
 """Attributes in which envs say how many control steps a second they take."""

@@ -380,7 +380,7 @@ def test_a_full_image_is_the_one_that_metaworld_renders():
 import sys
 from importlib.util import find_spec
 import numpy as np
-from hocket.workers import gl
+from hocket.workers.env import gl
 from hocket.adapters.envs.metaworld import MetaWorld
 
 env = MetaWorld("push", MetaWorld.Config(size=96)).make("push-v3")

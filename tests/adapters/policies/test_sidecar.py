@@ -19,8 +19,8 @@ import pytest
 from hocket.adapters.policies.sidecar import Sidecar, SidecarConfig
 from hocket.core import plugins
 from hocket.core.data import Batch, Row, Trial, noise_seed
-from hocket.core.waits import awaited
 from hocket.errors import ConfigError, PolicyError, PolicyUnavailableError
+from hocket.system.waits import awaited
 from hocket.testing import ScriptedPolicy
 from support.processes import DEADLINE_S as WAIT_S
 from support.processes import wait_gone, wait_until
@@ -30,7 +30,7 @@ POLICY = """
 import os, sys, time
 import numpy as np
 from hocket.core.data import Actions, PolicySpec
-from hocket.core.waits import awaiting
+from hocket.system.waits import awaiting
 
 class Model:
     def __init__(self, *, scale: float = 1.0):

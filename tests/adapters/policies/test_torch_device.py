@@ -9,7 +9,7 @@ import torch
 
 from hocket.adapters.policies.torch import TorchPolicy
 from hocket.core.data import Array, Batch, Row, Trial
-from hocket.engine.policy_thread import Job, PolicyThread
+from hocket.engine.inferring.policy_thread import Job, PolicyThread
 
 
 class Echo(torch.nn.Module):

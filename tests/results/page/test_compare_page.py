@@ -7,9 +7,9 @@ from urllib.parse import unquote
 from test_report_page import read
 
 from hocket.records.folder import RunFolder
-from hocket.results.compare import RunComparison, compare_runs
+from hocket.results.comparing.compare import RunComparison, compare_runs
+from hocket.results.comparing.side import Side
 from hocket.results.page.compare_page import compare_page, write_compare_page
-from hocket.results.side import Side
 from support.recorded_runs import ERROR, FAILURE, FINISHED, SUCCESS, Choice, plan, record_run
 
 

@@ -3,8 +3,8 @@ import html
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hocket.core.text import printable
 from hocket.results.page.markup import Markup, breakable, file_link, join, tag
+from hocket.system.text import printable
 
 
 @given(st.text())

@@ -8,10 +8,10 @@ import pytest
 
 import hocket
 from hocket.core.data import Outcome, Trial
-from hocket.results.compare import compare_runs
+from hocket.results.comparing.compare import compare_runs
+from hocket.results.comparing.side import Side
 from hocket.results.page.compare_page import write_compare_page
 from hocket.results.page.report_page import write_report_page
-from hocket.results.side import Side
 from support.chromium import BINARY, Browser, Page
 from support.recorded_runs import ERROR, FAILURE, SUCCESS, plan, record_run
 

@@ -19,9 +19,9 @@ import pytest
 
 import hocket
 from hocket.errors import UsageError, WorkerFailed
+from hocket.system.owner import host, owner
 from hocket.testing import check_runtime
 from hocket.workers.inbox import LaneFailed, LanesExecuted, LanesReady, LanesUp
-from hocket.workers.owner import host, owner
 from hocket.workers.remote import websocket
 from hocket.workers.remote.cloud import HOST_TAG, OWNER_TAG, CloudRuntime
 from hocket.workers.remote.daytona import DaytonaConfig, DaytonaRuntime

@@ -27,7 +27,7 @@ from hocket.workers.inbox import (
     LanesUp,
 )
 from hocket.workers.link import Link
-from hocket.workers.local import LocalRuntime
+from hocket.workers.local.runtime import LocalRuntime
 from hocket.workers.remote.dialing import dial
 from hocket.workers.remote.loopback import LoopbackRuntime
 from support.processes import DEADLINE_S, wait_until

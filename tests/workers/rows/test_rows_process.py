@@ -12,7 +12,7 @@ from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Ref, Trial
 from hocket.workers.fleet import Fleet, FleetConfig
 from hocket.workers.inbox import LanesExecuted, LanesReady, LanesUp
-from hocket.workers.local import LocalRuntime
+from hocket.workers.local.runtime import LocalRuntime
 from support.row_toys import KEY, Echo
 
 pytestmark = pytest.mark.heavy

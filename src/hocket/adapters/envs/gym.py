@@ -15,7 +15,7 @@ from gymnasium import spaces
 
 from hocket.core.data import Array, SuccessRule, TaskInfo
 from hocket.errors import ConfigError, EnvError, MissingExtraError, UnknownNameError
-from hocket.workers import gl
+from hocket.workers.env import gl
 
 STATE_KEY = "observation/state"
 IMAGE_KEY = "observation/image"

@@ -1,7 +1,7 @@
 """Envs that render MuJoCo's cameras themselves, and only those that somebody looks at.
 
-Which OpenGL renders (`workers/gl.py`) is chosen when the first image is wanted, so that a worker
-without cameras never touches OpenGL.
+Which OpenGL renders (`workers/env/gl.py`) is chosen when the first image is wanted, so that a
+worker without cameras never touches OpenGL.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 
 from hocket.core.data import Array
 from hocket.errors import ObservationError
-from hocket.workers import gl
+from hocket.workers.env import gl
 
 STATE_KEY = "observation/state"
 _MAX_GEOMS = 10_000

@@ -28,7 +28,6 @@ from hocket.adapters.policies.mapping import (
     spec_fields,
 )
 from hocket.core.data import Actions, Array, Batch, EnvSpec, Observation, PolicySpec
-from hocket.core.waits import awaiting
 from hocket.errors import (
     ChunkShapeError,
     ConfigError,
@@ -37,6 +36,7 @@ from hocket.errors import (
     PolicyUnavailableError,
     WireError,
 )
+from hocket.system.waits import awaiting
 
 DEFAULT_PORT = 5555
 TOKEN_VARIABLE = "HOCKET_API_KEY"

@@ -25,9 +25,9 @@ from typing import Any
 
 from hocket.adapters.policies.openpi.policy import OpenPI, OpenPIConfig
 from hocket.core.data import Actions, Batch, EnvSpec, PolicySpec, Row
-from hocket.core.scratch import ScratchFolder
-from hocket.core.waits import awaiting
 from hocket.errors import ConfigError, PolicyUnavailableError
+from hocket.system.scratch import ScratchFolder
+from hocket.system.waits import awaiting
 
 LOCAL_OUTAGE_S = 3.0
 """Seconds after which a local socket that nobody answers has lost its process."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from hocket.core.data import Array, Observation
 from hocket.errors import ObservationError
-from hocket.workers.spaces import is_image
+from hocket.workers.env.spaces import is_image
 
 _ROUNDING = 1e-3
 """A renderer's arithmetic may leave [0, 1] by this much."""

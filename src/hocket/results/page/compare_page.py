@@ -9,8 +9,10 @@ from pathlib import Path
 
 from hocket.core.data import Outcome, Trial
 from hocket.records.folder import write_atomic
-from hocket.results.compare import RunComparison, bounds_text, signed, task_names
-from hocket.results.config_diff import subject_differences
+from hocket.results.comparing.compare import RunComparison, bounds_text, signed, task_names
+from hocket.results.comparing.config_diff import subject_differences
+from hocket.results.comparing.paired import CLAIMS, Difference
+from hocket.results.comparing.side import Side
 from hocket.results.page.charts import (
     LONG,
     IntervalRow,
@@ -22,8 +24,6 @@ from hocket.results.page.charts import (
 )
 from hocket.results.page.markup import Child, Markup, Section, breakable, document, join, tag
 from hocket.results.page.pair_films import films_section
-from hocket.results.paired import CLAIMS, Difference
-from hocket.results.side import Side
 from hocket.results.tables import number, percent
 
 _MOST_TASKS = 120

@@ -17,7 +17,7 @@ from typing import Union
 from urllib.parse import quote
 
 from hocket import __version__
-from hocket.core.text import printable
+from hocket.system.text import printable
 
 _VOID = frozenset({"meta", "input", "br", "rect", "line", "path", "circle"})
 

@@ -7,10 +7,10 @@ from fractions import Fraction
 from pathlib import Path
 
 from hocket.core.data import Episode, Outcome
-from hocket.core.text import counted
 from hocket.results.page.episodes import Listed, camera_name
 from hocket.results.page.markup import Markup, Section, breakable, file_link, join, tag
 from hocket.results.recorded import RecordedRun
+from hocket.system.text import counted
 
 _MOST_CARDS = 48
 _NAMED = 6

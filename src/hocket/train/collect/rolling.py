@@ -15,7 +15,7 @@ from hocket.engine.batches import BatchConfig
 from hocket.engine.chunk_rules import make_rule
 from hocket.engine.loop import Engine, EngineConfig
 from hocket.engine.trials import TrialQueue
-from hocket.results.live import LiveStatus
+from hocket.results.showing.live import LiveStatus
 from hocket.runs.assembly import Assembly
 from hocket.train.algorithms.rollout import group_of
 from hocket.train.collect import plan

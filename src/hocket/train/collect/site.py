@@ -20,10 +20,10 @@ from hocket.core.events import EpisodesSealed, Event
 from hocket.machines import protocol
 from hocket.machines.commands import Outlet
 from hocket.machines.identity import identity_of
-from hocket.machines.lease import LeaseId
-from hocket.machines.link import Link
-from hocket.machines.site_work import SiteWork
-from hocket.results.tally import Tally
+from hocket.machines.leasing.lease import LeaseId
+from hocket.machines.site.link import Link
+from hocket.machines.site.site_work import SiteWork
+from hocket.results.showing.tally import Tally
 from hocket.runs.assembly import Assembly
 from hocket.train.algorithms.ranks import local_device
 from hocket.train.algorithms.rollout import Segment

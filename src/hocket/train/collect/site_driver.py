@@ -17,7 +17,7 @@ from hocket.errors import HocketError, WireError
 from hocket.machines import protocol
 from hocket.machines.config import SiteConfig
 from hocket.machines.driver import Driver, Post
-from hocket.machines.lease import Lease, LeaseId
+from hocket.machines.leasing.lease import Lease, LeaseId
 from hocket.machines.roster import Entry
 from hocket.machines.server import Carrier
 from hocket.runs.elsewhere import Work

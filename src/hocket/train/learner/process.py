@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from hocket.adapters.policies.openpi import msgpack_numpy
-from hocket.core import children
 from hocket.errors import HocketError
+from hocket.system import children
 from hocket.train.algorithms.ranks import Ranks
 from hocket.train.algorithms.rollout import Parcel, Segment
 from hocket.train.config import TrainConfig

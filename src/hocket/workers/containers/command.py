@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hocket.errors import WorkerFailed
-from hocket.workers.owner import is_gone, owner
+from hocket.system.owner import is_gone, owner
 
 # Chosen by hand.
 _ASK_S = 60.0

@@ -7,8 +7,8 @@ import hashlib
 import os
 from pathlib import Path
 
-from hocket.core.waits import awaiting
 from hocket.errors import WorkerFailed
+from hocket.system.waits import awaiting
 from hocket.workers.containers.command import Command
 
 _REPOSITORY = "hocket-built"

@@ -23,17 +23,17 @@ import msgpack
 
 import hocket
 from hocket.core.contracts.runtime import Usability, WorkerSpec
-from hocket.core.scratch import ScratchFolder
-from hocket.core.waits import awaiting
 from hocket.errors import HocketError, UsageError, WorkerFailed
+from hocket.system.scratch import ScratchFolder
+from hocket.system.waits import awaiting
 from hocket.workers.containers.command import Command, container_name
 from hocket.workers.containers.images import build_once
 from hocket.workers.files import LeftFolder
 from hocket.workers.guard import Guard
 from hocket.workers.link import Link
-from hocket.workers.local import ONE_THREAD, start_worker
+from hocket.workers.local.runtime import ONE_THREAD, start_worker
+from hocket.workers.local.zygote import FORK, REQUEST
 from hocket.workers.shm import create_file, read_tail
-from hocket.workers.zygote import FORK, REQUEST
 
 _CODE = "/opt/hocket"
 _LINK = "/run/hocket"

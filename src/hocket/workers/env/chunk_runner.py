@@ -13,12 +13,12 @@ from hocket.core.arrays import first_difference
 from hocket.core.data import Array, Observation
 from hocket.core.wire import END_OBSERVED
 from hocket.errors import ObservationError, SecondResetError
-from hocket.workers.attempt import Attempt, Recording
 from hocket.workers.env import remarks
+from hocket.workers.env.attempt import Attempt, Recording
 from hocket.workers.env.live_env import LiveEnv, Turn
 from hocket.workers.env.perturbation import Perturbation
+from hocket.workers.env.spaces import choose, flatten
 from hocket.workers.shm import STOP, Control, Layout
-from hocket.workers.spaces import choose, flatten
 
 
 @dataclass(slots=True, kw_only=True)

@@ -30,8 +30,8 @@ from hocket.core.wire import (
     Told,
 )
 from hocket.errors import EnvError, UsageError, WireError
-from hocket.workers.attempt import Attempt, Recording
 from hocket.workers.env import remarks
+from hocket.workers.env.attempt import Attempt, Recording
 from hocket.workers.env.chunk_runner import (
     ChunkResult,
     ChunkRunner,
@@ -41,8 +41,8 @@ from hocket.workers.env.chunk_runner import (
 from hocket.workers.env.delayed_runner import Course, DelayedRunner
 from hocket.workers.env.live_env import LiveEnv
 from hocket.workers.env.perturbation import Perturbation
+from hocket.workers.env.spaces import flatten
 from hocket.workers.shm import Control
-from hocket.workers.spaces import flatten
 
 
 class Port(Protocol):

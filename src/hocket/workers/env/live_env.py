@@ -10,10 +10,10 @@ import numpy as np
 from hocket.core.contracts.env import abilities_of
 from hocket.core.data import Array, EnvSpec, Observation, Ref, TaskInfo, Trial
 from hocket.errors import EnvError, UsageError
-from hocket.workers.attempt import seed_globals
+from hocket.workers.env.attempt import seed_globals
 from hocket.workers.env.perturbation import Perturbation, Scene
 from hocket.workers.env.simulator_model import MODEL_DIGEST, find_model, model_digest
-from hocket.workers.spaces import Drive, array_specs, check_observation_space, is_image
+from hocket.workers.env.spaces import Drive, array_specs, check_observation_space, is_image
 from hocket.workers.suites import Suites, find_task, with_details
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from hocket.core.data import ActionSpec, Array, Observation, TaskInfo, Trial, noise_seed
 from hocket.core.perturb import Factor
 from hocket.errors import UsageError
-from hocket.workers.spaces import is_image
+from hocket.workers.env.spaces import is_image
 
 _KEY = -2
 """Stands for a chunk's index in the seeds of disturbances, which no chunk has."""

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from hocket.core.data import Observation, TaskInfo
-from hocket.workers.attempt import SUCCESS_KEYS, Attempt
-from hocket.workers.spaces import PROMPT, is_image
+from hocket.workers.env.attempt import SUCCESS_KEYS, Attempt
+from hocket.workers.env.spaces import PROMPT, is_image
 
 _WASTE = 2
 """Frames for each decision from which on they are worth a word. Chosen by hand."""

@@ -11,9 +11,9 @@ import subprocess
 import threading
 from collections.abc import Callable, Sequence
 
-from hocket.core import children
-from hocket.core.waits import awaiting
 from hocket.errors import WorkerFailed
+from hocket.system import children
+from hocket.system.waits import awaiting
 from hocket.workers.remote.archive import code_message
 from hocket.workers.shm import create_file, read_tail
 

@@ -19,10 +19,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, TypeVar
 
 from hocket.core.contracts.runtime import WorkerSpec
-from hocket.core.waits import awaiting
 from hocket.errors import UsageError, WorkerFailed
+from hocket.system.owner import host, is_gone, owner
+from hocket.system.waits import awaiting
 from hocket.workers.link import Link
-from hocket.workers.owner import host, is_gone, owner
 from hocket.workers.remote import websocket
 from hocket.workers.remote.dialing import dial
 from hocket.workers.remote.receiver import send_code

@@ -12,11 +12,11 @@ import subprocess
 import sys
 import threading
 
-from hocket.core import children
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.plugins import NoSettings
-from hocket.core.scratch import ScratchFolder
 from hocket.errors import WorkerFailed
+from hocket.system import children
+from hocket.system.scratch import ScratchFolder
 from hocket.workers.link import Link
 from hocket.workers.remote.archive import code_archive
 from hocket.workers.remote.dialing import dial

@@ -16,7 +16,6 @@ from pathlib import Path
 from hocket.core.contracts.recorder import EVIDENCE
 from hocket.core.contracts.runtime import Runtime, WorkerSpec
 from hocket.core.data import Trial
-from hocket.core.scratch import ScratchFolder
 from hocket.core.wire import (
     Begin,
     Ended,
@@ -32,9 +31,10 @@ from hocket.core.wire import (
     pack,
 )
 from hocket.errors import HocketError, WorkerFailed
+from hocket.system.scratch import ScratchFolder
 from hocket.workers.files import pieces
 from hocket.workers.link import LastWords, Link
-from hocket.workers.local import LocalRuntime
+from hocket.workers.local.runtime import LocalRuntime
 from hocket.workers.remote.carriers import Carrier
 from hocket.workers.remote.link import GREETING
 

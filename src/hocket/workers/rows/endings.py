@@ -19,7 +19,7 @@ from hocket.core.wire import (
     Sealed,
     Told,
 )
-from hocket.workers.attempt import Attempt, Recording
+from hocket.workers.env.attempt import Attempt, Recording
 from hocket.workers.rows.looks import RowLooks
 from hocket.workers.rows.moves import Ended
 from hocket.workers.rows.numbers import RowNumbers

@@ -19,8 +19,8 @@ from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Array, EnvSpec, Observation, Signature, TaskInfo, signature
 from hocket.errors import EnvError, SecondResetError, SuspensionError
 from hocket.workers.env.simulator_model import find_model, model_digest
+from hocket.workers.env.spaces import Drive, array_specs, choose, is_image
 from hocket.workers.rows.moves import Moving, as_bytes, with_room
-from hocket.workers.spaces import Drive, array_specs, choose, is_image
 from hocket.workers.suites import Suites, find_task, with_rate
 
 WAYS = {

@@ -2,7 +2,7 @@
 
 One step of a batched simulator costs nearly the same for one row or for all. Rows that have no
 action stand still, so a step may be taken at any time, and whoever gets a chunk while it runs waits
-for its end. In the model of one cycle (see `hocket.engine.model`) that makes executing a chunk cost
+for its end. In the model of one cycle (`engine/scheduling/model.py`) executing a chunk then costs
 E(n) = T c for any number n of rows, with c seconds for a step: contention 0. What the model leaves
 open is who waits for whom. With n rows that could step now, and m whose chunks are expected w
 seconds from now:

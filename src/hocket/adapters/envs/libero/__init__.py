@@ -9,7 +9,7 @@ from hocket.adapters.envs.libero.data import find_data
 from hocket.core.data import TaskInfo
 from hocket.core.plugins import did_you_mean
 from hocket.errors import ConfigError, UnknownNameError
-from hocket.workers import gl
+from hocket.workers.env import gl
 
 if TYPE_CHECKING:
     from hocket.adapters.envs.libero.env import LiberoEnv

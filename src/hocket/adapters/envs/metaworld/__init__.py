@@ -12,7 +12,7 @@ from hocket.core.contracts.env import SeedScheme
 from hocket.core.data import TaskInfo
 from hocket.core.plugins import did_you_mean
 from hocket.errors import ConfigError, UnknownNameError
-from hocket.workers import gl
+from hocket.workers.env import gl
 
 if TYPE_CHECKING:
     from hocket.adapters.envs.metaworld.env import MetaWorldEnv

@@ -22,7 +22,7 @@ from hocket.core.contracts.env import SeedScheme, start_seed
 from hocket.core.data import Array, TaskInfo
 from hocket.core.plugins import did_you_mean
 from hocket.errors import UnknownNameError
-from hocket.workers import gl
+from hocket.workers.env import gl
 
 if TYPE_CHECKING:
     from hocket.adapters.envs.mjx.view import MjxView

@@ -14,9 +14,9 @@ import mujoco.rollout
 import numpy as np
 
 from hocket.adapters.envs.mjx import STATE_KEY, MjxTask
-from hocket.core import machine
 from hocket.core.contracts.batched import RowSteps
 from hocket.core.data import Array
+from hocket.system import machine
 
 
 class ThreadedRows:

@@ -25,8 +25,8 @@ from hocket.adapters.policies.openpi.connection import (
     Unreachable,
 )
 from hocket.adapters.policies.openpi.protocol import Announcement
-from hocket.core.waits import awaiting
 from hocket.errors import HocketError, PolicyUnavailableError, SessionLostError
+from hocket.system.waits import awaiting
 
 if TYPE_CHECKING:
     from hocket.adapters.policies.openpi.policy import OpenPIConfig

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from hocket.core import machine
 from hocket.core.data import Array
 from hocket.errors import UsageError
 from hocket.records.video.encoder import exact_rate
@@ -37,6 +36,7 @@ from hocket.runs.export.lerobot.files import (
     write_stats,
     write_tasks,
 )
+from hocket.system import machine
 
 VIDEO_MB = 200
 """Largest video file, in MiB; LeRobot's own default."""

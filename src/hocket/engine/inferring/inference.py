@@ -1,0 +1,405 @@
+"""Runs a policy on threads of its own, so that the engine's loop never waits for it.
+
+A policy that allows K calls at once has K threads, and each replica on a device has its own. A
+batch that takes less time than waking a thread may be answered by the owner's own (`at_once`).
+
+A thread that hangs cannot be ended. Its replica is never asked again, unless it lives in a process
+that can be started anew; what it worked on is given back as nobody's fault.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+from hocket.core.contracts.policy import Policy, Restarts
+from hocket.core.data import UNCHECKED, Array, RowChecks
+from hocket.engine.inferring.deadline import InferDeadline, NeverReturned, Rescue
+from hocket.engine.inferring.policy_thread import Answered, Job, PolicyThread, keeps_state
+from hocket.engine.inferring.row_checks import compare_copies
+from hocket.errors import PolicyHungError
+
+_LOG = logging.getLogger(__name__)
+
+BRIEF_S = 150e-6
+"""Seconds that it costs, about, to wake a thread and be woken by it, measured by hand. Batches as
+brief as this are answered by the thread that asks. Without it `overhead.py` at 8 lanes pays for a
+thread that wakes for every batch."""
+TIMING_S, TIMING = 1.0, 2.0
+"""A warm-up times sizes beyond what it must for so many seconds, or for so many times what those
+take that it must. Chosen by hand: a policy that compiles anew for each size would hold up the run.
+Without a limit lists of graph shapes gain 0.1 %."""
+_STRIKES = 3
+"""Calls in a row that were ten times as long, after which a policy is not called brief again. One
+alone may be the machine's. Chosen by hand, with no benchmark row."""
+_LOOK_S = 0.25
+"""Seconds between two looks for calls that take too long. Chosen by hand."""
+_NAP_S = 5.0
+"""Seconds without a look that do not count. Chosen by hand; the engine looks every second."""
+HUNG = "hocket-hung"
+"""How the names of threads begin that are left behind inside a policy."""
+
+
+MoreSizes = Callable[[Mapping[int, float]], int | None]
+"""Which size had better be timed next, by the seconds of those that are; None: no more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WarmedUp:
+    """A policy has seen every batch size once; `latencies`: the slowest replica's seconds."""
+
+    queue: Hashable
+    latencies: dict[int, float]
+    error: Exception | None
+    checks: RowChecks = UNCHECKED
+    """Whether the row's bits were the same in every size, at every index and on every replica."""
+
+
+MOST_SHAPES = 4096
+"""Shapes of batches that are remembered. A server's clients can make any number of them; a shape
+that was forgotten is only waited for longer, as one that may have to be compiled."""
+
+
+@dataclass(slots=True, eq=False)
+class Replica:
+    """A policy on one device, and what is known of how long it takes."""
+
+    policy: Policy
+    name: str
+    seen: set[tuple[Hashable, int]] = field(default_factory=set)
+    """Queues and sizes of batches that it has answered."""
+    slowest_first_s: float | None = None
+    """Seconds of the slowest call of a new shape; None before there was one."""
+    is_lost: bool = False
+
+    def answered(self, queue: Hashable, size: int, first_s: float) -> None:
+        """A batch was answered; the first of its shape took so long."""
+        if (queue, size) not in self.seen:
+            self.slowest_first_s = max(self.slowest_first_s or 0.0, first_s)
+            if len(self.seen) == MOST_SHAPES:
+                self.seen.clear()
+            self.seen.add((queue, size))
+
+    def forget(self) -> None:
+        """It was started anew, and may load and compile again."""
+        self.seen.clear()
+        self.slowest_first_s = None
+
+
+@dataclass(slots=True, eq=False)
+class Seat:
+    """One thread of a replica, and what it works on."""
+
+    replica: Replica
+    thread: threading.Thread | None = None
+    job: Job | None = None
+    began: float = inf
+    """When it began to work; infinite while it waits for work."""
+    allowed_s: float = inf
+    is_hung: bool = False
+    """It was given up, whatever it may still answer."""
+
+    def late(self, now: float) -> bool:
+        return now - self.began > self.allowed_s
+
+
+@dataclass(slots=True, eq=False)
+class _WarmUp:
+    """A warm-up under way on a thread of its own."""
+
+    job: Job
+    sizes: Sequence[int]
+    more: MoreSizes | None
+    seat: Seat
+    """Stands for the warm-up's thread; its replica is the one that is tried now."""
+    ends: float = inf
+    """When no more sizes are timed: known when all are that must be."""
+
+    def more_sizes(self, latencies: Mapping[int, float], now: float) -> list[int]:
+        """The size to be timed next, if there is one."""
+        if self.ends == inf:
+            self.ends = now + max(TIMING_S, TIMING * sum(latencies.values()))
+        size = self.more(latencies) if self.more is not None and now < self.ends else None
+        return [] if size is None else [size]
+
+
+class Inference:
+    """The threads of a policy. Owned by one thread, which submits jobs and takes answers."""
+
+    def __init__(
+        self,
+        policies: Sequence[Policy],
+        names: Sequence[str],
+        *,
+        one_at_a_time: bool = False,
+        deadline: InferDeadline | None = None,
+    ) -> None:
+        """`names` are told with the chunks. `one_at_a_time` lets no call run beside another,
+        whatever the policy allows: whoever answers cannot put rows of two calls together."""
+        pairs = zip(policies, names, strict=True)
+        self._replicas = [Replica(policy, name) for policy, name in pairs]
+        self.has_sessions = keeps_state(policies[0])
+        self.spec = policies[0].spec
+        self.restarts = 0
+        """Times that a replica was started anew, and forgot its sessions."""
+        self._deadline = deadline or InferDeadline()
+        self._jobs: queue.SimpleQueue[Job | str | None] = queue.SimpleQueue()
+        self._answers: deque[Answered | WarmedUp] = deque()
+        # Guards whether a seat is given up: its late answer must not come beside that verdict.
+        self._lock = threading.Lock()
+        self._wake: Callable[[], None] = lambda: None
+        self._seats = [
+            Seat(replica)
+            for replica in self._replicas
+            for _ in range(1 if one_at_a_time else replica.policy.spec.concurrency)
+        ]
+        self._is_single = len(self._seats) == 1
+        self._looked_at = time.perf_counter()
+        self._warming: _WarmUp | None = None
+        self._own = PolicyThread(policies[0], names[0])
+        self._rescue = Rescue()
+        self._brief: dict[Hashable, int] = {}
+        """The largest batch of each queue that is answered at once."""
+        self._strikes = 0
+
+    @property
+    def concurrency(self) -> int:
+        """Calls that may run at once."""
+        return len(self._seats)
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether a policy of this process never returned: to close it might never return."""
+        return any(r.is_lost and not isinstance(r.policy, Restarts) for r in self._replicas)
+
+    def start(self, wake: Callable[[], None]) -> None:
+        """Begin to work; `wake` is called, from a policy's thread, when an answer is there."""
+        self._wake = wake
+        for seat in self._seats:
+            self._start(seat)
+
+    def submit(self, job: Job) -> None:
+        self._jobs.put(job)
+
+    def at_once(self, job: Job) -> Answered | None:
+        """The answer to a job that is done sooner here than on another thread; None for others,
+        and for policies that keep state, whose sessions are one thread's."""
+        if len(job.rows) > self._brief.get(job.queue, 0):
+            return None
+        if not self._rescue.is_watching and not self._rescue.start():
+            self._brief = {}
+            return None
+        replica = self._replicas[0]
+        allowed_s = self._allowed_s(replica, job)
+        self._rescue.allow(allowed_s, f"Policy {replica.name!r}")
+        try:
+            answer = self._own.answer(job)
+        except NeverReturned:
+            replica.is_lost = True
+            raise PolicyHungError(_words(replica, allowed_s)) from None
+        finally:
+            self._rescue.over()
+        self._strikes = self._strikes + 1 if answer.ended - answer.began > 10 * BRIEF_S else 0
+        if self._strikes == _STRIKES:
+            self._brief = {}
+        return answer
+
+    def end_session(self, session: str) -> None:
+        """Tell a policy that keeps state that an attempt is over."""
+        if self.has_sessions:
+            self._jobs.put(session)
+
+    def warm_up(self, job: Job, sizes: Sequence[int], more: MoreSizes | None = None) -> None:
+        """Try the job's first row in batches of these sizes on every replica, and time them; then
+        of those that `more` asks for, for a while.
+
+        To be called only while no job is under way. WarmedUp comes among the answers.
+        """
+        living = [replica for replica in self._replicas if not replica.is_lost]
+        warming = self._warming = _WarmUp(job, sizes, more, Seat(living[0]))
+        warming.seat.thread = threading.Thread(
+            target=self._warm_up, args=(warming, living), name="hocket-warm-up", daemon=True
+        )
+        warming.seat.thread.start()
+
+    def answers(self) -> list[Answered | WarmedUp]:
+        """All answers that have come since the last call, among them those that nobody will give:
+        of calls that took too long. Raises PolicyHungError when no replica is left."""
+        self._look(time.perf_counter())
+        taken = []
+        while self._answers:
+            answer = self._answers.popleft()
+            if isinstance(answer, WarmedUp):
+                sizes = [size for size, took in answer.latencies.items() if took <= BRIEF_S]
+                is_fit = self._is_single and not self.has_sessions and answer.error is None
+                self._brief[answer.queue] = max(sizes, default=0) if is_fit else 0
+            taken.append(answer)
+        return taken
+
+    def close(self, timeout_s: float = 1.0) -> None:
+        """End the threads; one that is inside a long `infer` is left to finish as a daemon."""
+        self._rescue.close()
+        for _ in self._seats:
+            self._jobs.put(None)
+        deadline = time.perf_counter() + timeout_s
+        for seat in self._seats:
+            if seat.thread is not None and seat.thread.is_alive():
+                seat.thread.join(max(0.0, deadline - time.perf_counter()))
+        self._seats = []
+
+    # -- the policy's threads ------------------------------------------------------------------
+
+    def _start(self, seat: Seat) -> None:
+        name = f"hocket-infer-{seat.replica.name}"
+        seat.thread = threading.Thread(target=self._serve, args=(seat,), name=name, daemon=True)
+        seat.thread.start()
+
+    def _serve(self, seat: Seat) -> None:
+        replica = seat.replica
+        own = PolicyThread(replica.policy, replica.name)
+        while True:
+            job = self._jobs.get()
+            if job is None:
+                return
+            if replica.is_lost:
+                self._jobs.put(job)  # for a replica that lives
+                return
+            if isinstance(job, str):
+                seat.allowed_s, seat.began = self._allowed_s(replica, None), time.perf_counter()
+                own.end_session(job)
+                answer = None
+            else:
+                seat.job, seat.allowed_s = job, self._allowed_s(replica, job)
+                seat.began = time.perf_counter()
+                answer = own.answer(job)
+                replica.answered(job.queue, job.size, answer.ended - answer.began)
+            with self._lock:
+                if seat.is_hung:
+                    return
+                seat.began, seat.job = inf, None
+                if answer is not None:
+                    self._answers.append(answer)
+            if answer is not None:
+                self._wake()
+
+    def _warm_up(self, warming: _WarmUp, replicas: Sequence[Replica]) -> None:
+        job, seat = warming.job, warming.seat
+        latencies: dict[int, float] = {}
+        error: Exception | None = None
+        first: Array | None = None
+        checks = UNCHECKED
+        sizes = list(warming.sizes)
+        try:
+            for replica in replicas:
+                own = PolicyThread(replica.policy, replica.name)
+                for size in sizes:  # It grows while the first replica is timed.
+                    seat.replica, seat.allowed_s = replica, self._deadline.first_s
+                    seat.began = time.perf_counter()
+                    timed = own.time(job, size)
+                    replica.answered(job.queue, max(job.pad_to, size), timed.first_s)
+                    latencies[size] = max(latencies.get(size, 0.0), timed.seconds)
+                    if first is None:
+                        first = timed.answers[0]
+                    else:
+                        checks += compare_copies(first, timed.answers)
+                    if replica is replicas[0] and size == sizes[-1]:
+                        sizes.extend(warming.more_sizes(latencies, time.perf_counter()))
+        except Exception as exc:  # noqa: BLE001 - told with the answer; rows then err themselves
+            error = exc
+        with self._lock:
+            if seat.is_hung:
+                return
+            self._warming = None
+            self._answers.append(
+                WarmedUp(queue=job.queue, latencies=latencies, error=error, checks=checks)
+            )
+        self._wake()
+
+    # -- calls that never return ---------------------------------------------------------------
+
+    def _allowed_s(self, replica: Replica, job: Job | None) -> float:
+        """Seconds for a job, or for the end of a session, which is never the first call."""
+        return self._deadline.allowed_s(
+            0.0 if job is None else job.expected_s,
+            is_new=job is not None and (job.queue, job.size) not in replica.seen,
+            slowest_first_s=replica.slowest_first_s,
+        )
+
+    def _look(self, now: float) -> None:
+        """Give up the replicas whose calls have taken too long."""
+        since_s = now - self._looked_at
+        if since_s < _LOOK_S:
+            return
+        self._looked_at = now
+        warming = self._warming
+        if since_s > _NAP_S:
+            # The process was stopped, or its owner had other work: the policy is not to blame.
+            with self._lock:
+                for seat in self._seats if warming is None else [*self._seats, warming.seat]:
+                    if seat.began < inf:
+                        seat.began = min(now, seat.began + since_s)
+            return
+        if warming is not None and warming.seat.late(now):
+            self._give_up(warming.seat, now)
+            self.warm_up(warming.job, warming.sizes)
+        for seat in list(self._seats):
+            if seat.late(now) and not seat.is_hung:
+                self._give_up(seat, now)
+
+    def _give_up(self, late: Seat, now: float) -> None:
+        """Leave a replica's calls behind, and ask it again only if it was started anew."""
+        replica = late.replica
+        words = _words(replica, now - late.began)
+        _LOG.warning("%s", words)
+        with self._lock:
+            same = [seat for seat in self._seats if seat.replica is replica]
+            left = [late, *(seat for seat in same if seat is not late and seat.began < inf)]
+            for seat in left:
+                seat.is_hung = True
+        for seat in left:
+            if seat.thread is not None:
+                seat.thread.name = f"{HUNG}-{replica.name}"
+        policy = replica.policy
+        if isinstance(policy, Restarts) and policy.restart():
+            self.restarts += 1
+            replica.forget()
+        else:
+            replica.is_lost = True
+        self._seats = [
+            seat for seat in self._seats if seat not in left and not seat.replica.is_lost
+        ]
+        if not replica.is_lost:
+            anew = [Seat(replica) for seat in left if seat in same]
+            self._seats += anew
+            for seat in anew:
+                self._start(seat)
+        if not self._seats:
+            raise PolicyHungError(words)
+        self._answers.extend(_unanswered(seat, words, now) for seat in left if seat.job is not None)
+
+
+def _unanswered(seat: Seat, words: str, now: float) -> Answered:
+    job = seat.job
+    assert job is not None
+    rows = len(job.rows)
+    return Answered(
+        job=job,
+        began=seat.began,
+        ended=now,
+        chunks=[None] * rows,
+        errors=[PolicyHungError(words)] * rows,
+        blameless=True,
+    )
+
+
+def _words(replica: Replica, seconds: float) -> str:
+    return (
+        f"Policy {replica.name!r} has not returned from infer for {seconds:,.0f} s, so it is taken "
+        "to hang. Where it needs longer, allow that with --infer-timeout."
+    )

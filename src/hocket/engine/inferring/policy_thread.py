@@ -1,0 +1,327 @@
+"""One thread's calls of one policy: rows are stacked, the policy is called, its answer checked."""
+
+from __future__ import annotations
+
+import logging
+import time
+import traceback
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from hocket.core.arrays import as_numpy
+from hocket.core.contracts.policy import PREFIX, Policy, ReadsDevice, Sessions
+from hocket.core.data import (
+    UNCHECKED,
+    Actions,
+    Array,
+    Batch,
+    Chunk,
+    Chunks,
+    Observation,
+    Row,
+    RowChecks,
+)
+from hocket.engine.chunk_rules import check_answer, finite_rows
+from hocket.engine.inferring.row_checks import compare_rows
+from hocket.errors import (
+    ChunkShapeError,
+    ChunkValueError,
+    HocketError,
+    PolicyUnavailableError,
+    StateMovedError,
+)
+
+_LOG = logging.getLogger(__name__)
+
+BUFFERED_QUEUES = 32
+"""Queues whose buffers a thread keeps: those of others are made again for each batch. A server's
+clients may send kinds of observation without end."""
+
+
+class Job(NamedTuple):
+    """One batch to infer: row i is described by `rows[i]` and observed in `views[i]`.
+
+    Views are read on the policy's thread; the engine keeps them valid by sending no chunk to these
+    lanes before the answer. `queue` says which rows may share buffers.
+    """
+
+    number: int
+    queue: Hashable
+    rows: Sequence[Row]
+    views: Sequence[Observation]
+    action_size: int | None
+    stacked: Mapping[str, Array] | None = None
+    """All rows' observations `[B, ...]` instead of `views`, perhaps on a device."""
+    pad_to: int = 0
+    keep: bool = False
+    """Give the stacked observations back with the answer."""
+    other: Sequence[int] = ()
+    """Indices of the rows as they are inferred once more, to compare their bits; none for most."""
+    expected_s: float = 0.0
+    """How long such a batch usually takes."""
+
+    @property
+    def size(self) -> int:
+        """Rows that the policy works on, padding included."""
+        return max(self.pad_to, len(self.rows))
+
+
+class Answered(NamedTuple):
+    """What became of a job; `chunks[i]` or `errors[i]` belongs to row i."""
+
+    job: Job
+    began: float
+    ended: float
+    chunks: Sequence[Chunk | None]
+    """A `Chunks` where nothing went wrong."""
+    errors: Sequence[Exception | None]
+    observations: Mapping[str, Array] | None = None
+    blameless: bool = False
+    """No row is known to be at fault: its attempts begin anew and spend no retry."""
+    checks: RowChecks = UNCHECKED
+
+
+def keeps_state(policy: Policy) -> bool:
+    """Whether a policy keeps state for attempts. One that is asked over a wire has the methods of
+    Sessions whatever answers there, and says with `is_stateful`."""
+    return isinstance(policy, Sessions) and bool(getattr(policy, "is_stateful", True))
+
+
+class Timed(NamedTuple):
+    """What came of a batch that holds one row many times."""
+
+    seconds: float
+    first_s: float
+    """Seconds of the first call, which may have compiled."""
+    answers: Array
+    """The actions `[B, T, A]`: the same B times over, where the row's bits do not depend on its
+    batch."""
+
+
+class PolicyThread:
+    """Calls one policy from one thread: stacks rows, calls, checks. A batch that raises is halved
+    until the rows that raise stand alone, so that one bad row costs one row; but where the policy
+    keeps state, which the call may have moved, nothing is asked twice."""
+
+    def __init__(self, policy: Policy, name: str) -> None:
+        self._policy = policy
+        self._sessions = policy if isinstance(policy, Sessions) else None
+        self._keeps_state = keeps_state(policy)
+        self._reads_device = isinstance(policy, ReadsDevice) and policy.reads_device_arrays
+        self._name = name
+        self._buffers: dict[Hashable, dict[str, Array]] = {}
+
+    def end_session(self, session: str) -> None:
+        """End a session of the policy; its attempt is over, so an error there is only logged."""
+        if self._sessions is None:
+            return
+        try:
+            self._sessions.end_session(session)
+        except Exception as error:  # noqa: BLE001 - a policy of a user's may raise anything
+            _LOG.warning("Policy %r cannot end %s: %s", self._name, session, account(error))
+
+    def answer(self, job: Job) -> Answered:
+        """Run one job to its end; errors of the policy become errors of rows."""
+        began = time.perf_counter()
+        errors = self._begin_sessions(job)
+        chunks: Sequence[Chunk | None]
+        if not any(errors):
+            chunks = self._infer(job, 0, len(job.rows), errors)
+        else:
+            chunks = [
+                None if error is not None else self._infer(job, i, i + 1, errors)[0]
+                for i, error in enumerate(errors)
+            ]
+        ended = time.perf_counter()
+        checks = UNCHECKED
+        if job.other and isinstance(chunks, Chunks):
+            # The second call must not write over what the first returned.
+            chunks = Chunks(np.array(chunks.actions), chunks.version, chunks.source, chunks.extras)
+            checks = self._check(job, chunks.actions)
+        self._keep_buffers(job.queue, was_served=None in errors)
+        return Answered(
+            job=job,
+            began=began,
+            ended=ended,
+            chunks=chunks,
+            errors=errors,
+            observations=_kept(job) if job.keep else None,
+            blameless=all(isinstance(e, StateMovedError) for e in errors),
+            checks=checks,
+        )
+
+    def _keep_buffers(self, queue: Hashable, *, was_served: bool) -> None:
+        """Keep the buffers of the queues that were served last, and of no others."""
+        buffers = self._buffers.pop(queue, None)
+        if buffers is not None and was_served:
+            self._buffers[queue] = buffers
+            while len(self._buffers) > BUFFERED_QUEUES:
+                del self._buffers[next(iter(self._buffers))]
+
+    def _check(self, job: Job, answered: Array) -> RowChecks:
+        """Infer rows again as `job.other` says; one that cannot be is no check."""
+        order = list(job.other)
+        again = job._replace(
+            rows=[job.rows[index] for index in order],
+            views=[job.views[index] for index in order] if job.stacked is None else (),
+        )
+        if job.stacked is not None:
+            stacked = {key: array[np.array(order)] for key, array in job.stacked.items()}
+            again = again._replace(stacked=stacked)
+        try:
+            return compare_rows(answered, self._call(again, 0, len(order)).values, order)
+        except Exception as error:  # noqa: BLE001 - the rows have their answers
+            _LOG.warning("Policy %r cannot be asked again: %s", self._name, account(error))
+            return UNCHECKED
+
+    def _begin_sessions(self, job: Job) -> list[Exception | None]:
+        """Tell a policy that keeps state of new attempts; the error of each that it refused."""
+        errors: list[Exception | None] = [None] * len(job.rows)
+        if self._sessions is None:
+            return errors
+        for i, row in enumerate(job.rows):
+            try:
+                if row.chunk == 0:
+                    self._sessions.begin_session(row)
+            except Exception as error:  # noqa: BLE001 - it is that row's
+                errors[i] = error
+        return errors
+
+    def _infer(
+        self, job: Job, start: int, stop: int, errors: list[Exception | None]
+    ) -> Sequence[Chunk | None]:
+        """The chunks of these rows; None where a row has an error."""
+        try:
+            actions = self._call(job, start, stop)
+        except (ChunkShapeError, ChunkValueError, PolicyUnavailableError) as exc:
+            # The whole answer is wrong, or nobody answers: halves would fare no better.
+            errors[start:stop] = [exc] * (stop - start)
+            return [None] * (stop - start)
+        except Exception as exc:  # noqa: BLE001 - any error of a user's policy is its row's
+            if stop - start == 1:
+                errors[start] = exc
+                return [None]
+            if self._keeps_state:
+                errors[start:stop] = [_lost_state(exc, stop - start)] * (stop - start)
+                return [None] * (stop - start)
+            middle = (start + stop) // 2
+            first = self._infer(job, start, middle, errors)
+            return [*first, *self._infer(job, middle, stop, errors)]
+        source = actions.source or self._name
+        found = Chunks(actions.values, actions.version or 0, source, actions.extras)
+        if np.isfinite(actions.values).all():
+            return found
+        finite = finite_rows(actions.values)
+        chunks: list[Chunk | None] = list(found)
+        for i in np.flatnonzero(~finite).tolist():
+            chunks[i] = None
+            errors[start + i] = ChunkValueError(
+                f"Policy {self._name!r} answered trial {job.rows[start + i].trial.id} with NaN "
+                f"or infinity. Look at its inputs with `hocket check`."
+            )
+        return chunks
+
+    def _call(self, job: Job, start: int, stop: int) -> Actions:
+        rows = job.rows if stop - start == len(job.rows) else job.rows[start:stop]
+        size = max(job.pad_to, len(rows))
+        batch = Batch(arrays=self._stack(job, start, stop, size), rows=rows, pad=size - len(rows))
+        spec = self._policy.spec
+        return check_answer(
+            self._policy.infer(batch),
+            rows=len(rows),
+            size=size,
+            action_size=job.action_size,
+            chunk_length=spec.chunk_length,
+            name=self._name,
+        )
+
+    def _select(
+        self, stacked: Mapping[str, Array], start: int, stop: int, size: int
+    ) -> dict[str, Array]:
+        """Rows of arrays that came stacked, moved to the host for policies that read only there."""
+        arrays = {}
+        for key, array in stacked.items():
+            rows = array if self._reads_device else as_numpy(array)
+            if start or stop < len(rows):
+                rows = rows[start:stop]
+            if size > stop - start:
+                rows = rows[np.minimum(np.arange(size), stop - start - 1)]
+            arrays[key] = rows
+        return arrays
+
+    def _stack(self, job: Job, start: int, stop: int, size: int) -> dict[str, Array]:
+        if job.stacked is not None:
+            return self._select(job.stacked, start, stop, size)
+        buffers = self._buffers.get(job.queue)
+        prefix = job.views[0].get(PREFIX)
+        if prefix is not None and buffers and buffers[PREFIX].shape[1:] != prefix.shape:
+            buffers = None  # A policy's own space need not be as wide as the env's.
+        if buffers is None or len(next(iter(buffers.values()), ())) < size:
+            buffers = {
+                key: np.empty((size, *view.shape), view.dtype) for key, view in job.views[0].items()
+            }
+            self._buffers[job.queue] = buffers
+        count = stop - start
+        arrays = {}
+        for key, buffer in buffers.items():
+            for row in range(count):  # `np.stack` takes several times as long for small arrays
+                buffer[row] = job.views[start + row][key]
+            buffer[count:size] = buffer[count - 1]
+            arrays[key] = buffer[:size]
+        return arrays
+
+    def time(self, job: Job, size: int) -> Timed:
+        """Time the job's first row in a batch of `size`, after a call that may compile."""
+        row = replace(job.rows[0], session=f"{job.rows[0].session} warm-up@{size}")
+        full = job._replace(rows=(row,) * size, views=list(job.views[:1]) * size)
+        if job.stacked is not None:
+            many = {key: array[np.zeros(size, int)] for key, array in job.stacked.items()}
+            full = full._replace(stacked=many)
+        if self._sessions is not None:
+            self._sessions.begin_session(row)
+        fastest = float("inf")
+        for call in range(4):
+            start = time.perf_counter()
+            answer = self._call(full, 0, size)
+            took = time.perf_counter() - start
+            if not call:
+                first_s = took
+            else:
+                fastest = min(fastest, took)
+            if fastest < float("inf") and took > 0.02:
+                break
+        if self._sessions is not None:
+            self._sessions.end_session(row.session)
+        return Timed(fastest, first_s, np.array(answer.values))
+
+
+def _lost_state(error: Exception, rows: int) -> StateMovedError:
+    lost = StateMovedError(
+        f"The policy raised {type(error).__name__}: {error} for a batch of {rows} rows, and may "
+        "have moved on what it keeps for each of them."
+    )
+    lost.__cause__ = error
+    return lost
+
+
+def _kept(job: Job) -> dict[str, Array]:
+    """The rows' observations in arrays of their own: buffers serve the next batch."""
+    if job.stacked is not None:
+        return {key: np.array(as_numpy(array)) for key, array in job.stacked.items()}
+    return {key: np.stack([view[key] for view in job.views]) for key in job.views[0]}
+
+
+def account(error: Exception) -> str:
+    """What a policy raised, for whoever wrote it. The traceback from the call on is there, unless
+    the error is one of hocket's own, which says all in a sentence."""
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, HocketError):
+        return text
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    frames = "".join(traceback.format_exception(type(error), error, trace))
+    return f"{text}\n{frames}".rstrip()

@@ -1,0 +1,1 @@
+"""Who runs which trial, until when, and whose episode counts. No clock, no socket."""

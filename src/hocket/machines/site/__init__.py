@@ -1,0 +1,1 @@
+"""An ordinary engine on one machine, fed with leases by a driver elsewhere."""

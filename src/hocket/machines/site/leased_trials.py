@@ -1,0 +1,109 @@
+"""The trials that a site has leases of, handed to its engine."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from hocket.core.data import Trial
+from hocket.engine.trials import TrialQueue
+from hocket.machines.leasing.lease import LeaseId
+from hocket.machines.protocol import Grant
+
+
+class LeasedTrials(TrialQueue):
+    """A queue that is filled from another thread while the engine's takes from it. What comes lies
+    in an inbox, which the engine's thread empties."""
+
+    def __init__(self, on_returned: Callable[[LeaseId], None]) -> None:
+        """`on_returned` is told, on the engine's thread, of leases that were asked back and had not
+        begun."""
+        super().__init__()
+        self._on_returned = on_returned
+        self._inbox: deque[Grant | LeaseId | Callable[[], None]] = deque()
+        self._is_open = True
+        self._unbegun: dict[Trial, deque[LeaseId]] = {}
+        self._held: dict[tuple[Trial, int], tuple[LeaseId, Mapping[str, Any]]] = {}
+
+    # -- for any thread ------------------------------------------------------------------------
+
+    def lease(self, grants: Iterable[Grant]) -> None:
+        """Take further leases."""
+        self._inbox.extend(grants)
+
+    def ask_back(self, leases: Iterable[LeaseId]) -> None:
+        """Give leases back that have not begun."""
+        self._inbox.extend(leases)
+
+    def call(self, work: Callable[[], None]) -> None:
+        """Have something done on the engine's thread, before it looks for a trial again."""
+        self._inbox.append(work)
+
+    def close(self) -> None:
+        """Take no more: the engine ends with what it has begun."""
+        self._is_open = False
+
+    def held(self) -> list[LeaseId]:
+        """All leases that have not ended."""
+        # In this order: what leaves the inbox meanwhile is in both, and never in neither.
+        held = []
+        for one in list(self._inbox):
+            if not callable(one) and not isinstance(one, LeaseId):
+                held.append(LeaseId(*one[:2]))
+        return [*held, *(name for name, _ in list(self._held.values()))]
+
+    # -- for the engine's thread ---------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        return self._is_open
+
+    def __len__(self) -> int:
+        if self._inbox:
+            self._empty_inbox()
+        return super().__len__()
+
+    def number(self, trial: Trial) -> int:
+        return self._unbegun[trial].popleft().attempt
+
+    def name(self, trial: Trial, attempt: int) -> LeaseId:
+        """The lease of an attempt."""
+        return self._held[trial, attempt][0]
+
+    def record(self, trial: Trial, attempt: int) -> Mapping[str, Any]:
+        """What the sinks are asked for in an attempt."""
+        return self._held[trial, attempt][1]
+
+    def end(self, trial: Trial, attempt: int) -> None:
+        """The attempt has ended, one way or the other, and what became of it is known."""
+        del self._held[trial, attempt]
+
+    def _empty_inbox(self) -> None:
+        while self._inbox:
+            one = self._inbox[0]
+            if not callable(one) and not isinstance(one, LeaseId):
+                self._take(one)
+            self._inbox.popleft()
+            if isinstance(one, LeaseId):
+                self._return(one)
+            elif callable(one):
+                one()
+
+    def _take(self, grant: Grant) -> None:
+        index, attempt, fields, record = grant
+        trial, name = Trial(*fields), LeaseId(index, attempt)
+        if (trial, attempt) not in self._held:
+            self._held[trial, attempt] = (name, record)
+            self._unbegun.setdefault(trial, deque()).append(name)
+            self.add([trial])
+
+    def _return(self, name: LeaseId) -> None:
+        for trial, waiting in self._unbegun.items():
+            if name in waiting:
+                waiting.remove(name)
+                self._waiting[trial.suite, trial.task].remove(trial)
+                self._left -= 1
+                self._on_returned(name)
+                self._held.pop((trial, name.attempt))
+                return

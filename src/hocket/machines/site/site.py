@@ -1,0 +1,198 @@
+"""A site: an ordinary engine on one machine, fed with leases by a driver elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+import hocket
+from hocket.core.data import Ref, Trial
+from hocket.errors import HocketError, PolicyHungError, UsageError
+from hocket.machines import protocol
+from hocket.machines.identity import Identity, identity_of
+from hocket.machines.site.link import Link
+from hocket.machines.site.site_work import MakeWork, SiteWork, TakesWeights
+from hocket.results.showing.tally import Tally
+from hocket.runs.assembly import Assembly
+from hocket.runs.config import EvalConfig
+from hocket.runs.provenance import FileDigests, files_of, provenance
+from hocket.runs.rollout import Rollout
+from hocket.workers.fleet import Fleets
+
+_IDLE_BEAT_S = 5.0
+"""Seconds between two signs of life while there is no run."""
+
+
+class EvalWork(SiteWork):
+    """A site's part in an evaluation."""
+
+    def run(self) -> None:
+        config = EvalConfig.recorded(self.welcome.config)
+        assembly = Assembly(config, config.lanes)
+        assembly.require_envs()
+        identity = identity_of(config)
+        policy = assembly.policy()
+        is_stuck = False
+        try:
+            trial = Trial(*self.welcome.trial)
+            rollout = Rollout.prepare(config, assembly, policy, trial, self.welcome.episodes)
+            files = FileDigests(files_of(config, policy)).finish()
+            depends_on = {**provenance(config, policy), "files": files}
+            self._run_engine(rollout, identity, depends_on)
+        except PolicyHungError:
+            is_stuck = True
+            raise
+        finally:
+            # To close what never returned might never return either.
+            if not is_stuck:
+                policy.close()
+
+    def _run_engine(
+        self, rollout: Rollout, identity: Identity, depends_on: Mapping[str, Any]
+    ) -> None:
+        sinks = [Ref(name=sink["name"], config=sink["config"]) for sink in self.welcome.sinks]
+        with rollout.inference() as inference, Fleets() as fleets:
+            self._tally = Tally(inference.concurrency)
+            engine = rollout.engine(
+                inference,
+                fleets,
+                readers=(self._tally, self._chunks, self),
+                sinks=sinks,
+                record=self._trials.record,
+                folder=str(self._folder),
+                gives_back=True,
+            )
+            self._join(
+                engine,
+                lanes=rollout.lanes,
+                level=rollout.level,
+                identity=identity,
+                cores=rollout.assembly.cores(rollout.lanes),
+                depends_on=depends_on,
+            )
+
+
+class Site:
+    """Takes part in the runs of one driver, one after the other."""
+
+    def __init__(self, name: str, kinds: Mapping[str, MakeWork] | None = None) -> None:
+        """`kinds` has what a site does in runs of other kinds than evaluations."""
+        self._name = name
+        self._kinds: Mapping[str, MakeWork] = {"eval": EvalWork, **(kinds or {})}
+        self._id = secrets.token_hex(8)
+        self._runs: queue.SimpleQueue[protocol.Welcome | HocketError | None] = queue.SimpleQueue()
+        self._work: SiteWork | None = None
+        self._link: Link | None = None
+        self._is_over = False
+
+    def work(self, link: Link) -> None:
+        """Take part until the driver says that there is no more to do, or raises why not."""
+        self._link = link
+        link.start(self._runs.put)
+        try:
+            while not self._is_over:
+                found = self._runs.get()
+                if isinstance(found, HocketError):
+                    raise found
+                if found is None:
+                    return
+                self._take_part(found, link)
+        finally:
+            self._is_over = True
+            link.end()
+
+    def leave(self) -> None:
+        """Give everything back and end soon. May come from any thread, or a signal's handler."""
+        self._is_over = True
+        self._runs.put(None)
+        if (work := self._work) is not None:
+            work.end(goes_on=False)
+            if self._link is not None:
+                self._link.post(protocol.Left("", "It was told to leave."))
+
+    @property
+    def doing(self) -> str:
+        """What it does now, for people. May be asked on any thread."""
+        if self._is_over:
+            return "leaving"
+        if self._link is None or not self._link.is_up:
+            return "waiting for the driver"
+        return "waiting for a run" if (work := self._work) is None else work.told
+
+    def receive(self, version: int, data: bytes) -> None:
+        """Take weights that came beside the connection. May come from any thread."""
+
+        def take() -> None:
+            work: object = self._work
+            if isinstance(work, TakesWeights):
+                work.receive(version, data)
+
+        if self._link is not None:
+            self._link.call(take)
+
+    def _take_part(self, welcome: protocol.Welcome, link: Link) -> None:
+        make = self._kinds.get(welcome.kind)
+        if make is None:
+            raise UsageError(f"This site takes no part in runs of the kind {welcome.kind!r:.40}.")
+        work = make(welcome, link)
+        self._work = work
+        if self._is_over:
+            work.end(goes_on=False)
+        try:
+            with contextlib.closing(work):
+                work.run()
+        except KeyboardInterrupt:
+            link.post(protocol.Left("", "It was interrupted."))
+            raise
+        except HocketError as error:
+            link.post(protocol.Left(type(error).__name__, str(error)))
+            raise
+        except Exception as error:
+            link.post(protocol.Left("HocketError", f"{type(error).__name__}: {error}"))
+            raise
+        finally:
+            self._work = None
+        if work.refusal is not None:
+            raise UsageError(work.refusal)
+        if work.goes_on and not self._is_over:
+            link.post(self.greet())
+        else:
+            self._is_over = True
+
+    # -- the link's listener -------------------------------------------------------------------
+
+    @property
+    def beat_s(self) -> float:
+        return _IDLE_BEAT_S if self._work is None else self._work.beat_s
+
+    def greet(self) -> protocol.Message:
+        return protocol.Hello(protocol.PROTOCOL, hocket.__version__, self._id, self._name)
+
+    def beat(self) -> protocol.Message | None:
+        return None if self._work is None else self._work.beat()
+
+    def hear(self, message: protocol.Message) -> None:
+        work = self._work
+        if isinstance(message, protocol.Welcome):
+            if work is not None and work.welcome.run == message.run:
+                work.meet(message)
+            elif work is not None:
+                # Another run than the one under way: that one is over.
+                work.end(goes_on=True)
+            else:
+                self._runs.put(message)
+        elif isinstance(message, protocol.Refused):
+            if work is not None:
+                work.refuse(message.why)
+            else:
+                self._runs.put(UsageError(message.why))
+        elif isinstance(message, protocol.Over) and work is None:
+            if not message.goes_on:
+                self._runs.put(None)
+            elif self._link is not None:
+                self._link.post(self.greet())
+        elif work is not None:
+            work.hear(message)

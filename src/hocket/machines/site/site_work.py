@@ -1,0 +1,306 @@
+"""A site's part in one run: leases come, episodes go.
+
+The engine runs on the calling thread, the connection on one of its own. Attempts that fail are
+given back with their error, and the driver decides. Episodes that have ended are kept, with their
+files, until the driver says that it has committed them: whatever becomes of the connection, they
+are delivered again.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from hocket.core.data import UNCHECKED, Exactness, Trial
+from hocket.core.events import (
+    AttemptFailed,
+    AttemptsBegan,
+    EpisodesSealed,
+    Event,
+    RowsChecked,
+    RunStarted,
+    SpecLearned,
+    StartsCompared,
+)
+from hocket.engine.loop import Engine
+from hocket.machines import protocol
+from hocket.machines.identity import Identity
+from hocket.machines.leasing.lease import LeaseId
+from hocket.machines.receipts import PROOF
+from hocket.machines.rows import packed_rows
+from hocket.machines.site.leased_trials import LeasedTrials
+from hocket.machines.site.link import Link
+from hocket.records.chunks import ChunkRows
+from hocket.records.evidence import salvage
+from hocket.results.showing.tally import Tally
+from hocket.system import machine
+from hocket.system.scratch import ScratchFolder
+from hocket.system.text import counted
+from hocket.workers.files import pieces
+
+_FRESH_S = 0.2
+"""Seconds after which what a site says of itself is told anew with an episode."""
+
+
+class Ended(NamedTuple):
+    """What became of a lease, and where its files lie."""
+
+    message: protocol.SealedEpisode | protocol.Returned
+    folder: Path | None
+
+    @property
+    def files(self) -> list[Path]:
+        if self.folder is None:
+            return []
+        return [self.folder / name for name in self.message.files]
+
+
+@runtime_checkable
+class TakesWeights(Protocol):
+    """Work at a site that weights may come for beside its connection."""
+
+    def receive(self, version: int, data: bytes) -> None:
+        """Act with these weights from now on. Called on the link's thread."""
+
+
+class SiteWork(abc.ABC):
+    """A site's part in one run: leases come, episodes go. What makes episodes of leases is left to
+    its kinds."""
+
+    def __init__(self, welcome: protocol.Welcome, link: Link) -> None:
+        self.welcome = welcome
+        self.beat_s = welcome.beat_s
+        self.refusal: str | None = None
+        self.goes_on = False
+        self._link = link
+        self._trials = LeasedTrials(self._returned)
+        self._scratch: ScratchFolder | None = None
+        inbox = self._shared_folder()
+        self._is_shared = inbox is not None
+        if inbox is None:
+            self._scratch = ScratchFolder("site")
+            inbox = self._scratch.path
+        self._folder = inbox
+        self._joined: protocol.Joined | None = None
+        self._engine: Engine | None = None
+        self._tally = Tally()
+        self._chunks = ChunkRows()
+        self._checks = UNCHECKED
+        self._specs: list[protocol.Learned] = []
+        self._ended: dict[LeaseId, Ended] = {}
+        """What became of leases, as long as the driver has not said that it knows."""
+        self._start = self._beaten = time.perf_counter()
+        self._doing = "loading its policy"
+        self._is_over = False
+
+    def close(self) -> None:
+        if self._scratch is not None:
+            self._scratch.close()
+
+    def _shared_folder(self) -> Path | None:
+        """The driver's inbox for this site, where both see the same disk."""
+        inbox = Path(self.welcome.inbox)
+        try:
+            if (inbox / PROOF).read_text() != self.welcome.proof:
+                return None
+            (inbox / f"{PROOF}-seen").write_text(self.welcome.proof)
+        except OSError:
+            return None
+        return inbox
+
+    # -- the calling thread --------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def run(self) -> None:
+        """Load the policy, join, and run what is leased until the run is over."""
+
+    def _join(
+        self,
+        engine: Engine,
+        *,
+        lanes: int,
+        level: Exactness,
+        identity: Identity,
+        cores: int,
+        depends_on: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Take part with this engine until the run is over."""
+        self._engine = engine
+        self._joined = protocol.Joined(
+            lanes=lanes,
+            cores=machine.cores(),
+            level=level,
+            identity=identity,
+            depends_on=depends_on or {},
+            is_shared=self._is_shared,
+            holds=[],
+        )
+        self._doing = ""
+        self._rejoin()
+        if not self._is_over:
+            engine.run(self._trials, planned=(), cores=cores)
+
+    # -- the engine's reader -------------------------------------------------------------------
+
+    def on(self, event: Event) -> None:
+        """Tell the driver what happens."""
+        if isinstance(event, EpisodesSealed):
+            for episode in event.episodes:
+                packed = packed_rows(self._chunks.take(episode).rows)
+                name = self._trials.name(episode.trial, episode.attempt)
+                folder = self._attempt_folder(episode.trial, episode.attempt)
+                files = [os.path.basename(file) for file in episode.files]
+                fields = (*name, episode.outcome.value, *episode[3:8], episode.seconds)
+                self._end(name, protocol.SealedEpisode(*fields, files, *packed), folder)
+                self._trials.end(episode.trial, episode.attempt)
+            if time.perf_counter() - self._beaten > _FRESH_S:
+                self._link.post(self.beat())
+        elif isinstance(event, AttemptsBegan):
+            pairs = zip(event.trials, event.attempts, strict=True)
+            self._link.post(protocol.Began([self._trials.name(*pair) for pair in pairs]))
+        elif isinstance(event, AttemptFailed):
+            name = self._trials.name(event.trial, event.attempt)
+            self._chunks.forget(event.trial, event.attempt)
+            folder = self._attempt_folder(event.trial, event.attempt)
+            files = [path.name for path in salvage(folder)]
+            returned = protocol.Returned(*name, event.error, not event.again, files)
+            self._end(name, returned, folder)
+            self._trials.end(event.trial, event.attempt)
+        elif isinstance(event, SpecLearned):
+            self._specs.append(protocol.Learned(event.suite, event.spec.to_plain()))
+            self._link.post(self._specs[-1])
+        elif isinstance(event, StartsCompared) and event.differs:
+            learned = next(spec for spec in reversed(self._specs) if spec.suite == event.suite)
+            self._specs.append(learned._replace(differs=event.differs))
+            self._link.post(self._specs[-1])
+        elif isinstance(event, RowsChecked):
+            self._checks += event.checks
+        elif isinstance(event, RunStarted):
+            self._start = time.perf_counter()
+            self._link.post(self.beat())
+
+    def _returned(self, name: LeaseId) -> None:
+        self._end(name, protocol.Returned(*name, "", spends=False, files=[]))
+
+    def _end(
+        self,
+        name: LeaseId,
+        message: protocol.SealedEpisode | protocol.Returned,
+        folder: Path | None = None,
+    ) -> None:
+        self._ended[name] = Ended(message, folder)
+        self._deliver(name)
+
+    def _attempt_folder(self, trial: Trial, attempt: int) -> Path:
+        return self._folder / "episodes" / trial.slug / str(attempt)
+
+    @property
+    def told(self) -> str:
+        """What is done now and what was done, for people. May be asked on any thread."""
+        doing = self._doing or self._tally.phase
+        if self._joined is None:
+            return doing
+        lanes, done = self._joined.lanes, self._tally.done
+        return f"{doing}: {counted(lanes, 'lane')}, {counted(done, 'episode')}"
+
+    # -- the link's thread ---------------------------------------------------------------------
+
+    def beat(self) -> protocol.Message:
+        checks, self._checks = self._checks, UNCHECKED
+        self._beaten = time.perf_counter()
+        return protocol.Beat(
+            time.perf_counter() - self._start,
+            list(self._tally.done_here()),
+            (checks.made, checks.differed),
+            self._doing or self._tally.phase,
+        )
+
+    def meet(self, welcome: protocol.Welcome) -> None:
+        """Go on with the run on a new connection, perhaps with another driver."""
+        self.welcome, self.beat_s = welcome, welcome.beat_s
+        # What lies in a folder that the driver does not see is sent in pieces.
+        self._is_shared = self._shared_folder() == self._folder
+        self._rejoin()
+
+    def _rejoin(self) -> None:
+        """Say what this site is, holds and has to deliver."""
+        joined = self._joined
+        if joined is not None and self._engine is not None:
+            self._link.post_all(lambda: self._account(joined))
+
+    def _account(self, joined: protocol.Joined) -> Iterator[protocol.Message]:
+        """What this site is, holds and has to deliver when it says so. The driver lets go by what
+        was delivered on this connection before."""
+        # In this order: what ends meanwhile is in both, and never in neither.
+        holds = [*self._trials.held(), *self._ended]
+        yield joined._replace(holds=holds, is_shared=self._is_shared)
+        yield self.beat()
+        yield from list(self._specs)
+        yield from self._owed()
+        for name in list(self._ended):
+            yield from self._messages(name)
+
+    def _owed(self) -> Iterable[protocol.Message]:
+        """What else a driver must know that hears of this site anew."""
+        return ()
+
+    def _deliver(self, name: LeaseId) -> None:
+        self._link.post_all(lambda: self._messages(name))
+
+    def _messages(self, name: LeaseId) -> Iterator[protocol.Message]:
+        found = self._ended.get(name)
+        if found is None:
+            return
+        for file in () if self._is_shared else found.files:
+            for piece in pieces(0, name.attempt, str(file), hasher=protocol.HASHER):
+                yield protocol.FilePiece(name.trial, *piece[1:])
+        yield found.message
+
+    def hear(self, message: protocol.Message) -> None:
+        if isinstance(message, protocol.Leased):
+            self._trials.lease(message.leases)
+            self._wake()
+        elif isinstance(message, protocol.AskedBack):
+            self._trials.ask_back(LeaseId(*lease) for lease in message.leases)
+            self._wake()
+        elif isinstance(message, protocol.Settled):
+            self._settle([LeaseId(*lease) for lease in message.leases])
+        elif isinstance(message, protocol.Over):
+            self.end(goes_on=message.goes_on)
+
+    def _settle(self, leases: list[LeaseId]) -> None:
+        for name in leases:
+            found = self._ended.pop(name, None)
+            if found is None:
+                # It was running or waiting here, and nobody wants it any more.
+                self._trials.ask_back([name])
+            elif found.folder is not None:
+                for file in found.files:
+                    file.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    found.folder.rmdir()
+                    found.folder.parent.rmdir()
+
+    def refuse(self, why: str) -> None:
+        self.refusal = why
+        self.end(goes_on=False)
+
+    def end(self, *, goes_on: bool) -> None:
+        """The run is over, or the site takes no part in it any more."""
+        self.goes_on = goes_on
+        self._is_over = True
+        self._trials.close()
+        if self._engine is not None:
+            self._engine.stop()
+
+    def _wake(self) -> None:
+        if self._engine is not None:
+            self._engine.wake()
+
+
+MakeWork = Callable[[protocol.Welcome, Link], SiteWork]

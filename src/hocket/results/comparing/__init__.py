@@ -1,0 +1,1 @@
+"""Two runs on the same trials, all at once or round by round."""

@@ -1,0 +1,312 @@
+"""Tests that may be looked at after every round of pairs, and stop a comparison as soon as it is
+decided. Pure: a round's outcomes in, a look out; a look costs the same however many came before."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from hocket.core.data import Array
+from hocket.errors import MissingExtraError
+from hocket.results.comparing.paired import Verdict
+from hocket.results.stats import LEVEL, Interval
+
+Stake = Literal["pairs", "rounds"]
+"""What a test bets on: every pair, which must then be independent, or the mean of each round."""
+_NODES = 128
+"""Bets of the mixture where it has no closed form. Any number is valid; this many leave nothing to
+gain up to some thousand rounds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What is known after `pairs` complete pairs."""
+
+    pairs: int
+    only_a: int
+    only_b: int
+    decision: Verdict
+    number: int = 0
+    """The how-many-th look it is, from 1."""
+    p_value: float | None = None
+    """Valid whenever one stops; None where the test has none."""
+
+
+class Looks(Protocol):
+    """One comparison under way."""
+
+    look: Look
+    """The first look that decided, or else the last."""
+
+    def see(self, a: npt.ArrayLike, b: npt.ArrayLike) -> Look:
+        """Look after the next round, of which both sides' successes are given in the same order."""
+
+    def interval(self, *, level: float = LEVEL) -> Interval | None:
+        """An interval of the difference a - b that is valid whenever one stops, from all that was
+        seen; None where nothing was, or the test has none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairedSequentialTest:
+    """A test martingale on paired trials: errs with probability `alpha` at most, over all looks.
+
+    Bet on a: with one unit, and odds as if a won a share q > 1/2 of the discordant pairs, every
+    such pair that a wins multiplies the capital by 2q, every other by 2(1 - q). If a is not
+    better, no such bet grows on average, nor does their mixture over q (Beta(prior, prior), cut
+    to q > 1/2), so that it ever exceeds 2/alpha with probability alpha/2 at most (Ville). The
+    same bet on b has the other half of alpha.
+
+    Where tasks differ and only their mean matters, trials are planned in rounds of one per task,
+    and looks are at whole rounds. With `bets_on` "pairs" the bets of a round are multiplied: its
+    product has a mean of at most 1 whenever the tasks' mean difference is not above 0 (numbers
+    whose mean is at most 1 multiply to at most 1), if the trials of a round are independent. With
+    "rounds" one bet is made on the mean difference m of a round, which multiplies the capital by
+    1 + (2q - 1) m: valid however the trials of a round hang together, and dearer, since ten trials
+    that agree count no more than one. That mixture leans to high odds, as the mean of many moves
+    little. A round of one pair is the same in both.
+    """
+
+    alpha: float = 0.05
+    pairs_per_round: int = 1
+    prior: float = 2.0
+    bets_on: Stake = "rounds"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.alpha < 1 or self.pairs_per_round < 1 or self.prior <= 0:
+            raise ValueError(f"{self} is no test: alpha in (0, 1), a round of one pair or more.")
+
+    def begin(self) -> PairedLooks:
+        return PairedLooks(self)
+
+    def run(self, a: npt.ArrayLike, b: npt.ArrayLike) -> Look:
+        """Look at pairs in planned order: the first look that decides, or else the last."""
+        won_a, won_b = _successes(a, b)
+        looks, size = self.begin(), self.pairs_per_round
+        for at in range(0, len(won_a) - size + 1, size):
+            if looks.see(won_a[at : at + size], won_b[at : at + size]).decision != "undecided":
+                break
+        return looks.look
+
+    @property
+    def is_by_pair(self) -> bool:
+        return self.bets_on == "pairs" or self.pairs_per_round == 1
+
+    @property
+    def name(self) -> str:
+        """What the test bets on, in words."""
+        if self.pairs_per_round == 1:
+            return "paired sequential test"
+        if self.is_by_pair:
+            return "paired sequential test, betting on every pair of independent starts"
+        return "paired sequential test, betting on the mean of each round"
+
+    @property
+    def threshold(self) -> float:
+        """The log of the capital that decides."""
+        return math.log(2 / self.alpha)
+
+    def evidence(self, wins: Array, losses: Array) -> Array:
+        """Log of the capital of the bets on pairs, for the side with `wins`, elementwise."""
+        from scipy import special
+
+        up, down = wins + self.prior, losses + self.prior
+        mixture = special.betaln(up, down) - special.betaln(self.prior, self.prior)
+        with np.errstate(divide="ignore"):  # a hopeless bet has nothing left: log 0
+            upper_half = np.log(special.betainc(down, up, 0.5))
+        return np.asarray((wins + losses + 1) * math.log(2.0) + mixture + upper_half)
+
+    def odds(self) -> _Odds:
+        """The bets of the mixture, one by one."""
+        return _odds(self.prior if self.is_by_pair else None)
+
+
+class PairedLooks:
+    """The looks of a paired sequential test."""
+
+    def __init__(self, test: PairedSequentialTest) -> None:
+        self._test = test
+        self._capitals = np.zeros((2, _NODES))
+        """The log of the capital of each bet on a round's mean, for a and for b."""
+        self._peak = 0.0
+        self._seen: Counter[float] = Counter()
+        """How often each difference that is bet on was seen."""
+        self.look = Look(pairs=0, only_a=0, only_b=0, decision="undecided", p_value=1.0)
+
+    def see(self, a: npt.ArrayLike, b: npt.ArrayLike) -> Look:
+        won_a, won_b = _successes(a, b)
+        size = self._test.pairs_per_round
+        if len(won_a) != size:
+            raise ValueError(f"A round has {size} pairs, not {len(won_a)}.")
+        up, down = int((won_a & ~won_b).sum()), int((won_b & ~won_a).sum())
+        if self._test.is_by_pair:
+            self._seen.update({1.0: up, -1.0: down, 0.0: size - up - down})
+        else:
+            self._seen[(up - down) / size] += 1
+        if self.look.decision == "undecided":
+            self.look = self._next(up, down)
+        return self.look
+
+    def interval(self, *, level: float = LEVEL) -> Interval | None:
+        """Every difference that the bets, made about it instead of 0, do not refute."""
+        if not self._seen:
+            return None
+        needed = math.log(2 / (1 - level))
+        low = _lower_bound(self._seen, self._test.odds(), needed)
+        mirrored = {-value: count for value, count in self._seen.items()}
+        high = -_lower_bound(mirrored, self._test.odds(), needed)
+        return Interval(low=low, high=high, level=level, method="betting")
+
+    def _next(self, up: int, down: int) -> Look:
+        last, test = self.look, self._test
+        only_a, only_b = last.only_a + up, last.only_b + down
+        if test.is_by_pair:
+            sides = np.array([only_a, only_b])
+            for_a, for_b = test.evidence(sides, sides[::-1])
+        else:
+            mean = (up - down) / test.pairs_per_round
+            odds = test.odds()
+            with np.errstate(divide="ignore"):  # a bet of everything may be lost
+                self._capitals += np.log1p(np.outer([mean, -mean], odds.shares))
+            for_a, for_b = odds.mixed(self._capitals)
+        self._peak = max(self._peak, float(for_a), float(for_b))
+        decision: Verdict = "undecided"
+        if self._peak >= test.threshold:
+            decision = "a better" if for_a > for_b else "b better"
+        return Look(
+            pairs=last.pairs + test.pairs_per_round,
+            only_a=only_a,
+            only_b=only_b,
+            decision=decision,
+            number=last.number + 1,
+            p_value=min(1.0, 2.0 * math.exp(-self._peak)),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Odds:
+    """A mixture of bets: the share of the capital that each stakes, and the log of its weight."""
+
+    shares: Array
+    weights: Array
+
+    def mixed(self, capitals: Array) -> Array:
+        """The log of the mixture's capital, from the logs of each bet's `[..., nodes]`."""
+        return np.asarray(np.logaddexp.reduce(capitals + self.weights, axis=-1))
+
+
+@functools.cache
+def _odds(prior: float | None) -> _Odds:
+    """Stakes 2q - 1 with q of Beta(prior, prior) above 1/2; without a prior, stakes s of weight
+    3 s^2: of the densities tried it decides soonest where rounds are of four tasks or more and
+    stays near the best for two (benchmarks/results/coverage.py)."""
+    nodes, spans = np.polynomial.legendre.leggauss(_NODES)
+    shares = (nodes + 1) / 2
+    density = shares**2 if prior is None else (1 - shares**2) ** (prior - 1)
+    weights = spans * density
+    return _Odds(shares=shares, weights=np.log(weights / weights.sum()))
+
+
+def _lower_bound(seen: Mapping[float, int], odds: _Odds, needed: float) -> float:
+    """The highest mean that bets on more than it refute; -1 where they refute none."""
+    values, counts = np.array(list(seen)), np.array(list(seen.values()), np.float64)
+
+    def refutes(mean: float) -> bool:
+        gains = np.outer(odds.shares, (values - mean) / (1 + mean))
+        with np.errstate(divide="ignore"):
+            return float(odds.mixed(np.log1p(gains) @ counts)) >= needed
+
+    low, high = -1.0 + 1e-9, 1.0
+    if not refutes(low):
+        return -1.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if refutes(middle) else (low, middle)
+    return low
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSequentialTest:
+    """The unpaired STEP test (Snyder et al. 2025), from the package `sequentialized-barnard-tests`.
+
+    It is for runs whose trials are independent rather than paired: it makes no use of pairing.
+    Decides between both directions with at most `alpha` in all, within `cap` trials a side. That
+    package brings tables for alpha 0.1 at caps 200 and 500; for others it computes one, once,
+    which takes minutes. Mind its licence (CC BY-NC): hocket neither contains nor needs it.
+    """
+
+    alpha: float = 0.1
+    cap: int = 200
+    seed: int = 0
+    """STEP draws lots at the edge of its decision region."""
+
+    name = "unpaired STEP test"
+
+    def begin(self) -> StepLooks:
+        return StepLooks(self)
+
+    def run(self, a: npt.ArrayLike, b: npt.ArrayLike) -> Look:
+        """Look at trials in planned order: the first look that decides, or else the last."""
+        return self.begin().see(a, b)
+
+
+class StepLooks:
+    """The looks of the STEP test, one after each pair."""
+
+    def __init__(self, test: StepSequentialTest) -> None:
+        self._package = _step_package()
+        self._test = self._package.MirroredStepTest(
+            self._package.Hypothesis.P0MoreThanP1,
+            test.cap,
+            test.alpha,
+            random_seed=test.seed,
+            inference_mode="ranking",
+        )
+        self._cap = test.cap
+        self.look = Look(pairs=0, only_a=0, only_b=0, decision="undecided")
+
+    def see(self, a: npt.ArrayLike, b: npt.ArrayLike) -> Look:
+        for left, right in zip(*_successes(a, b), strict=True):
+            if self.look.decision != "undecided" or self.look.pairs == self._cap:
+                break
+            found = self._test.step(int(left), int(right)).decision
+            decision: Verdict = "undecided"
+            if found != self._package.Decision.FailToDecide:
+                above = found == self._package.Decision.AcceptAlternative
+                decision = "a better" if above else "b better"
+            self.look = Look(
+                pairs=self.look.pairs + 1,
+                only_a=self.look.only_a + int(left and not right),
+                only_b=self.look.only_b + int(right and not left),
+                decision=decision,
+                number=self.look.number + 1,
+            )
+        return self.look
+
+    def interval(self, *, level: float = LEVEL) -> Interval | None:
+        del level
+        return None
+
+
+def _successes(a: npt.ArrayLike, b: npt.ArrayLike) -> tuple[Array, Array]:
+    won_a, won_b = np.asarray(a, dtype=bool), np.asarray(b, dtype=bool)
+    if won_a.ndim != 1 or won_a.shape != won_b.shape:
+        raise ValueError(f"Pairs need one value each; got {won_a.shape} and {won_b.shape}.")
+    return won_a, won_b
+
+
+def _step_package() -> Any:
+    try:
+        import sequentialized_barnard_tests
+    except ImportError as error:
+        raise MissingExtraError(
+            "The STEP test is in a package of its own: pip install sequentialized-barnard-tests. "
+            "The paired test needs nothing more."
+        ) from error
+    return sequentialized_barnard_tests

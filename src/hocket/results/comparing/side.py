@@ -1,0 +1,162 @@
+"""One of two runs that are compared, and what a sequential test says of the two."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hocket.core.data import Episode, Exactness, Outcome, Trial
+from hocket.records.folder import RunFolder
+from hocket.records.ledger.view import LedgerView
+from hocket.records.run_file import load_about
+from hocket.results.card import Card, is_card
+from hocket.results.comparing.decision import KEY, Decision, PairedRuns
+from hocket.results.comparing.sequential import PairedSequentialTest
+from hocket.results.exactness import Claim, kept_claim
+from hocket.results.report import Report
+from hocket.results.stats import LEVEL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One of the two runs."""
+
+    folder: Path
+    config: Mapping[str, Any]
+    versions: Mapping[str, str]
+    claim: Claim
+    trials: tuple[Trial, ...]
+    """All that were planned, in planned order."""
+    episodes: Mapping[Trial, Episode]
+    """The trials that ended, errors included."""
+    decision: Decision | None = None
+    """What the comparison that this run was to decide came to."""
+    independent_starts: bool = False
+    """Whether its trials of one seed start independently of each other."""
+
+    @classmethod
+    def open(cls, folder: str | Path) -> Side:
+        """Read a run folder: its ledger, or its report where it has none; or a card."""
+        if is_card(Path(folder)):
+            return cls.of_card(Card.load(Path(folder)), Path(folder).absolute())
+        root = RunFolder.at(Path(folder))
+        about = load_about(root.root)
+        versions = about.get("versions")
+        if root.ledger.exists():
+            with LedgerView.open(root) as ledger:
+                trials, episodes = ledger.trials(), ledger.episodes()
+                meta = ledger.meta()
+            config = meta.get("config", {})
+            decision = Decision.from_json(meta[KEY]) if KEY in meta else None
+            is_independent = bool(meta.get("independent_starts", False))
+            claim = kept_claim(meta, about)
+        else:
+            report = Report.load(root.root)
+            episodes, config, claim = list(report.episodes), report.config, report.claim
+            trials = [episode.trial for episode in episodes]
+            decision, is_independent = report.decision, False
+        return cls(
+            folder=root.root,
+            config=config,
+            versions=versions if isinstance(versions, dict) else {},
+            claim=claim,
+            trials=tuple(trials),
+            episodes={episode.trial: episode for episode in episodes},
+            decision=decision,
+            independent_starts=is_independent,
+        )
+
+    @classmethod
+    def of_card(cls, card: Card, path: Path) -> Side:
+        """What a card says of a run."""
+        side = cls.of_report(card.report, path, card.trials)
+        return dataclasses.replace(side, independent_starts=card.independent_starts)
+
+    @classmethod
+    def of_report(cls, report: Report, path: Path, trials: Sequence[Trial]) -> Side:
+        """What a report says of a run with these trials; `path` is what it is called by."""
+        versions = report.provenance.get("versions")
+        return cls(
+            folder=path,
+            config=report.config,
+            versions=versions if isinstance(versions, dict) else {},
+            claim=report.claim,
+            trials=tuple(trials),
+            episodes={episode.trial: episode for episode in report.episodes},
+        )
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def exactness(self) -> Exactness:
+        return self.claim.level
+
+    @property
+    def policy(self) -> str:
+        return str(self.config.get("policy", "?"))
+
+    @property
+    def subject(self) -> str:
+        """The policy, and how the world went on while it thought, where it did."""
+        method = self.config.get("method") or "pause"
+        if method == "pause":
+            return self.policy
+        return f"{self.policy} --delay {self.config.get('delay', 0)} --method {method}"
+
+    @property
+    def complete(self) -> bool:
+        return len(self.episodes) == len(self.trials)
+
+    @property
+    def stops_when_decided(self) -> bool:
+        return self.config.get("until") == "decided"
+
+    @property
+    def errors(self) -> int:
+        return sum(e.outcome is Outcome.ERROR for e in self.episodes.values())
+
+
+def decide(a: Side, b: Side, trials: Sequence[Trial]) -> Decision:
+    """What the sequential test says of the complete rounds at the beginning of the plan, each of
+    one trial for each task. Where one run stopped by its comparison with the other, the decision
+    that stopped it stands, with the interval of all that was run."""
+    rounds: dict[tuple[int, int], list[Trial]] = {}
+    for trial in trials:
+        rounds.setdefault((trial.seed, trial.repeat), []).append(trial)
+    size = max(map(len, rounds.values()))
+    are_independent = a.independent_starts and b.independent_starts
+    stopped = next((side for side in (a, b) if side.stops_when_decided), a)
+    test = PairedSequentialTest(
+        alpha=stopped.config.get("alpha", 1 - LEVEL),
+        pairs_per_round=size,
+        bets_on="pairs" if are_independent else "rounds",
+    )
+    runs = PairedRuns(test)
+    for some in rounds.values():
+        if not all(t in a.episodes and t in b.episodes for t in some):
+            break
+        if len(some) == size:
+            runs.see([a.episodes[t] for t in some], [b.episodes[t] for t in some])
+    computed = runs.decision(str(b.folder.resolve()))
+    kept = _kept_decision(a, b)
+    if kept is None:
+        return computed
+    look = kept.look
+    if look.p_value is None:  # STEP has none; the paired test's holds whenever one stops
+        look = dataclasses.replace(look, p_value=computed.look.p_value)
+    return dataclasses.replace(kept, look=look, interval=computed.interval)
+
+
+def _kept_decision(a: Side, b: Side) -> Decision | None:
+    """The decision that one of two runs keeps about the other, as seen from a."""
+    homes = [str(side.folder.resolve()) for side in (a, b)]
+    if a.decision is not None and a.decision.against == homes[1]:
+        return a.decision
+    if b.decision is not None and b.decision.against == homes[0]:
+        return b.decision.mirrored(homes[1])
+    return None

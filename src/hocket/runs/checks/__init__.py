@@ -1,0 +1,1 @@
+"""What is asked before a number is believed: do env and policy fit, does it come again."""

@@ -1,0 +1,1 @@
+"""What surrounds a process: cores and memory, children, folders, addresses, people."""

@@ -1,0 +1,1 @@
+"""Workers that are processes of this machine, forked by a zygote."""

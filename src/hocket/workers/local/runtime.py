@@ -1,0 +1,253 @@
+"""Workers as processes of this machine, forked by a zygote for each interpreter."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import heapq
+import json
+import os
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgpack
+
+import hocket
+from hocket.core.contracts.runtime import WorkerSpec
+from hocket.core.plugins import NoSettings
+from hocket.core.wire import Open
+from hocket.errors import WorkerFailed
+from hocket.system import children
+from hocket.workers.guard import Guard
+from hocket.workers.link import Link
+from hocket.workers.local import bootstrap
+from hocket.workers.local.process_link import ProcessLink
+from hocket.workers.local.zygote import FORK, KILL, REQUEST, SPEAK
+from hocket.workers.shm import Control, create_file, map_block, read_tail
+from hocket.workers.stream_link import make_roomy
+
+ONE_THREAD = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "BLIS_NUM_THREADS": "1",
+    "VECLIB_MAXIMUM_THREADS": "1",
+    "NUMEXPR_NUM_THREADS": "1",
+}
+"""What libraries read that would take all cores for each worker."""
+# Chosen by hand, with no benchmark row.
+_REQUEST_TIMEOUT_S = 60.0
+"""Seconds for a zygote to take a request: it is busy only while it imports what it preloads."""
+_END_TIMEOUT_S = 4.0
+"""Seconds for a zygote and its workers to end by themselves; all must be gone within 5."""
+_TAIL = 4096
+"""Bytes of a zygote's log that are shown."""
+_FILES = 16384
+"""Open files that are enough for four thousand workers."""
+
+
+class LocalRuntime:
+    """Starts workers in this interpreter or another; serves one fleet at a time."""
+
+    Config = NoSettings
+
+    def __init__(self, argument: str = "", config: NoSettings | None = None) -> None:
+        del argument, config
+        self._zygotes: dict[str | None, ZygoteProcess] = {}
+        self._free: list[int] = []
+        self._next_index = 0
+        self._next_id = 0
+
+    def start(self, spec: WorkerSpec) -> Link:
+        """Ask for a worker; it comes up by itself, and sends Hello."""
+        zygote = self._zygote(spec)
+        index = heapq.heappop(self._free) if self._free else self._next_index
+        self._next_index = max(self._next_index, index + 1)
+        ident, self._next_id = self._next_id, self._next_id + 1
+        return start_worker(zygote, spec, ident, index, lambda: heapq.heappush(self._free, index))
+
+    def prepare(self, spec: WorkerSpec) -> None:
+        """Begin to start what forks such workers; waits for nothing."""
+        self._zygote(spec)
+
+    def close(self) -> None:
+        """End every worker and zygote. The runtime can be used again."""
+        while self._zygotes:
+            self._zygotes.popitem()[1].close()
+        self._free.clear()
+        self._next_index = 0
+
+    def _zygote(self, spec: WorkerSpec) -> ZygoteProcess:
+        found = self._zygotes.get(spec.python)
+        if found is not None and not found.is_alive:
+            found.close()
+            found = None
+        if found is None:
+            found = ZygoteProcess(spec.python, [ref.name for ref in spec.suites.values()])
+            self._zygotes[spec.python] = found
+        return found
+
+
+class Lent:
+    """A local runtime for one more fleet before the one that keeps it: closing it ends the workers
+    that were started through it, and leaves what forked them."""
+
+    def __init__(self, runtime: LocalRuntime) -> None:
+        self._runtime = runtime
+        self._links: list[Link] = []
+
+    def start(self, spec: WorkerSpec) -> Link:
+        link = self._runtime.start(spec)
+        self._links.append(link)
+        return link
+
+    def close(self) -> None:
+        while self._links:
+            self._links.pop().kill()
+
+
+class Forks(Protocol):
+    """A zygote, seen from the parent."""
+
+    def fork(self, ident: int, index: int, fds: tuple[int, int, int]) -> None:
+        """Ask for a worker, with its stream, its control page and its log; the caller closes these.
+        Raises OSError where the zygote is gone."""
+
+    def request(self, kind: bytes, ident: int) -> None:
+        """Ask for something to be done to a worker, if it lives."""
+
+    def explain(self) -> str:
+        """Say why workers ended that left no exit status."""
+
+
+def start_worker(
+    zygote: Forks,
+    spec: WorkerSpec,
+    ident: int,
+    index: int,
+    release: Callable[[], None],
+    guard: Guard | None = None,
+) -> ProcessLink:
+    """A link to a worker that a zygote forks. `release` is called when the link is killed."""
+    _allow_files()
+    ours, theirs = socket.socketpair()
+    if spec.transport == "inline":
+        make_roomy(theirs)
+    page, log = (
+        create_file("hocket-control", Control.size(spec.lanes)),
+        create_file("hocket-log", 0),
+    )
+    # Appending, so that the log can be cut while the worker writes.
+    fcntl.fcntl(log, fcntl.F_SETFL, os.O_APPEND)
+    control = Control(map_block(page))
+
+    def end() -> None:
+        release()
+        if control.exit_status is None:
+            zygote.request(KILL, ident)
+
+    speak = functools.partial(zygote.request, SPEAK, ident)
+    link = ProcessLink(
+        ours, control, log, spec.lanes, end, speak, zygote.explain, guard, spec.slots
+    )
+    try:
+        zygote.fork(ident, index, (theirs.fileno(), page, log))
+    except OSError as exc:
+        link.kill()
+        raise WorkerFailed(zygote.explain()) from exc
+    finally:
+        theirs.close()
+        os.close(page)
+    link.send(Open(spec.to_plain()))
+    return link
+
+
+class ZygoteProcess:
+    """The process that forks workers of one interpreter, seen from the parent."""
+
+    def __init__(self, python: str | None, suites: Sequence[str]) -> None:
+        self._name = python or sys.executable
+        executable = shutil.which(self._name)
+        if executable is None:
+            raise WorkerFailed(
+                f"There is no Python interpreter at {self._name!r}. Check --env-python."
+            )
+        setup = {
+            "path": sys.path if python is None else None,
+            "package": os.path.dirname(os.path.abspath(hocket.__file__)),
+            "msgpack": os.path.dirname(os.path.abspath(msgpack.__file__)),
+            "suites": list(suites),
+        }
+        self._log: int | None = create_file("hocket-zygote-log", 0)
+        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._requests.settimeout(_REQUEST_TIMEOUT_S)
+        try:
+            self._process = subprocess.Popen(
+                [executable, bootstrap.__file__, str(theirs.fileno()), json.dumps(setup)],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                env=_environment(is_foreign=python is not None),
+                start_new_session=True,
+            )
+        except OSError as exc:
+            self._requests.close()
+            os.close(self._log)
+            self._log = None
+            raise WorkerFailed(f"{self._name!r} cannot be run: {exc}") from exc
+        finally:
+            theirs.close()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def fork(self, ident: int, index: int, fds: tuple[int, int, int]) -> None:
+        socket.send_fds(self._requests, [REQUEST.pack(FORK, ident, index)], fds)
+
+    def request(self, kind: bytes, ident: int) -> None:
+        """Ask for something to be done to a worker; where the zygote is gone, so is the worker."""
+        with contextlib.suppress(OSError):
+            self._requests.send(REQUEST.pack(kind, ident, 0))
+
+    def explain(self) -> str:
+        """Say why workers ended that left no exit status: because this process ended."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(1.0)
+        code = self._process.returncode
+        text = f"The process that forks workers ({self._name}) ended with code {code}."
+        data = b"" if self._log is None else read_tail(self._log, _TAIL)
+        tail = data.decode("utf-8", "replace").strip()
+        return f"{text}\nIts last words:\n{tail}" if tail else text
+
+    def close(self) -> None:
+        self._requests.close()
+        children.end(self._process, _END_TIMEOUT_S)
+        if self._log is not None:
+            os.close(self._log)
+            self._log = None
+
+
+def _allow_files() -> None:
+    """Raise the soft limit of open files: a worker takes four here, and the usual limit is 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _environment(*, is_foreign: bool) -> dict[str, str]:
+    """The parent's environment, with one thread for each worker and the same hashes in each run."""
+    found = {"PYTHONHASHSEED": "0", **os.environ, **ONE_THREAD}
+    if is_foreign:
+        # They mean this interpreter, and would lead the other one to its packages.
+        for name in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__"):
+            found.pop(name, None)
+    return found
