@@ -155,7 +155,8 @@ class Fleet:
             message = Execute(lanes, attempts, chunks, counts, data, observe_at, holds)
             self._execute(self._workers[0], message, now)
             return
-        width = len(data) // sum(counts)
+        # Not by the data: where a delay is as long as a decision lasts, all chunks may be empty.
+        width = 8 * actions[0].shape[1]
         ends = [width * steps for steps in accumulate(counts)]
         if self._width == 1 and not observe_at:
             for lane, attempt, chunk, count, end in zip(

@@ -280,6 +280,9 @@ class RowsHost:
         self._table.load(rows, message.chunks, counts, self._clock())
         if self._looks is not None:
             self._observe_due(rows)
+            # The delay was as long as a decision lasts, and the next answer is there at once.
+            if len(empty := rows[counts == 0]):
+                self._endings.cut(empty, self._clock())
 
     def _observe_due(self, rows: Array) -> None:
         """Tell what those of these rows see whose next decision is due, and let them go on."""
