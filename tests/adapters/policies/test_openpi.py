@@ -391,6 +391,13 @@ def test_faults_on_the_way_cost_time_but_no_answer(connect: Opened, fault: str) 
             assert policy.infer(make_batch(value)).values[0, 0, 0] == value
 
 
+def test_server_of_another_version_is_refused_in_words(connect: Opened) -> None:
+    with StockServer(echo, metadata={"hocket": {"version": 99}}) as server:
+        with pytest.raises(PolicyUnavailableError, match="version 99 .* same hocket on both"):
+            connect(server.address).infer(make_batch(1))
+        assert not server.requests
+
+
 def test_many_threads_share_a_pool_and_get_their_own_rows(connect: Opened) -> None:
     with StockServer(echo) as server, ThreadPoolExecutor(8) as pool:
         policy = connect(server.address)

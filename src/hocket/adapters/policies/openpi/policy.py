@@ -274,7 +274,7 @@ class OpenPI:
             raise ChunkShapeError(
                 f"{reply.source} answered {len(batch.rows)} rows with actions {shape}."
             )
-        extras = {key: _pad(value, batch.pad) for key, value in answer.get("extras", {}).items()}
+        extras = {key: _pad(value, batch.pad) for key, value in answer["extras"].items()}
         if not isinstance(self._mapping, Identity):
             if PREFIX in batch.arrays:
                 extras.setdefault(PREFIX, _pad(values, batch.pad))
@@ -285,8 +285,8 @@ class OpenPI:
                     f"The mapping {self._config.mapping!r} makes {values.shape[1]} actions of "
                     f"{length}, so that a chunk cannot be continued: use --method naive."
                 )
-        source = reply.source if not found.get("source") else f"{reply.source}/{found['source']}"
-        return Actions(_pad(values, batch.pad), extras, found.get("version"), source)
+        source = reply.source if not found["source"] else f"{reply.source}/{found['source']}"
+        return Actions(_pad(values, batch.pad), extras, found["version"], source)
 
     def _extended(self, op: str, **asked: Any) -> tuple[dict[str, Any], Read[Mapping[str, Any]]]:
         """A numbered request with hocket's extensions, and what reads its reply."""

@@ -36,6 +36,7 @@ from hocket.errors import (
     HocketError,
     ObservationError,
     PolicyError,
+    PolicyUnavailableError,
     SessionLostError,
     StateMovedError,
     WireError,
@@ -74,8 +75,6 @@ def announce(announcement: Announcement) -> dict[str, Any]:
     spec = {f.name: getattr(announcement.spec, f.name) for f in fields(PolicySpec)}
     if spec["inputs"]:
         spec["inputs"] = {k: [v.shape, v.dtype] for k, v in spec["inputs"].items()}
-    if not spec["origin"]:  # which clients before 0.2 do not know
-        del spec["origin"]
     return {
         "version": EXTENSION_VERSION,
         "instance": announcement.instance,
@@ -88,16 +87,21 @@ def announce(announcement: Announcement) -> dict[str, Any]:
 
 
 def find_announcement(metadata: Any) -> Announcement | None:
-    """What a server's metadata announces; None for a stock server, or a newer extension."""
+    """What a server's metadata announces; None for a stock server."""
     found = metadata.get(EXTENSION) if isinstance(metadata, Mapping) else None
-    if not isinstance(found, Mapping) or found.get("version") != EXTENSION_VERSION:
+    if not isinstance(found, Mapping):
         return None
+    if found.get("version") != EXTENSION_VERSION:
+        raise PolicyUnavailableError(
+            f"The server speaks version {found.get('version')!r} of hocket's protocol, this client "
+            f"version {EXTENSION_VERSION}. Use the same hocket on both sides."
+        )
     try:
         plain = dict(found["spec"])
         inputs = plain.pop("inputs")
         cameras = plain.pop("cameras")
         sizes = plain.pop("batch_sizes")
-        origin = {str(k): str(v) for k, v in dict(plain.pop("origin", {})).items()}
+        origin = {str(k): str(v) for k, v in dict(plain.pop("origin")).items()}
         spec = PolicySpec(
             **plain,
             inputs=inputs
@@ -110,9 +114,9 @@ def find_announcement(metadata: Any) -> Announcement | None:
             spec=spec,
             instance=str(found["instance"]),
             is_stateful=bool(found["stateful"]),
-            machine=found.get("machine"),
-            channel=found.get("channel"),
-            continuations=tuple(map(str, found.get("continuations") or ())),
+            machine=found["machine"],
+            channel=found["channel"],
+            continuations=tuple(map(str, found["continuations"])),
         )
     except (KeyError, TypeError, ValueError, IndexError) as exc:
         raise WireError(f"The server's metadata cannot be read: {exc!r}") from exc
