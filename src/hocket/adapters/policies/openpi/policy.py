@@ -34,8 +34,6 @@ from hocket.adapters.policies.openpi.connection import (
     Read,
     parse_endpoint,
 )
-from hocket.adapters.policies.openpi.key_file import API_KEY_VARIABLE, read_key
-from hocket.adapters.policies.openpi.msgpack_numpy import pack
 from hocket.adapters.policies.openpi.protocol import (
     EXTENSION,
     Announcement,
@@ -54,9 +52,11 @@ from hocket.adapters.policies.openpi.shared import (
     SharedArraysError,
     this_machine,
 )
+from hocket.core.codec import pack
 from hocket.core.contracts.policy import DELAY, PREFIX, PREFIX_LENGTH
 from hocket.core.data import Actions, Array, Batch, EnvSpec, Observation, PolicySpec, Row
 from hocket.errors import ChunkShapeError, ConfigError, PolicyUnavailableError
+from hocket.system.key_file import API_KEY_VARIABLE, read_key
 
 _COMMITTED = (PREFIX, PREFIX_LENGTH, DELAY)
 CLOSE_S = 2.0
