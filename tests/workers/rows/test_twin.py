@@ -66,7 +66,7 @@ def test_results_do_not_depend_on_where_rows_are_reset(reset_by: list[str]) -> N
 def test_recordings_do_not_depend_on_where_rows_are_reset(
     tmp_path: Path, reset_by: list[str]
 ) -> None:
-    from hocket.records.steps import load_steps
+    from hocket.records.step_rows import load_steps
 
     def steps(way: str) -> dict[Any, Any]:
         evaluate(way, tmp_path / way)
