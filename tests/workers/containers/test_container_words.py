@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import hocket
 from hocket.core import plugins
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Ref
@@ -28,6 +29,12 @@ def test_a_container_has_no_network_and_code_that_it_cannot_change() -> None:
     assert "--network none" in said
     assert said.count(":ro") == 2
     assert "--pull never" in said
+
+
+def test_the_program_of_a_container_is_a_file_of_the_package_that_it_sees() -> None:
+    program = next(word for word in words(ContainerConfig()) if word.endswith(".py"))
+    package = Path(hocket.__file__).parent
+    assert (package / Path(program).relative_to("/opt/hocket/hocket")).is_file()
 
 
 def test_settings_become_words_of_the_command() -> None:

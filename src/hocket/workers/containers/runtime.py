@@ -31,6 +31,7 @@ from hocket.workers.containers.images import build_once
 from hocket.workers.files import LeftFolder
 from hocket.workers.guard import Guard
 from hocket.workers.link import Link
+from hocket.workers.local import bootstrap
 from hocket.workers.local.runtime import ONE_THREAD, start_worker
 from hocket.workers.local.zygote import FORK, REQUEST
 from hocket.workers.shm import create_file, read_tail
@@ -201,9 +202,9 @@ class Setup:
             "msgpack": f"{_CODE}/msgpack",
             "suites": [ref.name for ref in spec.suites.values()],
         }
-        bootstrap = f"{_CODE}/hocket/workers/bootstrap.py"
+        program = f"{_CODE}/{bootstrap.__name__.replace('.', '/')}.py"
         words += ["--entrypoint", config.python, image]
-        return [*words, bootstrap, f"{_LINK}/socket", json.dumps(setup)]
+        return [*words, program, f"{_LINK}/socket", json.dumps(setup)]
 
 
 def _absolute(mount: str) -> str:

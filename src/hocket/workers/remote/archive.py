@@ -9,6 +9,8 @@ import struct
 import zipfile
 from pathlib import Path
 
+from hocket.system import scratch
+
 CHECKS = """\
 import importlib.util, sys
 
@@ -24,7 +26,7 @@ import os, zipfile
 
 file = zipfile.ZipFile(globals().get("HOCKET_CODE", sys.argv[0]))
 scratch = {{"__name__": "scratch"}}  # The module that makes folders, before it can be imported.
-exec(file.read("first/hocket/core/scratch.py"), scratch)
+exec(file.read("first/{scratch.__name__.replace(".", "/")}.py"), scratch)
 with scratch["ScratchFolder"]("code") as unpacked:
     folder = str(unpacked.path)
     file.extractall(folder)
