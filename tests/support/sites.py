@@ -82,7 +82,6 @@ def toys(**settings: Any) -> EvalConfig:
         "episodes": 6,
         "lanes": 1,
         "video": "none",
-        "seed_scheme": 2,
     }
     return EvalConfig.from_plain({**plain, **settings})
 

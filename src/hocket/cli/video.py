@@ -71,7 +71,7 @@ def run(arguments: Sequence[str]) -> int:
 
     require_encoder(Quality(lossless=flags.images).codec)
     with LedgerView.open(flags.folder) as ledger:
-        config = EvalConfig.recorded(ledger.meta()["config"])
+        config = EvalConfig.from_plain(ledger.meta()["config"])
         config = config.elsewhere(flags.runtime, parsed.config["runtime_config"])
         refuse_unknown_cameras(flags.camera, [*ledger.specs().values()])
         chosen = _choose(flags, config, ledger)

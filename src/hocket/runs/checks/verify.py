@@ -101,7 +101,7 @@ def verify(
     folder = RunFolder.at(path)
     with LedgerView.open(folder) as ledger:
         trial = find_trial(ledger.trials(), trial_name)
-        config = adapt(EvalConfig.recorded(ledger.meta()["config"]))
+        config = adapt(EvalConfig.from_plain(ledger.meta()["config"]))
         episode = _episode(trial, ledger.episodes())
     recorded = _read(folder, episode)
     if not recorded.rows:

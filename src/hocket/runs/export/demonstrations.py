@@ -181,7 +181,7 @@ class Demonstrations:
                 )
             self._watcher.advance(_SHOWING)
 
-        run, workers = EvalConfig.recorded(self._run.config), self._config.workers
+        run, workers = EvalConfig.from_plain(self._run.config), self._config.workers
         rerender_episodes(run, self._scratch, jobs, sinks, on_rendered, workers=workers)
 
     def rate(self) -> float:
@@ -342,7 +342,7 @@ def _numbers_in(spec: EnvSpec) -> set[str]:
 
 def _shows_again(run: ChosenRun) -> bool:
     try:
-        return not Assembly(EvalConfig.recorded(run.config)).has_rows_alone
+        return not Assembly(EvalConfig.from_plain(run.config)).has_rows_alone
     except (HocketError, ImportError):
         return True  # Whoever needs the env will say that it cannot be had.
 
