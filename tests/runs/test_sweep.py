@@ -15,10 +15,10 @@ from hocket.cli import compare, train
 from hocket.cli import eval as verb
 from hocket.core.data import Episode, Outcome, Trial
 from hocket.errors import UsageError
+from hocket.records.step_rows import schema
 from hocket.results.delays import DelayReport
 from hocket.results.motion import motion_of
 from hocket.results.report import Report, Throughput
-from hocket.workers.sinks.steps import schema
 
 TOY = ["--env", "toy:count", "--policy", "support.delayed:Waves", "--lanes", "1"]
 
