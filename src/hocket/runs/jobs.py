@@ -141,9 +141,8 @@ def _run_job(
 
 
 def _refuse_changed(job: Job, found: EvalConfig, folder: Path) -> None:
-    asked = job.config.going_on(found)
     for field in dataclasses.fields(EvalConfig):
-        ours, theirs = getattr(asked, field.name), getattr(found, field.name)
+        ours, theirs = getattr(job.config, field.name), getattr(found, field.name)
         if ours != theirs:
             raise ConfigError(
                 f"{folder} holds a run with another {field.name}: {theirs!r}, now {ours!r}. Give "

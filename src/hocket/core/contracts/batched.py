@@ -88,18 +88,6 @@ class RowSnapshots(Protocol):
 
 
 @runtime_checkable
-class TakesRows(Protocol):
-    """A batched simulator that takes over rows of another one of its kind. Where its resets turn
-    out to take longer than some steps, hocket builds a second one and resets rows there, in a
-    thread of its own, while this one steps. So two of them must get on in one process, and a reset
-    must neither use nor set what is global, as the generator of `numpy.random`."""
-
-    def take_rows(self, rows: Array, source: Any, source_rows: Array) -> None:
-        """Be in these rows, int `[k]`, all that `source` is in those of its rows, to the bit, what
-        they see and their prompts included. The source resets nothing meanwhile."""
-
-
-@runtime_checkable
 class HoldsRows(Protocol):
     """A batched simulator that knows how its rows stay where they are for a step."""
 
