@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+BUILTIN = "hocket.adapters.builtin:BUILTIN"
+"""The table of built-in adapters, which `core/plugins.py` looks names up in."""
+
 _HOME = {
     "Actions": "core.data",
     "ArraySpec": "core.data",

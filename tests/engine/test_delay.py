@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import hocket
@@ -18,7 +18,7 @@ from hocket.core.data import Batch, Trial
 from hocket.core.events import Event, RunEnded
 from hocket.engine.delays import Delays
 from hocket.errors import ConfigError, UsageError
-from hocket.records.steps import load_steps
+from hocket.records.step_rows import load_steps
 from hocket.results.report import Report
 from support import delayed
 from support.delayed import Steady, Waves, WithActions, play
@@ -80,21 +80,35 @@ def test_delayed_run_is_the_plain_loop(method: str, delay: str, first: str, env:
 
 
 @given(
-    delay=st.integers(0, 6),
-    more=st.integers(0, 4),
+    law=delayed.laws(8),
     spare=st.integers(0, 3),
     history=st.integers(1, 4),
     method=st.sampled_from(["naive", "blocking"]),
 )
-@settings(max_examples=5, deadline=None)  # an example is a whole run
+@settings(max_examples=12, deadline=None)  # an example is a whole run
 def test_any_delay_replan_and_history_is_the_plain_loop(
-    delay: int, more: int, spare: int, history: int, method: str
+    law: tuple[int, str], spare: int, history: int, method: str
 ) -> None:
-    s = max(1, delay + more)
-    how = {"s": s, "length": s + delay + spare, "history": history}
-    policy = Waves(s + delay + spare, history=history, replan=s)
+    s, delay = law
+    length = s + Delays.parse(delay).bounds(None)[1] + spare
+    policy = Waves(length, history=history, replan=s)
     report = evaluate(policy, method=method, delay=delay, episodes=1)
-    assert brief(report) == expected(str(delay), method, episodes=1, **how)
+    how = {"s": s, "length": length, "history": history}
+    assert brief(report) == expected(delay, method, episodes=1, **how)
+
+
+@pytest.mark.heavy
+@given(law=delayed.laws(4))
+@example(law=(1, "0..1"))
+@example(law=(4, "spikes:0..4@0.3"))
+@settings(max_examples=2, deadline=None)
+def test_delay_from_nothing_to_a_whole_decision_is_the_plain_loop_on_two_lanes(
+    law: tuple[int, str],
+) -> None:
+    # Where an answer comes as late as the next decision, and that at once, no action is left.
+    s, delay = law
+    report = evaluate(Waves(2 * s, replan=s), method="naive", delay=delay, lanes=2)
+    assert brief(report) == expected(delay, "naive", s=s, length=2 * s)
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ def test_every_extra_of_a_built_in_adapter_is_looked_for() -> None:
     named = {finding.name for finding in doctor.extra_findings()}
     wanted = {
         builtin.extra
-        for table in plugins.BUILTIN.values()
+        for table in plugins.builtin().values()
         for builtin in table.values()
         if builtin.extra
     }
@@ -22,7 +22,7 @@ def test_every_extra_of_a_built_in_adapter_is_looked_for() -> None:
 
 def test_a_missing_extra_comes_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
     absent = plugins.Builtin("x:y", "dancing", ("no_such_module_anywhere",))
-    monkeypatch.setattr(plugins, "BUILTIN", {"envs": {"x": absent}})
+    monkeypatch.setattr(plugins, "builtin", lambda: {"envs": {"x": absent}})
     (finding,) = doctor.extra_findings()
     assert (finding.state, finding.advice) == ("missing", "pip install 'hocket[dancing]'")
 

@@ -14,7 +14,7 @@ import pytest
 import hocket
 from hocket.errors import RunFolderError
 from hocket.records.ledger.view import LedgerView
-from hocket.records.steps import load_steps
+from hocket.records.step_rows import load_steps
 from hocket.results.comparing.compare import compare_runs
 from hocket.results.comparing.side import Side
 from hocket.results.recorded import open_recorded

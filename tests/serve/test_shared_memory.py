@@ -17,7 +17,6 @@ import pytest
 from websockets.sync.client import connect as dial
 
 from hocket.adapters.policies.openpi import shared
-from hocket.adapters.policies.openpi.msgpack_numpy import pack, unpack
 from hocket.adapters.policies.openpi.protocol import batch_rows
 from hocket.adapters.policies.openpi.shared import (
     SharedArrays,
@@ -25,6 +24,7 @@ from hocket.adapters.policies.openpi.shared import (
     SharedFile,
     SharedReader,
 )
+from hocket.core.codec import pack, unpack
 from hocket.core.data import Actions, Batch, PolicySpec
 from support.running_server import WAIT_S, Running, ServePolicy
 from support.wire_clients import Connect, make_batch

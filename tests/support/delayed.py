@@ -8,12 +8,25 @@ from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
+from hypothesis import strategies as st
 
 from hocket.core.data import Actions, Array, Batch, PolicySpec, Row, Trial, noise_seed
 from hocket.testing.toy import PlainToyEnv, ToyConfig, ToyEnv
 from support.row_toys import RowToy, RowToyConfig, RowToys
 
 STATE = "observation/state"
+
+
+@st.composite
+def laws(draw: st.DrawFn, most: int) -> tuple[int, str]:
+    """Steps between two decisions, up to `most`, and a delay of any law as users write it, which
+    is often drawn from 0 up to just these steps."""
+    s = draw(st.integers(1, most))
+    low = draw(st.just(0) | st.integers(0, s))
+    high = draw(st.just(s) | st.integers(low, s))
+    share = draw(st.sampled_from(["0", "0.3", "0.7", "1"]))
+    texts = [f"{high}", f"{low}..{high}", f"spikes:{low}..{high}@{share}"]
+    return s, draw(st.sampled_from([*texts, f"geometric:{low}..{high}@{share}"]))
 
 
 def wave(state: Array, seed: int, length: int, size: int) -> Array:

@@ -65,8 +65,6 @@ class StockServer:
         self.port = port or free_port()
         self.requests: list[dict[str, Any]] = []
         self.connections = 0
-        self.repeats = 1
-        """How often each reply is sent."""
         self.tells_times = True
         self._one_at_a_time = threading.Lock()
         self._server: Server | None = None
@@ -144,8 +142,7 @@ class StockServer:
                     connection.send(traceback.format_exc())
                     connection.close(1011, "Internal server error.")
                     return
-                for _ in range(self.repeats):
-                    connection.send(reply if isinstance(reply, (bytes, str)) else encode(reply))
+                connection.send(reply if isinstance(reply, (bytes, str)) else encode(reply))
         except (ConnectionClosed, OSError):
             return
         finally:

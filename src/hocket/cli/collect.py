@@ -29,7 +29,6 @@ KNOBS = (
     "lanes",
     "replan",
     "max_steps",
-    "seed_scheme",
     "record",
     "env_python",
     "policy_python",

@@ -2,9 +2,9 @@
 `folder/file.py:attr`.
 
 A name is that of an adapter, with an argument for it after the colon. Built-in adapters stand in
-the table `BUILTIN`; others come from entry points of the groups `hocket.envs`, `hocket.policies`,
-`hocket.runtimes` and `hocket.recorders`; any other `module:attr` or `file.py:attr` is imported
-(`core/modules.py`). Nothing is imported that was not asked for.
+one table, which the package names (`hocket.BUILTIN`); others come from entry points of the groups
+`hocket.envs`, `hocket.policies`, `hocket.runtimes` and `hocket.recorders`; any other `module:attr`
+or `file.py:attr` is imported (`core/modules.py`). Nothing is imported that was not asked for.
 
 An adapter is a callable `(argument, config)` with an attribute `Config`, a dataclass whose fields
 become flags. A plain callable works too: its keyword parameters become the configuration.
@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+import hocket
 from hocket.core import modules
 from hocket.errors import ConfigError, MissingExtraError, UnknownNameError
 from hocket.system.text import did_you_mean as did_you_mean
@@ -53,56 +54,6 @@ class NoSettings:
     """The configuration of an adapter that has nothing to set."""
 
 
-BUILTIN: Mapping[Kind, Mapping[str, Builtin]] = {
-    "envs": {
-        "metaworld": Builtin(
-            "hocket.adapters.envs.metaworld:MetaWorld", "metaworld", ("metaworld",)
-        ),
-        "libero": Builtin("hocket.adapters.envs.libero:Libero", "libero", ("libero", "robosuite")),
-        "gym": Builtin("hocket.adapters.envs.gym:Gym"),
-        "toy": Builtin("hocket.testing:ToySuite"),
-        "mjx": Builtin("hocket.adapters.envs.mjx:Mjx", "mjx", ("mujoco",)),
-        "isaaclab": Builtin("hocket.adapters.envs.isaaclab:IsaacLab"),
-        "maniskill": Builtin("hocket.adapters.envs.maniskill:ManiSkill"),
-        "vector": Builtin("hocket.adapters.envs.vector:Vector"),
-    },
-    "policies": {
-        "reference": Builtin("hocket.adapters.policies.reference:Reference"),
-        "reference-mjx": Builtin("hocket.adapters.policies.reference_mjx:MjxReference"),
-        "metaworld-expert": Builtin(
-            "hocket.adapters.policies.reference:MetaWorldExpert", "metaworld", ("metaworld",)
-        ),
-        "torch": Builtin("hocket.adapters.policies.torch:load", "torch", ("torch",)),
-        "lerobot": Builtin("hocket.adapters.policies.lerobot:load_policy", "lerobot", ("lerobot",)),
-        "openpi": Builtin("hocket.adapters.policies.openpi.policy:OpenPI"),
-        "sidecar": Builtin("hocket.adapters.policies.sidecar:Sidecar"),
-        "gr00t": Builtin("hocket.adapters.policies.gr00t:Gr00t", "gr00t", ("zmq",)),
-        "actor": Builtin("hocket.train.networks.policies:Actor", "train", ("torch", "tensordict")),
-        "flow": Builtin("hocket.train.networks.policies:Flow", "train", ("torch", "tensordict")),
-        "trained": Builtin(
-            "hocket.train.networks.policies:TrainedPolicy", "train", ("torch", "tensordict")
-        ),
-        "random": Builtin("hocket.adapters.policies.simple:RandomPolicy"),
-        "zero": Builtin("hocket.adapters.policies.simple:ZeroPolicy"),
-        "scripted": Builtin("hocket.testing:ScriptedPolicy"),
-    },
-    "runtimes": {
-        "inline": Builtin("hocket.workers.inline:InlineRuntime"),
-        "local": Builtin("hocket.workers.local.runtime:LocalRuntime"),
-        "docker": Builtin("hocket.workers.containers.runtime:DockerRuntime"),
-        "podman": Builtin("hocket.workers.containers.runtime:PodmanRuntime"),
-        "ssh": Builtin("hocket.workers.remote.ssh:SshRuntime"),
-        "loopback": Builtin("hocket.workers.remote.loopback:LoopbackRuntime"),
-        "modal": Builtin("hocket.workers.remote.modal:ModalRuntime", "modal", ("modal",)),
-        "daytona": Builtin("hocket.workers.remote.daytona:DaytonaRuntime", "daytona", ("daytona",)),
-    },
-    "recorders": {
-        "steps": Builtin("hocket.records.steps:StepsSink"),
-        "states": Builtin("hocket.records.states:StatesSink"),
-        "video": Builtin("hocket.records.video.sink:VideoSink", modules=("av",)),
-    },
-}
-
 _SINGULAR = {"envs": "env", "policies": "policy", "runtimes": "runtime", "recorders": "recorder"}
 
 
@@ -118,18 +69,25 @@ class Adapter:
     """False for a plain callable, which is called with its configuration alone."""
 
 
+def builtin() -> Mapping[Kind, Mapping[str, Builtin]]:
+    """The built-in adapters, by kind and name. Workers load hocket from a folder, where there is no
+    metadata with entry points, so that they stand in a table."""
+    table: Mapping[Kind, Mapping[str, Builtin]] = _import(hocket.BUILTIN)
+    return table
+
+
 def names(kind: Kind) -> list[str]:
     """Every built-in or installed adapter of this kind."""
     found = {point.name for point in _entry_points(kind)}
-    return sorted(found | set(BUILTIN[kind]))
+    return sorted(found | set(builtin()[kind]))
 
 
 def find(kind: Kind, name: str) -> Adapter:
     """The adapter that a name means. Its module is imported, the library behind it is not."""
     head, argument = _split(name)
-    builtin = BUILTIN[kind].get(head)
-    if builtin is not None:
-        return _adapter(name, argument, _import(builtin.target))
+    own = builtin()[kind].get(head)
+    if own is not None:
+        return _adapter(name, argument, _import(own.target))
     for point in _entry_points(kind):
         if point.name == head:
             return _adapter(name, argument, point.load())
@@ -142,7 +100,7 @@ def find(kind: Kind, name: str) -> Adapter:
 def is_plain(kind: Kind, name: str) -> bool:
     """Whether a name means what stands in a module or file of the user's. Nothing is imported."""
     head, _ = _split(name)
-    return head not in BUILTIN[kind] and head not in _entry_points(kind).names
+    return head not in builtin()[kind] and head not in _entry_points(kind).names
 
 
 def _entry_points(kind: Kind) -> EntryPoints:
@@ -187,12 +145,6 @@ def configure(adapter: Adapter, config: Mapping[str, Any]) -> Any:
         raise ConfigError(f"The settings of {adapter.name!r} are wrong: {exc}") from exc
 
 
-def has_setting(kind: Kind, name: str, setting: str) -> bool:
-    """Whether an adapter's configuration has a field of this name."""
-    fields = dataclasses.fields(find(kind, name).config_class)
-    return any(field.name == setting for field in fields)
-
-
 def share_settings(
     kind: Kind, names: Sequence[str], config: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
@@ -225,13 +177,13 @@ def require_extra(
     missing here, or in the interpreter `python`: `missing` then says which of some modules that one
     lacks."""
     head, _ = _split(name)
-    builtin = BUILTIN[kind].get(head)
-    if builtin is None or builtin.extra is None or not builtin.modules:
+    own = builtin()[kind].get(head)
+    if own is None or own.extra is None or not own.modules:
         return
     if missing is None:
-        lacks = [module for module in builtin.modules if importlib.util.find_spec(module) is None]
+        lacks = [module for module in own.modules if importlib.util.find_spec(module) is None]
     else:
-        lacks = missing(*builtin.modules)
+        lacks = missing(*own.modules)
     if not lacks:
         return
     other = {"envs": "--env-python", "policies": "--policy-python"}.get(kind)
@@ -239,10 +191,10 @@ def require_extra(
         f"{_SINGULAR[kind].capitalize()} {head!r} needs the package {lacks[0]!r}, which is not "
         f"installed{f' in {python}' if python else ''}."
     )
-    if builtin.extra in OWN_VENV:
-        raise MissingExtraError(f"{lacking[:-1]}: {install_advice(builtin.extra)}.")
+    if own.extra in OWN_VENV:
+        raise MissingExtraError(f"{lacking[:-1]}: {install_advice(own.extra)}.")
     raise MissingExtraError(
-        f"{lacking} Run: {python or sys.executable} -m {install_advice(builtin.extra)}"
+        f"{lacking} Run: {python or sys.executable} -m {install_advice(own.extra)}"
         + (f"; or name an interpreter that has it: {other} PATH" if other else "")
     )
 

@@ -55,9 +55,7 @@ def load_run(path: Path) -> dict[str, Any]:
         raise ConfigError(f"The configuration {str(file)!r} is not valid YAML: {exc}") from exc
     if not isinstance(plain, dict) or not all(isinstance(key, str) for key in plain):
         raise ConfigError(f"The configuration {str(file)!r} must be a mapping of names to values.")
-    if plain.pop("about", None) is not None:
-        # A run wrote it, and one that names no seed scheme had the first; people mean the newest.
-        plain.setdefault("seed_scheme", 1)
+    plain.pop("about", None)
     return plain
 
 

@@ -16,10 +16,10 @@ from typing import Any
 
 from hocket.core.data import Episode, Exactness, Outcome, RowChecks, Trial
 from hocket.errors import RunFolderError
-from hocket.records.folder import write_atomic
 from hocket.results.exactness import Claim
 from hocket.results.recorded import RecordedRun
 from hocket.results.report import Report, Throughput
+from hocket.system.durable import write_atomic
 
 FORMAT = "hocket-card 1"
 FILE_NAME = "card.json"

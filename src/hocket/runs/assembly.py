@@ -20,12 +20,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from hocket.core import plugins
-from hocket.core.contracts.env import Suite
+from hocket.core.contracts.env import TASK_AND_SEED, Suite, start_scheme
 from hocket.core.contracts.policy import Policy, Replicas, Sessions
-from hocket.core.contracts.runtime import Runtime, WorkerSpec
+from hocket.core.contracts.runtime import Factor, Runtime, WorkerSpec
 from hocket.core.data import EnvSpec, PolicySpec, Ref, TaskInfo, Trial
 from hocket.core.modules import places_of
-from hocket.core.perturb import Factor, parse_factors
 from hocket.engine.batches import BatchConfig, Batches
 from hocket.engine.delay import DelayedLanes, Timing
 from hocket.engine.inferring.deadline import InferDeadline
@@ -37,6 +36,7 @@ from hocket.runs.probe import Probe, probe, retried
 from hocket.runs.subject import Subject
 from hocket.system import machine
 from hocket.system.waits import awaiting
+from hocket.workers.env.factors import parse_factors
 from hocket.workers.fleet import Fleet, FleetConfig
 from hocket.workers.local.runtime import Lent, LocalRuntime
 from hocket.workers.suites import has_rows
@@ -57,9 +57,6 @@ class Assembly:
         self._warm: LocalRuntime | None = None
         """A runtime that was started in advance, until somebody takes it."""
         shares = plugins.share_settings("envs", subject.env, subject.env_config)
-        for name, share in shares.items():
-            if plugins.has_setting("envs", name, "seed_scheme"):
-                share["seed_scheme"] = subject.seed_scheme
         self.suites = {name: Ref(name=name, config=shares[name]) for name in subject.env}
 
     @functools.cached_property
@@ -117,7 +114,8 @@ class Assembly:
         """Whether trials of one seed start independently of each other: every suite says so of its
         tasks, under the scheme that makes it true, and no task stands in two suites."""
         suites = [plugins.find("envs", name).build for name in self.subject.env]
-        if self.subject.seed_scheme == 1 or not all(
+        scheme = start_scheme(self.subject.env_config.get("start_scheme", TASK_AND_SEED))
+        if not scheme.is_independent or not all(
             getattr(suite, "independent_starts", False) for suite in suites
         ):
             return False

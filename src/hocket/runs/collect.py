@@ -181,7 +181,7 @@ def _open(config: CollectConfig, folder: Path) -> Run:
     if not RunFolder.at(folder).ledger.exists():
         return Run.new(config.run, folder)
     run = Run.open(folder, infer_timeout_s=config.run.infer_timeout_s)
-    asked = config.run.going_on(run.config)
+    asked = config.run
     if replace(run.config, infer_timeout_s=asked.infer_timeout_s) != asked:
         differ = [
             name for name, value in asked.to_plain().items() if run.config.to_plain()[name] != value

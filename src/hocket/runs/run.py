@@ -32,7 +32,6 @@ from hocket.records.run_file import about_this_run, load_about, load_run
 from hocket.records.state_rows import StateRows
 from hocket.records.step_rows import StepRows
 from hocket.records.video.selection import VideoPlan, VideoSelection
-from hocket.results.comparing.config_diff import scheme_difference
 from hocket.results.comparing.decision import KEY as DECISION
 from hocket.results.comparing.decision import Decision
 from hocket.results.comparing.sequential import Stake
@@ -117,7 +116,7 @@ class Run:
         """A run that was begun before, perhaps with another deadline for the policy. What its lost
         attempts left behind is swept away."""
         ledger = Ledger.open(folder)
-        config = EvalConfig.recorded(ledger.meta()["config"])
+        config = EvalConfig.from_plain(ledger.meta()["config"])
         ledger.sweep(Salvage(ledger, config.keep_errors))
         if infer_timeout_s is not None:
             config = replace(config, infer_timeout_s=infer_timeout_s)
@@ -432,10 +431,6 @@ def _decider(config: EvalConfig, assembly: Assembly) -> Decider | None:
         return None
     against = Path(config.against)
     other = EvalConfig.from_plain(load_run(against))
-    if mixed := scheme_difference(other.to_plain(), config.to_plain()):
-        raise UsageError(
-            f"The trials of {config.against} (a) are not those of this run (b): {mixed}."
-        )
     for name in ("env_config", "max_steps"):
         if getattr(other, name) != getattr(config, name):
             raise UsageError(

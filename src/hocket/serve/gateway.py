@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 from hocket.adapters.policies.openpi.connection import Read
-from hocket.adapters.policies.openpi.msgpack_numpy import pack
 from hocket.adapters.policies.openpi.protocol import (
     EXTENSION,
     bind_key,
@@ -22,16 +21,15 @@ from hocket.adapters.policies.openpi.protocol import (
     find_announcement,
     read_extended,
 )
-from hocket.adapters.policies.openpi.servers import Servers
+from hocket.adapters.policies.openpi.servers import Reply, Servers
+from hocket.core.codec import pack, unpack
 from hocket.errors import PolicyUnavailableError, WireError
 from hocket.serve.batching import Overloaded
 from hocket.serve.clients import Caller, Client, Clients
+from hocket.serve.frames import Frames, frame_limits, most_bytes
 from hocket.serve.metrics import Metrics
 from hocket.serve.requests import (
     ExtendedRequest,
-    Frames,
-    frame_limits,
-    most_bytes,
     parse_continuation,
     parse_env,
 )
@@ -124,9 +122,8 @@ class Gateway:
 
     async def _ask(self, frame: bytes, asked: _Asked | None, client: Client | None) -> bytes:
         if asked is None or client is None:
-            reply = await self._servers.ask([frame])
-            return reply.frames[0]
-        read = partial(read_extended, number=asked.number)
+            return _frame(await self._servers.ask([frame]))
+        read = partial(_read_frame, number=asked.number)
         if asked.env is not None:
             assert asked.env.spec is not None
             client.tell(asked.env.env, asked.env.plain, asked.env.spec)
@@ -134,30 +131,27 @@ class Gateway:
         if asked.op == "continue":
             return await self._tell_all(continue_key(client.name), frame, read)
         if not self._is_stateful:
-            reply = await self._servers.ask([frame], read=read)
-            return reply.frames[0]
+            return _frame(await self._servers.ask([frame], read=read))
         sessions = {client.session(name): begins for name, begins in asked.sessions.items()}
         if asked.op == "reset":
             (session,) = sessions
             try:
-                reply = await self._servers.end(session, frame, read)
+                return _frame(await self._servers.end(session, frame, read))
             finally:
                 self._clients.end(client, session)
-            return reply.frames[0]
         self._clients.use(client, sessions.items())
         for session, begins in sessions.items():
             if begins:
                 await self._servers.begin(session)
-        reply = await self._servers.ask([frame], list(sessions), read)
-        return reply.frames[0]
+        return _frame(await self._servers.ask([frame], list(sessions), read))
 
-    async def _tell_all(self, key: bytes, frame: bytes, read: Read[Mapping[str, Any]]) -> bytes:
+    async def _tell_all(self, key: bytes, frame: bytes, read: Read[bytes]) -> bytes:
         """Tell all servers of a client's env, or of how its chunks are continued, now and whenever
         they are connected to again."""
-        reply, *_ = await self._servers.tell_all(key, frame, read)
-        if "error" in reply.answers[0][EXTENSION]:
+        reply = _frame((await self._servers.tell_all(key, frame, read))[0])
+        if "error" in unpack(reply)[EXTENSION]:
             self._servers.forget_frame(key)
-        return reply.frames[0]
+        return reply
 
     def _forget_client(self, client: Client) -> None:
         self._servers.forget_frame(continue_key(client.name))
@@ -188,3 +182,14 @@ class _Asked:
     """The env that it tells of."""
     sessions: Mapping[str, bool]
     """The sessions that it is about, and whether each begins with it."""
+
+
+def _read_frame(frame: bytes, number: int) -> bytes:
+    """The frame as it came, where it answers request `number`."""
+    read_extended(frame, number)
+    return frame
+
+
+def _frame(reply: Reply) -> bytes:
+    found: bytes = reply.answers[0]
+    return found

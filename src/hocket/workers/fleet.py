@@ -155,7 +155,8 @@ class Fleet:
             message = Execute(lanes, attempts, chunks, counts, data, observe_at, holds)
             self._execute(self._workers[0], message, now)
             return
-        width = len(data) // sum(counts)
+        # Not by the data: where a delay is as long as a decision lasts, all chunks may be empty.
+        width = 8 * actions[0].shape[1]
         ends = [width * steps for steps in accumulate(counts)]
         if self._width == 1 and not observe_at:
             for lane, attempt, chunk, count, end in zip(
@@ -235,12 +236,6 @@ class Fleet:
         driven = self._workers[0].driven
         if self._is_one and driven is not None:
             driven.expect(len(lanes), seconds)
-
-    def foresee(self, ahead: Callable[[int], Sequence[Trial]]) -> None:
-        """Tell the worker how to ask for the trials, so many, that begin next."""
-        driven = self._workers[0].driven
-        if self._is_one and driven is not None:
-            driven.foresee(ahead)
 
     @property
     def is_at_hand(self) -> bool:

@@ -175,7 +175,7 @@ def _perform(port: SocketPort, host: Host | RowsProcess) -> int:
 def _require_recorders(sinks: Sequence[Ref]) -> None:
     """Refuse at once what could not be recorded here."""
     for ref in sinks:
-        builtin = plugins.BUILTIN["recorders"].get(ref.name)
+        builtin = plugins.builtin()["recorders"].get(ref.name)
         for module in () if builtin is None else builtin.modules:
             if importlib.util.find_spec(module) is None:
                 raise MissingExtraError(

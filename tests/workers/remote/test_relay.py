@@ -129,7 +129,7 @@ def test_a_worker_that_cannot_film_is_refused_at_the_start_in_words(
         "u.find_spec = lambda name, *a: None if name == 'av' else find(name, *a)\n"
     )
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-    assert plugins.BUILTIN["recorders"]["video"].modules == ("av",)
+    assert plugins.builtin()["recorders"]["video"].modules == ("av",)
     with Rig(sinks=(Ref(name="video"),), folder=str(tmp_path), runtime=Relayed()) as rig:
         lost = rig.wait(LaneFailed)
     assert lost.kind == "WorkerStart"

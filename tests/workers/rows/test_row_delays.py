@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 import hocket
 from hocket.core.data import Batch, Trial
 from hocket.engine.delays import Delays
-from hocket.records.steps import load_steps
+from hocket.records.step_rows import load_steps
 from hocket.results.report import Report
-from support.delayed import Continuing, OneRow, Waves, play
+from support.delayed import Continuing, OneRow, Waves, laws, play
 from support.row_toys import RowToyConfig
 
 ENV = "support.delayed:HoldingRows"
@@ -58,20 +58,19 @@ def test_rows_are_the_plain_loop(method: str, delay: str, first: str) -> None:
 
 
 @given(
-    delay=st.integers(0, 5),
-    more=st.integers(0, 3),
+    law=laws(6),
     history=st.integers(1, 3),
     lanes=st.integers(1, 9),
 )
-@settings(max_examples=4, deadline=None)  # an example is a whole run
+@settings(max_examples=8, deadline=None)  # an example is a whole run
 def test_any_rows_delay_replan_and_history_are_the_plain_loop(
-    delay: int, more: int, history: int, lanes: int
+    law: tuple[int, str], history: int, lanes: int
 ) -> None:
-    s = max(1, delay + more)
-    policy = Waves(s + delay, history=history, replan=s, size=3)
+    s, delay = law
+    policy = Waves(2 * s, history=history, replan=s, size=3)
     report = evaluate(policy, lanes=lanes, episodes=3, method="naive", delay=delay)
-    how = {"s": s, "length": s + delay, "history": history}
-    assert brief(report) == expected(str(delay), episodes=3, method="naive", **how)
+    how = {"s": s, "length": 2 * s, "history": history}
+    assert brief(report) == expected(delay, episodes=3, method="naive", **how)
 
 
 def test_rows_of_a_policy_that_continues_are_the_plain_loop() -> None:

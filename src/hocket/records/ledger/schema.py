@@ -17,7 +17,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from hocket.errors import RunFolderError
-from hocket.records.folder import disk_error
+from hocket.system.durable import disk_error
 
 VERSION = 2
 APPLICATION = 0x686B6C67

@@ -128,7 +128,7 @@ def _rendering(backend: str, state: State, detail: str, advice: str = "") -> Fin
 def extra_findings() -> list[Finding]:
     """The optional dependencies that built-in adapters name."""
     modules: dict[str, set[str]] = {}
-    for table in plugins.BUILTIN.values():
+    for table in plugins.builtin().values():
         for builtin in table.values():
             if builtin.extra is not None:
                 modules.setdefault(builtin.extra, set()).update(builtin.modules)
@@ -167,7 +167,7 @@ def codec_findings() -> list[Finding]:
 
 def registry() -> dict[str, Sequence[str]]:
     """The names that can be used without an import path, by kind."""
-    return {kind: plugins.names(kind) for kind in plugins.BUILTIN}
+    return {kind: plugins.names(kind) for kind in plugins.builtin()}
 
 
 def _frame_ms(device: gl.Device) -> str:

@@ -25,16 +25,17 @@ from hocket.errors import HocketError, RunFolderError, UsageError
 from hocket.records.folder import RunFolder
 from hocket.records.parquet import read_table
 from hocket.records.state_rows import KeptStates
-from hocket.records.states import OBSERVATION_SINK, OBSERVATIONS_FILE
-from hocket.records.steps import Layout, load_steps, read_layout, split_states
-from hocket.records.video.encoder import Quality, require_encoder
+from hocket.records.step_rows import load_steps
 from hocket.records.video.rerender import Rendered, RenderJob
-from hocket.records.video.sink import camera_name, rerender_record, videos_in
 from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
 from hocket.runs.export import ChosenRun, ExportConfig, Watcher, untimed
 from hocket.runs.export.specs import Specs
 from hocket.runs.video import rerender_episodes
+from hocket.workers.sinks.encoder import Quality, require_encoder
+from hocket.workers.sinks.states import OBSERVATION_SINK, OBSERVATIONS_FILE
+from hocket.workers.sinks.steps import Layout, read_layout, split_states
+from hocket.workers.sinks.video import camera_name, rerender_record, videos_in
 
 _SHOWING, _WRITING = "showing again", "writing"
 """Stages that a watcher is told of."""
@@ -180,7 +181,7 @@ class Demonstrations:
                 )
             self._watcher.advance(_SHOWING)
 
-        run, workers = EvalConfig.recorded(self._run.config), self._config.workers
+        run, workers = EvalConfig.from_plain(self._run.config), self._config.workers
         rerender_episodes(run, self._scratch, jobs, sinks, on_rendered, workers=workers)
 
     def rate(self) -> float:
@@ -341,7 +342,7 @@ def _numbers_in(spec: EnvSpec) -> set[str]:
 
 def _shows_again(run: ChosenRun) -> bool:
     try:
-        return not Assembly(EvalConfig.recorded(run.config)).has_rows_alone
+        return not Assembly(EvalConfig.from_plain(run.config)).has_rows_alone
     except (HocketError, ImportError):
         return True  # Whoever needs the env will say that it cannot be had.
 

@@ -82,7 +82,7 @@ class Specs:
         return self._tasks
 
     def _assembly(self) -> Assembly:
-        return Assembly(EvalConfig.recorded(self._run.config))
+        return Assembly(EvalConfig.from_plain(self._run.config))
 
     def _tell(self, exc: Exception) -> None:
         if not self._is_told:

@@ -1,16 +1,14 @@
 """One connection to an OpenPI server, and what can go wrong with it.
 
 The protocol has no request numbers: a connection that saw a deadline, a cancellation or an error is
-aborted and never used again, so a late reply can never be taken for a newer one. Nor can a frame
-that came before: every frame of a connection is remembered by its digest, and one that comes again,
-or that nobody asked for, ends the connection.
+aborted and never used again, so a late reply can never be taken for a newer one. A frame that
+nobody asked for ends the connection too.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import re
 import socket
 import ssl
@@ -22,12 +20,12 @@ from typing import Any, TypeVar
 from websockets.asyncio.client import ClientConnection, connect, unix_connect
 from websockets.exceptions import InvalidStatus, WebSocketException
 
-from hocket.adapters.policies.openpi.msgpack_numpy import unpack
 from hocket.adapters.policies.openpi.protocol import (
     Announcement,
     WrongNumberError,
     find_announcement,
 )
+from hocket.core.codec import unpack
 from hocket.errors import (
     ConfigError,
     HocketError,
@@ -45,9 +43,6 @@ MAX_REPLY_BYTES = 256 << 20
 FRAGMENT = 1 << 20
 """Bytes. Longer frames go in pieces: an event loop's write buffer is slow with many megabytes at
 once."""
-SETTLE_TURNS = 5
-"""Turns of the event loop in which a frame goes from the socket to whoever reads it: one to find
-that bytes wait, one to take them, the rest to wake the readers between. Chosen by hand."""
 REFUSED_STATUSES = (401, 403, 404)
 """HTTP statuses that asking again cannot change."""
 
@@ -62,10 +57,6 @@ class Unreachable(PolicyUnavailableError):
 
 class Dropped(PolicyUnavailableError):
     """The connection was lost, or fell silent, with a request in flight."""
-
-
-class OutOfStep(Dropped):
-    """A frame came that answers nothing: whatever else comes over its connection is in doubt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,15 +91,11 @@ class Connection:
         self.metadata = metadata
         self.announcement: Announcement | None = find_announcement(metadata)
         self.source = source
-        self.asked = 0
-        """Requests that were sent over it."""
         self._is_usable = True
         self._expected: asyncio.Future[str | bytes | None] | None = None
         """What is waited for; its result is None where the connection ended instead."""
         self._failure: Exception = ConnectionResetError("closed by the server")
         """Why it ended, once it has."""
-        self._came: set[bytes] = set()
-        """Digests of all frames so far that must not come again."""
         self._reader = asyncio.get_running_loop().create_task(self._read())
 
     @classmethod
@@ -121,9 +108,7 @@ class Connection:
                 metadata = await opened.recv()
                 if isinstance(metadata, str):
                     raise WireError(f"its first frame is text: {metadata[:200]!r}")
-                made = cls(opened, unpack(metadata), f"openpi://{endpoint.name}#{number}")
-                made._came.add(_digest(metadata))
-                return made
+                return cls(opened, unpack(metadata), f"openpi://{endpoint.name}#{number}")
         except InvalidStatus as exc:
             status = exc.response.status_code
             if status in REFUSED_STATUSES:
@@ -141,26 +126,17 @@ class Connection:
                 opened.transport.abort()
             raise
 
-    async def ask(
-        self, frame: bytes, timeout_s: float, read: Read[Answer], *, may_repeat: bool = False
-    ) -> Answer:
-        """Send one request, and return what `read` makes of its reply. Whatever goes wrong ends the
-        connection: so does a reply that `read` raises for, and one equal to a frame before it. A
-        reply that `may_repeat` is not held against a later one."""
+    async def ask(self, frame: bytes, timeout_s: float, read: Read[Answer]) -> Answer:
+        """Send one request, and return what `read` makes of its reply. Any failure ends the
+        connection, a reply that `read` raises for too."""
         try:
-            self.asked += 1
             reply = await self._exchange(frame, timeout_s)
             if isinstance(reply, str):
                 raise PolicyError(f"{self.source} answered with an error:\n{reply}")
-            digest = _digest(reply)
-            if digest in self._came:
-                raise OutOfStep(f"{self.source} sent a frame that had come before.")
-            if not may_repeat:
-                self._came.add(digest)
             try:
                 return read(reply)
             except WrongNumberError as exc:
-                raise OutOfStep(f"{self.source}: {exc}") from exc
+                raise Dropped(f"{self.source}: {exc}") from exc
             except HocketError as exc:
                 raise type(exc)(f"{self.source}: {exc}") from exc
         except BaseException:
@@ -186,20 +162,7 @@ class Connection:
         return reply
 
     def _lost(self, why: Exception) -> Dropped:
-        kind = OutOfStep if self.is_out_of_step else Dropped
-        return kind(f"{self.source} was lost: {why or type(why).__name__}")
-
-    async def settle(self) -> bool:
-        """Take in what has come already, and say whether the connection may be asked: a frame that
-        nobody asked for ends it."""
-        for _ in range(SETTLE_TURNS):
-            await asyncio.sleep(0)
-        return self.is_open
-
-    @property
-    def is_out_of_step(self) -> bool:
-        """Whether it ended with a frame that nobody asked for."""
-        return isinstance(self._failure, OutOfStep)
+        return Dropped(f"{self.source} was lost: {why or type(why).__name__}")
 
     @property
     def is_open(self) -> bool:
@@ -220,12 +183,12 @@ class Connection:
         self.abort()
 
     async def _read(self) -> None:
-        """Hand each frame to whoever waits for it. One that nobody waits for means that server and
-        client are out of step: from then on no reply could be trusted."""
+        """Hand each frame to whoever waits for it. After one that nobody waits for, no reply could
+        be matched to its request."""
         try:
             async for message in self._socket:
                 if self._expected is None or self._expected.done():
-                    self._failure = OutOfStep(f"{self.source} sent what nobody asked for.")
+                    self._failure = WireError("it sent what nobody asked for")
                     break
                 self._expected.set_result(message)
         except (OSError, WebSocketException) as exc:
@@ -235,10 +198,6 @@ class Connection:
             self._socket.transport.abort()
             if self._expected is not None and not self._expected.done():
                 self._expected.set_result(None)
-
-
-def _digest(frame: bytes) -> bytes:
-    return hashlib.blake2b(frame, digest_size=16).digest()
 
 
 async def _dial(endpoint: Endpoint) -> ClientConnection:

@@ -20,7 +20,6 @@ from hocket.adapters.policies.openpi.connection import (
     Connection,
     Dropped,
     Endpoint,
-    OutOfStep,
     Read,
     Unreachable,
 )
@@ -39,11 +38,6 @@ LONGEST_BACKOFF_S = 5.0
 found soon and one that is down is not flooded. Chosen by hand; no benchmark row."""
 MAX_GREETINGS = 4096
 """Envs that a new connection is told of: a gateway's clients may name new ones without end."""
-STEP_TRIES = 8
-"""Connections over which a question is asked, one after the other, where frames come that answer
-nothing; only then it counts as a drop. Chosen by hand."""
-MOST_ASKED = 1 << 16
-"""Requests after which a connection is replaced: it remembers every reply. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +46,6 @@ class Reply:
 
     answers: list[Any]
     """What was read from each reply."""
-    frames: list[bytes]
     source: str
 
 
@@ -235,8 +228,6 @@ class Replica:
         self._in_flight = 0
         self._drops = 0
         self._has_answered = False
-        self._is_doubted = False
-        """Whether a frame came from here that answered nothing."""
         self._backoff_s = FIRST_BACKOFF_S
         self.retry_at = 0.0
         """On the loop's clock: nobody should try before."""
@@ -255,25 +246,21 @@ class Replica:
         return self.announcement.instance if self.announcement else str(self._drops)
 
     async def ask(self, frames: Sequence[bytes], read: Read[Any], generation: str | None) -> Reply:
-        """The replies to all frames, in order, from one connection.
-
-        A frame that answers nothing, or that came before, may have taken the position of a true
-        answer: the question is asked again over a new connection, where nothing came before. From
-        then on a stock server is asked only once over each connection, whether the way doubles
-        frames or the server's answers are truly equal: nothing in them tells which. With numbered
-        requests there is no doubt to carry on. What a session was asked is never asked again.
-        """
-        tries = STEP_TRIES if generation is None else 1
+        """The answers to all frames, in order, from one connection. SessionLostError where the
+        server is no longer of this `generation`."""
         self.load += 1
         try:
-            while True:
-                try:
-                    return await self._ask_all(frames, read, generation)
-                except OutOfStep:
-                    self._is_doubted = True
-                    tries -= 1
-                    if not tries:
-                        raise
+            connection = await self._take()
+            try:
+                if generation is not None and generation != self.generation:
+                    raise SessionLostError(
+                        f"The server at {self._endpoint.name} was restarted or lost; the state "
+                        f"that it kept for this attempt is gone."
+                    )
+                answers = [await self._ask(connection, frame, read) for frame in frames]
+            finally:
+                self._give_back(connection)
+            return Reply(answers=answers, source=connection.source)
         finally:
             self.load -= 1
 
@@ -310,56 +297,14 @@ class Replica:
         self.retry_at = now + self._backoff_s * random.uniform(0.5, 1.5)
         self._backoff_s = min(LONGEST_BACKOFF_S, 2 * self._backoff_s)
 
-    async def _ask_all(
-        self, frames: Sequence[bytes], read: Read[Any], generation: str | None
-    ) -> Reply:
-        connection = await self._take()
-        came: list[bytes] = []
-
-        def read_and_keep(frame: bytes) -> Any:
-            came.append(frame)
-            return read(frame)
-
-        try:
-            if generation is not None and generation != self.generation:
-                raise SessionLostError(
-                    f"The server at {self._endpoint.name} was restarted or lost; the state that "
-                    f"it kept for this attempt is gone."
-                )
-            answers: list[Any] = []
-            for frame in frames:
-                if answers:
-                    connection = await self._go_on(connection)
-                answers.append(await self._ask(connection, frame, read_and_keep))
-        finally:
-            self._give_back(connection)
-        return Reply(answers=answers, frames=came, source=connection.source)
-
-    async def _go_on(self, connection: Connection) -> Connection:
-        """The connection for the next frame of a question: the same, or one that follows it."""
-        if not await connection.settle():
-            kind = OutOfStep if connection.is_out_of_step else Dropped
-            raise kind(f"{connection.source} was lost between two answers.")
-        if not self._is_used_up(connection):
-            return connection
-        follower = await self._follow(connection)
-        if follower.source != connection.source:
-            follower.abort()
-            raise Dropped(f"{connection.source} was lost between two answers.")
-        return follower
-
-    async def _ask(
-        self, connection: Connection, frame: bytes, read: Read[Any], *, may_repeat: bool = False
-    ) -> Any:
+    async def _ask(self, connection: Connection, frame: bytes, read: Read[Any]) -> Any:
         alone_s = self._config.timeout_s
         if not self._has_answered:
             alone_s = max(alone_s, self._config.ready_timeout_s)  # its first answer may compile
         timeout_s = alone_s * (self._in_flight + 1)
         self._in_flight += 1
         try:
-            answer = await connection.ask(frame, timeout_s, read, may_repeat=may_repeat)
-        except OutOfStep:
-            raise
+            answer = await connection.ask(frame, timeout_s, read)
         except Dropped:
             self._drops += 1
             self._has_answered = False
@@ -378,24 +323,13 @@ class Replica:
         spec = self.announcement.spec
         return spec.concurrency * spec.max_batch if self._is_row_wise else spec.concurrency + 1
 
-    def _is_used_up(self, connection: Connection) -> bool:
-        is_alone = self._is_doubted and connection.announcement is None
-        return connection.asked >= (1 if is_alone else MOST_ASKED)
-
     async def _take(self) -> Connection:
-        """A connection that may be asked: an idle one, one that follows it, or a new one."""
+        """A connection that may be asked: an idle one, or a new one."""
         await self._wait_for_turn()
         while self._idle:
             connection = self._idle.pop()
-            try:
-                if await connection.settle():
-                    if not self._is_used_up(connection):
-                        return connection
-                    return await self._follow(connection)
-            except BaseException:
-                self._give_back(connection)
-                raise
-            self._is_doubted |= connection.is_out_of_step
+            if connection.is_open:
+                return connection
             self._open -= 1
             self._lost += 1
             self._drops += 1
@@ -406,24 +340,12 @@ class Replica:
             self._give_back(None)
             raise
 
-    async def _follow(self, connection: Connection) -> Connection:
-        """A new connection instead of one that is used up. It goes by the same name if the old one
-        stood until it was made: then it leads to the same server, as far as anybody can tell."""
-        try:
-            follower = await self._dial(connection)
-        finally:
-            connection.abort()
-        return follower
-
-    async def _dial(self, before: Connection | None = None) -> Connection:
+    async def _dial(self) -> Connection:
         """A new connection, told all that every connection begins with."""
         self._opened += 1
         connection = await Connection.open(self._endpoint, self._opened)
-        if before is not None and before.is_open:
-            connection.source = before.source
-        elif before is not None or self._lost:
-            self._lost -= before is None
-            self._drops += before is not None
+        if self._lost:
+            self._lost -= 1
             self.reconnects += 1
         self._living = [one for one in self._living if one.is_open] + [connection]
         self.announcement = connection.announcement
@@ -434,7 +356,7 @@ class Replica:
             # Nothing is told to a stock server: it would take the frame for a request.
             greetings = self._greetings.values() if self.announcement is not None else ()
             for greeting, read in list(greetings):
-                await self._ask(connection, greeting, read, may_repeat=True)
+                await self._ask(connection, greeting, read)
         except BaseException:
             connection.abort()
             raise
