@@ -9,8 +9,9 @@ import time
 from collections.abc import Callable
 
 from hocket.system import machine
+from hocket.system.child import read_tail
 from hocket.workers.guard import Guard
-from hocket.workers.shm import Control, read_tail
+from hocket.workers.shm import Control
 from hocket.workers.stream_link import StreamLink
 
 # Chosen by hand, with no benchmark row.
