@@ -2,9 +2,9 @@
 
 Whoever wants to see a run as it happens (a display, a trace, a table) writes a Reader and gives it
 to the engine, on whose thread it is called; hocket's own are the ledger and the progress
-display. Whoever wants to keep what happens at each step writes a Sink,
-names it in `WorkerSpec.sinks`, and finds it built in every worker; hocket's own are `steps`,
-`states` and `video`.
+display. Whoever wants to keep what happens at each step writes a Sink, names it in
+`WorkerSpec.sinks`, and finds it built in every worker; hocket's own are `steps`, `states` and
+`video`.
 """
 
 from __future__ import annotations

@@ -214,8 +214,8 @@ class Ledger(LedgerView):
         return self._writer.committed
 
     def choose(self, trial: Trial, attempt: int) -> None:
-        """Let this attempt be the one whose episode counts, where several are under way or an
-        earlier process began it. The attempt has been committed."""
+        """Let this attempt be the one whose episode counts, where an earlier process
+        began it. The attempt has been committed."""
         self._running[self._row(trial)] = attempt
 
     def forget(self, trial: Trial, attempt: int) -> None:
