@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from hocket.adapters.policies.openpi.protocol import EXTENSION, Announcement, announce
-from hocket.adapters.policies.openpi.shared import SharedReader, this_machine
+from hocket.adapters.policies.openpi.shared import this_machine
 from hocket.core.codec import pack
 from hocket.core.contracts.policy import Binds, Continues, Policy, Sessions
 from hocket.core.data import (
@@ -40,6 +40,7 @@ from hocket.serve.requests import (
     StockRequest,
     row_inputs,
 )
+from hocket.serve.shared import SharedReader
 
 MAX_SHARED_BYTES = 1 << 32
 """The most that is read from shared memory for a policy that does not say what it reads."""

@@ -37,6 +37,7 @@ from hocket.adapters.policies.openpi.connection import (
 from hocket.adapters.policies.openpi.protocol import (
     EXTENSION,
     Announcement,
+    SharedArraysError,
     batch_rows,
     bind_key,
     check_extended,
@@ -49,7 +50,6 @@ from hocket.adapters.policies.openpi.servers import STOCK_CONNECTIONS, Reply, Se
 from hocket.adapters.policies.openpi.shared import (
     WORTH_BYTES,
     SharedArrays,
-    SharedArraysError,
     this_machine,
 )
 from hocket.core.codec import pack
@@ -307,11 +307,7 @@ class OpenPI:
         with self._lock:
             written = shared.write(arrays)
         request, read = self._extended("infer", rows=rows, shared=written.description)
-        try:
-            reply = client.run(client.servers.ask([pack(request)], sessions, read))
-        except BaseException:
-            written.close()
-            raise
+        reply = client.run(client.servers.ask([pack(request)], sessions, read))
         with self._lock:
             shared.release(written)
         return reply
