@@ -22,8 +22,6 @@ from hocket.runs.run import Run
 from hocket.system.scratch import ScratchFolder
 
 _NUMBERS = ("action", "reward", "terminated", "truncated", "success")
-_STATE = "observation/state"
-"""The one array that older runs recorded."""
 SIMULATOR = "simulator state"
 
 
@@ -224,8 +222,6 @@ def _observed(row: Mapping[str, Any]) -> Mapping[str, Array]:
     if row["state"] is None:
         return {}
     state = np.array([row["state"]])
-    if row["layout"] is None:
-        return {_STATE: state[0]}
     return {key: rows[0] for key, rows in split_states(state, read_layout(row["layout"])).items()}
 
 
