@@ -28,7 +28,7 @@ import numpy as np
 from websockets.sync.client import connect
 from websockets.sync.server import ServerConnection, serve
 
-from hocket.adapters.policies.openpi.msgpack_numpy import pack, unpack
+from hocket.core.codec import pack, unpack
 from hocket.core.data import Actions, ArraySpec, Batch, PolicySpec
 from hocket.serve.backend import PolicyBackend, PolicyOptions
 from hocket.serve.metrics import Metrics

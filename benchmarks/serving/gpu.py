@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 import clients
-from hocket.adapters.policies.openpi.msgpack_numpy import pack
 from hocket.adapters.policies.torch import TorchPolicy
+from hocket.core.codec import pack
 from hocket.core.data import ArraySpec, Batch, Row, Trial
 from hocket.serve.backend import PolicyBackend, PolicyOptions
 from hocket.serve.metrics import Metrics

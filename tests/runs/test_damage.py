@@ -15,7 +15,7 @@ from hocket.errors import DamagedSegmentError
 from hocket.records.chunks import load_chunks
 from hocket.records.ledger.ledger import Ledger
 from hocket.records.parquet import find_damage, read_table
-from hocket.records.steps import load_steps
+from hocket.records.step_rows import load_steps
 from hocket.runs.checks.verify import verify
 from hocket.runs.export import ExportConfig, export_run
 from support.exported_runs import run_toy

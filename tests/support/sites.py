@@ -17,7 +17,7 @@ from hocket.machines.site.link import Link
 from hocket.machines.site.site import Site
 from hocket.machines.site.site_work import MakeWork
 from hocket.records.ledger.view import LedgerView
-from hocket.records.steps import load_steps
+from hocket.records.step_rows import load_steps
 from hocket.results.report import Report
 from hocket.runs.config import EvalConfig
 from hocket.runs.run import Run

@@ -17,7 +17,7 @@ from hocket.core.data import Outcome, Trial
 from hocket.records.folder import RunFolder
 from hocket.records.labels import load_labels
 from hocket.records.ledger.ledger import Ledger
-from hocket.records.video.encoder import Quality, VideoFile
+from hocket.workers.sinks.encoder import Quality, VideoFile
 from support.chromium import BINARY, Browser, Page
 from support.processes import DEADLINE_S, wait_until
 from support.recorded_runs import ERROR, FAILURE, SUCCESS, plan, play, record_run

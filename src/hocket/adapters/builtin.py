@@ -54,8 +54,8 @@ BUILTIN: Mapping[Kind, Mapping[str, Builtin]] = {
         "daytona": Builtin("hocket.workers.remote.daytona:DaytonaRuntime", "daytona", ("daytona",)),
     },
     "recorders": {
-        "steps": Builtin("hocket.records.steps:StepsSink"),
-        "states": Builtin("hocket.records.states:StatesSink"),
-        "video": Builtin("hocket.records.video.sink:VideoSink", modules=("av",)),
+        "steps": Builtin("hocket.workers.sinks.steps:StepsSink"),
+        "states": Builtin("hocket.workers.sinks.states:StatesSink"),
+        "video": Builtin("hocket.workers.sinks.video:VideoSink", modules=("av",)),
     },
 }

@@ -60,7 +60,6 @@ def run(arguments: Sequence[str]) -> int:
     flags = parsed.flags
     from hocket import cli
     from hocket.records.ledger.view import LedgerView
-    from hocket.records.video.encoder import Quality, require_encoder
     from hocket.runs.config import EvalConfig
     from hocket.runs.video import (
         RenderConfig,
@@ -68,6 +67,7 @@ def run(arguments: Sequence[str]) -> int:
         refuse_unknown_cameras,
         render_videos,
     )
+    from hocket.workers.sinks.encoder import Quality, require_encoder
 
     require_encoder(Quality(lossless=flags.images).codec)
     with LedgerView.open(flags.folder) as ledger:

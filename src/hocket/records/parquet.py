@@ -24,8 +24,9 @@ import xxhash
 from hocket.core.data import Trial
 from hocket.errors import DamagedSegmentError, RunFolderError
 from hocket.records.file_rows import FILES_GROUP
-from hocket.records.folder import FolderLike, RunFolder, drafted
+from hocket.records.folder import FolderLike, RunFolder
 from hocket.records.ledger.view import LedgerView, Segment
+from hocket.system.durable import drafted
 
 _ROW_GROUP = 64 * 1024
 """Most rows of a row group."""

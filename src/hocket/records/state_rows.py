@@ -14,7 +14,7 @@ from hocket.core.data import Array, Episode
 from hocket.errors import RunFolderError
 from hocket.records.file_rows import FILES_GROUP, FileRows
 from hocket.records.folder import FolderLike, RunFolder
-from hocket.records.states import FILE, ROWS_FILE, load_states, parse_states
+from hocket.workers.sinks.states import FILE, ROWS_FILE, load_states, parse_states
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -17,10 +17,10 @@ from typing import Any
 from hocket.core.data import Episode, Exactness, Outcome, RowChecks, Trial
 from hocket.errors import RunFolderError
 from hocket.records import formats
-from hocket.records.folder import write_atomic
 from hocket.results.exactness import Claim
 from hocket.results.recorded import RecordedRun
 from hocket.results.report import Report, Throughput
+from hocket.system.durable import write_atomic
 
 FILE_NAME = "card.json"
 LETTERS: Mapping[Outcome, str] = {

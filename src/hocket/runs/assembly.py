@@ -22,10 +22,9 @@ from typing import Any, Literal
 from hocket.core import plugins
 from hocket.core.contracts.env import TASK_AND_SEED, Suite, start_scheme
 from hocket.core.contracts.policy import Policy, Replicas, Sessions
-from hocket.core.contracts.runtime import Runtime, WorkerSpec
+from hocket.core.contracts.runtime import Factor, Runtime, WorkerSpec
 from hocket.core.data import EnvSpec, PolicySpec, Ref, TaskInfo, Trial
 from hocket.core.modules import places_of
-from hocket.core.perturb import Factor, parse_factors
 from hocket.engine.batches import BatchConfig, Batches
 from hocket.engine.delay import DelayedLanes, Timing
 from hocket.engine.inferring.deadline import InferDeadline
@@ -37,6 +36,7 @@ from hocket.runs.probe import Probe, probe, retried
 from hocket.runs.subject import Subject
 from hocket.system import machine
 from hocket.system.waits import awaiting
+from hocket.workers.env.factors import parse_factors
 from hocket.workers.fleet import Fleet, FleetConfig
 from hocket.workers.local.runtime import Lent, LocalRuntime
 from hocket.workers.suites import has_rows

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 from hocket.core.contracts.recorder import Reader
-from hocket.core.perturb import split_arms
 from hocket.errors import ConfigError, HocketError
 from hocket.records import run_file as run_config
 from hocket.records.folder import RunFolder
@@ -34,6 +33,7 @@ from hocket.results.tables import ResultTable
 from hocket.runs.config import EvalConfig
 from hocket.runs.elsewhere import Elsewhere
 from hocket.runs.run import Run
+from hocket.workers.env.factors import split_arms
 from hocket.workers.fleet import Fleets
 
 _NAME = re.compile(r"[\w.-]+")

@@ -23,11 +23,11 @@ from dataclasses import dataclass
 
 from hocket.core.contracts.policy import Policy
 from hocket.core.data import Chunk, Observation, Row, Signature, signature
-from hocket.core.estimates import Latency
 from hocket.engine.inferring.deadline import InferDeadline
 from hocket.engine.inferring.inference import Inference
 from hocket.engine.inferring.policy_thread import Answered, Job
 from hocket.engine.inferring.suspects import Suspects
+from hocket.engine.scheduling.estimates import Latency
 from hocket.engine.scheduling.scheduler import Scheduler, SchedulerConfig
 from hocket.errors import PolicyError, PolicyHungError, PolicyUnavailableError
 from hocket.serve.metrics import Metrics

@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 from hocket.adapters.policies.openpi.connection import Read
-from hocket.adapters.policies.openpi.msgpack_numpy import pack, unpack
 from hocket.adapters.policies.openpi.protocol import (
     EXTENSION,
     bind_key,
@@ -23,15 +22,14 @@ from hocket.adapters.policies.openpi.protocol import (
     read_extended,
 )
 from hocket.adapters.policies.openpi.servers import Reply, Servers
+from hocket.core.codec import pack, unpack
 from hocket.errors import PolicyUnavailableError, WireError
 from hocket.serve.batching import Overloaded
 from hocket.serve.clients import Caller, Client, Clients
+from hocket.serve.frames import Frames, frame_limits, most_bytes
 from hocket.serve.metrics import Metrics
 from hocket.serve.requests import (
     ExtendedRequest,
-    Frames,
-    frame_limits,
-    most_bytes,
     parse_continuation,
     parse_env,
 )

@@ -19,10 +19,11 @@ from hocket.core.data import ArraySpec, EnvSpec, TaskInfo, Trial
 from hocket.errors import SpecMismatchError, UsageError
 from hocket.machines.machines import Machines
 from hocket.records import run_file as run_config
-from hocket.records.folder import RunFolder, temporary
+from hocket.records.folder import RunFolder
 from hocket.results.showing.live import LiveStatus
 from hocket.runs.assembly import Assembly
 from hocket.runs.probe import probe, retried
+from hocket.system.durable import temporary
 from hocket.train.algorithms.ranks import Ranks, local_device
 from hocket.train.cloner import Cloner
 from hocket.train.collect.curriculum import find_curriculum

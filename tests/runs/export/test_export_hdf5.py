@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hocket.records.state_rows import KeptStates
-from hocket.records.steps import load_steps
+from hocket.records.step_rows import load_steps
 from hocket.runs.export import Choice
 from support.exported_runs import episodes_of, export, truth
 

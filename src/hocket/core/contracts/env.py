@@ -4,8 +4,8 @@ Whoever brings an env writes a `gymnasium.Env`, and is done: any env id (`gym:Ca
 factory (`package.module:make_env`) runs unchanged, as a suite of one task whose `prompt`,
 `max_steps`, `control_rate` and `success_rule` are read from the env's attributes of these names
 where it has them; the control rate is also read from `metadata["render_fps"]` and from `dt`.
-Whoever has several tasks writes a Suite; hocket's own are in `hocket.adapters.envs`. Suites
-and envs live in workers, one env at a time in each process.
+Whoever has several tasks writes a Suite; hocket's own are adapters. Suites and
+envs live in workers, one env at a time in each process.
 
 An env tells success as `info["success"]` (or `"is_success"`); where it never does, the outcome of
 its episodes is FINISHED. Suites and envs may have an attribute `notes`, sentences that the user is

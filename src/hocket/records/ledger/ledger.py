@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hocket.core.contracts.recorder import TEMPORARY
+from hocket.core.contracts.recorder import ROWS
 from hocket.core.data import Episode, Trial
 from hocket.core.events import (
     AttemptFailed,
@@ -39,14 +39,7 @@ from hocket.core.events import (
 )
 from hocket.errors import RunFolderError
 from hocket.records import formats
-from hocket.records.folder import (
-    ROWS,
-    FolderLike,
-    FolderLock,
-    RunFolder,
-    disk_error,
-    drafted,
-)
+from hocket.records.folder import FolderLike, FolderLock, RunFolder
 from hocket.records.ledger import schema
 from hocket.records.ledger.view import NEVER_MADE, LedgerView
 from hocket.records.ledger.writer import (
@@ -56,6 +49,7 @@ from hocket.records.ledger.writer import (
     ReceivesFiles,
     RowRecorder,
 )
+from hocket.system.durable import TEMPORARY, disk_error, drafted
 
 _TABLES = ("chunks", "steps", "states")
 _NEVER_BEGUN = -1
@@ -221,8 +215,8 @@ class Ledger(LedgerView):
         return self._writer.committed
 
     def choose(self, trial: Trial, attempt: int) -> None:
-        """Let this attempt be the one whose episode counts, where several are under way or an
-        earlier process began it. The attempt has been committed."""
+        """Let this attempt be the one whose episode counts, where an earlier process
+        began it. The attempt has been committed."""
         self._running[self._row(trial)] = attempt
 
     def forget(self, trial: Trial, attempt: int) -> None:

@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from hocket.errors import RunFolderError
 from hocket.records import formats
-from hocket.records.folder import disk_error
+from hocket.system.durable import disk_error
 
 APPLICATION = 0x686B6C67
 """Marks a SQLite file as a ledger of ours ("hklg")."""

@@ -15,7 +15,7 @@ from hocket.core.contracts.policy import Policy
 from hocket.core.contracts.recorder import Reader
 from hocket.core.data import Outcome, Trial
 from hocket.errors import RunFolderError, UsageError
-from hocket.records.folder import RunFolder, write_atomic
+from hocket.records.folder import RunFolder
 from hocket.records.ledger.view import LedgerView
 from hocket.results.card import FILE_NAME, Card, same_bits, with_trials
 from hocket.results.card_text import eval_results, markdown
@@ -24,6 +24,7 @@ from hocket.results.comparing.side import Side
 from hocket.results.recorded import open_recorded
 from hocket.runs.config import EvalConfig
 from hocket.runs.run import Run
+from hocket.system.durable import write_atomic
 
 MARKDOWN = "card.md"
 HUB_FOLDER = ".eval_results"

@@ -16,10 +16,11 @@ from hocket.records.folder import FolderLike, RunFolder
 from hocket.records.ledger.ledger import Ledger
 from hocket.records.ledger.view import LedgerView
 from hocket.records.state_rows import KeptStates
-from hocket.records.steps import load_steps, read_layout, split_states
+from hocket.records.step_rows import load_steps
 from hocket.runs.config import EvalConfig
 from hocket.runs.run import Run
 from hocket.system.scratch import ScratchFolder
+from hocket.workers.sinks.steps import read_layout, split_states
 
 _NUMBERS = ("action", "reward", "terminated", "truncated", "success")
 SIMULATOR = "simulator state"

@@ -25,8 +25,9 @@ from hocket.errors import (
     UnknownNameError,
     UsageError,
 )
-from hocket.records.folder import RunFolder, publish, sync_folder, temporary
+from hocket.records.folder import RunFolder
 from hocket.results.recorded import RecordedRun, open_recorded
+from hocket.system.durable import publish, sync_folder, temporary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,15 +26,16 @@ from hocket.records.folder import RunFolder
 from hocket.records.ledger.view import LedgerView
 from hocket.records.parquet import read_table
 from hocket.records.state_rows import KeptStates
-from hocket.records.states import OBSERVATION_SINK, OBSERVATIONS_FILE
-from hocket.records.steps import Layout, load_steps, read_layout, split_states
-from hocket.records.video.encoder import Quality, require_encoder
+from hocket.records.step_rows import load_steps
 from hocket.records.video.rerender import Rendered, RenderJob
-from hocket.records.video.sink import camera_name, rerender_record, videos_in
 from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
 from hocket.runs.export import ChosenRun, ExportConfig, Watcher, untimed
 from hocket.runs.video import refuse_unknown_cameras, rerender_episodes
+from hocket.workers.sinks.encoder import Quality, require_encoder
+from hocket.workers.sinks.states import OBSERVATION_SINK, OBSERVATIONS_FILE
+from hocket.workers.sinks.steps import Layout, read_layout, split_states
+from hocket.workers.sinks.video import camera_name, rerender_record, videos_in
 
 _SHOWING, _WRITING = "showing again", "writing"
 """Stages that a watcher is told of."""

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from hocket.core.data import Array
-from hocket.records.video.encoder import read_pictures
-from hocket.records.video.sink import camera_name
 from hocket.runs.export import ChosenRun, ExportConfig, Watcher, new_file, require, scratch_folder
 from hocket.runs.export.demonstrations import Demonstration, Demonstrations
+from hocket.workers.sinks.encoder import read_pictures
+from hocket.workers.sinks.video import camera_name
 
 _JPEG = 92
 _GAP_S = 0.5

@@ -14,7 +14,7 @@ from dataclasses import replace
 import torch
 from safetensors.torch import load
 
-from hocket.adapters.policies.openpi import msgpack_numpy
+from hocket.core import codec
 from hocket.core.data import Episode
 from hocket.core.events import EpisodesSealed, Event
 from hocket.machines import protocol
@@ -187,7 +187,7 @@ class CollectingWork(SiteWork):
 
 def packed(segment: Segment, terms: Mapping[str, float]) -> bytes:
     """A stretch of a trajectory as it travels, and what it adds to the log."""
-    return msgpack_numpy.pack({"segment": segment.to_plain(), "terms": dict(terms)})
+    return codec.pack({"segment": segment.to_plain(), "terms": dict(terms)})
 
 
 def _parts(name: LeaseId, data: bytes) -> Iterator[protocol.Message]:

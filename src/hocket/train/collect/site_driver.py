@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from safetensors.torch import save
 
-from hocket.adapters.policies.openpi import msgpack_numpy
+from hocket.core import codec
 from hocket.core.data import Episode, Trial
 from hocket.core.events import Event
 from hocket.errors import HocketError, WireError
@@ -220,7 +220,7 @@ class CollectingDriver(Driver):
 
 def _read(data: bytes) -> Gathered:
     try:
-        plain = msgpack_numpy.unpack(data)
+        plain = codec.unpack(data)
         terms = {str(name): float(value) for name, value in plain["terms"].items()}
         return Gathered(segment=Segment.from_plain(plain["segment"]), terms=terms)
     except (HocketError, TypeError, ValueError, KeyError, AttributeError) as exc:

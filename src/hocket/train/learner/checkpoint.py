@@ -26,7 +26,7 @@ from safetensors.torch import load_file, save_file
 
 from hocket.errors import ConfigError, RunFolderError
 from hocket.records import formats
-from hocket.records.folder import disk_error, sync_folder
+from hocket.system.durable import disk_error, sync_folder
 
 WEIGHTS, OPTIMIZER = "weights.safetensors", "optimizer.safetensors"
 FROZEN = "frozen.safetensors"

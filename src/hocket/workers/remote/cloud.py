@@ -26,7 +26,6 @@ from hocket.workers.link import Link
 from hocket.workers.remote import websocket
 from hocket.workers.remote.dialing import dial
 from hocket.workers.remote.receiver import send_code
-from hocket.workers.remote.web_stream import WebSocket, join
 
 _LOG = logging.getLogger(__name__)
 HOST_TAG, OWNER_TAG, LEASE_TAG = "hocket-host", "hocket-owner", "hocket-lease"
@@ -185,13 +184,13 @@ class CloudRuntime:
             raise WorkerFailed(f"{self._provider.name} gave a way in that is not encrypted: {url}")
         self._patiently(lease, stream, lambda: send_code(url, key, headers), _READY_S)
 
-        def call() -> WebSocket:
+        def call() -> None:
             try:
-                return websocket.dial(f"wss://{url.removeprefix('https://')}", key, headers)
+                websocket.join(f"wss://{url.removeprefix('https://')}", key, stream, headers)
             except WorkerFailed as exc:  # A proxy says in its own way that nobody listens yet.
                 raise ConnectionError(str(exc)) from exc
 
-        join(self._patiently(lease, stream, call, _OPEN_S), stream)
+        self._patiently(lease, stream, call, _OPEN_S)
 
     def _patiently(
         self, lease: Lease, stream: socket.socket, ask: Callable[[], T], limit_s: float

@@ -20,12 +20,12 @@ from typing import Any, TypeVar
 from websockets.asyncio.client import ClientConnection, connect, unix_connect
 from websockets.exceptions import InvalidStatus, WebSocketException
 
-from hocket.adapters.policies.openpi.msgpack_numpy import unpack
 from hocket.adapters.policies.openpi.protocol import (
     Announcement,
     WrongNumberError,
     find_announcement,
 )
+from hocket.core.codec import unpack
 from hocket.errors import (
     ConfigError,
     HocketError,

@@ -34,11 +34,10 @@ from hocket.adapters.policies.openpi.connection import (
     Read,
     parse_endpoint,
 )
-from hocket.adapters.policies.openpi.key_file import API_KEY_VARIABLE, read_key
-from hocket.adapters.policies.openpi.msgpack_numpy import pack
 from hocket.adapters.policies.openpi.protocol import (
     EXTENSION,
     Announcement,
+    SharedArraysError,
     batch_rows,
     bind_key,
     check_extended,
@@ -51,12 +50,13 @@ from hocket.adapters.policies.openpi.servers import STOCK_CONNECTIONS, Reply, Se
 from hocket.adapters.policies.openpi.shared import (
     WORTH_BYTES,
     SharedArrays,
-    SharedArraysError,
     this_machine,
 )
+from hocket.core.codec import pack
 from hocket.core.contracts.policy import DELAY, PREFIX, PREFIX_LENGTH
 from hocket.core.data import Actions, Array, Batch, EnvSpec, Observation, PolicySpec, Row
 from hocket.errors import ChunkShapeError, ConfigError, PolicyUnavailableError
+from hocket.system.key_file import API_KEY_VARIABLE, read_key
 
 _COMMITTED = (PREFIX, PREFIX_LENGTH, DELAY)
 CLOSE_S = 2.0
@@ -274,7 +274,7 @@ class OpenPI:
             raise ChunkShapeError(
                 f"{reply.source} answered {len(batch.rows)} rows with actions {shape}."
             )
-        extras = {key: _pad(value, batch.pad) for key, value in answer.get("extras", {}).items()}
+        extras = {key: _pad(value, batch.pad) for key, value in answer["extras"].items()}
         if not isinstance(self._mapping, Identity):
             if PREFIX in batch.arrays:
                 extras.setdefault(PREFIX, _pad(values, batch.pad))
@@ -285,8 +285,8 @@ class OpenPI:
                     f"The mapping {self._config.mapping!r} makes {values.shape[1]} actions of "
                     f"{length}, so that a chunk cannot be continued: use --method naive."
                 )
-        source = reply.source if not found.get("source") else f"{reply.source}/{found['source']}"
-        return Actions(_pad(values, batch.pad), extras, found.get("version"), source)
+        source = reply.source if not found["source"] else f"{reply.source}/{found['source']}"
+        return Actions(_pad(values, batch.pad), extras, found["version"], source)
 
     def _extended(self, op: str, **asked: Any) -> tuple[dict[str, Any], Read[Mapping[str, Any]]]:
         """A numbered request with hocket's extensions, and what reads its reply."""
@@ -307,11 +307,7 @@ class OpenPI:
         with self._lock:
             written = shared.write(arrays)
         request, read = self._extended("infer", rows=rows, shared=written.description)
-        try:
-            reply = client.run(client.servers.ask([pack(request)], sessions, read))
-        except BaseException:
-            written.close()
-            raise
+        reply = client.run(client.servers.ask([pack(request)], sessions, read))
         with self._lock:
             shared.release(written)
         return reply

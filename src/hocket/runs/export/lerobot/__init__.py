@@ -22,8 +22,6 @@ import pyarrow as pa
 
 from hocket.core.data import Array
 from hocket.errors import UsageError
-from hocket.records.video.encoder import exact_rate
-from hocket.records.video.sink import camera_name
 from hocket.runs.export import ChosenRun, ExportConfig, Watcher, new_folder, scratch_folder
 from hocket.runs.export.demonstrations import Demonstration, Demonstrations
 from hocket.runs.export.lerobot.features import CameraFiles, Clip, PictureStats, Stats, VectorStats
@@ -37,6 +35,8 @@ from hocket.runs.export.lerobot.files import (
     write_tasks,
 )
 from hocket.system import machine
+from hocket.workers.sinks.encoder import exact_rate
+from hocket.workers.sinks.video import camera_name
 
 VIDEO_MB = 200
 """Largest video file, in MiB; LeRobot's own default."""

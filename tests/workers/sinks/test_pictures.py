@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hocket.records.video.pictures import contact_sheet, is_picture, write_png
+from hocket.workers.sinks.pictures import contact_sheet, is_picture, write_png
 
 
 def read_png(path: Path) -> np.ndarray:

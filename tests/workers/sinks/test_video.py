@@ -11,8 +11,8 @@ import pytest
 from hocket.core.contracts.recorder import AttemptStart, StepRecord, Track
 from hocket.core.data import Array, Outcome, TaskInfo, Trial
 from hocket.errors import ConfigError, ObservationError
-from hocket.records.video.pictures import as_frame, cameras_in
-from hocket.records.video.sink import VideoConfig, VideoSink, file_name, stride_of, videos_in
+from hocket.workers.sinks.pictures import as_frame, cameras_in
+from hocket.workers.sinks.video import VideoConfig, VideoSink, file_name, stride_of, videos_in
 
 IMAGE = "observation/image"
 IN_LINE = ("cameras",)

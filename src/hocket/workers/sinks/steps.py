@@ -1,13 +1,13 @@
 """One row for each step: what was done, what came of it, what was seen, and of which chunk it was.
 
-In the worker `StepsSink` keeps an attempt's steps in memory and leaves them as one small file in
-the attempt's folder, of which `step_rows.py` makes rows of a table. The file needs no fsync: until
+`StepsSink` keeps an attempt's steps in memory and leaves them as one small file in the attempt's
+folder, of which `records/step_rows.py` makes rows of a table. The file needs no fsync: until
 these are durable the episode does not count, and then the file is deleted.
 
 Every array of an observation that is no picture goes into the column `state`, end to end; the
 column `layout` says what lies where.
 
-The worker's half imports neither pyarrow nor anything else that is slow or large.
+Nothing slow or large is imported here, and not pyarrow.
 """
 
 from __future__ import annotations
@@ -17,22 +17,27 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from hocket.core.contracts.recorder import EVIDENCE, AttemptStart, SinkNeeds, StepRecord, Track
-from hocket.core.data import Array, Observation, Outcome, TaskInfo, Trial
+from hocket.core.contracts.recorder import (
+    EVIDENCE,
+    RESTORED,
+    ROWS,
+    AttemptStart,
+    SinkNeeds,
+    StepRecord,
+    Track,
+)
+from hocket.core.data import Array, Observation, Outcome, TaskInfo
 from hocket.errors import ObservationError
-from hocket.records.error_steps import FILE as ERROR_FILE
-from hocket.records.error_steps import save_error_steps
-from hocket.records.folder import ROWS, FolderLike, drafted
-from hocket.records.spill import Spill
-from hocket.records.video.pictures import cameras_in
-from hocket.records.video.sink import RESTORED, NoTrack
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from hocket.system.durable import drafted
+from hocket.workers.sinks.error_steps import FILE as ERROR_FILE
+from hocket.workers.sinks.error_steps import save_error_steps
+from hocket.workers.sinks.pictures import cameras_in
+from hocket.workers.sinks.spill import Spill
+from hocket.workers.sinks.video import NoTrack
 
 FILE = f"steps{ROWS}"
 """Holds two arrays in `.npy` format: a structured one with a row a step, and the bytes of a JSON
@@ -291,36 +296,3 @@ def _same_size(name: str, arrays: Sequence[Array]) -> Array | None:
     if len({len(array) for array in arrays}) > 1:
         raise ObservationError(f"{name!r} changed its size in the middle of an episode.")
     return np.stack(arrays)
-
-
-# -- the table -----------------------------------------------------------------------------------
-
-
-def schema() -> pa.Schema:
-    """The columns of the table `steps`. Step 0 is the reset: no action, chunk -1, reward 0."""
-    import pyarrow as pa
-
-    return pa.schema(
-        [
-            ("trial", pa.string()),
-            ("attempt", pa.int32()),
-            ("step", pa.int32()),
-            ("chunk", pa.int32()),
-            ("age", pa.int32()),  # steps since its chunk's observation was taken
-            ("reward", pa.float64()),
-            ("terminated", pa.bool_()),
-            ("truncated", pa.bool_()),
-            ("success", pa.bool_()),  # null where the env did not say
-            ("action", pa.list_(pa.float64())),
-            ("state", pa.list_(pa.float64())),  # after the step; null where none was taken
-            ("prompt", pa.string()),
-            ("layout", pa.string()),  # JSON: the arrays that lie in `state`, in order
-        ]
-    )
-
-
-def load_steps(folder: FolderLike, trials: Collection[Trial] | None = None) -> pa.Table:
-    """The steps of all episodes that count, or of these trials alone."""
-    from hocket.records.parquet import load_table
-
-    return load_table(folder, "steps", schema(), trials)

@@ -19,15 +19,20 @@ from typing import Any
 
 import numpy as np
 
-from hocket.core.contracts.recorder import AttemptStart, SinkNeeds, StepRecord, Track
+from hocket.core.contracts.recorder import (
+    IMAGES,
+    RESTORED,
+    VIDEO,
+    AttemptStart,
+    SinkNeeds,
+    StepRecord,
+    Track,
+)
 from hocket.core.data import Array, Episode, Outcome, TaskInfo
 from hocket.errors import ObservationError, RunFolderError
-from hocket.records.video.encoder import Quality, VideoFile, exact_rate, require_encoder
-from hocket.records.video.pictures import as_frame, cameras_in, caption, draw_lines
-from hocket.records.video.selection import IMAGES, VIDEO, is_rendered_later
+from hocket.workers.sinks.encoder import Quality, VideoFile, exact_rate, require_encoder
+from hocket.workers.sinks.pictures import as_frame, cameras_in, caption, draw_lines
 
-RESTORED = "restored"
-"""True where a worker shows stored states instead of running the episode."""
 QUALITY = "quality"
 """How a restored state is rendered: `look`, for people, or `full`, as policies are given it."""
 OUTCOME = "outcome"
@@ -42,6 +47,12 @@ _WAITING = 2
 """How many such groups may wait for the encoder."""
 _LONGEST_WAIT_S = 120.0
 """A disk that takes no frame for this long is an error. Chosen by hand; no benchmark row."""
+
+
+def is_rendered_later(abilities: Collection[str]) -> bool:
+    """Whether an env can show an episode again: from its states, observed without a step. Rows of
+    a batched simulator are rendered while they run."""
+    return {"snapshot", "deferred"} <= set(abilities) and "batched" not in abilities
 
 
 def rerender_record(

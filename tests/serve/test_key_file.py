@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hocket.adapters.policies.openpi.key_file import read_key, read_keys
 from hocket.errors import ConfigError
 from hocket.serve.server import load_keys
+from hocket.system.key_file import read_key, read_keys
 
 COMMENTED = "\ufeff# keys of the lab\n\n  # indented, for the robot\n\t#tab\n  s3cret  \r\n"
 

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from hocket.core.data import Array
 from hocket.errors import MissingExtraError, RunFolderError
-from hocket.records.folder import temporary
-from hocket.records.video.encoder import (
+from hocket.system.durable import temporary
+from hocket.workers.sinks.encoder import (
     UNTIMED_RATE,
     Quality,
     VideoFile,
@@ -131,7 +131,7 @@ def test_after_kill_9_a_file_plays_up_to_the_last_second(tmp_path: Path, rate: f
     code = f"""
 import os, signal, numpy as np
 from pathlib import Path
-from hocket.records.video.encoder import Quality, VideoFile, exact_rate
+from hocket.workers.sinks.encoder import Quality, VideoFile, exact_rate
 file = VideoFile(Path({str(tmp_path / "a.mp4")!r}), exact_rate({rate}), Quality())
 rng = np.random.default_rng(0)
 for i in range(int(5 * {rate})):
@@ -181,7 +181,7 @@ def test_a_missing_encoder_says_what_to_install_and_how_to_go_on_without() -> No
 
 def test_an_interpreter_without_av_says_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "av.py").write_text("raise ImportError('no av here')")
-    code = "from hocket.records.video.encoder import require_encoder; require_encoder()"
+    code = "from hocket.workers.sinks.encoder import require_encoder; require_encoder()"
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"},

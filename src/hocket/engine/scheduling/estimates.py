@@ -1,43 +1,14 @@
-"""What is learnt from measurements: a median, and the cost of a batch by its size. Nothing here
-keeps time."""
+"""The cost of a batch by its size, learnt from measurements. Nothing here keeps time."""
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections import deque
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-
-class RunningMedian:
-    """The median of the last `window` numbers; None before the first."""
-
-    __slots__ = ("_last", "_sorted", "_window")
-
-    def __init__(self, window: int) -> None:
-        self._window = window
-        self._last: deque[float] = deque()
-        self._sorted: list[float] = []
-
-    def add(self, value: float) -> None:
-        if len(self._last) == self._window:
-            del self._sorted[bisect_left(self._sorted, self._last.popleft())]
-        self._last.append(value)
-        insort(self._sorted, value)
-
-    def __len__(self) -> int:
-        return len(self._last)
-
-    @property
-    def values(self) -> list[float]:
-        """These numbers, sorted; the list changes with the next one."""
-        return self._sorted
-
-    @property
-    def value(self) -> float | None:
-        return self._sorted[len(self._sorted) // 2] if self._sorted else None
+from hocket.workers.median import RunningMedian
 
 
 class Latency:

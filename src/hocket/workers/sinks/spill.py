@@ -11,10 +11,10 @@ from typing import IO
 
 import numpy as np
 
-from hocket.core.contracts.recorder import SPILL, TEMPORARY
+from hocket.core.contracts.recorder import SPILL
 from hocket.core.data import Array
 from hocket.errors import RunFolderError
-from hocket.records.folder import disk_error
+from hocket.system.durable import TEMPORARY, disk_error
 
 SPILL_S = 0.05
 """Seconds between two writes: the most that a worker's death costs. A write takes some 0.2 ms, half

@@ -1,7 +1,7 @@
 """The simulator's states at every step, from which an episode can be shown and checked again, and
 what its env observes where it is shown again.
 
-In the worker `StatesSink` leaves one file for each attempt, which `state_rows.py` puts into a table
+`StatesSink` leaves one file for each attempt, which `records/state_rows.py` puts into a table
 as it is. Like that of steps it needs no fsync. Most numbers of a state never change in an episode
 (how the scene was laid out, what does not move): they are kept once, the others for every step, as
 they are. For MetaWorld that is a quarter of the size at next to no cost.
@@ -18,14 +18,21 @@ from typing import Any
 
 import numpy as np
 
-from hocket.core.contracts.recorder import EVIDENCE, AttemptStart, SinkNeeds, StepRecord
+from hocket.core.contracts.recorder import (
+    EVIDENCE,
+    IMAGES,
+    RESTORED,
+    ROWS,
+    VIDEO,
+    AttemptStart,
+    SinkNeeds,
+    StepRecord,
+)
 from hocket.core.data import Array, Outcome, TaskInfo
 from hocket.errors import EnvError, ObservationError, RunFolderError
-from hocket.records.folder import ROWS, drafted
-from hocket.records.spill import Spill
-from hocket.records.video.pictures import cameras_in
-from hocket.records.video.selection import IMAGES, VIDEO
-from hocket.records.video.sink import RESTORED
+from hocket.system.durable import drafted
+from hocket.workers.sinks.pictures import cameras_in
+from hocket.workers.sinks.spill import Spill
 
 ROWS_FILE = f"states{ROWS}"
 """What an attempt leaves that becomes an episode; holds what FILE does."""
@@ -46,7 +53,7 @@ _UNREADABLE = (
     zipfile.BadZipFile,
 )
 """What reading a damaged file of numpy's raises; the numbers themselves have a checksum in it."""
-OBSERVATION_SINK = "hocket.records.states:ObservationSink"
+OBSERVATION_SINK = "hocket.workers.sinks.states:ObservationSink"
 """The name by which workers build this sink."""
 
 

@@ -10,7 +10,7 @@ from hypothesis.extra import numpy as arrays
 from hocket.core.contracts.recorder import AttemptStart, StepRecord
 from hocket.core.data import Array, Outcome, TaskInfo, Trial
 from hocket.errors import EnvError, RunFolderError
-from hocket.records.states import (
+from hocket.workers.sinks.states import (
     FILE,
     ROWS_FILE,
     StatesConfig,

@@ -10,7 +10,7 @@ import numpy as np
 
 from hocket.core.data import Array
 from hocket.errors import RunFolderError
-from hocket.records.folder import drafted
+from hocket.system.durable import drafted
 
 FILE = "steps.npz"
 """Holds the arrays `rows`, a structured one with a row for each step, and `said`, the bytes of a

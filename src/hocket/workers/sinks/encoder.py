@@ -20,10 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from hocket.core.contracts.recorder import TEMPORARY
 from hocket.core.data import Array
 from hocket.errors import MissingExtraError, RunFolderError
-from hocket.records.folder import disk_error, publish, temporary
+from hocket.system.durable import TEMPORARY, disk_error, publish, temporary
 
 UNTIMED_RATE = 10.0
 """Frames per second of a video whose env does not say how fast it is controlled: slow enough to

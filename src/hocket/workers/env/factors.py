@@ -4,11 +4,10 @@ at once as `image:noise=0.1+state:noise=0.02`."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from hocket.core.contracts.runtime import Factor
 from hocket.errors import ConfigError
 from hocket.system.text import did_you_mean
 
@@ -29,20 +28,6 @@ _WITHOUT_VALUE = ("image:blank", "prompt:empty")
 _SHARES = ("image:occlude", "light:dim")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Factor:
-    """One disturbance, and how strong it is."""
-
-    name: str
-    amount: float = 0.0
-    prompts: Mapping[str, str] | None = None
-    """New prompts, by the old ones or by task."""
-
-    def to_plain(self) -> dict[str, Any]:
-        prompts = None if self.prompts is None else dict(self.prompts)
-        return {"name": self.name, "amount": self.amount, "prompts": prompts}
-
-
 def parse_factors(text: str) -> tuple[Factor, ...]:
     """What a text asks for: factors joined with `+`; none where it is empty."""
     return tuple(_parse(one.strip()) for one in text.split("+")) if text.strip() else ()
@@ -56,10 +41,6 @@ def split_arms(text: str) -> tuple[str, ...]:
     if not arms:
         raise ConfigError("No factor is named. Give one, as in --perturb image:blur=2.")
     return arms
-
-
-def from_plain(plain: Sequence[Mapping[str, Any]]) -> tuple[Factor, ...]:
-    return tuple(Factor(**one) for one in plain)
 
 
 def _parse(text: str) -> Factor:
