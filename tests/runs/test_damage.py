@@ -19,7 +19,8 @@ from hocket.records.chunks import load_chunks
 from hocket.records.parquet import find_damage, read_table
 from hocket.records.step_rows import load_steps
 from hocket.runs.checks.verify import verify
-from hocket.runs.export import ExportConfig, export_run
+from hocket.runs.demonstrations.chosen import ExportConfig
+from hocket.runs.export import export_run
 from support.exported_runs import run_toy
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"

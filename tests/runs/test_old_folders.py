@@ -19,7 +19,8 @@ from hocket.results.comparing.compare import compare_runs
 from hocket.results.comparing.side import Side
 from hocket.results.recorded import open_recorded
 from hocket.runs.checks.verify import verify
-from hocket.runs.export import Choice, ExportConfig, export_run
+from hocket.runs.demonstrations.chosen import Choice, ExportConfig
+from hocket.runs.export import export_run
 from hocket.runs.run import rebuild_report
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"

@@ -9,7 +9,7 @@ from hocket.errors import HocketError
 from hocket.records.ledger.view import LedgerView
 from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
-from hocket.runs.export import ChosenRun, Watcher
+from hocket.runs.demonstrations.chosen import ChosenRun, Watcher
 from hocket.runs.probe import learn_spec, retried
 from hocket.runs.video import refuse_unknown_cameras
 

@@ -23,17 +23,9 @@ from hocket.errors import ConfigError, HocketError, PolicyHungError, UsageError
 from hocket.records.folder import RunFolder
 from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
+from hocket.runs.demonstrations.chosen import Choice, ExportConfig, Silent, Watcher, untimed
 from hocket.runs.elsewhere import Elsewhere
-from hocket.runs.export import (
-    FORMATS,
-    Choice,
-    ExportConfig,
-    Silent,
-    Watcher,
-    export_run,
-    refuse_existing,
-    untimed,
-)
+from hocket.runs.export import FORMATS, export_run, refuse_existing
 from hocket.runs.run import Run
 
 RUN = "run"

@@ -22,10 +22,10 @@ from hocket.core.contracts.runtime import WorkerSpec
 from hocket.errors import UsageError, WorkerFailed
 from hocket.system.owner import host, is_gone, owner
 from hocket.system.waits import awaiting
+from hocket.workers.cloud.receiver import send_code
 from hocket.workers.link import Link
 from hocket.workers.remote import websocket
 from hocket.workers.remote.dialing import dial
-from hocket.workers.remote.receiver import send_code
 
 _LOG = logging.getLogger(__name__)
 HOST_TAG, OWNER_TAG, LEASE_TAG = "hocket-host", "hocket-owner", "hocket-lease"

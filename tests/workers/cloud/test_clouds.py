@@ -21,12 +21,12 @@ import hocket
 from hocket.errors import UsageError, WorkerFailed
 from hocket.system.owner import host, owner
 from hocket.testing import check_runtime
+from hocket.workers.cloud.daytona import DaytonaConfig, DaytonaRuntime
+from hocket.workers.cloud.modal import ModalConfig, ModalRuntime
+from hocket.workers.cloud.receiver import send_code
+from hocket.workers.cloud.sandbox import HOST_TAG, OWNER_TAG, CloudRuntime
 from hocket.workers.inbox import LaneFailed, LanesExecuted, LanesReady, LanesUp
 from hocket.workers.remote import websocket
-from hocket.workers.remote.cloud import HOST_TAG, OWNER_TAG, CloudRuntime
-from hocket.workers.remote.daytona import DaytonaConfig, DaytonaRuntime
-from hocket.workers.remote.modal import ModalConfig, ModalRuntime
-from hocket.workers.remote.receiver import send_code
 from support.processes import DEADLINE_S, alive, wait_until
 from support.rig import Rig, trials
 from support.sandboxes import Sandboxes
@@ -218,7 +218,7 @@ def test_a_failed_delete_is_told_with_the_id_to_delete(
         cloud.fail("delete", "failed")
         with caplog.at_level(logging.ERROR):
             rig.fleet.close()
-    (record,) = [one for one in caplog.records if one.name == "hocket.workers.remote.cloud"]
+    (record,) = [one for one in caplog.records if one.name == "hocket.workers.cloud.sandbox"]
     said = record.getMessage()
     assert f"sandbox {ident}" in said
     assert "could not be deleted" in said

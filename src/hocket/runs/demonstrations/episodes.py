@@ -29,7 +29,7 @@ from hocket.records.step_rows import load_steps
 from hocket.records.video.rerender import Rendered, RenderJob
 from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
-from hocket.runs.export import ChosenRun, ExportConfig, Watcher, untimed
+from hocket.runs.demonstrations.chosen import ChosenRun, ExportConfig, Watcher, untimed
 from hocket.runs.export.specs import Specs
 from hocket.runs.video import rerender_episodes
 from hocket.workers.sinks.encoder import Quality, require_encoder

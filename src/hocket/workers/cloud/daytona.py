@@ -12,9 +12,9 @@ from typing import Any
 
 from hocket.core.contracts.runtime import Usability
 from hocket.errors import UsageError, WorkerFailed
+from hocket.workers.cloud.receiver import LISTEN_VARIABLE, RECEIVER
+from hocket.workers.cloud.sandbox import PORT, CloudRuntime, Sandbox
 from hocket.workers.containers.images import context_hash, find_dockerfile
-from hocket.workers.remote.cloud import PORT, CloudRuntime, Sandbox
-from hocket.workers.remote.receiver import LISTEN_VARIABLE, RECEIVER
 from hocket.workers.remote.websocket import KEY_VARIABLE
 
 _SESSION = "hocket"

@@ -12,9 +12,9 @@ from hocket.core.data import Outcome
 from hocket.core.events import EpisodesSealed
 from hocket.errors import ConfigError, UsageError
 from hocket.records.ledger.view import LedgerView
-from hocket.runs.collect import CollectConfig, TooFewError, collect, run_folder
 from hocket.runs.config import EvalConfig
-from hocket.runs.export import ExportConfig
+from hocket.runs.demonstrations.chosen import ExportConfig
+from hocket.runs.export.collect import CollectConfig, TooFewError, collect, run_folder
 
 TOY = {"length_min": 4, "length_max": 9, "image_size": 24}
 
