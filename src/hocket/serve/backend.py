@@ -32,7 +32,7 @@ from hocket.engine.inferring.deadline import InferDeadline
 from hocket.errors import HocketError, ObservationError, PolicyError, WireError
 from hocket.serve.batching import Batcher, Served
 from hocket.serve.clients import Caller, Client, Clients
-from hocket.serve.frames import Frames, frame_limits, most_bytes
+from hocket.serve.frames import FrameReader, frame_limits, most_bytes
 from hocket.serve.metrics import Metrics
 from hocket.serve.requests import (
     ExtendedRequest,
@@ -107,7 +107,7 @@ class PolicyBackend:
         self.max_request_bytes = most_bytes(self._spec)
         self._shared = SharedReader(self.max_request_bytes or MAX_SHARED_BYTES)
         self._requests = Requests(self._spec, self._shared)
-        self._frames = Frames(frame_limits(self._spec, options.max_queue))
+        self._frames = FrameReader(frame_limits(self._spec, options.max_queue))
         size = self._spec.action_size
         self._batcher = Batcher(
             policy,
