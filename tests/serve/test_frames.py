@@ -20,7 +20,7 @@ from hocket.serve.frames import (
     SMALL_BYTES,
     SPARE_BYTES,
     FrameLimits,
-    Frames,
+    FrameReader,
     frame_limits,
     measure,
     most_bytes,
@@ -119,7 +119,7 @@ def test_nobody_waits_while_a_large_frame_is_read() -> None:
         return gate.wait(WAIT_S)
 
     async def both() -> bool:
-        frames = Frames(frame_limits(None, 16))
+        frames = FrameReader(frame_limits(None, 16))
         reading = asyncio.ensure_future(frames.read(pack({"x": bytes(SMALL_BYTES)}), parse))
         await asyncio.sleep(0)
         gate.set()

@@ -28,8 +28,8 @@ from hocket.workers.sinks.video import file_name, is_rendered_later, rerender_re
 
 
 def refuse_unknown_cameras(wanted: Collection[str], specs: Collection[EnvSpec]) -> None:
-    """Raise where no env of a run has a camera that was named; of rows, and of older runs, it is
-    not known which there are."""
+    """Raise where no env of a run has a camera that was named; of rows it is not known which there
+    are."""
     known = {camera for spec in specs for camera in spec.cameras}
     if not specs or any("batched" in spec.abilities for spec in specs):
         return

@@ -76,7 +76,7 @@ def _numbers(spec: PolicySpec | None) -> int | None:
     return spec.history * sum(math.prod(shape) for shape in shapes)
 
 
-class Frames:
+class FrameReader:
     """Reads frames within limits. To be closed."""
 
     def __init__(self, limits: FrameLimits) -> None:

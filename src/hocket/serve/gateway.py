@@ -26,7 +26,7 @@ from hocket.core.codec import pack, unpack
 from hocket.errors import PolicyUnavailableError, WireError
 from hocket.serve.batching import Overloaded
 from hocket.serve.clients import Caller, Client, Clients
-from hocket.serve.frames import Frames, frame_limits, most_bytes
+from hocket.serve.frames import FrameReader, frame_limits, most_bytes
 from hocket.serve.metrics import Metrics
 from hocket.serve.requests import (
     ExtendedRequest,
@@ -47,7 +47,7 @@ class Gateway:
         self._is_extended = False
         self._is_stateful = False
         self.max_request_bytes: int | None = None
-        self._frames = Frames(frame_limits(None, max_queue))
+        self._frames = FrameReader(frame_limits(None, max_queue))
         self._clients = Clients(servers.unpin, self._forget_client)
         self._tasks: set[asyncio.Future[Any]] = set()
 

@@ -13,12 +13,12 @@ from hocket.adapters.policies.openpi.protocol import (
     EXTENSION,
     read_observation,
 )
-from hocket.adapters.policies.openpi.shared import SharedReader
 from hocket.adapters.policies.rtc import KEYS
 from hocket.core.codec import pack
 from hocket.core.contracts.policy import PREFIX
 from hocket.core.data import Array, ArraySpec, EnvSpec, Observation, PolicySpec, Row, Trial
 from hocket.errors import HocketError, ObservationError, WireError
+from hocket.serve.shared import SharedReader
 
 
 def row_inputs(spec: PolicySpec) -> Mapping[str, ArraySpec] | None:

@@ -85,7 +85,7 @@ class Keys:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listening:
+class ServeOptions:
     host: str = "127.0.0.1"
     port: int = 8000
     """0 takes any free port."""
@@ -104,7 +104,7 @@ class Listening:
 
 
 class PolicyServer:
-    def __init__(self, backend: Backend, listening: Listening, metrics: Metrics) -> None:
+    def __init__(self, backend: Backend, listening: ServeOptions, metrics: Metrics) -> None:
         self._backend = backend
         self._listening = listening
         self._metrics = metrics
@@ -292,7 +292,7 @@ async def _refuse(connection: ServerConnection, exc: Exception) -> None:
 
 @contextlib.asynccontextmanager
 async def serving(
-    backend: Backend, listening: Listening, metrics: Metrics
+    backend: Backend, listening: ServeOptions, metrics: Metrics
 ) -> AsyncIterator[PolicyServer]:
     """A server that listens inside the block, and drains at its end."""
     server = PolicyServer(backend, listening, metrics)
@@ -305,7 +305,7 @@ async def serving(
 
 async def serve_until_signal(
     backend: Backend,
-    listening: Listening,
+    listening: ServeOptions,
     metrics: Metrics,
     on_ready: Callable[[PolicyServer], object],
 ) -> None:

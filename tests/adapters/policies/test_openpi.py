@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hocket.adapters.policies.openpi.connection import Connection, Dropped, parse_endpoint
+from hocket.adapters.policies.openpi.connection import Dropped, PolicyConnection, parse_endpoint
 from hocket.adapters.policies.openpi.policy import OpenPI, OpenPIConfig
 from hocket.core import plugins
 from hocket.core.codec import pack
@@ -356,7 +356,7 @@ def test_killed_server_leaves_no_exception_that_nobody_reads() -> None:
     async def ask_the_dead(proxy: FaultProxy) -> None:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: unread.append(context))
-        connection = await Connection.open(parse_endpoint(f"127.0.0.1:{proxy.port}"), 1)
+        connection = await PolicyConnection.open(parse_endpoint(f"127.0.0.1:{proxy.port}"), 1)
         proxy.is_stalled.set()
         big = pack({STATE: np.ones(1), "image": np.ones(24 << 20, np.uint8)})
         asking = asyncio.ensure_future(connection.ask(big, WAIT_S, bytes))

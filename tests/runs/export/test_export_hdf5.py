@@ -10,7 +10,7 @@ import pytest
 
 from hocket.records.state_rows import KeptStates
 from hocket.records.step_rows import load_steps
-from hocket.runs.export import Choice
+from hocket.runs.demonstrations.chosen import Choice
 from support.exported_runs import episodes_of, export, truth
 
 h5py = pytest.importorskip("h5py")

@@ -20,9 +20,8 @@ import pyarrow.parquet as pq
 
 from hocket.core.data import Array, TaskInfo
 from hocket.errors import RunFolderError, UsageError
-from hocket.runs.export import Watcher
-from hocket.runs.export.lerobot import number_names, picture_key
-from hocket.runs.export.lerobot.files import VERSION
+from hocket.runs.demonstrations.chosen import Watcher
+from hocket.runs.demonstrations.lerobot_names import VERSION, number_names, picture_key
 from hocket.train.data.store import Recorded
 from hocket.train.networks.contract import Shapes
 from hocket.workers.sinks.encoder import read_clip

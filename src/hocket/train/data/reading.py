@@ -11,8 +11,8 @@ from hocket.core.data import TaskInfo
 from hocket.errors import UsageError
 from hocket.records.folder import RunFolder
 from hocket.results.recorded import open_recorded
-from hocket.runs.export import Choice, ExportConfig, Watcher, open_chosen
-from hocket.runs.export.demonstrations import Demonstration, Demonstrations
+from hocket.runs.demonstrations.chosen import Choice, ExportConfig, Watcher, open_chosen
+from hocket.runs.demonstrations.episodes import Demonstration, Demonstrations
 from hocket.system.scratch import ScratchFolder
 from hocket.train.data import lerobot
 from hocket.train.data.store import DataWriter, Recorded, discard

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from hocket.adapters.policies.openpi.shared import SharedArraysError
 from hocket.core.codec import unpack
 from hocket.core.data import (
     Array,
@@ -46,6 +45,10 @@ REPLY_KEYS = ("actions", "action")
 
 class WrongNumberError(WireError):
     """A reply does not carry the number of the request that it came for."""
+
+
+class SharedArraysError(WireError):
+    """Shared arrays cannot be read; the same request with its arrays inside can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
