@@ -27,7 +27,7 @@ from hocket.testing import check_runtime
 from hocket.workers.containers.command import Command
 from hocket.workers.containers.runtime import PodmanRuntime
 from hocket.workers.inbox import LaneFailed, LanesExecuted, LanesReady, LanesUp
-from hocket.workers.link import Link
+from hocket.workers.links.link import Link
 from hocket.workers.remote.archive import LOADER
 from hocket.workers.remote.dialing import dial
 from hocket.workers.remote.tunnel import Tunnel

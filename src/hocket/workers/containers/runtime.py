@@ -28,9 +28,9 @@ from hocket.system.scratch import ScratchFolder
 from hocket.system.waits import awaiting
 from hocket.workers.containers.command import Command, container_name
 from hocket.workers.containers.images import build_once
-from hocket.workers.files import LeftFolder
-from hocket.workers.guard import Guard
-from hocket.workers.link import Link
+from hocket.workers.links.files import LeftFolder
+from hocket.workers.links.guard import Guard
+from hocket.workers.links.link import Link
 from hocket.workers.local import bootstrap
 from hocket.workers.local.runtime import ONE_THREAD, start_worker
 from hocket.workers.local.zygote import FORK, REQUEST

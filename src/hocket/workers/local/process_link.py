@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 from hocket.system import machine
 from hocket.system.child import read_tail
-from hocket.workers.guard import Guard
+from hocket.workers.links.guard import Guard
+from hocket.workers.links.stream_link import StreamLink
 from hocket.workers.shm import Control
-from hocket.workers.stream_link import StreamLink
 
 # Chosen by hand, with no benchmark row.
 _TAIL = 4096

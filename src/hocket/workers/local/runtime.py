@@ -23,13 +23,13 @@ from hocket.core.plugins import NoSettings
 from hocket.core.wire import Open
 from hocket.errors import WorkerFailed
 from hocket.system.child import Child
-from hocket.workers.guard import Guard
-from hocket.workers.link import Link
+from hocket.workers.links.guard import Guard
+from hocket.workers.links.link import Link
+from hocket.workers.links.stream_link import make_roomy
 from hocket.workers.local import bootstrap
 from hocket.workers.local.process_link import ProcessLink
 from hocket.workers.local.zygote import FORK, KILL, REQUEST, SPEAK
 from hocket.workers.shm import Control, create_file, map_block
-from hocket.workers.stream_link import make_roomy
 
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1",

@@ -16,7 +16,7 @@ from hocket.core.plugins import NoSettings
 from hocket.errors import WorkerFailed
 from hocket.system.child import Child
 from hocket.system.scratch import ScratchFolder
-from hocket.workers.link import Link
+from hocket.workers.links.link import Link
 from hocket.workers.remote.archive import code_archive
 from hocket.workers.remote.dialing import dial
 
