@@ -38,7 +38,7 @@ Result = TypeVar("Result")
 
 
 class Gateway:
-    """Answers with other servers. `servers` must live on the loop that serves."""
+    """A backend that asks other servers. `servers` must live on the loop that serves."""
 
     def __init__(self, servers: Servers, metrics: Metrics, *, max_queue: int) -> None:
         self._servers = servers
@@ -96,7 +96,8 @@ class Gateway:
         await self._servers.close()
 
     def _parse(self, request: Mapping[str, Any]) -> _Asked | None:
-        """What an extended request is about; None for any other, and where no server would know."""
+        """The subject of an extended request; None for others, and where no server would know
+        it."""
         asked = request.get(EXTENSION)
         if not self._is_extended or not isinstance(asked, Mapping):
             return None
@@ -146,8 +147,8 @@ class Gateway:
         return _frame(await self._servers.ask([frame], list(sessions), read))
 
     async def _tell_all(self, key: bytes, frame: bytes, read: Read[bytes]) -> bytes:
-        """Tell all servers of a client's env, or of how its chunks are continued, now and whenever
-        they are connected to again."""
+        """Tell all servers, now and on every later connection, of a client's env or of how its
+        chunks are continued."""
         reply = _frame((await self._servers.tell_all(key, frame, read))[0])
         if "error" in unpack(reply)[EXTENSION]:
             self._servers.forget_frame(key)

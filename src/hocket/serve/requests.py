@@ -33,7 +33,7 @@ def row_inputs(spec: PolicySpec) -> Mapping[str, ArraySpec] | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentRow:
-    """A row as it came: whose session and env it names, only its client's others say."""
+    """A row as it came: only its client says which session and env it names."""
 
     row: Row
     env: int | None
@@ -84,8 +84,8 @@ class StockRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ExtendedRequest:
-    """What a client of hocket's asks. What is wrong with it is told in the reply, which repeats its
-    number, so that the connection stays in step."""
+    """A request of hocket's own client. Its reply repeats the number and says what is wrong with
+    it, so that the connection stays in step."""
 
     number: int
     op: str
@@ -107,7 +107,7 @@ class ExtendedRequest:
 
 
 class Requests:
-    """Makes requests for one policy of what frames hold. Its methods run on any thread."""
+    """Turns frames' maps into requests for one policy. Its methods run on any thread."""
 
     def __init__(self, spec: PolicySpec, shared: SharedReader) -> None:
         self._inputs = row_inputs(spec)
@@ -147,7 +147,7 @@ class Requests:
 
     def _fit(self, found: Observation, sent: Mapping[str, Any] | None = None) -> Observation:
         """The keys that the policy reads, in its dtypes; all keys where it does not say. `sent` is
-        what came, where more came than was read."""
+        the whole request, for the error."""
         if self._inputs is None:
             if not found:
                 raise ObservationError("The observation is empty.")
@@ -177,7 +177,7 @@ def parse_env(head: dict[str, Any], asked: Mapping[str, Any]) -> ExtendedRequest
 
 
 def parse_continuation(head: dict[str, Any], asked: Mapping[str, Any]) -> ExtendedRequest:
-    """How a client wants its chunks continued; WireError where it does not say."""
+    """How a client wants its chunks continued. Raises WireError where it does not say."""
     method, settings = asked.get("method"), asked.get("settings")
     if not isinstance(method, str) or not isinstance(settings, Mapping):
         raise WireError("To continue chunks takes a method and settings.")

@@ -32,7 +32,7 @@ from hocket.system.waits import awaiting
 LOCAL_OUTAGE_S = 3.0
 """Seconds after which a local socket that nobody answers has lost its process."""
 MAX_RESTARTS = 3
-"""A policy that dies more often than this would die for ever."""
+"""Restarts of one policy; one that dies more often is given up."""
 _KILL_S = 5.0
 _LENT = ("msgpack", "websockets")
 _START = """\
@@ -81,7 +81,7 @@ class Sidecar:
 
     @property
     def is_stateful(self) -> bool:
-        """Whether the policy keeps state for attempts."""
+        """True where the policy keeps state for attempts."""
         return self._living().client.is_stateful
 
     def bind(self, spec: EnvSpec) -> None:
@@ -195,7 +195,7 @@ class _Child:
         return self._process.poll() is None
 
     def status(self) -> str:
-        """Whether the process lives or how it ended, and the end of what it printed."""
+        """How the process is or ended, and the end of what it printed."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(1.0)
         code = self._process.returncode
@@ -224,7 +224,8 @@ class _Child:
         self._folder.close()
 
     def _wait_until_ready(self, timeout_s: float) -> None:
-        """Until the child says that it is ready, or why not; what it waits for is awaited here."""
+        """Wait until the child says that it is ready, or why not; show meanwhile what it waits
+        for."""
         deadline = time.monotonic() + timeout_s
         with contextlib.ExitStack() as waits:
             for said in self._answers(deadline):
@@ -242,7 +243,7 @@ class _Child:
         )
 
     def _answers(self, deadline: float) -> Iterator[Mapping[str, Any]]:
-        """What the child says, a line at a time, until the deadline or its end."""
+        """The child's lines, until the deadline or its end."""
         assert self._process.stdout is not None
         pipe, unread = self._process.stdout.fileno(), b""
         while (left := deadline - time.monotonic()) > 0:
@@ -255,7 +256,7 @@ class _Child:
 
 
 def _lend(folder: Path, packages: tuple[str, ...]) -> None:
-    """A folder for another interpreter's path that holds these packages of ours, and no others."""
+    """Make a folder for another interpreter's path that holds only these packages of this one."""
     folder.mkdir()
     for name in packages:
         found = importlib.util.find_spec(name)

@@ -34,8 +34,8 @@ STOCK_CONNECTIONS = 2
 """A stock server works on one request at a time: one more is on its way meanwhile."""
 FIRST_BACKOFF_S = 0.1
 LONGEST_BACKOFF_S = 5.0
-"""Waits after failures double from the first to the longest, so that a server that comes back is
-found soon and one that is down is not flooded. Chosen by hand; no benchmark row."""
+"""Waits after failures double from the first to the longest: a server that comes back is found
+soon, and one that is down is not flooded."""
 MAX_GREETINGS = 4096
 """Envs that a new connection is told of: a gateway's clients may name new ones without end."""
 
@@ -84,9 +84,9 @@ class Servers:
             raise SessionLostError(f"{exc}; what it knew of this attempt is lost.") from exc
 
     async def tell_all(self, key: bytes, frame: bytes, read: Read[Any] = bytes) -> list[Reply]:
-        """Send a frame to every server, and first thing over every connection that is made later;
-        it supersedes an earlier frame of the same key. A server that is down is told when it is
-        back; at least one must be up. A frame that fails is not told again."""
+        """Send a frame to every server now, and at the beginning of every later connection, in
+        place of an earlier frame of the same key. At least one server must be up; one that is down
+        is told when it is back. A frame that fails is not sent again."""
         for replica in self.replicas:
             replica.greet(key, frame, read)
         try:
@@ -96,12 +96,12 @@ class Servers:
             raise
 
     def forget_frame(self, key: bytes) -> None:
-        """Begin no connection with the frame of this key any more."""
+        """Do not begin connections with the frame of this key any more."""
         for replica in self.replicas:
             replica.ungreet(key)
 
     async def tell_once(self, frame: bytes) -> None:
-        """Send a frame to every server that is up; one that cannot be told has nothing to know."""
+        """Send a frame to every server that is up. One that cannot be told has nothing to know."""
         with contextlib.suppress(HocketError):
             await self._tell(frame, bytes)
 
@@ -133,7 +133,7 @@ class Servers:
         self._pins[session] = (replica, replica.generation)
 
     async def end(self, session: str, frame: bytes, read: Read[Any] = bytes) -> Reply:
-        """Tell a session's server that it is over; the pin goes whether or not there is a reply."""
+        """Tell a session's server that it is over. The pin goes even without a reply."""
         try:
             return await self.ask([frame], [session], read)
         finally:
@@ -148,7 +148,7 @@ class Servers:
         return sum(replica.reconnects for replica in self.replicas)
 
     def knows(self, source: str) -> bool:
-        """Whether `source` names a connection that still lives."""
+        """True while the connection of this source lives."""
         return any(replica.knows(source) for replica in self.replicas)
 
     @property
@@ -208,7 +208,7 @@ class Servers:
 
 
 class ServerReplica:
-    """One server: its connections, made when they are needed, and how it fares."""
+    """One server and its connections, which are made when they are needed."""
 
     def __init__(self, endpoint: Endpoint, config: OpenPIConfig, *, is_row_wise: bool) -> None:
         self._endpoint = endpoint
@@ -237,8 +237,8 @@ class ServerReplica:
         """Questions in flight here, or waiting for a connection."""
         self.announcement: Announcement | None = None
         self._greetings: dict[bytes, tuple[bytes, Read[Any]]] = {}
-        """Frames that begin every new connection, since it may lead to a new server, and what reads
-        the replies."""
+        """Frames that begin every new connection, which may lead to a new server, and the functions
+        that read the replies."""
 
     @property
     def generation(self) -> str:
@@ -292,7 +292,7 @@ class ServerReplica:
         self._greetings.pop(key, None)
 
     def failed(self, now: float) -> None:
-        """Remember a failure: nobody tries again before the backoff is over."""
+        """Remember a failure: nobody asks again before the backoff is over."""
         self.outage_since = self.outage_since or now
         self.retry_at = now + self._backoff_s * random.uniform(0.5, 1.5)
         self._backoff_s = min(LONGEST_BACKOFF_S, 2 * self._backoff_s)
@@ -341,7 +341,7 @@ class ServerReplica:
             raise
 
     async def _dial(self) -> PolicyConnection:
-        """A new connection, told all that every connection begins with."""
+        """Open a connection, and begin it with the greetings."""
         self._opened += 1
         connection = await PolicyConnection.open(self._endpoint, self._opened)
         if self._lost:
@@ -375,8 +375,8 @@ class ServerReplica:
                 raise
 
     def _give_back(self, connection: PolicyConnection | None) -> None:
-        """Return a connection to the pool; None where it could not be made. This never waits: a
-        cancelled question must not keep a connection from others."""
+        """Return a connection to the pool; None where none could be made. Never waits: a question
+        that was cancelled must not keep a connection from others."""
         if connection is not None and connection.is_open:
             self._idle.append(connection)
         else:
