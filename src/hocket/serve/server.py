@@ -23,7 +23,6 @@ from http import HTTPStatus
 from typing import Any, cast
 
 from websockets.asyncio.server import Server, ServerConnection, serve, unix_serve
-from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
@@ -173,15 +172,10 @@ class PolicyServer:
                 "This server wants the header Authorization: Api-Key KEY.\n",
             )
         if path == "/metrics":
-            body = self._metrics.text().encode()
-            headers = Headers(
-                {
-                    "Content-Type": "text/plain; version=0.0.4; charset=utf-8",
-                    "Content-Length": str(len(body)),
-                    "Connection": "close",
-                }
-            )
-            return Response(HTTPStatus.OK, "OK", headers, body)
+            response = connection.respond(HTTPStatus.OK, self._metrics.text())
+            del response.headers["Content-Type"]
+            response.headers["Content-Type"] = "text/plain; version=0.0.4; charset=utf-8"
+            return response
         if self._is_draining:
             return connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, "The server is closing.\n")
         if len(self._connections) >= self._listening.max_connections:

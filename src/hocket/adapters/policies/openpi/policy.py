@@ -130,11 +130,8 @@ class OpenPI:
         client = self._connect()
         if self._announcement is not None and isinstance(self._mapping, Identity):
             number = self._envs.setdefault(spec, len(self._envs))
-            request, read = self._extended("bind", env=spec.to_plain(), number=number)
             key = bind_key(self._name, number)
-            work = client.servers.tell_all(key, pack(request), read)
-            for reply in client.run(work):
-                check_extended(reply.answers[0], reply.source)
+            self._tell_all(client, key, "bind", env=spec.to_plain(), number=number)
 
     @property
     def continuations(self) -> tuple[str, ...]:
@@ -145,11 +142,9 @@ class OpenPI:
 
     def continue_by(self, method: str, settings: Mapping[str, Any]) -> None:
         """Tell every server, now and whenever it is connected to again."""
-        client = self._connect()
-        request, read = self._extended("continue", method=method, settings=dict(settings))
-        work = client.servers.tell_all(continue_key(self._name), pack(request), read)
-        for reply in client.run(work):
-            check_extended(reply.answers[0], reply.source)
+        key = continue_key(self._name)
+        told = {"method": method, "settings": dict(settings)}
+        self._tell_all(self._connect(), key, "continue", **told)
 
     def infer(self, batch: Batch) -> Actions:
         """The server's answer to all rows of a batch, all from one connection."""
@@ -161,7 +156,7 @@ class OpenPI:
     def begin_session(self, row: Row) -> None:
         """Tell a server that keeps state of an attempt; others have nothing to know."""
         client = self._connect()
-        if self._announcement is not None and self._announcement.is_stateful:
+        if self.is_stateful:
             client.run(client.servers.begin(row.session))
 
     @property
@@ -172,7 +167,7 @@ class OpenPI:
 
     def end_session(self, session: str) -> None:
         client = self._connect()
-        if self._announcement is not None and self._announcement.is_stateful:
+        if self.is_stateful:
             request, read = self._extended("reset", session=session)
             reply = client.run(client.servers.end(session, pack(request), read))
             check_extended(reply.answers[0], reply.source)
@@ -289,6 +284,11 @@ class OpenPI:
         number = next(self._numbers)
         head = {"op": op, "id": number, "client": self._name}
         return {EXTENSION: {**head, **asked}}, partial(read_extended, number=number)
+
+    def _tell_all(self, client: ServersThread, key: bytes, op: str, **told: Any) -> None:
+        request, read = self._extended(op, **told)
+        for reply in client.run(client.servers.tell_all(key, pack(request), read)):
+            check_extended(reply.answers[0], reply.source)
 
     def _ask_batch(self, client: ServersThread, batch: Batch, sessions: Sequence[str]) -> Reply:
         rows = batch_rows(batch, self._envs)

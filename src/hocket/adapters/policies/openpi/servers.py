@@ -78,7 +78,7 @@ class Servers:
         pinned, generation = pins[0]
         try:
             return await self._until_answered(
-                lambda replica: replica.ask(frames, read, generation), pinned, repeats=0
+                lambda replica: replica.ask(frames, read, generation), pinned
             )
         except Dropped as exc:
             raise SessionLostError(f"{exc}; what it knew of this attempt is lost.") from exc
@@ -162,49 +162,37 @@ class Servers:
         self,
         ask: Callable[[ServerReplica], Awaitable[Answer]],
         only: ServerReplica | None = None,
-        repeats: int | None = None,
     ) -> Answer:
-        """Ask the least loaded server, or `only` that one, again after drops and outages."""
-        repeats = self._config.retries if repeats is None else repeats
-        with contextlib.ExitStack() as outage:
-            return await self._keep_asking(ask, only, repeats, outage)
-
-    async def _keep_asking(
-        self,
-        ask: Callable[[ServerReplica], Awaitable[Answer]],
-        only: ServerReplica | None,
-        repeats: int,
-        outage: contextlib.ExitStack,
-    ) -> Answer:
-        """Ask until there is an answer; `outage` is entered while no server is reached."""
+        """Ask the least loaded server, again after drops and outages; or `only` that one, and once,
+        where it keeps state."""
+        among, repeats = ([only], 0) if only else (self.replicas, self._config.retries)
         clock = asyncio.get_running_loop().time
+        limit_s = self._config.ready_timeout_s
         drops, is_told = 0, False
-        while True:
-            now = clock()
-            replica = only or min(self.replicas, key=lambda one: (one.retry_at > now, one.load))
-            if replica.retry_at > clock():
-                await asyncio.sleep(replica.retry_at - clock())
-            try:
-                return await ask(replica)
-            except Unreachable as exc:
-                replica.failed(clock())
-                outages = [one.outage_since for one in ([only] if only else self.replicas)]
-                limit_s = self._config.ready_timeout_s
-                if not is_told:
-                    is_told = True
-                    outage.enter_context(
-                        awaiting(f"a policy server, up to {limit_s:.0f} s ({exc})")
-                    )
-                if all(since is not None and clock() - since >= limit_s for since in outages):
-                    raise PolicyUnavailableError(
-                        f"No server answered for {limit_s:.0f} s (the last: {exc}). Is it running? "
-                        f"--policy.ready-timeout-s says how long to wait."
-                    ) from exc
-            except Dropped as exc:
-                replica.failed(clock())
-                drops += 1
-                if drops > repeats:
-                    raise Dropped(f"Asked {drops} times, the last time: {exc}") from exc
+        with contextlib.ExitStack() as outage:
+            while True:
+                now = clock()
+                replica = min(among, key=lambda one: (one.retry_at > now, one.load))
+                if replica.retry_at > now:
+                    await asyncio.sleep(replica.retry_at - now)
+                try:
+                    return await ask(replica)
+                except Unreachable as exc:
+                    replica.failed(clock())
+                    if not is_told:
+                        is_told = True
+                        what = f"a policy server, up to {limit_s:.0f} s ({exc})"
+                        outage.enter_context(awaiting(what))
+                    if all(one.is_out_for(limit_s, clock()) for one in among):
+                        raise PolicyUnavailableError(
+                            f"No server answered for {limit_s:.0f} s (the last: {exc}). Is it "
+                            f"running? --policy.ready-timeout-s says how long to wait."
+                        ) from exc
+                except Dropped as exc:
+                    replica.failed(clock())
+                    drops += 1
+                    if drops > repeats:
+                        raise Dropped(f"Asked {drops} times, the last time: {exc}") from exc
 
 
 class ServerReplica:
@@ -231,7 +219,7 @@ class ServerReplica:
         self._backoff_s = FIRST_BACKOFF_S
         self.retry_at = 0.0
         """On the loop's clock: nobody should try before."""
-        self.outage_since: float | None = None
+        self._outage_since: float | None = None
         """On the loop's clock; None while the server is up."""
         self.load = 0
         """Questions in flight here, or waiting for a connection."""
@@ -293,9 +281,12 @@ class ServerReplica:
 
     def failed(self, now: float) -> None:
         """Remember a failure: nobody asks again before the backoff is over."""
-        self.outage_since = self.outage_since or now
+        self._outage_since = self._outage_since or now
         self.retry_at = now + self._backoff_s * random.uniform(0.5, 1.5)
         self._backoff_s = min(LONGEST_BACKOFF_S, 2 * self._backoff_s)
+
+    def is_out_for(self, seconds: float, now: float) -> bool:
+        return self._outage_since is not None and now - self._outage_since >= seconds
 
     async def _ask(self, connection: PolicyConnection, frame: bytes, read: Read[Any]) -> Any:
         alone_s = self._config.timeout_s
@@ -349,7 +340,7 @@ class ServerReplica:
             self.reconnects += 1
         self._living = [one for one in self._living if one.is_open] + [connection]
         self.announcement = connection.announcement
-        self.retry_at, self._backoff_s, self.outage_since = 0.0, FIRST_BACKOFF_S, None
+        self.retry_at, self._backoff_s, self._outage_since = 0.0, FIRST_BACKOFF_S, None
         for _ in range(self._limit - self._open):
             self._wake_next()  # the server may have announced that it takes more at once
         try:
