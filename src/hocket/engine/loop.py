@@ -178,8 +178,10 @@ class Engine:
         return complete
 
     def _is_unfinished(self) -> bool:
-        is_left = self._lanes or self._sealing or self._held
-        return bool(is_left or self._trials or self._trials.is_open)
+        if self._lanes or self._sealing or self._held or self._trials or self._trials.is_open:
+            return True
+        self._trials.refresh()  # What ended last may have asked for more.
+        return bool(self._trials)
 
     def _take_turn(self) -> None:
         longest = _LOOK_S if self._free or self._batches.recalls else _LONGEST_WAIT_S
@@ -192,6 +194,7 @@ class Engine:
             self._recall(is_stale)
         self._deliver_answers(now)
         self._tell()
+        self._trials.refresh()
         if self._assign() and self._fleet.is_at_hand:
             # The next poll resets them, and what they see belongs in the batch that leaves now.
             heard, now = self._fleet.poll(0.0), self._now()

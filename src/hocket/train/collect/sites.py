@@ -16,7 +16,6 @@ from typing import Any
 
 from hocket.core.data import Episode, Trial
 from hocket.core.events import AttemptFailed, SitesChanged
-from hocket.engine.trials import TrialQueue
 from hocket.machines.config import SiteConfig
 from hocket.machines.driver import Driver, Post
 from hocket.machines.machines import Machines
@@ -212,26 +211,3 @@ class Sites:
         """Returns what an episode that counts adds to the log; asked once, last."""
         found = self._ended.pop((episode.trial.id, episode.attempt), None)
         return {} if found is None else dict(found.terms)
-
-
-class SiteTrials(TrialQueue):
-    """What the engine here runs while sites collect: evaluations. It stays open, and every turn of
-    the engine hears what sites have said."""
-
-    def __init__(self, hear: Callable[[], None]) -> None:
-        super().__init__()
-        self._hear = hear
-        self._is_hearing = False
-
-    @property
-    def is_open(self) -> bool:
-        return True
-
-    def __len__(self) -> int:
-        if not self._is_hearing:
-            self._is_hearing = True
-            try:
-                self._hear()
-            finally:
-                self._is_hearing = False
-        return super().__len__()
