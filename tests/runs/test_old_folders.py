@@ -20,7 +20,7 @@ from hocket.results.comparing.side import Side
 from hocket.results.recorded import open_recorded
 from hocket.runs.checks.verify import verify
 from hocket.runs.export import Choice, ExportConfig, export_run
-from hocket.runs.run import rebuild_report
+from hocket.runs.run_folder import rebuild_report
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 VERSIONS = sorted(folder.name for folder in FIXTURES.glob("run-*"))

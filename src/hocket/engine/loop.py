@@ -125,6 +125,11 @@ class Engine:
         self._start = time.perf_counter()
         self._is_stopping = False
 
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the policy never returned: to close it might never return."""
+        return self._inference.is_stuck
+
     def look(self, lane: int) -> Observation:
         """A lane's last observation, for readers that are told that it has executed a chunk: views,
         valid until its next chunk is sent."""
