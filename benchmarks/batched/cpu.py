@@ -6,8 +6,7 @@ episodes of 60 to 300 steps. hocket runs as it always does, with a simulator and
 sleep; the others drive the same two from a plain loop (any(), which would take a quarter of an
 hour, is computed, without any overhead of its own). The third setting has a policy whose time
 grows with its batch, as measured of a pi0-sized model on an H200. In the fourth a reset takes as
-long as 50 steps, in which no row steps, though the limit has it hold up its own row alone; `twin`
-resets rows in a second simulator, ahead of their trials.
+long as 50 steps, in which no row steps, though the limit has it hold up its own row alone.
 
 Steps that a row is held for are not useful, and the episode's clock goes on in them; `paused` shows
 what synced would be if it did not. The limit is what nobody can exceed: neither rows that get each
@@ -62,7 +61,7 @@ REAL = {
 }
 
 
-def run_hocket(setting: Setting, *, twin: bool = False) -> tuple[Outcome, float]:
+def run_hocket(setting: Setting) -> tuple[Outcome, float]:
     """The real engine; and the share of rows' time in which they stepped."""
     policy = SleepingPolicy(base_s=setting.base_s, row_s=setting.row_s, chunk=setting.chunk)
     done = roll(
@@ -74,7 +73,6 @@ def run_hocket(setting: Setting, *, twin: bool = False) -> tuple[Outcome, float]
             "step_s": setting.step_s,
             "lengths": tuple(setting.trials()),
             "reset_s": setting.reset_s,
-            "twin": twin,
         },
         task="sleep",
     ).counted
@@ -101,9 +99,6 @@ def row(name: str, outcome: Outcome, setting: Setting, occupancy: float) -> dict
 def compare(setting: Setting, peers: Mapping[str, Any]) -> list[dict[str, Any]]:
     outcome, occupancy = run_hocket(setting)
     rows = [row("hocket", outcome, setting, occupancy)]
-    if setting.reset_s:
-        outcome, occupancy = run_hocket(setting, twin=True)
-        rows.append(row("hocket, twin", outcome, setting, occupancy))
     for name, run in peers.items():
         began = time.perf_counter()
         if run is any_triggered:

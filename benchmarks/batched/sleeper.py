@@ -35,8 +35,6 @@ class SleeperConfig:
     """By seed; seeds beyond the last begin again with the first."""
     reset_s: float = 0.0
     """Seconds of a reset, of however many rows."""
-    twin: bool = False
-    """Whether rows may be reset in a second simulator."""
 
 
 class SleepingRows:
@@ -75,13 +73,6 @@ class SleepingRows:
         """Nothing to let go of."""
 
 
-class TwinRows(SleepingRows):
-    """A second simulator may reset its rows."""
-
-    def take_rows(self, rows: Array, source: TwinRows, source_rows: Array) -> None:
-        self._left[rows] = source._left[source_rows]
-
-
 class Sleepers:
     """The suite."""
 
@@ -94,7 +85,7 @@ class Sleepers:
         return [TaskInfo(name="sleep", prompt="Sleep.")]
 
     def make_rows(self, task: str, rows: int) -> SleepingRows:
-        return (TwinRows if self._config.twin else SleepingRows)(rows, self._config)
+        return SleepingRows(rows, self._config)
 
 
 class SleepingPolicy:

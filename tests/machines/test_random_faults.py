@@ -22,10 +22,10 @@ from pathlib import Path
 
 import pytest
 
-from hocket.core.contracts.recorder import TEMPORARY
 from hocket.core.data import Outcome
 from hocket.machines.leasing.lease import LeaseConfig
 from hocket.records.ledger.view import LedgerView
+from hocket.system.durable import TEMPORARY
 from support.fault_proxy import FaultProxy
 from support.processes import DEADLINE_S, children, wait_gone, wait_until
 from support.sites import assert_same, run_here, toys

@@ -28,7 +28,7 @@ class RowToyConfig:
     success_rule: SuccessRule = "first"
     judged: bool = True
     way: str = "mask"
-    """`mask`, `twin` (a mask, and rows that another one resets), `snapshot`, or `none`."""
+    """`mask`, `snapshot`, or `none`."""
     apart: bool = False
     """A simulator of its own for each task."""
     raise_at: int = 0
@@ -101,13 +101,6 @@ class RowToy:
         self.is_closed = True
 
 
-class TwinToy(RowToy):
-    """Takes over rows of another one of its kind."""
-
-    def take_rows(self, rows: Array, source: RowToy, source_rows: Array) -> None:
-        self.set_rows(rows, source.get_rows(source_rows))
-
-
 class LockstepToy(RowToy):
     """Moves every row at every step, whatever the mask says."""
 
@@ -145,7 +138,7 @@ class RowToys:
         ]
 
     def make_rows(self, task: str, rows: int) -> Any:
-        kinds = {"mask": RowToy, "twin": TwinToy, "snapshot": LockstepToy, "none": StubbornToy}
+        kinds = {"mask": RowToy, "snapshot": LockstepToy, "none": StubbornToy}
         tasks = (task,) if self._config.apart else ("walk", "run")
         config = replace(self._config, raise_at=0) if RowToys.made else self._config
         toy = kinds[self._config.way](rows, tasks, config)

@@ -17,7 +17,7 @@ from hocket.machines.site.link import Link
 from hocket.machines.site.site import Site
 from hocket.machines.site.site_work import MakeWork
 from hocket.records.ledger.view import LedgerView
-from hocket.records.steps import load_steps
+from hocket.records.step_rows import load_steps
 from hocket.results.report import Report
 from hocket.runs.config import EvalConfig
 from hocket.runs.run import Run
@@ -82,7 +82,6 @@ def toys(**settings: Any) -> EvalConfig:
         "episodes": 6,
         "lanes": 1,
         "video": "none",
-        "seed_scheme": 2,
     }
     return EvalConfig.from_plain({**plain, **settings})
 

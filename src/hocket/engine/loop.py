@@ -546,7 +546,6 @@ class Engine:
                 records[-1][TWICE] = True
         trials, attempts = [state.trial for state in began], [state.attempt for state in began]
         self._emit(AttemptsBegan(time=now, lanes=lanes, trials=trials, attempts=attempts))
-        self._fleet.foresee(self._trials.ahead)
         self._fleet.begin(
             lanes,
             attempts,

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from itertools import islice
-from math import ceil
 from typing import Any
 
 from hocket.core.data import EnvSpec, Episode, Outcome, Trial
@@ -74,16 +72,6 @@ class TrialQueue:
             self._lanes_on[task] += 1
         self._left -= 1
         return self._waiting[task].popleft()
-
-    def ahead(self, count: int) -> list[Trial]:
-        """About so many trials that are likely to be taken next: of each task, the share of the
-        lanes that are on it. Nothing is promised."""
-        lanes = max(1, self._lanes_on.total())
-        return [
-            trial
-            for task, waiting in self._waiting.items()
-            for trial in islice(waiting, ceil(count * self._lanes_on[task] / lanes))
-        ]
 
     def _neediest(self) -> Task:
         return max(

@@ -20,12 +20,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from hocket.core import plugins
-from hocket.core.contracts.env import Suite
+from hocket.core.contracts.env import TASK_AND_SEED, Suite, start_scheme
 from hocket.core.contracts.policy import Policy
 from hocket.core.contracts.recorder import Reader
-from hocket.core.contracts.runtime import Runtime, WorkerSpec
+from hocket.core.contracts.runtime import Factor, Runtime, WorkerSpec
 from hocket.core.data import EnvSpec, PolicySpec, Ref, TaskInfo, Trial
-from hocket.core.perturb import Factor
 from hocket.engine.batches import BatchConfig, Batches
 from hocket.engine.chunk_rules import ChunkRule
 from hocket.engine.delay import DelayedLanes, Timing
@@ -91,9 +90,6 @@ class Assembly:
         self._warm: LocalRuntime | None = None
         """A runtime that was started in advance, until somebody takes it."""
         shares = plugins.share_settings("envs", subject.env, subject.env_config)
-        for name, share in shares.items():
-            if plugins.has_setting("envs", name, "seed_scheme"):
-                share["seed_scheme"] = subject.seed_scheme
         self.suites = {name: Ref(name=name, config=shares[name]) for name in subject.env}
 
     @functools.cached_property
@@ -165,7 +161,8 @@ class Assembly:
         """Whether trials of one seed start independently of each other: every suite says so of its
         tasks, under the scheme that makes it true, and no task stands in two suites."""
         suites = [plugins.find("envs", name).build for name in self.subject.env]
-        if self.subject.seed_scheme == 1 or not all(
+        scheme = start_scheme(self.subject.env_config.get("start_scheme", TASK_AND_SEED))
+        if not scheme.is_independent or not all(
             getattr(suite, "independent_starts", False) for suite in suites
         ):
             return False

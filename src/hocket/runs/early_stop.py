@@ -17,7 +17,6 @@ from hocket.core.events import AttemptsBegan, EpisodesSealed, Event, RunStarted
 from hocket.errors import UsageError
 from hocket.records.ledger.view import LedgerView
 from hocket.records.run_file import load_run
-from hocket.results.comparing.config_diff import scheme_difference
 from hocket.results.comparing.decision import Decision, PairedRuns
 from hocket.results.comparing.sequential import PairedSequentialTest, Stake, StepSequentialTest
 from hocket.runs.assembly import Assembly
@@ -167,10 +166,6 @@ def decider_of(config: EvalConfig, assembly: Assembly) -> Decider:
     assert config.against is not None
     against = Path(config.against)
     other = EvalConfig.from_plain(load_run(against))
-    if mixed := scheme_difference(other.to_plain(), config.to_plain()):
-        raise UsageError(
-            f"The trials of {config.against} (a) are not those of this run (b): {mixed}."
-        )
     for name in ("env_config", "max_steps"):
         if getattr(other, name) != getattr(config, name):
             raise UsageError(

@@ -14,10 +14,7 @@ from hocket.core.contracts.recorder import Reader
 from hocket.core.data import Episode, Exactness, Trial
 from hocket.core.events import Event, Noted, TrialsPlanned
 from hocket.engine.trials import TrialQueue
-from hocket.errors import (
-    PolicyHungError,
-    UsageError,
-)
+from hocket.errors import PolicyHungError, UsageError
 from hocket.records.chunks import ChunkRows
 from hocket.records.evidence import Evidence, EvidencePlan, Salvage, kept_evidence
 from hocket.records.ledger.ledger import Ledger
@@ -117,7 +114,7 @@ class Run:
         """A run that was begun before, perhaps with another deadline for the policy. What its lost
         attempts left behind is swept away."""
         ledger = Ledger.open(folder)
-        config = EvalConfig.recorded(ledger.meta()["config"])
+        config = EvalConfig.from_plain(ledger.meta()["config"])
         ledger.sweep(Salvage(ledger, config.keep_errors))
         if infer_timeout_s is not None:
             config = replace(config, infer_timeout_s=infer_timeout_s)
@@ -223,12 +220,7 @@ class Run:
         )
 
     def _roll_here(
-        self,
-        policy: Policy | None,
-        readers: Sequence[Reader],
-        fleets: Fleets,
-        *,
-        check: bool,
+        self, policy: Policy | None, readers: Sequence[Reader], fleets: Fleets, *, check: bool
     ) -> Report:
         with contextlib.ExitStack() as stack:
             if policy is None:
@@ -301,12 +293,7 @@ class Run:
             policy.close()
 
     def _roll(
-        self,
-        rollout: Rollout,
-        readers: Sequence[Reader],
-        fleets: Fleets,
-        *,
-        check: bool,
+        self, rollout: Rollout, readers: Sequence[Reader], fleets: Fleets, *, check: bool
     ) -> Tally:
         selection = VideoSelection.parse(self._recorded.video)
         asked = VideoPlan(selection, self.trials, images=self._recorded.record == "full")
@@ -348,11 +335,7 @@ class Run:
         return tally
 
     def _begin_decider(
-        self,
-        add: Callable[[Sequence[Trial]], None],
-        *,
-        readers: Sequence[Reader],
-        ahead: int,
+        self, add: Callable[[Sequence[Trial]], None], *, readers: Sequence[Reader], ahead: int
     ) -> None:
         """Let the decider, where there is one, plan so that `ahead` trials wait for lanes."""
         if self.decider is None:

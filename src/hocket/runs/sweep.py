@@ -9,7 +9,7 @@ from typing import Any
 from hocket.core.contracts.recorder import Reader
 from hocket.engine.delays import sweep
 from hocket.errors import RunFolderError
-from hocket.records.steps import load_steps
+from hocket.records.step_rows import load_steps
 from hocket.results.delays import DelayReport, job_name
 from hocket.results.motion import Motion, motion_of
 from hocket.runs.assembly import Assembly

@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hocket.core.contracts.recorder import TEMPORARY
 from hocket.core.data import EnvSpec, Episode, Outcome, Ref, Trial
 from hocket.core.events import ChunksExecuted, EpisodeFilmed, Event, Noted, SpecLearned
 from hocket.core.plugins import did_you_mean
@@ -16,23 +15,24 @@ from hocket.errors import MissingExtraError, UnknownNameError
 from hocket.records.evidence import Evidence
 from hocket.records.folder import RunFolder
 from hocket.records.state_rows import KeptStates
-from hocket.records.states import FILE, load_states
-from hocket.records.video.encoder import UNTIMED_RATE, Quality, require_encoder
 from hocket.records.video.rerender import Rendered, RenderJob, VideoWorkersConfig, rerender
-from hocket.records.video.selection import VideoSelection, is_rendered_later
-from hocket.records.video.sink import file_name, rerender_record, videos_in
+from hocket.records.video.selection import VideoSelection
 from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
 from hocket.runs.interpreters import examine_python
 from hocket.system import machine
+from hocket.system.durable import TEMPORARY
 from hocket.workers.fleet import Borrowed, Fleet
+from hocket.workers.sinks.encoder import UNTIMED_RATE, Quality, require_encoder
+from hocket.workers.sinks.states import FILE, load_states
+from hocket.workers.sinks.video import file_name, is_rendered_later, rerender_record, videos_in
 
 _DEFAULT_VIDEO = EvalConfig.__dataclass_fields__["video"].default
 
 
 def refuse_unknown_cameras(wanted: Collection[str], specs: Collection[EnvSpec]) -> None:
-    """Raise where no env of a run has a camera that was named; of rows, and of older runs, it is
-    not known which there are."""
+    """Raise where no env of a run has a camera that was named; of rows it is not known which there
+    are."""
     known = {camera for spec in specs for camera in spec.cameras}
     if not specs or any("batched" in spec.abilities for spec in specs):
         return

@@ -14,9 +14,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hocket.adapters.policies.openpi.msgpack_numpy import pack
 from hocket.adapters.policies.openpi.protocol import EXTENSION, Announcement, announce
-from hocket.adapters.policies.openpi.shared import SharedReader, this_machine
+from hocket.adapters.policies.openpi.shared import this_machine
+from hocket.core.codec import pack
 from hocket.core.contracts.policy import Binds, Continues, Policy, Sessions
 from hocket.core.data import (
     ActionSpec,
@@ -32,16 +32,15 @@ from hocket.engine.inferring.deadline import InferDeadline
 from hocket.errors import HocketError, ObservationError, PolicyError, WireError
 from hocket.serve.batching import Batcher, Served
 from hocket.serve.clients import Caller, Client, Clients
+from hocket.serve.frames import FrameReader, frame_limits, most_bytes
 from hocket.serve.metrics import Metrics
 from hocket.serve.requests import (
     ExtendedRequest,
-    Frames,
     Requests,
     StockRequest,
-    frame_limits,
-    most_bytes,
     row_inputs,
 )
+from hocket.serve.shared import SharedReader
 
 MAX_SHARED_BYTES = 1 << 32
 """The most that is read from shared memory for a policy that does not say what it reads."""
@@ -108,7 +107,7 @@ class PolicyBackend:
         self.max_request_bytes = most_bytes(self._spec)
         self._shared = SharedReader(self.max_request_bytes or MAX_SHARED_BYTES)
         self._requests = Requests(self._spec, self._shared)
-        self._frames = Frames(frame_limits(self._spec, options.max_queue))
+        self._frames = FrameReader(frame_limits(self._spec, options.max_queue))
         size = self._spec.action_size
         self._batcher = Batcher(
             policy,

@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 from hocket.adapters.policies.openpi.connection import Read
-from hocket.adapters.policies.openpi.msgpack_numpy import pack, unpack
 from hocket.adapters.policies.openpi.protocol import (
     EXTENSION,
     bind_key,
@@ -23,15 +22,14 @@ from hocket.adapters.policies.openpi.protocol import (
     read_extended,
 )
 from hocket.adapters.policies.openpi.servers import Reply, Servers
+from hocket.core.codec import pack, unpack
 from hocket.errors import PolicyUnavailableError, WireError
 from hocket.serve.batching import Overloaded
 from hocket.serve.clients import Caller, Client, Clients
+from hocket.serve.frames import FrameReader, frame_limits, most_bytes
 from hocket.serve.metrics import Metrics
 from hocket.serve.requests import (
     ExtendedRequest,
-    Frames,
-    frame_limits,
-    most_bytes,
     parse_continuation,
     parse_env,
 )
@@ -49,7 +47,7 @@ class Gateway:
         self._is_extended = False
         self._is_stateful = False
         self.max_request_bytes: int | None = None
-        self._frames = Frames(frame_limits(None, max_queue))
+        self._frames = FrameReader(frame_limits(None, max_queue))
         self._clients = Clients(servers.unpin, self._forget_client)
         self._tasks: set[asyncio.Future[Any]] = set()
 

@@ -27,13 +27,7 @@ from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
-from hocket.adapters.policies.openpi.key_file import API_KEY_VARIABLE, read_keys
-from hocket.adapters.policies.openpi.msgpack_numpy import pack
-from hocket.adapters.policies.openpi.protocol import (
-    CLOSE_INTERNAL_ERROR,
-    CLOSE_TRY_AGAIN,
-    ERROR_REASON,
-)
+from hocket.core.codec import pack
 from hocket.errors import (
     HocketError,
     PolicyUnavailableError,
@@ -45,12 +39,16 @@ from hocket.serve.batching import Overloaded
 from hocket.serve.clients import Caller, CameTwice
 from hocket.serve.metrics import Metrics
 from hocket.system.exposure import is_loopback
+from hocket.system.key_file import API_KEY_VARIABLE, read_keys
 
 PING_INTERVAL_S = 20.0
 PING_TIMEOUT_S = 120.0
 """Seconds after which a client that answered no ping is given up. A client that simulates with its
 interpreter locked may answer late. Chosen by hand; no benchmark row."""
 GOING_AWAY = 1001
+CLOSE_INTERNAL_ERROR = 1011
+CLOSE_TRY_AGAIN = 1013
+ERROR_REASON = "Internal server error. Traceback included in previous frame."
 MAX_PIECES = 4096
 """Pieces of one message; hocket's own client sends a mebibyte in each."""
 MAX_WAITING_FRAMES = 2
@@ -87,7 +85,7 @@ class Keys:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listening:
+class ServeOptions:
     host: str = "127.0.0.1"
     port: int = 8000
     """0 takes any free port."""
@@ -106,7 +104,7 @@ class Listening:
 
 
 class PolicyServer:
-    def __init__(self, backend: Backend, listening: Listening, metrics: Metrics) -> None:
+    def __init__(self, backend: Backend, listening: ServeOptions, metrics: Metrics) -> None:
         self._backend = backend
         self._listening = listening
         self._metrics = metrics
@@ -294,7 +292,7 @@ async def _refuse(connection: ServerConnection, exc: Exception) -> None:
 
 @contextlib.asynccontextmanager
 async def serving(
-    backend: Backend, listening: Listening, metrics: Metrics
+    backend: Backend, listening: ServeOptions, metrics: Metrics
 ) -> AsyncIterator[PolicyServer]:
     """A server that listens inside the block, and drains at its end."""
     server = PolicyServer(backend, listening, metrics)
@@ -307,7 +305,7 @@ async def serving(
 
 async def serve_until_signal(
     backend: Backend,
-    listening: Listening,
+    listening: ServeOptions,
     metrics: Metrics,
     on_ready: Callable[[PolicyServer], object],
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from hocket.core.contracts.batched import (
     HoldsRows,
     RowSnapshots,
     RowSteps,
-    TakesRows,
 )
 from hocket.core.data import Array, Observation
 from hocket.testing.episodes import (
@@ -67,9 +65,7 @@ class _RowBench(Bench[Any]):
     def __init__(
         self, make: Callable[[int], BatchedEnv], rows: int, steps: int, tolerance: float
     ) -> None:
-        self.another = functools.partial(make, rows)
-        """Makes a simulator that the caller closes."""
-        super().__init__(self.another)
+        super().__init__(functools.partial(make, rows))
         self._actions: Array | None = None
         self.rows = rows
         self.steps = steps
@@ -290,26 +286,6 @@ def _returns(bench: _RowBench) -> None:
     bench.require_same(expected, bench.play(begun=True), "from the state given back")
 
 
-def _takes_rows(bench: _RowBench) -> None:
-    """take_rows() goes on where another simulator has reset rows, in another thread, while this one
-    stepped."""
-    expected = bench.play()
-    first, last = bench.everyone[:1], bench.everyone[-1:]
-    source = bench.another()
-    try:
-        bench.reset(bench.everyone, [1, *range(1, bench.rows)])
-        tasks = bench.held.tasks
-        thread = Thread(target=lambda: source.reset(last, [tasks[0]], [0]))
-        thread.start()
-        bench.held.step(bench.actions[:, 0], np.isin(bench.everyone, first))
-        thread.join()
-        bench.held.take_rows(first, source, last)
-        source.reset(last, [tasks[-1]], [bench.rows])
-    finally:
-        source.close()
-    bench.require_same(expected, bench.play(begun=True), "after the first was taken over")
-
-
 def _holds(bench: _RowBench) -> None:
     """hold_actions() gives an action for each of its rows, of their own and finite."""
     rows = bench.everyone[1:]
@@ -339,5 +315,4 @@ _ALWAYS: Rules = (
 def _rules_for(bench: _RowBench) -> Rules:
     saved = (_tells_states, _returns) if isinstance(bench.held, RowSnapshots) else ()
     held = (_holds,) if isinstance(bench.held, HoldsRows) else ()
-    taken = (_takes_rows,) if isinstance(bench.held, TakesRows) else ()
-    return [*_ALWAYS, *saved, *taken, *held, closes]
+    return [*_ALWAYS, *saved, *held, closes]

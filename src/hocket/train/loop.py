@@ -19,15 +19,16 @@ from hocket.core.data import ArraySpec, EnvSpec, TaskInfo, Trial
 from hocket.engine.loop import Engine
 from hocket.engine.trials import TrialQueue
 from hocket.errors import SpecMismatchError, UsageError
-from hocket.machines.machines import Machines
 from hocket.records import run_file as run_config
-from hocket.records.folder import RunFolder, temporary
+from hocket.records.folder import RunFolder
 from hocket.results.showing.live import LiveStatus
 from hocket.runs.assembly import Assembly
 from hocket.runs.probe import probe, retried
+from hocket.system.durable import temporary
 from hocket.train.algorithms.ranks import Ranks, local_device
 from hocket.train.cloner import Cloner
 from hocket.train.collect.curriculum import find_curriculum
+from hocket.train.collect.elsewhere import Collecting, CollectsElsewhere, Sites
 from hocket.train.collect.policy import CollectingPolicy
 from hocket.train.collect.rolling import (
     auto_lanes,
@@ -37,14 +38,13 @@ from hocket.train.collect.rolling import (
     max_batch,
     policy_of,
 )
-from hocket.train.collect.site_driver import Weights
-from hocket.train.collect.sites import Sites
 from hocket.train.config import TrainConfig
 from hocket.train.course import Parts
 from hocket.train.data.reading import Wanted, read_data
 from hocket.train.data.store import DATA, discard
 from hocket.train.learner import checkpoint
 from hocket.train.learner.process import InProcess, LearnerLink, Remote
+from hocket.train.learner.weights import PackedWeights
 from hocket.train.log import Display, Log, Reading, find_tracker
 from hocket.train.networks.building import (
     Description,
@@ -84,7 +84,7 @@ def train(
     resume: bool = False,
     readers: Sequence[Reader] = (),
     say: TextIO | None = sys.stderr,
-    machines: Machines | None = None,
+    machines: CollectsElsewhere | None = None,
 ) -> Trained:
     """Train in the folder `run`; with `resume`, go on from its newest checkpoint. On `machines`
     sites collect, and this process learns and evaluates.
@@ -207,17 +207,23 @@ def _learner(
 def _sites(
     found: _Prepared,
     asked: TrainConfig,
-    machines: Machines,
+    machines: CollectsElsewhere,
     run: Path,
     link: LearnerLink,
     fleet: Fleet,
 ) -> Sites:
     """Sites that collect, each with as many lanes as suit it."""
-    weights = Weights(link.block, published_tensors(found.made.network))
-    about = functools.partial(_save_about, run, asked)
-    config = replace(asked, batch=found.config.batch, lam=found.config.lam)
-    tasks = found.tasks
-    return Sites(config, machines, run, tasks, found.description, weights, fleet.wake, about)
+    return machines.collect(
+        Collecting(
+            config=replace(asked, batch=found.config.batch, lam=found.config.lam),
+            run=run,
+            tasks=found.tasks,
+            description=found.description,
+            weights=PackedWeights(link.block, published_tensors(found.made.network)),
+            wake=fleet.wake,
+            learn=functools.partial(_save_about, run, asked),
+        )
+    )
 
 
 @dataclass(frozen=True, slots=True)

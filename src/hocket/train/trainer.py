@@ -26,8 +26,8 @@ from hocket.errors import EnvError
 from hocket.train.algorithms.rollout import Segment
 from hocket.train.collect import plan
 from hocket.train.collect.curriculum import Curriculum, find_curriculum, state_of
+from hocket.train.collect.elsewhere import SiteEvent, WorkGrew
 from hocket.train.collect.plan import Groups
-from hocket.train.collect.site_driver import SiteEvent, WorkGrew
 from hocket.train.collect.trajectories import Trajectories
 from hocket.train.config import TrainConfig
 from hocket.train.course import Course, Parts

@@ -11,9 +11,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from hocket.adapters.policies.openpi.key_file import read_keys
 from hocket.errors import ConfigError, UsageError
 from hocket.system.exposure import is_loopback
+from hocket.system.key_file import read_keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,10 +14,11 @@ from functools import lru_cache
 from typing import IO, Protocol
 
 from hocket.core import plugins
-from hocket.core.contracts.recorder import SPILL, TEMPORARY
+from hocket.core.contracts.recorder import SPILL
 from hocket.core.data import Ref
 from hocket.core.wire import MAX_PIECE, Piece, Sealed
 from hocket.errors import UsageError, WireError
+from hocket.system.durable import TEMPORARY
 
 QUOTA = 4 << 30
 """Most bytes of one attempt's files. Chosen by hand: an hour of lossless pictures is less."""

@@ -237,12 +237,6 @@ class Fleet:
         if self._is_one and driven is not None:
             driven.expect(len(lanes), seconds)
 
-    def foresee(self, ahead: Callable[[int], Sequence[Trial]]) -> None:
-        """Tell the worker how to ask for the trials, so many, that begin next."""
-        driven = self._workers[0].driven
-        if self._is_one and driven is not None:
-            driven.foresee(ahead)
-
     @property
     def is_at_hand(self) -> bool:
         """Whether all lanes are rows in this process: the next poll does what was asked for."""

@@ -152,7 +152,6 @@ class RowsLink(InThreadLink):
         super().__init__(spec)
         self._host = host = RowsHost(spec, self._control, self.post, 0)
         self.gather, self.signature, self.arrays = host.gather, host.signature, host.arrays
-        self.foresee = host.foresee
         self._has_stepped = False
 
     def send(self, message: Message) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
-from hocket.core.data import Array, Observation, Signature, Trial
+from hocket.core.data import Array, Observation, Signature
 from hocket.core.wire import Message
 
 
@@ -73,9 +73,6 @@ class SelfDriven(Protocol):
 
     def expect(self, lanes: int, seconds: float) -> None:
         """Tell the worker that chunks for `lanes` lanes will probably be sent in `seconds`."""
-
-    def foresee(self, ahead: Callable[[int], Sequence[Trial]]) -> None:
-        """Tell the worker how to ask for the trials, so many, that begin next."""
 
     @property
     def step_s(self) -> float | None:

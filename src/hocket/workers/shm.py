@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import math
 import mmap
 import os
 import tempfile
@@ -61,16 +62,18 @@ def map_block(fd: int) -> mmap.mmap:
     return mmap.mmap(fd, os.fstat(fd).st_size)
 
 
-def map_sealed(fd: int) -> mmap.mmap:
+def map_sealed(fd: int, access: int = mmap.ACCESS_DEFAULT) -> mmap.mmap:
     """Map memory that another process made. Raises WireError unless it is sealed against shrinking:
     to read what is not there any more would end this process."""
     try:
+        # Asked first: it fails for whatever is no memory, and waits for nobody.
         seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
-    except OSError:  # It is no memory at all.
+    except OSError:
         seals = 0
-    if not seals & fcntl.F_SEAL_SHRINK:
-        raise WireError("The memory of a worker's arrays is not sealed against shrinking.")
-    return map_block(fd)
+    # A huge page that cannot be had would end whoever reads it.
+    if not seals & fcntl.F_SEAL_SHRINK or os.fstatvfs(fd).f_bsize != mmap.PAGESIZE:
+        raise WireError("Memory of another process is not sealed against shrinking.")
+    return mmap.mmap(fd, os.fstat(fd).st_size, access=access)
 
 
 class Entry(NamedTuple):
@@ -102,7 +105,20 @@ class Layout(NamedTuple):
 
     @classmethod
     def from_plain(cls, plain: Sequence[Any], stride: int) -> Layout:
-        return cls(tuple(Entry(k, tuple(s), d, o) for k, s, d, o in plain), stride)
+        """A layout that another process tells of. Raises WireError for arrays of objects, and for
+        arrays that lie outside of `stride` bytes: numpy takes a negative offset and reads what lies
+        before."""
+        entries = tuple(Entry(k, tuple(s), d, o) for k, s, d, o in plain)
+        for key, shape, dtype, offset in entries:
+            kind = np.dtype(str(dtype))
+            sizes = (*shape, offset)
+            if (
+                kind.hasobject
+                or not all(type(n) is int and n >= 0 for n in sizes)
+                or offset + kind.itemsize * math.prod(shape) > stride
+            ):
+                raise WireError(f"The array {key!r} does not lie in its memory.")
+        return cls(entries, stride)
 
     def views(self, memory: Any, lane: int) -> Observation:
         base = lane * self.stride

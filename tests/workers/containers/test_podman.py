@@ -22,8 +22,6 @@ import pytest
 import hocket
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Ref
-from hocket.records.error_steps import load_error_steps
-from hocket.records.spill import SPILL_S
 from hocket.results.report import Report
 from hocket.testing import check_runtime
 from hocket.workers.containers.command import Command
@@ -33,6 +31,8 @@ from hocket.workers.link import Link
 from hocket.workers.remote.archive import LOADER
 from hocket.workers.remote.child import Child
 from hocket.workers.remote.dialing import dial
+from hocket.workers.sinks.error_steps import load_error_steps
+from hocket.workers.sinks.spill import SPILL_S
 from support.podman import IMAGE, config, containers, make_runtime, mounts, podman
 from support.processes import DEADLINE_S, wait_until
 from support.rig import Rig, trials

@@ -29,7 +29,7 @@ _ALIGNED = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReferenceConfig:
+class MjxReferenceConfig:
     chunk_length: int = 16
     max_batch: int = 4096
 
@@ -37,11 +37,11 @@ class ReferenceConfig:
 class MjxReference:
     """Chooses by the size of what it sees: 12 numbers are `reach`, 10 are `push`."""
 
-    Config: ClassVar = ReferenceConfig
+    Config: ClassVar = MjxReferenceConfig
 
-    def __init__(self, argument: str = "", config: ReferenceConfig | None = None) -> None:
+    def __init__(self, argument: str = "", config: MjxReferenceConfig | None = None) -> None:
         del argument
-        config = config or ReferenceConfig()
+        config = config or MjxReferenceConfig()
         self._length = config.chunk_length
         self.spec = PolicySpec(
             chunk_length=config.chunk_length,

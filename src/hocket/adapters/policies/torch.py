@@ -35,7 +35,7 @@ from hocket.adapters.policies.devices import (
 from hocket.adapters.policies.rtc import KEYS, Continuation, continuations_of, row_noise
 from hocket.core import plugins
 from hocket.core.contracts.policy import PREFIX
-from hocket.core.data import Actions, ArraySpec, Batch, PolicySpec
+from hocket.core.data import Actions, Batch, PolicySpec
 from hocket.errors import ChunkShapeError, ConfigError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ class TorchPolicy:
     own. Integers and images stay as they are. With `fixed_shapes` a batch is padded to the next
     power of two, or to the next of the sizes given, so that compiled modules and cuDNN meet few
     shapes; with `graphs` each such shape is replayed as one CUDA graph. `threads` sets torch's CPU
-    threads for this process. `spec` takes further fields of PolicySpec; a module that draws noise
-    of its own must say `keyed_noise=False`.
+    threads for this process. `spec` takes further fields of PolicySpec, such as `action_size` and
+    `inputs`; a module that draws noise of its own must say `keyed_noise=False`.
     """
 
     reads_device_arrays = True
@@ -64,8 +64,6 @@ class TorchPolicy:
         module: torch.nn.Module,
         *,
         chunk_length: int,
-        action_size: int | None = None,
-        inputs: Mapping[str, ArraySpec] | None = None,
         device: str = "cpu",
         dtype: str | None = None,
         fixed_shapes: bool | Sequence[int] = False,
@@ -78,8 +76,6 @@ class TorchPolicy:
 
         self.spec = PolicySpec(
             chunk_length=chunk_length,
-            action_size=action_size,
-            inputs=inputs,
             max_batch=max_batch,
             batch_sizes=_sizes(fixed_shapes, max_batch),
             **spec,

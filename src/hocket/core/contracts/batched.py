@@ -1,7 +1,7 @@
 """What a batched simulator is: many rows behind one step.
 
 Whoever has a simulator that steps many envs in one call (Isaac Lab, ManiSkill, MJX ...) writes a
-BatchedEnv and the BatchedSuite that makes it; hocket's own are in `hocket.adapters.envs`, and
+BatchedEnv and the BatchedSuite that makes it; hocket's own are adapters, and
 `hocket.Suspendable` turns a simulator without a mask into one that has it. The simulator lives in
 the engine's process, and each of its rows is a lane.
 
@@ -85,18 +85,6 @@ class RowSnapshots(Protocol):
     def get_rows(self, rows: Array) -> Array: ...
 
     def set_rows(self, rows: Array, states: Array) -> None: ...
-
-
-@runtime_checkable
-class TakesRows(Protocol):
-    """A batched simulator that takes over rows of another one of its kind. Where its resets turn
-    out to take longer than some steps, hocket builds a second one and resets rows there, in a
-    thread of its own, while this one steps. So two of them must get on in one process, and a reset
-    must neither use nor set what is global, as the generator of `numpy.random`."""
-
-    def take_rows(self, rows: Array, source: Any, source_rows: Array) -> None:
-        """Be in these rows, int `[k]`, all that `source` is in those of its rows, to the bit, what
-        they see and their prompts included. The source resets nothing meanwhile."""
 
 
 @runtime_checkable

@@ -29,7 +29,7 @@ class EvalWork(SiteWork):
     """A site's part in an evaluation."""
 
     def run(self) -> None:
-        config = EvalConfig.recorded(self.welcome.config)
+        config = EvalConfig.from_plain(self.welcome.config)
         assembly = Assembly(config, config.lanes)
         assembly.require_envs()
         identity = identity_of(config)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from hocket.adapters.policies.openpi import msgpack_numpy
+from hocket.core import codec
 from hocket.errors import HocketError
 from hocket.system import children
 from hocket.train.algorithms.ranks import Ranks
@@ -202,7 +202,7 @@ LearnerLink = InProcess | Remote
 
 def send(stream: socket.socket, message: Mapping[str, Any]) -> None:
     """Sends one message, all of it."""
-    frame = msgpack_numpy.pack(message)
+    frame = codec.pack(message)
     stream.sendall(_LENGTH.pack(len(frame)))
     stream.sendall(frame)
 
@@ -214,7 +214,7 @@ def receive(stream: BinaryIO) -> dict[str, Any] | None:
         return None
     size = _LENGTH.unpack(head)[0]
     frame = stream.read(size)
-    return msgpack_numpy.unpack(frame) if len(frame) == size else None
+    return codec.unpack(frame) if len(frame) == size else None
 
 
 def main(socket_fd: int, block_fd: int) -> None:

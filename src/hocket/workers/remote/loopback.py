@@ -98,15 +98,14 @@ class FarProcess:
 
     def join(self, stream: socket.socket) -> None:
         """Call it, and join it to a stream."""
-        from hocket.workers.remote.web_stream import join
-        from hocket.workers.remote.websocket import dial as call
+        from hocket.workers.remote.websocket import join
 
         assert self._process.stdout is not None
         with self._process.stdout as output:
             port = output.readline().strip()
         if not port.isdigit():
             raise WorkerFailed(self.explain())
-        join(call(f"ws://127.0.0.1:{int(port)}", self._key), stream)
+        join(f"ws://127.0.0.1:{int(port)}", self._key, stream)
 
     def end(self) -> None:
         """Do nothing: it ends with its stream."""

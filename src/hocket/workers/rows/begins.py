@@ -1,14 +1,12 @@
-"""Begins attempts in rows: at once, together with others that wait, or in rows that a second
-simulator has reset meanwhile, whichever holds up the others least."""
+"""Begins attempts in rows: at once, or together with others that wait, whichever holds up the
+others least."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import inf
 
 import numpy as np
 
-from hocket.core.contracts.batched import TakesRows
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Array, Observation, Trial
 from hocket.core.wire import TWICE, Begin, Message, Ready
@@ -17,11 +15,6 @@ from hocket.workers.rows.looks import RowLooks
 from hocket.workers.rows.resets import WaitingResets, joined
 from hocket.workers.rows.sim import RowHistory, RowSims
 from hocket.workers.rows.table import RowTable
-from hocket.workers.rows.twin import POLL_S, Asked, Twin
-
-APART = 4.0
-"""Steps that a reset must take for a second simulator to be built, which costs its memory. Chosen
-by hand."""
 
 
 class RowBegins:
@@ -54,52 +47,25 @@ class RowBegins:
         self._told: set[tuple[str, str]] = set()
         """Suite and task of the envs whose spec was posted."""
         self._resets = WaitingResets()
-        self._twin: Twin | None = None
-        self._ahead: Callable[[int], Sequence[Trial]] = lambda _: ()
 
     def task(self, lane: int) -> str:
         """The task of a lane that was reset."""
         return self._tasks[lane]
 
     def __bool__(self) -> bool:
-        """Whether attempts wait, or resets are made beside the steps."""
-        return bool(self._resets) or (self._twin is not None and self._twin.is_called)
+        """True while attempts wait."""
+        return bool(self._resets)
 
     # -- What is asked ---------------------------------------------------------------------------
 
     def ask(self, message: Begin, step_s: float) -> None:
         """Begin these attempts, at once or, where a reset holds up others for longer than a step,
-        in rows that are reset elsewhere, or together with those that end meanwhile."""
-        if self._twin is None and self._resets.call_s > APART * step_s > 0:
-            self._twin = self._make_twin(message)
-        if any(each.get(TWICE) for each in message.record):
-            self._begin(message)
-        elif self._twin is not None and self._are_at_home(message.trials):
-            trials: list[Asked] = [(*trial,) for trial in message.trials]
-            self._resets.add(message._replace(trials=trials), self._clock())
-            self.go_on()
-        elif self._twin is None and (self._resets or self._resets.setup_s > step_s > 0):
+        together with those that end meanwhile."""
+        is_twice = any(each.get(TWICE) for each in message.record)
+        if not is_twice and (self._resets or self._resets.setup_s > step_s > 0):
             self._resets.add(message, self._clock())
         else:
             self._begin(message)
-
-    def _are_at_home(self, trials: Sequence[Asked]) -> bool:
-        """Whether these are trials of the one simulator that has a second one."""
-        return all(self._sims.has(suite, task, 0) for suite, task, _, _ in trials)
-
-    def _make_twin(self, message: Begin) -> Twin | None:
-        """A second simulator, where the only one there is takes over rows."""
-        suite, task, _, _ = message.trials[0]
-        if len(self._sims) != 1 or not isinstance(self._sims[0].env, TakesRows):
-            return None
-        return Twin(lambda: self._sims.build(suite, task), self._spec.lanes)
-
-    def foresee(self, ahead: Callable[[int], Sequence[Trial]]) -> None:
-        """Be told how to ask for the trials, so many, that begin next."""
-        self._ahead = ahead
-
-    def _next(self, count: int) -> list[Asked]:
-        return [trial for trial in self._ahead(count) if self._are_at_home([trial])]
 
     def drop(self, lanes: Sequence[int], attempts: Sequence[int]) -> None:
         """Forget these attempts, where they wait."""
@@ -108,36 +74,14 @@ class RowBegins:
     # -- When ------------------------------------------------------------------------------------
 
     def due_s(self, running: int, coming: Sequence[tuple[float, int]], now: float) -> float:
-        """Seconds until `go_on` had better be called, with so many rows in an episode, of which
-        some are expected to get chunks, each with the time; 0 is now."""
-        if self._twin is None:
-            return self._resets.due_s(running, coming, now) if self._resets else inf
-        if self._twin.is_busy:
-            return POLL_S if self._resets else inf
-        return 0.0
-
-    def interrupts(self, is_called: Callable[[], bool]) -> Callable[[], bool]:
-        """What says that steps had better end: a call, or a reset elsewhere that is done."""
-        twin = self._twin
-        if twin is None or not twin.is_called:
-            return is_called
-        return lambda: is_called() or not twin.is_busy
+        """Seconds until `go_on` should be called; 0 is now. `running`: rows in an episode;
+        `coming`: (time, rows) of expected chunks."""
+        return self._resets.due_s(running, coming, now)
 
     def go_on(self) -> None:
-        """Begin what waits and may begin."""
-        twin = self._twin
-        if twin is None:
-            for message in self._resets.take():
-                self._begin(message)
-        elif not twin.is_busy:
-            twin.collect()
-            for message in self._resets.take(twin.ready):
-                self._take_over(message, twin)
-            twin.start(self._resets.trials(), self._next)
-
-    def close(self) -> None:
-        if self._twin is not None:
-            self._twin.close()
+        """Begin what waits."""
+        for message in self._resets.take():
+            self._begin(message)
 
     # -- Resets ----------------------------------------------------------------------------------
 
@@ -161,15 +105,6 @@ class RowBegins:
         twice = [index for index, each in enumerate(message.record) if each.get(TWICE)]
         differs = {i: sim.reset_again(rows[i : i + 1], tasks[i], seeds[i]) for i in twice}
         self._tell(message, home, began, build_s, differs)
-
-    def _take_over(self, message: Begin, twin: Twin) -> None:
-        """Let the simulator go on where its second one has reset rows for these trials."""
-        began, rows = self._clock(), np.asarray(message.lanes, np.int64)
-        self._halt(rows, began)
-        env, source = self._sims[0].env, [twin.ready.pop(trial) for trial in message.trials]
-        assert isinstance(env, TakesRows)
-        env.take_rows(rows, twin.env, np.asarray(source, np.int64))
-        self._tell(message, 0, began, 0.0, {})
 
     def _halt(self, rows: Array, now: float) -> None:
         """End whatever these rows do."""

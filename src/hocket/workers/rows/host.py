@@ -16,7 +16,7 @@ import numpy as np
 
 from hocket.core.contracts.batched import RowSteps
 from hocket.core.contracts.runtime import WorkerSpec
-from hocket.core.data import Array, Observation, Signature, Trial
+from hocket.core.data import Array, Observation, Signature
 from hocket.core.wire import (
     Begin,
     Describe,
@@ -119,14 +119,13 @@ class RowsHost:
         if self._must_hold(now):
             return False
         until = now + seconds
-        must_end = self._begins.interrupts(is_called)
         self._has_looked = False
         failed: Failed | None = None
         try:
             self._obey()
             while self._table.moving().count:
-                self._step(until, must_end)
-                if must_end() or self._has_looked or (self._endings and not awaits_all):
+                self._step(until, is_called)
+                if is_called() or self._has_looked or (self._endings and not awaits_all):
                     break
                 now = self._clock()
                 is_over = now >= until or (self._begins and self._begins_due_s(now) <= 0.0)
@@ -163,11 +162,6 @@ class RowsHost:
         due_s = self._begins_due_s(now) if self._begins else inf
         due_s = min(due_s, inf if held_s is None else held_s)
         return None if due_s == inf else due_s
-
-    def foresee(self, ahead: Callable[[int], Sequence[Trial]]) -> None:
-        """Be told how to ask for the trials, so many, that begin next: their resets may be made
-        before, where that holds up nobody."""
-        self._begins.foresee(ahead)
 
     @property
     def step_s(self) -> float | None:
@@ -214,7 +208,6 @@ class RowsHost:
 
     def close(self) -> None:
         self._recording.discard(np.flatnonzero(self._table.attempt >= 0))
-        self._begins.close()
         self._sims.close()
 
     # -- Messages ------------------------------------------------------------------------------

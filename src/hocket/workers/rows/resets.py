@@ -11,9 +11,8 @@ call more often, or less often, would cost more of both together.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from statistics import median
-from typing import Any
 
 import numpy as np
 
@@ -45,11 +44,6 @@ class WaitingResets:
         self._took.append((rows, seconds))
 
     @property
-    def call_s(self) -> float:
-        """Seconds of a call; 0 while one call alone is known, which may have compiled something."""
-        return median(seconds for _, seconds in self._took) if len(self._took) > 1 else 0.0
-
-    @property
     def setup_s(self) -> float:
         """Seconds of a call beside what each of its rows costs; 0 while one call alone is known."""
         if len(self._took) < 2:
@@ -75,8 +69,8 @@ class WaitingResets:
                 del self._waiting[lane]
 
     def due_s(self, running: int, coming: Sequence[tuple[float, int]], now: float) -> float:
-        """Seconds until the call had better be made, with so many rows in an episode, of which some
-        are expected to get chunks, each with the time; 0 is now."""
+        """Seconds until the call should be made; 0 is now. `running`: rows in an episode;
+        `coming`: (time, rows) of expected chunks."""
         setup_s, count = self.setup_s, len(self._waiting)
         held_s = running * setup_s
         held_s -= sum(rows * min(setup_s, max(0.0, at - now)) for at, rows in coming)
@@ -84,19 +78,10 @@ class WaitingResets:
         left_s = (held_s - sum(waited)) / max(1, count)
         return max(0.0, min(left_s, LONGEST * setup_s - max(waited, default=0.0)))
 
-    def trials(self) -> list[tuple[str, str, int, int]]:
-        """The trials that wait, by their fields."""
-        return [message.trials[index] for message, index, _ in self._waiting.values()]
-
-    def take(self, ready: Container[Any] | None = None) -> list[Begin]:
-        """All that wait, or those at trials that are `ready`, in as few messages as they fit in."""
-        found = [
-            (message, index)
-            for message, index, _ in self._waiting.values()
-            if ready is None or message.trials[index] in ready
-        ]
-        for message, index in found:
-            del self._waiting[message.lanes[index]]
+    def take(self) -> list[Begin]:
+        """All that wait, in as few messages as they fit in."""
+        found = [(message, index) for message, index, _ in self._waiting.values()]
+        self._waiting.clear()
         return joined(found)
 
 

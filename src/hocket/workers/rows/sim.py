@@ -250,22 +250,13 @@ class RowSims:
         """Whether all rows are in one simulator, whose step costs the same for any of them."""
         return len(self._sims) == 1 and self._sims[0].shares_steps
 
-    def has(self, suite: str, task: str, home: int) -> bool:
-        """Whether the simulator of this index has a task, as far as is known."""
-        return self._homes.get((suite, task)) == home
-
-    def build(self, suite: str, task: str) -> BatchedEnv:
-        """Another simulator that has this task."""
-        env: BatchedEnv = self.suites[suite].make_rows(task, self._spec.lanes)
-        return env
-
     def home(self, suite: str, task: str) -> int:
         """The index of the simulator that has this task; it is built where there is none yet."""
         home = self._homes.get((suite, task))
         if home is None:
             infos = self.suites[suite].tasks()
             find_task(suite, infos, task)
-            env = self.build(suite, task)
+            env: BatchedEnv = self.suites[suite].make_rows(task, self._spec.lanes)
             home = len(self._sims)
             self._sims.append(RowSim(env, self._spec.lanes))
             for name in (task, *env.tasks):

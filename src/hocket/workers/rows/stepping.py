@@ -32,7 +32,7 @@ from collections import deque
 from dataclasses import dataclass
 from math import ceil
 
-from hocket.core.estimates import RunningMedian
+from hocket.workers.median import RunningMedian
 
 # The constants are chosen by hand, on the simulated and the real runs of `docs/batched.md`; no row
 # there shows what each one alone is worth.

@@ -91,9 +91,6 @@ class JaxRows:
     def set_rows(self, rows: Array, states: Array) -> None:
         self._put(rows, states[:, :-3], states[:, -3:])
 
-    def take_rows(self, rows: Array, source: JaxRows, source_rows: Array) -> None:
-        self.set_rows(rows, source.get_rows(source_rows))
-
     def close(self) -> None:
         """Let go of the arrays. Twice is safe."""
         self._seen = None

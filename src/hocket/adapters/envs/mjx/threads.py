@@ -71,9 +71,6 @@ class ThreadedRows:
     def set_rows(self, rows: Array, states: Array) -> None:
         self._states[rows, 1:], self._goals[rows] = states[:, :-3], states[:, -3:]
 
-    def take_rows(self, rows: Array, source: ThreadedRows, source_rows: Array) -> None:
-        self.set_rows(rows, source.get_rows(source_rows))
-
     def close(self) -> None:
         """End the threads. Twice is safe."""
         self._pool.close()

@@ -20,12 +20,12 @@ from typing import Any, TypeVar
 from websockets.asyncio.client import ClientConnection, connect, unix_connect
 from websockets.exceptions import InvalidStatus, WebSocketException
 
-from hocket.adapters.policies.openpi.msgpack_numpy import unpack
 from hocket.adapters.policies.openpi.protocol import (
     Announcement,
     WrongNumberError,
     find_announcement,
 )
+from hocket.core.codec import unpack
 from hocket.errors import (
     ConfigError,
     HocketError,
@@ -83,7 +83,7 @@ def parse_endpoint(text: str) -> Endpoint:
     return Endpoint(name=f"{host}:{port}", uri=f"ws://{host}:{port}")
 
 
-class Connection:
+class PolicyConnection:
     """An open connection whose metadata has come, and which answers one question at a time."""
 
     def __init__(self, socket_: ClientConnection, metadata: Any, source: str) -> None:
@@ -99,7 +99,7 @@ class Connection:
         self._reader = asyncio.get_running_loop().create_task(self._read())
 
     @classmethod
-    async def open(cls, endpoint: Endpoint, number: int) -> Connection:
+    async def open(cls, endpoint: Endpoint, number: int) -> PolicyConnection:
         """Connect and read the metadata; Unreachable where that fails or takes too long."""
         opened: ClientConnection | None = None
         try:

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from hocket.adapters.policies.openpi.connection import (
     Answer,
-    Connection,
     Dropped,
     Endpoint,
+    PolicyConnection,
     Read,
     Unreachable,
 )
@@ -60,9 +60,9 @@ class Servers:
     def __init__(
         self, endpoints: Sequence[Endpoint], config: OpenPIConfig, *, is_row_wise: bool
     ) -> None:
-        self.replicas = [Replica(one, config, is_row_wise=is_row_wise) for one in endpoints]
+        self.replicas = [ServerReplica(one, config, is_row_wise=is_row_wise) for one in endpoints]
         self._config = config
-        self._pins: dict[str, tuple[Replica, str]] = {}
+        self._pins: dict[str, tuple[ServerReplica, str]] = {}
         """The server that holds each session's state, and the generation that it had then."""
 
     async def ask(
@@ -106,7 +106,7 @@ class Servers:
             await self._tell(frame, bytes)
 
     async def _tell(self, frame: bytes, read: Read[Any]) -> list[Reply]:
-        async def tell(replica: Replica) -> Reply | None:
+        async def tell(replica: ServerReplica) -> Reply | None:
             try:
                 return await replica.ask([frame], read, None)
             except (Unreachable, Dropped):
@@ -118,14 +118,14 @@ class Servers:
             await self._until_answered(lambda replica: replica.ask([frame], read, None))
         ]
 
-    async def connect(self) -> Connection:
+    async def connect(self) -> PolicyConnection:
         """Wait until one server is up, and return a connection that has its metadata."""
         return await self._until_answered(lambda replica: replica.connect())
 
     async def begin(self, session: str) -> None:
         """Pin a session to the least loaded server that is up."""
 
-        async def meet(replica: Replica) -> Replica:
+        async def meet(replica: ServerReplica) -> ServerReplica:
             await replica.connect()
             return replica
 
@@ -160,8 +160,8 @@ class Servers:
 
     async def _until_answered(
         self,
-        ask: Callable[[Replica], Awaitable[Answer]],
-        only: Replica | None = None,
+        ask: Callable[[ServerReplica], Awaitable[Answer]],
+        only: ServerReplica | None = None,
         repeats: int | None = None,
     ) -> Answer:
         """Ask the least loaded server, or `only` that one, again after drops and outages."""
@@ -171,8 +171,8 @@ class Servers:
 
     async def _keep_asking(
         self,
-        ask: Callable[[Replica], Awaitable[Answer]],
-        only: Replica | None,
+        ask: Callable[[ServerReplica], Awaitable[Answer]],
+        only: ServerReplica | None,
         repeats: int,
         outage: contextlib.ExitStack,
     ) -> Answer:
@@ -207,15 +207,15 @@ class Servers:
                     raise Dropped(f"Asked {drops} times, the last time: {exc}") from exc
 
 
-class Replica:
+class ServerReplica:
     """One server: its connections, made when they are needed, and how it fares."""
 
     def __init__(self, endpoint: Endpoint, config: OpenPIConfig, *, is_row_wise: bool) -> None:
         self._endpoint = endpoint
         self._config = config
         self._is_row_wise = is_row_wise
-        self._idle: list[Connection] = []
-        self._living: list[Connection] = []
+        self._idle: list[PolicyConnection] = []
+        self._living: list[PolicyConnection] = []
         """All connections that are open, as far as anybody knows."""
         self._open = 0
         """Connections that are open or being made."""
@@ -271,7 +271,7 @@ class Replica:
             if one.is_open
         )
 
-    async def connect(self) -> Connection:
+    async def connect(self) -> PolicyConnection:
         """A connection whose metadata has come; nothing is asked over it."""
         connection = await self._take()
         self._give_back(connection)
@@ -297,7 +297,7 @@ class Replica:
         self.retry_at = now + self._backoff_s * random.uniform(0.5, 1.5)
         self._backoff_s = min(LONGEST_BACKOFF_S, 2 * self._backoff_s)
 
-    async def _ask(self, connection: Connection, frame: bytes, read: Read[Any]) -> Any:
+    async def _ask(self, connection: PolicyConnection, frame: bytes, read: Read[Any]) -> Any:
         alone_s = self._config.timeout_s
         if not self._has_answered:
             alone_s = max(alone_s, self._config.ready_timeout_s)  # its first answer may compile
@@ -323,7 +323,7 @@ class Replica:
         spec = self.announcement.spec
         return spec.concurrency * spec.max_batch if self._is_row_wise else spec.concurrency + 1
 
-    async def _take(self) -> Connection:
+    async def _take(self) -> PolicyConnection:
         """A connection that may be asked: an idle one, or a new one."""
         await self._wait_for_turn()
         while self._idle:
@@ -340,10 +340,10 @@ class Replica:
             self._give_back(None)
             raise
 
-    async def _dial(self) -> Connection:
+    async def _dial(self) -> PolicyConnection:
         """A new connection, told all that every connection begins with."""
         self._opened += 1
-        connection = await Connection.open(self._endpoint, self._opened)
+        connection = await PolicyConnection.open(self._endpoint, self._opened)
         if self._lost:
             self._lost -= 1
             self.reconnects += 1
@@ -374,7 +374,7 @@ class Replica:
                     self._wake_next()  # it was ours, and we shall not use it
                 raise
 
-    def _give_back(self, connection: Connection | None) -> None:
+    def _give_back(self, connection: PolicyConnection | None) -> None:
         """Return a connection to the pool; None where it could not be made. This never waits: a
         cancelled question must not keep a connection from others."""
         if connection is not None and connection.is_open:
