@@ -32,7 +32,7 @@ from hocket.core.wire import (
     Told,
 )
 from hocket.errors import WireError
-from hocket.workers.files import QUOTA, Delivery, LeftFolder, declared_names
+from hocket.workers.links.files import QUOTA, Delivery, LeftFolder, declared_names
 
 _LIFE = (Progress, Pulse, Said, Ended)
 """What a worker elsewhere says of itself, at any time."""

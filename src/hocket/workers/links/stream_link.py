@@ -18,8 +18,8 @@ from hocket.core.wire import (
     pack,
 )
 from hocket.errors import WireError, WorkerFailed
-from hocket.workers.guard import Guard
-from hocket.workers.lane_arrays import LaneArrays
+from hocket.workers.links.guard import Guard
+from hocket.workers.links.lane_arrays import LaneArrays
 
 # Chosen by hand, with no benchmark row.
 _READ = 1 << 12
