@@ -106,7 +106,7 @@ def _tell(site: Site) -> None:
 
 def _collecting(outlet: Outlet | None, welcome: Welcome, link: Link) -> SiteWork:
     require_extra("policies", "trained")
-    from hocket.train.collect.site import CollectingWork
+    from hocket.machines.training.site import CollectingWork
 
     return CollectingWork(welcome, link, outlet)
 

@@ -14,7 +14,7 @@ from hocket.machines.receipts import Receipts
 from hocket.machines.roster import Entry
 from hocket.machines.rows import SiteRows, checked_episode
 from hocket.runs.elsewhere import Work
-from hocket.workers.files import declared_names
+from hocket.workers.links.files import declared_names
 
 
 class Intake:

@@ -20,7 +20,7 @@ from hocket.machines.leasing.lease import LeaseId
 from hocket.machines.protocol import HASHER, FilePiece
 from hocket.records.folder import RunFolder
 from hocket.records.ledger.writer import ReceivesFiles
-from hocket.workers.files import QUOTA, Delivery
+from hocket.workers.links.files import QUOTA, Delivery
 
 INBOXES = ".sites"
 """The folder in the run folder where sites that share the disk write, each in one of its own."""

@@ -54,10 +54,6 @@ def create_file(name: str, size: int) -> int:
             return os.dup(file.fileno())
 
 
-def read_tail(fd: int, size: int) -> bytes:
-    return os.pread(fd, size, max(0, os.fstat(fd).st_size - size))
-
-
 def map_block(fd: int) -> mmap.mmap:
     return mmap.mmap(fd, os.fstat(fd).st_size)
 

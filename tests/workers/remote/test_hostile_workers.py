@@ -36,9 +36,9 @@ from hocket.core.wire import (
     pack,
 )
 from hocket.errors import WorkerFailed
-from hocket.workers.files import LeftFolder
-from hocket.workers.guard import Guard
-from hocket.workers.link import Link
+from hocket.workers.links.files import LeftFolder
+from hocket.workers.links.guard import Guard
+from hocket.workers.links.link import Link
 from hocket.workers.local.process_link import ProcessLink
 from hocket.workers.remote.link import GREETING, RemoteLink
 from hocket.workers.shm import Control, create_file

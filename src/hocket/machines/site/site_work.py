@@ -41,7 +41,7 @@ from hocket.results.showing.tally import Tally
 from hocket.system import machine
 from hocket.system.scratch import ScratchFolder
 from hocket.system.text import counted
-from hocket.workers.files import pieces
+from hocket.workers.links.files import pieces
 
 _FRESH_S = 0.2
 """Seconds after which what a site says of itself is told anew with an episode."""

@@ -38,6 +38,7 @@ from hocket.core.events import (
     SpecLearned,
 )
 from hocket.errors import RunFolderError
+from hocket.records import formats
 from hocket.records.folder import FolderLike, FolderLock, RunFolder
 from hocket.records.ledger import schema
 from hocket.records.ledger.view import NEVER_MADE, LedgerView
@@ -331,7 +332,7 @@ def _make_file(folder: RunFolder, trials: Sequence[Trial], meta: Mapping[str, An
         with contextlib.closing(schema.connect(draft, synchronous="OFF")) as connection:
             connection.execute("PRAGMA journal_mode = MEMORY")
             connection.execute(f"PRAGMA application_id = {schema.APPLICATION}")
-            connection.execute(f"PRAGMA user_version = {schema.VERSION}")
+            connection.execute(f"PRAGMA user_version = {formats.RUN.number}")
             connection.executescript(schema.TABLES)
             rows = [(key, json.dumps(value)) for key, value in meta.items()]
             with schema.transaction(connection):

@@ -23,8 +23,6 @@ from hocket.system.scratch import ScratchFolder
 from hocket.workers.sinks.steps import read_layout, split_states
 
 _NUMBERS = ("action", "reward", "terminated", "truncated", "success")
-_STATE = "observation/state"
-"""The one array that older runs recorded."""
 SIMULATOR = "simulator state"
 
 
@@ -225,8 +223,6 @@ def _observed(row: Mapping[str, Any]) -> Mapping[str, Array]:
     if row["state"] is None:
         return {}
     state = np.array([row["state"]])
-    if row["layout"] is None:
-        return {_STATE: state[0]}
     return {key: rows[0] for key, rows in split_states(state, read_layout(row["layout"])).items()}
 
 

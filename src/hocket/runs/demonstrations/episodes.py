@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from hocket.core.data import Array, EnvSpec, Episode, Ref, TaskInfo, Trial
 from hocket.core.plugins import did_you_mean
 from hocket.errors import HocketError, RunFolderError, UsageError
 from hocket.records.folder import RunFolder
+from hocket.records.ledger.view import LedgerView
 from hocket.records.parquet import read_table
 from hocket.records.state_rows import KeptStates
 from hocket.records.step_rows import load_steps
@@ -30,8 +31,7 @@ from hocket.records.video.rerender import Rendered, RenderJob
 from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
 from hocket.runs.demonstrations.chosen import ChosenRun, ExportConfig, Watcher, untimed
-from hocket.runs.export.specs import Specs
-from hocket.runs.video import rerender_episodes
+from hocket.runs.video import refuse_unknown_cameras, rerender_episodes
 from hocket.workers.sinks.encoder import Quality, require_encoder
 from hocket.workers.sinks.states import OBSERVATION_SINK, OBSERVATIONS_FILE
 from hocket.workers.sinks.steps import Layout, read_layout, split_states
@@ -46,8 +46,6 @@ _WINDOW_STEPS = 50_000
 """Steps loaded at a time: the table is read once for each such window."""
 _SAME = 1e-5
 """How far what is observed again may be from what was recorded."""
-_STATE = "observation/state"
-"""The one array that older runs recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -90,8 +88,9 @@ class Demonstrations:
         self._config = config
         self._scratch = RunFolder.at(scratch)
         self._watcher = watcher
-        self._specs = Specs(run, watcher)
-        self._specs.refuse_unknown_cameras(config.cameras)
+        with LedgerView.open(run.folder) as ledger:
+            self._specs = ledger.specs()
+        refuse_unknown_cameras(config.cameras, self._specs.values())
         self._shows_again = _shows_again(run)
         self._seen = _recorded_steps(run)
         self._states = KeptStates(run.folder)
@@ -117,12 +116,12 @@ class Demonstrations:
             folder = self._run.folder.attempt(episode.trial, episode.attempt)
             lacks_pictures = (
                 self._config.images
-                and self._specs.may_have_cameras(episode.trial)
+                and _may_have_cameras(self._spec(episode.trial))
                 and not videos_in(folder, lossless=True)
             )
             lacks_numbers = seen.lacks(with_large=self._config.images)
             if self._can_show(episode):
-                if lacks_pictures or lacks_numbers or seen.layout is None:
+                if lacks_pictures or lacks_numbers:
                     record = rerender_record(episode, images=lacks_pictures)
                     states = functools.partial(self._states.load, episode)
                     self._jobs[trial] = RenderJob(episode=episode, states=states, record=record)
@@ -137,8 +136,11 @@ class Demonstrations:
                 f"pictures."
             )
 
+    def _spec(self, trial: Trial) -> EnvSpec:
+        return self._specs[trial.suite, trial.task]
+
     def _can_show(self, episode: Episode) -> bool:
-        is_possible = self._shows_again and self._specs.may_be_observed_again(episode.trial)
+        is_possible = self._shows_again and "deferred" in self._spec(episode.trial).abilities
         return is_possible and self._states.has(episode)
 
     def _refuse_loss(self, trial: Trial, seen: _Seen, lacks: str | None) -> None:
@@ -149,17 +151,6 @@ class Demonstrations:
                 f"Record with --record full"
                 + ("." if seen.states < seen.rows else ", or leave it out with --no-images.")
             )
-        if seen.layout is None:
-            spec = self._specs.get(trial)
-            numbers = {_STATE} if spec is None else _numbers_in(spec)
-            if seen.states == seen.rows or (spec is None and not seen.states):
-                numbers.discard(_STATE)
-            if numbers:
-                raise RunFolderError(
-                    f"{trial.id} cannot be exported: the older hocket that made the run did not "
-                    f"record {', '.join(map(repr, sorted(numbers)))} at every step, and its "
-                    f"simulator cannot show it again. Run it again."
-                )
 
     def _observe(self, episodes: Sequence[Episode]) -> None:
         """Observe those of these episodes again that lack something; what comes of it lies in the
@@ -182,7 +173,9 @@ class Demonstrations:
             self._watcher.advance(_SHOWING)
 
         run, workers = EvalConfig.from_plain(self._run.config), self._config.workers
-        rerender_episodes(run, self._scratch, jobs, sinks, on_rendered, workers=workers)
+        rerender_episodes(
+            run, Assembly(run), self._scratch, jobs, sinks, on_rendered, workers=workers
+        )
 
     def rate(self) -> float:
         """Control steps per second of all chosen tasks."""
@@ -190,7 +183,7 @@ class Demonstrations:
             raise UsageError("None of the chosen episodes has a step: there is nothing to export.")
         if self._config.fps is not None:
             return self._config.fps
-        tasks = [self._specs.task(episode.trial) for episode in self.episodes]
+        tasks = [self._spec(episode.trial).task for episode in self.episodes]
         for task in tasks:
             if not task.control_rate:
                 raise UsageError(untimed(task.name))
@@ -219,7 +212,7 @@ class Demonstrations:
 
     def _demonstration(self, episode: Episode, steps: pa.Table) -> Demonstration:
         said = steps["success"].slice(1)
-        task, prompt = self._specs.task(episode.trial), steps["prompt"][0].as_py()
+        task, prompt = self._spec(episode.trial).task, steps["prompt"][0].as_py()
         return Demonstration(
             episode=episode,
             task=task,
@@ -238,7 +231,8 @@ class Demonstrations:
     def _observations(self, episode: Episode, steps: pa.Table) -> dict[str, Array]:
         layout = self._seen[episode.trial.id].layout
         is_there = steps["state"].is_valid().to_numpy()
-        recorded = _arrays(steps["state"].drop_null(), layout)
+        states = steps["state"].drop_null()
+        recorded = split_states(_matrix(states), layout) if len(states) else {}
         file = self._scratch.attempt(episode.trial, episode.attempt) / OBSERVATIONS_FILE
         if file.is_file():
             with np.load(file, allow_pickle=False) as found:
@@ -297,26 +291,14 @@ def _matrix(column: Any) -> Array:
     return rows
 
 
-def _arrays(states: Any, layout: Layout | None) -> dict[str, Array]:
-    """A column of states, none of them null, as arrays by key; an older run has one key alone."""
-    if not len(states):
-        return {}
-    rows = _matrix(states)
-    return {_STATE: rows} if layout is None else split_states(rows, layout)
-
-
 def _check_same(
     episode: Episode, key: str, observed: Array | None, recorded: Array, is_there: Array
 ) -> None:
     """An env that changed since the run would give pictures that never were."""
-    again = None if observed is None else observed[is_there]
-    # What an older run recorded is flat.
-    is_same = again is not None and again.size == recorded.size
-    if is_same:
-        assert again is not None
-        flat = again.reshape(recorded.shape)
-        is_same = np.allclose(flat, recorded, rtol=_SAME, atol=_SAME, equal_nan=True)
-    if not is_same:
+    again = np.empty(0) if observed is None else observed[is_there]
+    if again.shape != recorded.shape or not np.allclose(
+        again, recorded, rtol=_SAME, atol=_SAME, equal_nan=True
+    ):
         raise RunFolderError(
             f"Shown again, {episode.trial.id} is not what was recorded: its {key!r} differs. The "
             f"env has changed since, or does not restore its state in full."
@@ -335,9 +317,11 @@ def _refuse_equal_names(keys: Collection[str]) -> None:
             )
 
 
-def _numbers_in(spec: EnvSpec) -> set[str]:
-    """Keys of an env's observations that are no pictures."""
-    return set(spec.observations) - set(spec.cameras)
+def _may_have_cameras(spec: EnvSpec) -> bool:
+    """Of rows the folder says only what the policy reads."""
+    shapes = [array.shape for array in spec.observations.values()]
+    has_pictures = any(len(shape) == 3 and shape[2] in (3, 4) for shape in shapes)
+    return "batched" in spec.abilities or bool(spec.cameras) or has_pictures
 
 
 def _shows_again(run: ChosenRun) -> bool:
@@ -355,15 +339,12 @@ class _Seen:
     """Its steps, the reset included."""
     states: int = 0
     """Those of them that were observed."""
-    layout: Layout | None = None
-    """None in runs of an older version."""
+    layout: Layout = field(default_factory=dict)
 
     def lacks(self, *, with_large: bool) -> str | None:
-        """What is missing of its observations, in words; None where they are whole, or where it is
-        not known."""
-        layout = self.layout or {}
-        large = [key for key, array in layout.items() if not array.is_kept]
-        if len(large) < len(layout) and self.states < self.rows:
+        """What is missing of its observations, in words; None where they are whole."""
+        large = [key for key, array in self.layout.items() if not array.is_kept]
+        if len(large) < len(self.layout) and self.states < self.rows:
             return "it was observed where the policy looked and not at every step"
         return f"its {large[0]!r} was too large to be recorded" if large and with_large else None
 
@@ -373,14 +354,13 @@ def _recorded_steps(run: ChosenRun) -> dict[str, _Seen]:
     found: dict[str, _Seen] = {}
     layouts: dict[str, Layout] = {}
     for batch in read_table(run.folder, "steps", ["trial", "state", "layout"]):
-        columns = {"trial": batch["trial"], "is_seen": pc.is_valid(batch["state"])}
-        is_new = "layout" in batch.schema.names
-        columns["layout"] = batch["layout"] if is_new else pa.nulls(len(batch), pa.string())
+        is_seen = pc.is_valid(batch["state"])
+        columns = {"trial": batch["trial"], "layout": batch["layout"], "is_seen": is_seen}
         counted = pa.table(columns).group_by(["trial", "layout"])
         for row in counted.aggregate([("is_seen", "sum"), ("is_seen", "count")]).to_pylist():
             seen = found.setdefault(row["trial"], _Seen())
             seen.rows += row["is_seen_count"]
             seen.states += row["is_seen_sum"]
-            if (text := row["layout"]) is not None:
-                seen.layout = layouts.setdefault(text, read_layout(text))
+            text = row["layout"]
+            seen.layout = layouts.setdefault(text, read_layout(text))
     return found

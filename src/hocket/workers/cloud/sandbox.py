@@ -23,7 +23,7 @@ from hocket.errors import UsageError, WorkerFailed
 from hocket.system.owner import host, is_gone, owner
 from hocket.system.waits import awaiting
 from hocket.workers.cloud.receiver import send_code
-from hocket.workers.link import Link
+from hocket.workers.links.link import Link
 from hocket.workers.remote import websocket
 from hocket.workers.remote.dialing import dial
 

@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable
 
 from hocket.system import machine
-from hocket.workers.guard import Guard
-from hocket.workers.shm import Control, read_tail
-from hocket.workers.stream_link import StreamLink
+from hocket.system.child import read_tail
+from hocket.workers.links.guard import Guard
+from hocket.workers.links.stream_link import StreamLink
+from hocket.workers.shm import Control
 
 # Chosen by hand, with no benchmark row.
 _TAIL = 4096

@@ -32,8 +32,8 @@ from hocket.core.wire import (
 )
 from hocket.errors import HocketError, WorkerFailed
 from hocket.system.scratch import ScratchFolder
-from hocket.workers.files import pieces
-from hocket.workers.link import LastWords, Link
+from hocket.workers.links.files import pieces
+from hocket.workers.links.link import LastWords, Link
 from hocket.workers.local.runtime import LocalRuntime
 from hocket.workers.remote.carriers import Carrier
 from hocket.workers.remote.link import GREETING

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 from hocket.core.contracts.runtime import Usability, WorkerSpec
 from hocket.errors import UsageError
-from hocket.workers.link import Link
+from hocket.workers.links.link import Link
 from hocket.workers.remote.archive import LOADER
-from hocket.workers.remote.child import Child
 from hocket.workers.remote.dialing import dial
+from hocket.workers.remote.tunnel import Tunnel
 
 # Chosen by hand.
 _LOGINS = 8
@@ -59,7 +59,7 @@ class SshRuntime:
         self._hosts = [Host(name, self._config) for name in names]
         # Guards that hosts are counted right, and that every connection is ended by `close`.
         self._lock = threading.Lock()
-        self._connections: list[Child] = []
+        self._connections: list[Tunnel] = []
 
     @classmethod
     def examine(cls) -> Usability:
@@ -74,9 +74,9 @@ class SshRuntime:
         if spec.python is not None:
             raise UsageError("--env-python is of this machine; over ssh: --runtime.python.")
 
-        def attach(stream: socket.socket) -> Child:
+        def attach(stream: socket.socket) -> Tunnel:
             host = self._choose()
-            connection = Child(
+            connection = Tunnel(
                 host.words(host.command),
                 f"ssh to {host.name}",
                 stream,

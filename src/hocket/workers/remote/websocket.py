@@ -26,8 +26,8 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 from websockets.http11 import Request, Response
 
 from hocket.errors import WorkerFailed
+from hocket.workers.links.stream_link import make_roomy
 from hocket.workers.remote.carriers import SEND_S
-from hocket.workers.stream_link import make_roomy
 
 KEY_HEADER = "X-Hocket-Key"
 KEY_VARIABLE = "HOCKET_KEY"

@@ -37,7 +37,7 @@ from hocket.workers.sinks.spill import Spill
 ROWS_FILE = f"states{ROWS}"
 """What an attempt leaves that becomes an episode; holds what FILE does."""
 FILE = "states.npz"
-"""What an attempt leaves that is lost, and in older runs every attempt. Holds three arrays: `first`
+"""What an attempt leaves that is lost. Holds three arrays: `first`
 `[S]` is the state at the reset, `varies` `[S]` marks the numbers that change, and `values`
 `[steps + 1, V]` has those at every step. Numbers are float64."""
 OBSERVATIONS_FILE = "observations.npz"
