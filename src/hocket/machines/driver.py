@@ -84,6 +84,7 @@ class Driver:
 
     def start(self, now: float) -> None:
         """Tell readers that the run begins."""
+        self._work.begin(self._plan)
         self._emit(
             RunStarted(
                 trials=self._work.planned,
@@ -97,7 +98,6 @@ class Driver:
             index = {trial: i for i, trial in enumerate(self._trials)}
             for trial, attempt in self._ledger.unsettled():
                 self._book.stand(LeaseId(index[trial], attempt), _EARLIER, now)
-        self._work.begin(self._plan)
 
     def _plan(self, trials: Sequence[Trial]) -> None:
         self._trials += trials

@@ -15,8 +15,7 @@ from hocket.machines import protocol
 from hocket.machines.identity import Identity, identity_of
 from hocket.machines.site.link import DriverLink
 from hocket.machines.site.site_work import MakeWork, SiteWork, TakesWeights
-from hocket.results.showing.tally import Tally
-from hocket.runs.assembly import Assembly
+from hocket.runs.assembly import Assembly, Recording
 from hocket.runs.config import EvalConfig
 from hocket.runs.provenance import FileDigests, files_of, provenance
 from hocket.runs.rollout import Rollout
@@ -53,18 +52,16 @@ class EvalWork(SiteWork):
     def _run_engine(
         self, rollout: Rollout, identity: Identity, depends_on: Mapping[str, Any]
     ) -> None:
-        sinks = [Ref(name=sink["name"], config=sink["config"]) for sink in self.welcome.sinks]
-        with rollout.inference() as inference, Fleets() as fleets:
-            self._tally = Tally(inference.concurrency)
-            engine = rollout.engine(
-                inference,
-                fleets,
-                readers=(self._tally, self._chunks, self),
-                sinks=sinks,
-                record=self._trials.record,
-                folder=str(self._folder),
-                gives_back=True,
-            )
+        recording = Recording(
+            sinks=tuple(Ref(name=s["name"], config=s["config"]) for s in self.welcome.sinks),
+            record=self._trials.record,
+            folder=str(self._folder),
+        )
+        readers = (self._tally, self._chunks, self)
+        with (
+            Fleets() as fleets,
+            rollout.engine(fleets, readers, recording, gives_back=True) as engine,
+        ):
             self._join(
                 engine,
                 lanes=rollout.lanes,

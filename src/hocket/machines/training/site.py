@@ -28,9 +28,9 @@ from hocket.runs.assembly import Assembly
 from hocket.train.algorithms.ranks import local_device
 from hocket.train.algorithms.rollout import Segment
 from hocket.train.collect.rolling import (
-    Rolling,
     auto_lanes,
     base_of,
+    engine_of,
     fleet_of,
     max_batch,
     policy_of,
@@ -91,8 +91,10 @@ class CollectingWork(SiteWork):
             )
             fleet = stack.enter_context(fleet_of(config, assembly, policy.spec))
             self._tally = Tally()
-            rolling = Rolling(config, assembly, fleet, policy, readers=(self._tally, self._chunks))
-            engine = stack.enter_context(rolling.engine(self, gives_back=True))
+            readers = (self, self._tally, self._chunks)
+            engine = stack.enter_context(
+                engine_of(config, assembly, fleet, policy, readers, gives_back=True)
+            )
             self._join(
                 engine,
                 lanes=config.lane_count,

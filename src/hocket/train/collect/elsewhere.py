@@ -10,7 +10,6 @@ from typing import Any, Protocol
 
 from hocket.core.data import Episode, Trial
 from hocket.core.events import Event
-from hocket.engine.trials import TrialQueue
 from hocket.train.algorithms.rollout import Segment
 from hocket.train.config import TrainConfig
 from hocket.train.learner.weights import PackedWeights
@@ -125,26 +124,3 @@ class CollectsElsewhere(Protocol):
     def collect(self, asked: Collecting) -> Sites:
         """The sites that collect for a run."""
         ...
-
-
-class SiteTrials(TrialQueue):
-    """What the engine here runs while sites collect: evaluations. It stays open, and every turn of
-    the engine hears what sites have said."""
-
-    def __init__(self, hear: Callable[[], None]) -> None:
-        super().__init__()
-        self._hear = hear
-        self._is_hearing = False
-
-    @property
-    def is_open(self) -> bool:
-        return True
-
-    def __len__(self) -> int:
-        if not self._is_hearing:
-            self._is_hearing = True
-            try:
-                self._hear()
-            finally:
-                self._is_hearing = False
-        return super().__len__()
