@@ -16,7 +16,7 @@ import pytest
 
 import hocket
 from hocket.runs.checks.check import run_check
-from hocket.runs.collect import CollectConfig, collect
+from hocket.runs.export.collect import CollectConfig, collect
 from hocket.serve.backend import PolicyBackend, PolicyOptions
 from hocket.serve.metrics import Metrics
 from support.interpreters import SIMULATORS, interpreter

@@ -17,8 +17,8 @@ from math import inf
 from typing import Protocol
 
 from families import Setting
-from hocket.core.estimates import Latency
 from hocket.engine.batches import HANDLING_ROW_S, HANDLING_S
+from hocket.engine.scheduling.estimates import Latency
 from hocket.engine.scheduling.scheduler import BatchPlan
 
 HICCUP_S = 3.0

@@ -24,7 +24,7 @@ from typing import Any
 from hocket.machines.config import MachinesConfig, SiteConfig
 from hocket.machines.machines import Machines
 from hocket.records.ledger.view import LedgerView
-from hocket.records.steps import load_steps
+from hocket.records.step_rows import load_steps
 from hocket.runs.config import EvalConfig
 from hocket.runs.elsewhere import Elsewhere
 from hocket.runs.run import Run

@@ -58,9 +58,9 @@ from hocket.records.ledger.ledger import Ledger
 from hocket.records.ledger.writer import LedgerConfig
 from hocket.records.state_rows import StateRows
 from hocket.records.step_rows import StepRows
-from hocket.records.steps import StepsConfig, StepsTrack
 from hocket.runs.config import EvalConfig
 from hocket.runs.elsewhere import Work
+from hocket.workers.sinks.steps import StepsConfig, StepsTrack
 
 DELAY_S = 0.005
 TASKS = 40

@@ -71,7 +71,7 @@ def clone(folder: Path, task: str, episodes: int, updates: int) -> None:
         observations={STATE: ArraySpec(shape=(39,), dtype="<f8")}, action_size=4, tasks=(task,)
     )
     described = Description(
-        network="hocket.train.flow:FlowActor",
+        network="hocket.train.networks.actor:FlowActor",
         config=SETTINGS,
         shapes=shapes,
         replan=REPLAN,

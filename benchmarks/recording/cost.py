@@ -26,7 +26,7 @@ import hocket
 from hocket.core.contracts.recorder import AttemptStart, StepRecord
 from hocket.core.data import Outcome, TaskInfo, Trial
 from hocket.records.state_rows import KeptStates
-from hocket.records.video.sink import VideoConfig, VideoSink
+from hocket.workers.sinks.video import VideoConfig, VideoSink
 from one_ms import LENGTH, STEP_S
 
 LIMIT = 0.05

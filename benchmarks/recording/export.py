@@ -27,9 +27,9 @@ from typing import Any
 import numpy as np
 
 import hocket
-from hocket.records.video.encoder import read_pictures
-from hocket.runs.export import Choice, ExportConfig, Silent, open_chosen
-from hocket.runs.export.demonstrations import Demonstrations
+from hocket.runs.demonstrations.chosen import Choice, ExportConfig, Silent, open_chosen
+from hocket.runs.demonstrations.episodes import Demonstrations
+from hocket.workers.sinks.encoder import read_pictures
 
 HERE = Path(__file__).parent
 LEROBOT = HERE.parents[1] / "venvs" / "lerobot" / "bin" / "python"

@@ -39,10 +39,10 @@ from hocket.core.events import (
 from hocket.records.chunks import ChunkRows, load_chunks
 from hocket.records.ledger.ledger import Ledger
 from hocket.records.ledger.view import LedgerView
-from hocket.records.states import StatesSink
-from hocket.records.step_rows import StepRows
-from hocket.records.steps import StepsSink, load_steps
+from hocket.records.step_rows import StepRows, load_steps
 from hocket.results.report import Report, Throughput
+from hocket.workers.sinks.states import StatesSink
+from hocket.workers.sinks.steps import StepsSink
 
 LANES = 64
 STEPS = 150

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hocket.adapters.policies.openpi.msgpack_numpy import pack, unpack
+from hocket.core.codec import pack, unpack
 
 LIMIT_US = 100.0
 

@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 
 import clients
-from hocket.adapters.policies.openpi.msgpack_numpy import pack
 from hocket.adapters.policies.torch import TorchPolicy
+from hocket.core.codec import pack
 from hocket.core.data import ArraySpec, Batch, Row, Trial
 from hocket.serve.backend import PolicyBackend, PolicyOptions
 from hocket.serve.metrics import Metrics
-from hocket.serve.server import Listening
+from hocket.serve.server import ServeOptions
 
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 IMAGE = ArraySpec(shape=(224, 224, 3), dtype="|u1")
@@ -100,7 +100,7 @@ def serve(made: TorchPolicy, count: int, seconds: float) -> dict[str, float]:
     async def main() -> None:
         metrics = Metrics()
         backend = PolicyBackend(made, PolicyOptions(name="pi0-sized"), metrics)
-        async with clients.serving(backend, Listening(port=0), metrics) as server:
+        async with clients.serving(backend, ServeOptions(port=0), metrics) as server:
             await asyncio.to_thread(drive, server.port)
 
     asyncio.run(main())

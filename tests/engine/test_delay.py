@@ -18,7 +18,7 @@ from hocket.core.data import Batch, Trial
 from hocket.core.events import Event, RunEnded
 from hocket.engine.delays import Delays
 from hocket.errors import ConfigError, UsageError
-from hocket.records.steps import load_steps
+from hocket.records.step_rows import load_steps
 from hocket.results.report import Report
 from support import delayed
 from support.delayed import Steady, Waves, WithActions, play

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hocket.core.estimates import Latency, RunningMedian, monotone
+from hocket.engine.scheduling.estimates import Latency, monotone
 from hocket.engine.scheduling.model import (
     NEAR_BEST,
     Work,
@@ -23,6 +23,7 @@ from hocket.engine.scheduling.model import (
     target_batch,
     with_stairs,
 )
+from hocket.workers.median import RunningMedian
 
 works = st.builds(
     Work,

@@ -242,29 +242,6 @@ def test_a_difference_that_is_allowed_is_written_down_and_lowers_exactness(tmp_p
     assert desk.leases("b")
 
 
-@pytest.mark.parametrize("cpu", ["one", "another"])
-def test_second_copies_run_only_where_results_are_the_same_to_the_bit(
-    tmp_path: Path, cpu: str
-) -> None:
-    desk = Desk(tmp_path / "run", count=1, copies=True)
-    desk.join("a")
-    (elder,) = desk.leases("a")
-    desk.driver.hear("a", protocol.Began([elder]), 0.0)
-    desk.join("b", identity={**IDENTITY, "hardware": {"cpu": cpu}})
-    desk.driver.tick(1.0)
-    younger = desk.leases("b")
-    assert younger == ([LeaseId(0, 1)] if cpu == "one" else [])
-    if younger:
-        desk.pieces("b", younger[0])
-        desk.seal("b", younger[0], 1.0, files=[FILE])
-        assert not desk.driver.is_done
-    desk.seal("a", elder, 2.0)
-    assert desk.driver.is_done
-    desk.driver.finish(3.0)
-    assert [episode.attempt for episode in desk.ledger.episodes()] == [0]
-    assert not list((desk.folder / "episodes").rglob(FILE))
-
-
 def test_other_hardware_lowers_exactness(desk: Desk) -> None:
     desk.join("a")
     desk.join("b", identity={**IDENTITY, "hardware": {"cpu": "another"}})

@@ -22,10 +22,10 @@ from pathlib import Path
 
 import pytest
 
-from hocket.core.contracts.recorder import TEMPORARY
 from hocket.core.data import Outcome
 from hocket.machines.leasing.lease import LeaseConfig
 from hocket.records.ledger.view import LedgerView
+from hocket.system.durable import TEMPORARY
 from support.fault_proxy import FaultProxy
 from support.processes import DEADLINE_S, children, wait_gone, wait_until
 from support.sites import assert_same, run_here, toys
@@ -46,12 +46,12 @@ sys.exit(main(sys.argv[1:]))
 """
 OTHER_DISK = """
 import sys
-import hocket.workers.files
+import hocket.workers.links.files
 from hocket.cli import main
 from hocket.machines import protocol
 from hocket.machines.site.site_work import SiteWork
 SiteWork._shared_folder = lambda self: None
-hocket.workers.files.MAX_PIECE = protocol.PART = 500
+hocket.workers.links.files.MAX_PIECE = protocol.PART = 500
 sys.exit(main(sys.argv[1:]))
 """
 """A site that sends its files, in many small pieces."""

@@ -20,7 +20,7 @@ from hocket.records.ledger.view import LedgerView
 from hocket.records.run_file import load_about
 from hocket.results.showing.progress import Progress
 from hocket.results.timing import load_timing
-from hocket.runs.collect import CollectConfig, collect
+from hocket.runs.export.collect import CollectConfig, collect
 from hocket.runs.jobs import Job, run_jobs
 from hocket.runs.run import Run
 from support.sites import ThreadSites, assert_same, attempts, machines, run_here, run_on, toys

@@ -12,7 +12,8 @@ import pytest
 
 from hocket.core.data import Trial
 from hocket.errors import RunFolderError
-from hocket.records.folder import RunFolder, temporary, write_atomic
+from hocket.records.folder import RunFolder
+from hocket.system.durable import temporary, write_atomic
 
 HOLD = """
 import sys

@@ -15,9 +15,9 @@ import pytest
 from hocket.core.data import Episode, Trial
 from hocket.core.events import AttemptFailed, Event
 from hocket.errors import RunFolderError
-from hocket.records.folder import disk_error
 from hocket.records.ledger.ledger import Ledger
 from hocket.records.ledger.view import LedgerView
+from hocket.system.durable import disk_error
 from support.counted import check_counted
 from support.synthetic_run import (
     ENDED,

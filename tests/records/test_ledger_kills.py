@@ -13,7 +13,7 @@ import pytest
 
 from hocket.core.data import Trial
 from hocket.records.chunks import load_chunks
-from hocket.records.steps import load_steps
+from hocket.records.step_rows import load_steps
 from support import synthetic_run
 from support.counted import check_counted
 from support.synthetic_run import open_run, plan

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from hocket.errors import RunFolderError
+from hocket.records import formats
 from hocket.records.ledger import schema
 from hocket.records.ledger.ledger import Ledger
 from hocket.records.ledger.view import LedgerView
@@ -99,81 +100,24 @@ def test_truncated_ledger_is_refused_and_kept(root: Path) -> None:
     assert path.read_bytes() == kept
 
 
-def set_version(root: Path, version: int) -> None:
-    connection = sqlite3.connect(root / "ledger.sqlite")
-    connection.execute(f"PRAGMA user_version = {version}")
-    connection.close()
-
-
-def test_ledger_of_a_newer_hocket_is_refused(root: Path) -> None:
-    Ledger.create(root, plan(2), {}).close()
-    set_version(root, schema.VERSION + 1)
-    for opener in (Ledger.open, LedgerView.open):
-        with pytest.raises(RunFolderError, match="newer hocket"):
-            opener(root)
-
-
-def test_ledger_too_old_to_migrate_is_refused(root: Path) -> None:
-    Ledger.create(root, plan(2), {}).close()
-    set_version(root, 0)
-    for opener in (Ledger.open, LedgerView.open):
-        with pytest.raises(RunFolderError, match="no longer reads"):
-            opener(root)
-
-
-def test_older_ledger_is_migrated_step_by_step_or_not_at_all(root: Path) -> None:
+@pytest.mark.parametrize("number", [formats.RUN.number - 1, formats.RUN.number + 1])
+def test_ledger_of_another_format_is_refused_in_words_and_kept(root: Path, number: int) -> None:
     Ledger.create(root, plan(2), {}).close()
     path = root / "ledger.sqlite"
-    steps = {
-        schema.VERSION: "ALTER TABLE trials ADD COLUMN note TEXT; CREATE TABLE extra (x)",
-        schema.VERSION + 1: "UPDATE trials SET note = 'migrated'",
-    }
-    broken = {**steps, schema.VERSION + 1: "UPDATE trials SET nothing = 1"}
-    connection = schema.connect(path)
-    target = schema.VERSION + 2
-    with pytest.raises(sqlite3.OperationalError):
-        schema.migrate(connection, path, target=target, migrations=broken)
-    assert connection.execute("PRAGMA user_version").fetchone() == (schema.VERSION,)
-    assert "note" not in str(connection.execute("PRAGMA table_info(trials)").fetchall())
-    schema.migrate(connection, path, target=target, migrations=steps)
-    assert connection.execute("PRAGMA user_version").fetchone() == (target,)
-    assert connection.execute("SELECT DISTINCT note FROM trials").fetchall() == [("migrated",)]
-    connection.close()
-
-
-def as_version_1(root: Path) -> None:
-    """Make the ledger what version 1 left."""
-    connection = sqlite3.connect(root / "ledger.sqlite")
-    connection.executescript("ALTER TABLE segments DROP COLUMN digest; DROP TABLE specs")
-    connection.close()
-    set_version(root, 1)
-
-
-def test_older_ledger_is_read_as_it_is_and_migrated_by_its_writer(
-    ledger: Ledger, root: Path
-) -> None:
-    ledger.on(began(*plan(2)))
-    ledger.on(sealed(*[episode_of(trial, 0) for trial in plan(2)]))
-    ledger.close()
-    as_version_1(root)
-    before = (root / "ledger.sqlite").read_bytes()
-    with LedgerView.open(root) as view:
-        assert [episode.trial for episode in view.episodes()] == plan(2)
-        assert view.specs() == {}
-        assert view.segments("steps") == []
-    assert (root / "ledger.sqlite").read_bytes() == before
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"PRAGMA user_version = {number}")
+    before = path.read_bytes()
+    for opener in (Ledger.open, LedgerView.open):
+        with pytest.raises(RunFolderError, match=rf"a run of format {number}.* Run it again"):
+            opener(root)
+    assert path.read_bytes() == before
     assert [path.name for path in root.glob("ledger*")] == ["ledger.sqlite"]
-    with Ledger.open(root) as again:
-        assert len(again.remaining()) == 4
-    with contextlib.closing(sqlite3.connect(root / "ledger.sqlite")) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (schema.VERSION,)
 
 
-def test_older_ledger_that_was_killed_is_read_where_nothing_can_be_written(
+def test_ledger_of_a_killed_run_is_read_where_nothing_can_be_written(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Ledger.create(root, plan(3), {}, config=QUICK).close()
-    as_version_1(root)
     # What a killed process leaves: committed rows that are in the WAL alone.
     with contextlib.closing(sqlite3.connect(root / "ledger.sqlite")) as connection:
         connection.execute("PRAGMA journal_mode = WAL")

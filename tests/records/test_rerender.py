@@ -10,14 +10,14 @@ import av
 import numpy as np
 import pytest
 
+from hocket.core.contracts.recorder import IMAGES, RESTORED, VIDEO
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Array, Episode, Outcome, Ref, Trial
-from hocket.records.states import FILE, ROWS_FILE, load_states, save_states
 from hocket.records.video.rerender import Rendered, RenderJob, VideoWorkersConfig, rerender
-from hocket.records.video.selection import IMAGES, VIDEO
-from hocket.records.video.sink import RESTORED, rerender_record
 from hocket.workers.inbox import LaneFailed, LaneSealed, LanesExecuted, LanesReady, LanesUp
 from hocket.workers.local.runtime import LocalRuntime
+from hocket.workers.sinks.states import FILE, ROWS_FILE, load_states, save_states
+from hocket.workers.sinks.video import rerender_record
 from support.rig import Rig
 
 LOSSLESS = Ref(name="video", config={"lossless": True})

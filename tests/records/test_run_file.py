@@ -8,17 +8,10 @@ from hocket.records import run_file
 
 
 def test_what_was_saved_is_loaded_without_the_about_section(tmp_path: Path) -> None:
-    plain = {"env": ["toy"], "policy": "scripted", "ensemble": None, "seed_scheme": 2}
+    plain = {"env": ["toy"], "policy": "scripted", "ensemble": None}
     run_file.save_run(tmp_path, plain, about=run_file.about_this_run())
     assert run_file.load_run(tmp_path / "run.yaml") == plain
     assert run_file.load_run(tmp_path) == plain
-
-
-def test_a_file_that_a_run_wrote_without_a_seed_scheme_had_the_first(tmp_path: Path) -> None:
-    run_file.save_run(tmp_path, {"env": ["toy"]}, about={"versions": {}})
-    assert run_file.load_run(tmp_path) == {"env": ["toy"], "seed_scheme": 1}
-    (tmp_path / "mine.yaml").write_text("env: [toy]")
-    assert run_file.load_run(tmp_path / "mine.yaml") == {"env": ["toy"]}
 
 
 def test_the_about_section_names_versions_and_hardware() -> None:

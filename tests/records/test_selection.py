@@ -4,7 +4,8 @@ import pytest
 
 from hocket.core.data import Episode, Outcome, Trial
 from hocket.errors import ConfigError
-from hocket.records.video.selection import VideoPlan, VideoSelection, is_rendered_later
+from hocket.records.video.selection import VideoPlan, VideoSelection
+from hocket.workers.sinks.video import is_rendered_later
 
 PLANNED = [
     Trial(suite=suite, task=task, seed=seed)

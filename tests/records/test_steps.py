@@ -16,17 +16,15 @@ from hocket.core.data import Array, Episode, Outcome, TaskInfo, Trial
 from hocket.core.events import AttemptsBegan, EpisodesSealed
 from hocket.errors import ObservationError, RunFolderError
 from hocket.records.ledger.ledger import Ledger
-from hocket.records.states import save_states
-from hocket.records.step_rows import StepRows
-from hocket.records.steps import (
+from hocket.records.step_rows import StepRows, load_steps, schema
+from hocket.workers.sinks.states import save_states
+from hocket.workers.sinks.steps import (
     FILE,
     LARGEST,
     StepsConfig,
     StepsSink,
     StepsTrack,
-    load_steps,
     read_layout,
-    schema,
     split_states,
 )
 
@@ -304,7 +302,7 @@ def test_file_that_cannot_be_read_stops_the_run_and_names_it(tmp_path: Path) -> 
 
 def test_worker_needs_neither_pyarrow_nor_sqlite_for_the_sink() -> None:
     code = (
-        "import sys, hocket.records.steps as s; s.StepsSink(); "
+        "import sys, hocket.workers.sinks.steps as s; s.StepsSink(); "
         "sys.exit(' '.join({'pyarrow', 'sqlite3', 'torch'} & set(sys.modules)) or 0)"
     )
     done = subprocess.run(

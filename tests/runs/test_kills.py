@@ -15,7 +15,7 @@ import pytest
 
 import hocket
 from hocket.records.ledger.view import LedgerView
-from hocket.records.steps import load_steps
+from hocket.records.step_rows import load_steps
 from support.processes import DEADLINE_S, children, wait_until
 
 EPISODES = 60

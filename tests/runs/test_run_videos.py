@@ -10,16 +10,18 @@ import pytest
 import hocket
 from hocket.core.data import Outcome
 from hocket.core.events import EpisodeFilmed, Event
-from hocket.records.folder import RunFolder, temporary
+from hocket.records.folder import RunFolder
 from hocket.records.ledger.view import LedgerView
 from hocket.records.parquet import find_rows
 from hocket.records.video.rerender import VideoWorkers
-from hocket.records.video.sink import videos_in
 from hocket.results.report import Report
+from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
 from hocket.runs.jobs import Job, run_jobs
 from hocket.runs.run import Run
 from hocket.runs.video import RenderConfig, plan_render, sinks_of
+from hocket.system.durable import temporary
+from hocket.workers.sinks.video import videos_in
 from hocket.workers.supervisor import Supervisor
 from support.heard import Heard
 
@@ -216,7 +218,7 @@ def test_a_film_that_was_interrupted_between_two_cameras_is_made_again(tmp_path:
 def test_sinks_are_no_more_than_is_asked_for() -> None:
     def names(**settings: Any) -> list[str]:
         config = hocket.EvalConfig(env=("toy",), policy="random", **settings)
-        return [sink.name for sink in sinks_of(config)]
+        return [sink.name for sink in sinks_of(config, Assembly(config))]
 
     assert names() == ["steps", "states", "video"]
     assert names(video="none") == ["steps", "states"]

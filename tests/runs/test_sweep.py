@@ -15,7 +15,7 @@ from hocket.cli import compare, train
 from hocket.cli import eval as verb
 from hocket.core.data import Episode, Outcome, Trial
 from hocket.errors import UsageError
-from hocket.records.steps import schema
+from hocket.records.step_rows import schema
 from hocket.results.delays import DelayReport
 from hocket.results.motion import motion_of
 from hocket.results.report import Report, Throughput

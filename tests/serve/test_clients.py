@@ -12,9 +12,9 @@ import pytest
 from websockets.sync.client import connect as dial
 
 import hocket
-from hocket.adapters.policies.openpi.msgpack_numpy import pack, unpack
 from hocket.adapters.policies.openpi.policy import OpenPI, OpenPIConfig
 from hocket.adapters.policies.openpi.protocol import batch_rows
+from hocket.core.codec import pack, unpack
 from hocket.core.data import EnvSpec, Row
 from hocket.errors import PolicyError
 from hocket.serve.clients import Client

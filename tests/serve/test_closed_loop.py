@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hocket.serve.batching import LATE, SHORT, ClosedLoop
+from hocket.serve.closed_loop import LATE, SHORT, ClosedLoop
 
 
 def seconds(batch: int) -> float:

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from websockets.sync.client import connect as websocket
 
-from hocket.adapters.policies.openpi.msgpack_numpy import pack, unpack
 from hocket.adapters.policies.openpi.policy import OpenPI, OpenPIConfig
 from hocket.adapters.policies.openpi.protocol import EXTENSION, batch_rows
+from hocket.core.codec import pack, unpack
 from hocket.core.data import Actions, ArraySpec, Batch, PolicySpec, Row
 from hocket.errors import ChunkShapeError, ObservationError, PolicyError, SessionLostError
 from hocket.serve.gateway import Gateway

@@ -13,16 +13,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hocket.adapters.policies.openpi.msgpack_numpy import (
-    SMALL_BYTES,
-    FrameLimits,
-    measure,
-    pack,
-    unpack,
-)
+from hocket.core.codec import pack, unpack
 from hocket.core.data import ArraySpec, PolicySpec
 from hocket.errors import WireError
-from hocket.serve.requests import SPARE_BYTES, Frames, frame_limits, most_bytes
+from hocket.serve.frames import (
+    SMALL_BYTES,
+    SPARE_BYTES,
+    FrameLimits,
+    FrameReader,
+    frame_limits,
+    measure,
+    most_bytes,
+    unpack_within,
+)
 from support.running_server import WAIT_S
 
 plain = st.recursive(
@@ -97,12 +100,12 @@ def numbers(count: int) -> bytes:
 def test_limits_follow_what_the_policy_reads() -> None:
     inputs = {"observation/state": ArraySpec(shape=(30_000,), dtype="<f4")}
     says = frame_limits(PolicySpec(chunk_length=1, inputs=inputs), max_queue=16)
-    unpack(numbers(30_000), says)
+    unpack_within(numbers(30_000), says)
     with pytest.raises(WireError, match="at most"):
-        unpack(numbers(60_000), says)
+        unpack_within(numbers(60_000), says)
     for inputs_unsaid in (None, {"observation/state": ArraySpec(shape=(-1,), dtype="<f4")}):
         silent = PolicySpec(chunk_length=1, inputs=inputs_unsaid)
-        unpack(numbers(60_000), frame_limits(silent, max_queue=16))
+        unpack_within(numbers(60_000), frame_limits(silent, max_queue=16))
         assert most_bytes(silent) is None
     large = PolicySpec(chunk_length=1, inputs=inputs, max_batch=4)
     assert most_bytes(large) == SPARE_BYTES + 4 * 8 * 30_000
@@ -116,7 +119,7 @@ def test_nobody_waits_while_a_large_frame_is_read() -> None:
         return gate.wait(WAIT_S)
 
     async def both() -> bool:
-        frames = Frames(frame_limits(None, 16))
+        frames = FrameReader(frame_limits(None, 16))
         reading = asyncio.ensure_future(frames.read(pack({"x": bytes(SMALL_BYTES)}), parse))
         await asyncio.sleep(0)
         gate.set()
@@ -131,5 +134,5 @@ def test_nobody_waits_while_a_large_frame_is_read() -> None:
 def test_arrays_need_no_measure_of_their_numbers() -> None:
     image = np.frombuffer(random.Random(0).randbytes(224 * 224 * 3), np.uint8)
     limits = FrameLimits(items=20, depth=3, text=100)
-    found = unpack(pack({"observation/image": image.reshape(224, 224, 3)}), limits)
+    found = unpack_within(pack({"observation/image": image.reshape(224, 224, 3)}), limits)
     assert np.array_equal(found["observation/image"].ravel(), image)

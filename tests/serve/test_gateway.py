@@ -13,8 +13,8 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from hocket.adapters.policies.openpi.msgpack_numpy import pack, unpack
 from hocket.adapters.policies.openpi.policy import OpenPI, OpenPIConfig
+from hocket.core.codec import pack, unpack
 from hocket.core.data import Actions, ArraySpec, Batch, PolicySpec
 from hocket.serve.gateway import Gateway
 from hocket.serve.metrics import Metrics

@@ -23,7 +23,7 @@ from websockets.asyncio.client import connect as connect_soon
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from hocket.adapters.policies.openpi.msgpack_numpy import pack, unpack
+from hocket.core.codec import pack, unpack
 from hocket.core.data import Observation, Row
 from hocket.testing import ScriptedPolicy
 from support.processes import wait_until

@@ -15,7 +15,7 @@ import pytest
 from websockets.sync.client import connect
 
 import hocket
-from hocket.adapters.policies.openpi.msgpack_numpy import pack, unpack
+from hocket.core.codec import pack, unpack
 from hocket.errors import ConfigError, UsageError
 from hocket.serve.server import Keys, check_exposure, load_keys
 from hocket.system.exposure import load_tls

@@ -15,8 +15,8 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from hocket.adapters.policies.openpi.msgpack_numpy import pack, unpack
 from hocket.core import plugins
+from hocket.core.codec import pack, unpack
 from hocket.core.data import Actions, ArraySpec, Batch, PolicySpec, Row
 from hocket.serve.metrics import Metrics
 from hocket.serve.server import Keys

@@ -16,21 +16,17 @@ import numpy as np
 import pytest
 from websockets.sync.client import connect as dial
 
-from hocket.adapters.policies.openpi import shared
-from hocket.adapters.policies.openpi.msgpack_numpy import pack, unpack
-from hocket.adapters.policies.openpi.protocol import batch_rows
-from hocket.adapters.policies.openpi.shared import (
-    SharedArrays,
-    SharedArraysError,
-    SharedFile,
-    SharedReader,
-)
+from hocket.adapters.policies.openpi.protocol import SharedArraysError, batch_rows
+from hocket.adapters.policies.openpi.shared import SharedArrays, SharedFile, this_machine
+from hocket.core.codec import pack, unpack
 from hocket.core.data import Actions, Batch, PolicySpec
+from hocket.serve import shared
+from hocket.serve.shared import SharedReader
 from support.running_server import WAIT_S, Running, ServePolicy
 from support.wire_clients import Connect, make_batch
 
 pytestmark = pytest.mark.skipif(
-    shared.this_machine() is None, reason="memory cannot be shared on this system"
+    this_machine() is None, reason="memory cannot be shared on this system"
 )
 
 
@@ -137,7 +133,7 @@ class Reading:
 
         self._loop.run_until_complete(close())
 
-    def hand(self, descriptor: int, number: int, size: int) -> bytes:
+    def hand(self, descriptor: int, number: int) -> bytes:
         """What the reader says to a descriptor; nothing where it hangs up."""
 
         def send() -> bytes:
@@ -145,7 +141,7 @@ class Reading:
                 channel.settimeout(WAIT_S)
                 channel.connect(f"\0{self.name}")
                 channel.send(b"x")
-                socket.send_fds(channel, [struct.pack("<QQ", number, size)], [descriptor])
+                socket.send_fds(channel, [struct.pack("<Q", number)], [descriptor])
                 return channel.recv(1)
 
         said: bytes = self.run(send)
@@ -168,23 +164,22 @@ def test_only_memory_that_cannot_shrink_is_mapped(
     (tmp_path / "file").write_bytes(b"s" * 4096)
     ends = os.pipe()
     bad = {
-        "a fifo that nobody writes to": (os.open(fifo, os.O_RDONLY | os.O_NONBLOCK), 4096),
-        "a pipe": (os.dup(ends[0]), 4096),
-        "a file": (os.open(tmp_path / "file", os.O_RDONLY), 4096),
-        "a device": (os.open("/dev/zero", os.O_RDONLY), 4096),
-        "a socket": (socket.socket().detach(), 4096),
-        "memory that may shrink": (sealed(seals=fcntl.F_SEAL_GROW), 4096),
-        "less memory than it says": (sealed(), 8192),
-        "too much memory": (sealed(1 << 21), 1 << 21),
-        "none": (sealed(), 0),
+        "a fifo that nobody writes to": os.open(fifo, os.O_RDONLY | os.O_NONBLOCK),
+        "a pipe": os.dup(ends[0]),
+        "a file": os.open(tmp_path / "file", os.O_RDONLY),
+        "a device": os.open("/dev/zero", os.O_RDONLY),
+        "a socket": socket.socket().detach(),
+        "memory that may shrink": sealed(seals=fcntl.F_SEAL_GROW),
+        "too much memory": sealed(1 << 21),
+        "none": sealed(0),
     }
-    for number, (what, (descriptor, size)) in enumerate(bad.items()):
-        assert reading.hand(descriptor, number, size) == b"\0", what
+    for number, (what, descriptor) in enumerate(bad.items()):
+        assert reading.hand(descriptor, number) == b"\0", what
         os.close(descriptor)
         with pytest.raises(SharedArraysError):
             reading.reader.read("x", {"file": number, "layout": [["x", [1], "|u1", 0]]})
     good = sealed()
-    assert reading.hand(good, 77, 4096) == b"\1"
+    assert reading.hand(good, 77) == b"\1"
     for descriptor in (good, *ends):
         os.close(descriptor)
     reading.close()
@@ -203,8 +198,8 @@ def test_descriptions_that_name_no_memory_of_their_client_are_refused(
     bad: list[Any] = [
         {**good, "file": written.number + 1},
         {**good, "file": [written.number, 4096]},
-        {**good, "file": f"/proc/{os.getpid()}/fd/{written.descriptor}"},
-        {"path": f"/proc/{os.getpid()}/fd/{written.descriptor}", "layout": good["layout"]},
+        {**good, "file": "/proc/self/fd/0"},
+        {"path": "/proc/self/fd/0", "layout": good["layout"]},
         {**good, "layout": [["x", [1 << 20], "<f8", 0]]},
         {**good, "layout": [["x", [4], "|O", 0]]},
         {**good, "layout": [["x", [4], "<f8", -8]]},
@@ -241,7 +236,7 @@ def test_whatever_is_said_on_the_socket_harms_nobody(loop: asyncio.AbstractEvent
     for messages in ((), (b"x",), (b"\xff\xfe", b"y"), (b"x", b"y"), (b"x", bytes(16))):
         reading.run(lambda messages=messages: babble(*messages))
     descriptor = sealed()
-    assert reading.hand(descriptor, 1, 4096) == b"\1"
+    assert reading.hand(descriptor, 1) == b"\1"
     os.close(descriptor)
     reading.close()
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as stn
 
-from hocket.adapters.policies.openpi.msgpack_numpy import pack, unpack
+from hocket.core.codec import pack, unpack
 from hocket.core.data import Observation, Row
 from hocket.testing import ScriptedPolicy
 from support.running_server import ServePolicy

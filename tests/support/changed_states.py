@@ -11,7 +11,7 @@ from hocket.core.data import Array
 from hocket.records.folder import RunFolder
 from hocket.records.ledger.view import LedgerView
 from hocket.records.state_rows import KeptStates
-from hocket.records.states import FILE, save_states
+from hocket.workers.sinks.states import FILE, save_states
 
 
 def change_states(root: Path, trial: str, change: Callable[[Array], None]) -> None:

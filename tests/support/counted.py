@@ -9,7 +9,7 @@ from hocket.records.chunks import load_chunks
 from hocket.records.ledger.view import LedgerView
 from hocket.records.parquet import read_table
 from hocket.records.state_rows import KeptStates
-from hocket.records.steps import load_steps
+from hocket.records.step_rows import load_steps
 from support.synthetic_run import episode_of, steps_of
 
 

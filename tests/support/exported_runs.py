@@ -9,9 +9,10 @@ import numpy as np
 
 from hocket.core.data import Array, Episode
 from hocket.records.ledger.view import LedgerView
-from hocket.records.steps import load_steps
+from hocket.records.step_rows import load_steps
+from hocket.runs.demonstrations.chosen import ExportConfig
 from hocket.runs.evaluation import evaluate
-from hocket.runs.export import ExportConfig, export_run
+from hocket.runs.export import export_run
 from hocket.testing.toy import CAMERAS, ToyConfig, ToySuite
 
 TOY: dict[str, Any] = {"length_min": 5, "length_max": 19, "image_size": 24}

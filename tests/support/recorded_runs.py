@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from hocket.core.data import Chunk, Episode, Outcome, Trial
 from hocket.core.events import (
@@ -21,6 +20,7 @@ from hocket.core.events import (
 from hocket.records.chunks import ChunkRows
 from hocket.records.ledger.ledger import Ledger
 from hocket.records.ledger.writer import LedgerConfig
+from hocket.records.run_file import save_run
 
 Choice = Callable[[Trial], Outcome]
 SUCCESS, FAILURE, FINISHED, ERROR = Outcome
@@ -64,7 +64,7 @@ def record_run(
     settings = {"env": ["toy"], "policy": "scripted", "env_config": {}, **(config or {})}
     said = {"exactness": "bitwise", "command": ["/bin/hocket", "eval"], **(about or {})}
     ledger = Ledger.create(folder, trials, {"config": settings}, config=LedgerConfig(group_s=0.01))
-    (folder / "run.yaml").write_text(yaml.safe_dump({**settings, "about": said}))
+    save_run(folder, settings, about=said)
     with ledger:
         ledger.attach(ChunkRows(leg=ledger.leg))
         play(ledger, trials[:ended], outcome, chunks)

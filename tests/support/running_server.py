@@ -11,7 +11,7 @@ from typing import Any
 
 from hocket.serve.backend import Backend
 from hocket.serve.metrics import Metrics
-from hocket.serve.server import Listening, PolicyServer, serving
+from hocket.serve.server import PolicyServer, ServeOptions, serving
 from support.processes import DEADLINE_S
 
 WAIT_S = DEADLINE_S
@@ -46,7 +46,7 @@ def running(backend: Backend, metrics: Metrics, **listening: Any) -> Iterator[Ru
     async def main() -> None:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
-        settings = Listening(**{"port": 0, "drain_s": 5.0, **listening})
+        settings = ServeOptions(**{"port": 0, "drain_s": 5.0, **listening})
         async with serving(backend, settings, metrics) as server:
 
             def end() -> None:

@@ -34,9 +34,9 @@ from hocket.records.folder import RunFolder
 from hocket.records.ledger.ledger import Ledger
 from hocket.records.ledger.writer import LedgerConfig
 from hocket.records.state_rows import StateRows
-from hocket.records.states import StatesSink
 from hocket.records.step_rows import StepRows
-from hocket.records.steps import StepsSink
+from hocket.workers.sinks.states import StatesSink
+from hocket.workers.sinks.steps import StepsSink
 
 PER_CHUNK = 3
 QUICK = LedgerConfig(group_s=0.004)

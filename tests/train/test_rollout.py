@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from hocket.adapters.policies.openpi import msgpack_numpy
+from hocket.core import codec
 from hocket.train.algorithms.rollout import (
     LayoutError,
     Rollout,
@@ -79,7 +79,7 @@ def test_segments_that_break_the_layout_are_refused(change: dict[str, object], t
 
 def test_segments_survive_the_wire() -> None:
     sent = segment(np.random.default_rng(0), terminated=False, truncated=True)
-    got = Segment.from_plain(msgpack_numpy.unpack(msgpack_numpy.pack(sent.to_plain())))
+    got = Segment.from_plain(codec.unpack(codec.pack(sent.to_plain())))
     assert got.trial == sent.trial
     assert got.truncated
     for name in ("actions", "rewards", "log_prob", "value", "version", "chunk", "executed"):

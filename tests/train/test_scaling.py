@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,10 @@ from safetensors.torch import load_file
 
 from hocket import evaluate
 from hocket.core.data import ActionSpec, ArraySpec
-from hocket.records.run_file import load_run
 from hocket.train.algorithms.ranks import Ranks
 from hocket.train.config import TrainConfig
 from hocket.train.learner import checkpoint
 from hocket.train.learner.statistics import Moments
-from hocket.train.loop import train
 from hocket.train.networks.actor import ChunkActor
 from hocket.train.networks.building import Description, cameras_of
 from hocket.train.networks.contract import (
@@ -32,8 +29,6 @@ from hocket.train.networks.contract import (
 )
 from hocket.train.networks.policies import ActorConfig
 from train.test_training import ENV, last_weights, records, run, same_weights, success
-
-OLD = Path(__file__).parents[1] / "fixtures" / "train-0.1"
 
 
 def dense(**changes: Any) -> dict[str, Any]:
@@ -94,27 +89,6 @@ def test_weights_that_training_begins_with_keep_their_units(tmp_path: Path) -> N
     one, other = last_weights(first.run), last_weights(again.run)
     for key in ("mean", "scale"):
         assert torch.equal(one[key], other[key])
-
-
-def test_an_old_run_goes_on_without_what_it_never_measured(tmp_path: Path) -> None:
-    folder = tmp_path / "old"
-    shutil.copytree(OLD, folder)
-    before = last_weights(folder)
-    config = TrainConfig.from_plain({**load_run(folder), "steps": 600})
-    result = train(config, folder, resume=True, say=None)
-    updates = records(result, "update")[-2:]
-    assert [record["learn/reward_scale"] for record in updates] == [1.0, 1.0]
-    assert [record["learn/minibatches"] for record in updates] == [24.0, 24.0]
-    after = last_weights(folder)
-    assert torch.equal(after["mean"], before["mean"])
-    assert torch.equal(after["scale"], before["scale"])
-    assert not torch.equal(after["log_std"], before["log_std"])
-
-
-def test_the_best_weights_of_an_old_run_act_as_they_did() -> None:
-    report = evaluate(env=ENV, policy=str(OLD / "best"), episodes=2, lanes=1)
-    kept = json.loads((OLD / "best" / "score.json").read_text())
-    assert report.overall.returns.value == pytest.approx(kept["mean_return"])
 
 
 def test_moments_of_parts_are_those_of_the_whole() -> None:
@@ -209,8 +183,10 @@ def test_a_saved_policy_of_states_asks_for_no_camera(tmp_path: Path) -> None:
     shapes = Shapes(observations=seen, action_size=1, tasks=("t",), cameras=("camera",))
     for images, wanted in ((False, ()), (True, ("camera",))):
         plain = Description(
-            network="hocket.train.actor:ChunkActor", config={"images": images}, shapes=shapes
+            network="hocket.train.networks.actor:ChunkActor",
+            config={"images": images},
+            shapes=shapes,
         ).to_plain()
-        (tmp_path / checkpoint.POLICY).write_text(json.dumps(plain))
-        config = TrainConfig(env=("toy:count",), policy=str(tmp_path))
+        checkpoint.write_folder(tmp_path / "saved", {}, {checkpoint.POLICY: plain})
+        config = TrainConfig(env=("toy:count",), policy=str(tmp_path / "saved"))
         assert cameras_of(config) == wanted

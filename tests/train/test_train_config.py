@@ -3,84 +3,12 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import itertools
-from pathlib import Path
 
 import pytest
 
 from hocket.errors import ConfigError
-from hocket.records.run_file import load_run
 from hocket.train.config import GRPOConfig, PPOConfig, TrainConfig, UpdateConfig
 from train.test_training import settings
-
-OLD_RUN = """\
-env: [toy:count]
-policy: actor
-algo: grpo
-mode: async
-steps: 500
-minutes: null
-stop_at: null
-seed: 3
-lanes: 1
-batch: 16
-replan: null
-reward: env
-max_steps: null
-lr: 0.001
-lr_end: null
-epochs: 2
-minibatches: 4
-gamma: 0.9
-lam: 0.95
-clip: 0.1
-clip_high: null
-clip_value: null
-value_weight: 0.5
-value_only: 1
-entropy: 0.0
-target_kl: null
-max_grad_norm: 1.0
-ratio: action
-std: null
-residual: false
-residual_scale: 0.2
-group: 4
-pin_version: true
-kl_weight: 0.1
-max_staleness: 2
-correction: tis
-truncate: 2.0
-segment_chunks: 0
-eval_every: 0
-eval_episodes: 20
-eval_seed: 0
-checkpoint_every: 20000
-tracker: none
-weights: ''
-device: cpu
-collect_device: cpu
-threads: 1
-retries: 2
-step_timeout_s: 60.0
-env_python: null
-policy_python: null
-env_config: {}
-policy_config: {chunk_length: 4, hidden: [32, 32]}
-about: {versions: {hocket: 0.1.0}}
-"""
-
-
-def test_the_flat_file_of_an_old_run_loads_and_is_written_with_the_same_keys(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "run.yaml").write_text(OLD_RUN)
-    plain = load_run(tmp_path)
-    config = TrainConfig.from_plain(plain)
-    assert (config.gamma, config.group, config.ratio, config.target_kl) == (0.9, 4, "action", None)
-    assert config.to_plain().items() >= plain.items()
-    # It goes on with the starts that it was begun with.
-    assert config.seed_scheme == 1
-    assert settings().seed_scheme == 2
 
 
 def test_an_unknown_setting_is_refused_with_the_nearest() -> None:

@@ -17,7 +17,7 @@ from hocket.core.data import Outcome, Trial
 from hocket.records.folder import RunFolder
 from hocket.records.labels import load_labels
 from hocket.records.ledger.ledger import Ledger
-from hocket.records.video.encoder import Quality, VideoFile
+from hocket.workers.sinks.encoder import Quality, VideoFile
 from support.chromium import BINARY, Browser, Page
 from support.processes import DEADLINE_S, wait_until
 from support.recorded_runs import ERROR, FAILURE, SUCCESS, plan, play, record_run
@@ -171,7 +171,7 @@ def test_training_is_shown_as_curves_with_its_evaluations(
 ) -> None:
     run = tmp_path / "train"
     run.mkdir()
-    (run / "run.yaml").write_text("env: [toy]\npolicy: actor\nsteps: 4000\nabout: {}\n")
+    (run / "run.yaml").write_text("env: [toy]\npolicy: actor\nsteps: 4000\nabout: {format: 3}\n")
     rows = []
     for step in range(100, 2100, 100):
         values = {"train/success": step / 4000, "train/return": step / 10, "learn/kl": 0.01}

@@ -9,8 +9,8 @@ import pytest
 
 import hocket
 from hocket.core.data import ActionSpec, Array, Ref, TaskInfo, Trial
-from hocket.core.perturb import parse_factors, split_arms
 from hocket.errors import ConfigError, HocketError, UsageError
+from hocket.workers.env.factors import parse_factors, split_arms
 from hocket.workers.env.live_env import LiveEnv
 from hocket.workers.env.perturbation import Perturbation, Scene, blurred
 from hocket.workers.env.simulator_model import find_model, model_digest

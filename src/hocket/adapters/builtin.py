@@ -50,12 +50,12 @@ BUILTIN: Mapping[Kind, Mapping[str, Builtin]] = {
         "podman": Builtin("hocket.workers.containers.runtime:PodmanRuntime"),
         "ssh": Builtin("hocket.workers.remote.ssh:SshRuntime"),
         "loopback": Builtin("hocket.workers.remote.loopback:LoopbackRuntime"),
-        "modal": Builtin("hocket.workers.remote.modal:ModalRuntime", "modal", ("modal",)),
-        "daytona": Builtin("hocket.workers.remote.daytona:DaytonaRuntime", "daytona", ("daytona",)),
+        "modal": Builtin("hocket.workers.cloud.modal:ModalRuntime", "modal", ("modal",)),
+        "daytona": Builtin("hocket.workers.cloud.daytona:DaytonaRuntime", "daytona", ("daytona",)),
     },
     "recorders": {
-        "steps": Builtin("hocket.records.steps:StepsSink"),
-        "states": Builtin("hocket.records.states:StatesSink"),
-        "video": Builtin("hocket.records.video.sink:VideoSink", modules=("av",)),
+        "steps": Builtin("hocket.workers.sinks.steps:StepsSink"),
+        "states": Builtin("hocket.workers.sinks.states:StatesSink"),
+        "video": Builtin("hocket.workers.sinks.video:VideoSink", modules=("av",)),
     },
 }

@@ -18,7 +18,6 @@ KNOBS = (
     "env",
     "policy",
     "seed",
-    "seed_scheme",
     "replan",
     "env_python",
     "policy_python",

@@ -29,7 +29,6 @@ KNOBS = (
     "lanes",
     "replan",
     "max_steps",
-    "seed_scheme",
     "record",
     "env_python",
     "policy_python",
@@ -72,8 +71,8 @@ def run(arguments: Sequence[str]) -> int:
     from hocket import cli
     from hocket.cli.export import Teller
     from hocket.results.showing.progress import Progress
-    from hocket.runs.collect import CollectConfig, collect, run_folder
-    from hocket.runs.export import ExportConfig
+    from hocket.runs.demonstrations.chosen import ExportConfig
+    from hocket.runs.export.collect import CollectConfig, collect, run_folder
 
     flags = parsed.flags
     config = CollectConfig(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
     from hocket.adapters.hub import Dataset
-    from hocket.runs.export import Choice
+    from hocket.runs.demonstrations.chosen import Choice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,8 @@ def run(arguments: Sequence[str]) -> int:
     """Export."""
     flags = parse(Export, arguments, verb="export")
     from hocket import cli
-    from hocket.runs.export import Choice, ExportConfig, export_run
+    from hocket.runs.demonstrations.chosen import Choice, ExportConfig
+    from hocket.runs.export import export_run
 
     outcomes = (*flags.outcome, *(["success"] if flags.successes else []))
     config = ExportConfig(
@@ -83,7 +84,7 @@ def run(arguments: Sequence[str]) -> int:
     sys.stderr.write("".join(f"note: {printable(text)}\n" for text in teller.notes))
     sys.stdout.write(f"{flags.out}: {len(done.episodes)} episodes as {flags.to}\n")
     if dataset is not None:
-        from hocket.runs.export.lerobot.files import VERSION
+        from hocket.runs.demonstrations.lerobot_names import VERSION
 
         sys.stderr.write(f"pushing {flags.out} to {flags.push}\n")
         sys.stdout.write(f"{dataset.push(flags.out, tag=VERSION)}: pushed\n")
@@ -95,7 +96,8 @@ def _dataset(flags: Export, choice: Choice) -> Dataset | None:
     if not flags.push:
         return None
     from hocket.adapters.hub import Dataset
-    from hocket.runs.export import open_chosen, refuse_existing
+    from hocket.runs.demonstrations.chosen import open_chosen
+    from hocket.runs.export import refuse_existing
 
     if flags.to != "lerobot":
         raise UsageError(f"--push is for --to lerobot, and not for {flags.to}.")

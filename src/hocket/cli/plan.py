@@ -18,7 +18,7 @@ from hocket.errors import UsageError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from hocket.core.estimates import Latency
+    from hocket.engine.scheduling.estimates import Latency
     from hocket.engine.scheduling.model import PlanRow, Work
 
 
@@ -52,7 +52,7 @@ class Plan:
 def run(arguments: Sequence[str]) -> int:
     """Print the plan."""
     flags = parse(Plan, arguments, verb="plan")
-    from hocket.core.estimates import Latency
+    from hocket.engine.scheduling.estimates import Latency
     from hocket.engine.scheduling.model import Work, plan
     from hocket.results.terminal import Console
     from hocket.system import machine

@@ -83,7 +83,7 @@ def run(arguments: Sequence[str]) -> int:
     from hocket import cli
     from hocket.serve.metrics import Metrics
     from hocket.serve.server import (
-        Listening,
+        ServeOptions,
         check_exposure,
         load_keys,
         serve_until_signal,
@@ -95,7 +95,7 @@ def run(arguments: Sequence[str]) -> int:
     keys = load_keys(flags.key_file)
     if flags.socket is None:
         check_exposure(flags.host, keys, insecure=flags.insecure)
-    listening = Listening(
+    listening = ServeOptions(
         host=flags.host,
         port=flags.port,
         unix_path=None if flags.socket is None else str(flags.socket),
@@ -124,7 +124,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _backend(flags: Serve, config: dict[str, Any], metrics: Metrics) -> Backend:
     from hocket.adapters.policies.openpi.policy import OpenPI
-    from hocket.runs.assembly import build_policy, require_policy
+    from hocket.runs.policies import build_policy, require_policy
     from hocket.serve.backend import PolicyBackend, PolicyOptions
     from hocket.serve.gateway import Gateway
 

@@ -27,7 +27,7 @@ class Verify:
     compare the outcomes trial by trial. The verdict is the interval of the difference: it agrees
     within so many points, is refuted, or the sample is too small to tell; where everything is
     equal to the bit, that is said. What a card names is shown and compared, and never imported.
-    Replanning, step limit and seed scheme are the card's. Exits with 0 where it agrees."""
+    Replanning, step limit and start scheme are the card's. Exits with 0 where it agrees."""
 
     card: Positional[Path]
     """The card, as hocket card writes it."""

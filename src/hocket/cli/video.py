@@ -60,7 +60,6 @@ def run(arguments: Sequence[str]) -> int:
     flags = parsed.flags
     from hocket import cli
     from hocket.records.ledger.view import LedgerView
-    from hocket.records.video.encoder import Quality, require_encoder
     from hocket.runs.config import EvalConfig
     from hocket.runs.video import (
         RenderConfig,
@@ -68,10 +67,11 @@ def run(arguments: Sequence[str]) -> int:
         refuse_unknown_cameras,
         render_videos,
     )
+    from hocket.workers.sinks.encoder import Quality, require_encoder
 
     require_encoder(Quality(lossless=flags.images).codec)
     with LedgerView.open(flags.folder) as ledger:
-        config = EvalConfig.recorded(ledger.meta()["config"])
+        config = EvalConfig.from_plain(ledger.meta()["config"])
         config = config.elsewhere(flags.runtime, parsed.config["runtime_config"])
         refuse_unknown_cameras(flags.camera, [*ledger.specs().values()])
         chosen = _choose(flags, config, ledger)

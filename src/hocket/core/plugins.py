@@ -145,12 +145,6 @@ def configure(adapter: Adapter, config: Mapping[str, Any]) -> Any:
         raise ConfigError(f"The settings of {adapter.name!r} are wrong: {exc}") from exc
 
 
-def has_setting(kind: Kind, name: str, setting: str) -> bool:
-    """Whether an adapter's configuration has a field of this name."""
-    fields = dataclasses.fields(find(kind, name).config_class)
-    return any(field.name == setting for field in fields)
-
-
 def share_settings(
     kind: Kind, names: Sequence[str], config: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:

@@ -17,9 +17,6 @@ class SiteConfig:
     retry."""
     mixed: bool = False
     """Let sites take part whose versions, files or weights differ; run.yaml then says so."""
-    copies: bool = False
-    """Once nothing else is left, let idle sites run what others still run, for the case that those
-    disappear. Only where results are the same to the bit."""
     key_file: str = ""
     """With listen: where the key and the certificate for `hocket work` are written; by default
     site.key in the run folder's parent."""

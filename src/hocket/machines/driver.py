@@ -66,7 +66,6 @@ class Driver:
             LeaseConfig(
                 lease_s=config.lease_s,
                 retries=work.config.retries,
-                second_copies=config.copies,
                 in_order=work.in_order,
             )
         )
@@ -85,6 +84,7 @@ class Driver:
 
     def start(self, now: float) -> None:
         """Tell readers that the run begins."""
+        self._work.begin(self._plan)
         self._emit(
             RunStarted(
                 trials=self._work.planned,
@@ -98,7 +98,6 @@ class Driver:
             index = {trial: i for i, trial in enumerate(self._trials)}
             for trial, attempt in self._ledger.unsettled():
                 self._book.stand(LeaseId(index[trial], attempt), _EARLIER, now)
-        self._work.begin(self._plan)
 
     def _plan(self, trials: Sequence[Trial]) -> None:
         self._trials += trials
@@ -190,10 +189,7 @@ class Driver:
 
     def _tell_account(self) -> None:
         """Say what sites there are, and how exact the run can be with them."""
-        level, about = self._sites.account()
-        self._work.learn(level, about)
-        if level != "bitwise":
-            self._book.end_copies()
+        self._work.learn(*self._sites.account())
 
     def _honour(self, name: str, holds: Sequence[tuple[int, int]]) -> None:
         """Leases that the site holds go on where they stand; it may forget the others."""
@@ -264,8 +260,6 @@ class Driver:
             self._files.discard(lease.id, self._trials[lease.id.trial])
             error = f"LostSite: {who} {why}." if lease.has_begun else ""
             self._settle_attempt(lease.id, error, now)
-        for one in self._book.heirs(lost):
-            self._accept(one, self._intake.waited(one))
         self._hungry.update(dict.fromkeys(self._sites))
 
     # -- leases --------------------------------------------------------------------------------
@@ -290,8 +284,6 @@ class Driver:
             asked.setdefault(lease.site, []).append(lease.id)
         for slow, leases in asked.items():
             self._post(slow, protocol.AskedBack(leases))
-        if not self._ledger.behind():
-            self._grant(self._book.copy(now), now)
         if any(map(self._book.is_short, self._hungry)):
             self.turn(now)
         if now - self._told >= _TELL_S:
@@ -319,8 +311,7 @@ class Driver:
         self._post(name, protocol.Settled([one]))
         if self._book.lease(one) is None:
             return
-        given = self._book.give_back(one, spends=message.spends)
-        assert given is not None
+        is_final = self._book.give_back(one, spends=message.spends)
         trial = self._trials[one.trial]
         if not message.error:
             self._files.discard(one, trial)
@@ -329,7 +320,7 @@ class Driver:
         # What is kept of it lies where the evidence of a run here does.
         self._intake.receive(one, trial, site, message.files)
         self._files.forget(trial, one.attempt)
-        if given.is_final and not self._specs:
+        if is_final and not self._specs:
             raise EnvError(
                 f"No env could be built and reset, in {one.attempt + 1} attempts.\n{message.error}"
             )
@@ -339,14 +330,12 @@ class Driver:
             trial=trial,
             attempt=one.attempt,
             error=message.error,
-            again=not given.is_final,
+            again=not is_final,
         )
         self._emit(failed)
-        if given.is_final:
+        if is_final:
             episode = Episode(trial, one.attempt, Outcome.ERROR, 0, 0.0, error=message.error)
             self._accept(one, episode)
-        elif given.wins is not None:
-            self._accept(given.wins, self._intake.waited(given.wins))
         elif not message.spends and (again := self._book.regrant(one.trial, name, now)):
             self._grant([again], now)
 
@@ -369,7 +358,7 @@ class Driver:
         one = LeaseId(piece.trial, piece.attempt)
         lease = self._book.lease(one)
         # Pieces of what stands no more are let go by; its end is answered.
-        if lease is not None and lease.site == name and not lease.is_sealed:
+        if lease is not None and lease.site == name:
             self._files.take(one, self._trials[one.trial], piece)
 
     def _seal(self, name: str, site: Entry, message: protocol.SealedEpisode, now: float) -> None:
@@ -380,19 +369,15 @@ class Driver:
         lease, trial = self._book.lease(one), self._trials[one.trial]
         if lease is not None and lease.site != name:
             raise WireError(f"{site.name} sealed a lease that it does not have.")
-        if lease is None or lease.is_sealed:
-            verdict = self._book.seal(one, message.seconds)
-            if verdict == "late":
+        if lease is None:
+            if self._book.seal(one, message.seconds) == "late":
                 self._files.discard(one, trial)
             if not self._intake.is_owed(one):
                 self._post(name, protocol.Settled([one]))
             return
         episode = self._intake.read(one, trial, site, message)
-        if self._book.seal(one, message.seconds) == "waits":
-            self._intake.wait(one, episode)
-            self._post(name, protocol.Settled([one]))
-        else:
-            self._accept(one, episode, name)
+        self._book.seal(one, message.seconds)
+        self._accept(one, episode, name)
 
     def _accept(self, one: LeaseId, episode: Episode, site: str = "") -> None:
         self._intake.accept(one, episode, site)

@@ -14,7 +14,7 @@ from hocket.machines.receipts import Receipts
 from hocket.machines.roster import Entry
 from hocket.machines.rows import SiteRows, checked_episode
 from hocket.runs.elsewhere import Work
-from hocket.workers.files import declared_names
+from hocket.workers.links.files import declared_names
 
 
 class Intake:
@@ -27,8 +27,6 @@ class Intake:
         work.ledger.attach(self._rows)
         work.ledger.sync_files()
         self.files = Receipts(work.ledger.folder, declared_names(work.sinks), work.ledger.receivers)
-        self._waiting: dict[LeaseId, Episode] = {}
-        """Episodes that are here and wait for an elder lease to end."""
         self._untold: list[tuple[str, LeaseId, Episode]] = []
         """Episodes that count, and of which readers are told at the next turn, all at once."""
         self._accepted: deque[tuple[str, LeaseId]] = deque()
@@ -57,21 +55,9 @@ class Intake:
         site.episodes += 1
         return episode
 
-    def wait(self, one: LeaseId, episode: Episode) -> None:
-        """Keep an episode until the elder leases of its trial have ended."""
-        self._waiting[one] = episode
-
-    def waited(self, one: LeaseId) -> Episode:
-        """An episode that waits no more."""
-        return self._waiting.pop(one)
-
     def accept(self, one: LeaseId, episode: Episode, site: str) -> None:
         """Let the episode count: it goes to the ledger at the next turn, and is acknowledged once
         it is durable."""
-        for other in [o for o in self._waiting if o.trial == one.trial]:
-            del self._waiting[other]
-            self.files.discard(other, episode.trial)
-            self._rows.forget(episode.trial, other.attempt)
         self._untold.append((site, one, episode))
 
     def tell(self, now: float) -> None:

@@ -9,6 +9,7 @@ import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hocket.core.plugins import did_you_mean
 from hocket.engine.garbage import gc_frozen
@@ -21,6 +22,9 @@ from hocket.machines.server import Carrier, Launcher, Server
 from hocket.runs.elsewhere import Work
 from hocket.system.text import printable
 from hocket.workers.remote.ssh import SshConfig
+
+if TYPE_CHECKING:
+    from hocket.train.collect.elsewhere import Collecting, Sites
 
 KINDS = ("local", "listen", "ssh", "ray")
 
@@ -71,6 +75,12 @@ class Machines:
         self.launcher.close()
         if self._listener is not None:
             self._listener.close()
+
+    def collect(self, asked: Collecting) -> Sites:
+        """The sites that collect for a training run here."""
+        from hocket.machines.training.sites import CollectingSites
+
+        return CollectingSites(self, asked)
 
     @property
     def carrier(self) -> Carrier | None:

@@ -97,9 +97,6 @@ class SiteRows(ChunkRows):
         chunks = SiteChunks(trial.id, message.attempt, rows, sources, lane, site, shift)
         self._chunks[trial, message.attempt] = chunks
 
-    def forget(self, trial: Trial, attempt: int) -> None:
-        self._chunks.pop((trial, attempt), None)
-
     def take(self, episode: Episode) -> Any:
         found = self._chunks.pop((episode.trial, episode.attempt), None)
         return found or SiteChunks(episode.trial.id, episode.attempt, b"", (), 0, 0, 0.0)

@@ -1,1 +1,1 @@
-"""What survives of a run: its folder, ledger, steps, states and videos."""
+"""What survives of a run, on the side of the engine: its folder, ledger, tables and provenance."""

@@ -17,20 +17,21 @@ from typing import Any
 
 import numpy as np
 
-from hocket.core.contracts.recorder import EVIDENCE, TEMPORARY
+from hocket.core.contracts.recorder import EVIDENCE, ROWS
 from hocket.core.data import Episode, Outcome, Trial
 from hocket.core.events import AttemptFailed, Event
 from hocket.errors import HocketError, RunFolderError
-from hocket.records.error_steps import FILE as STEPS
-from hocket.records.error_steps import join_portions, load_error_steps, save_error_steps
-from hocket.records.folder import ROWS, RunFolder
+from hocket.records.folder import RunFolder
 from hocket.records.ledger.view import LedgerView
-from hocket.records.spill import is_spill, read_spill
-from hocket.records.states import FILE as STATES
-from hocket.records.states import ROWS_FILE as STATES_ROWS
-from hocket.records.states import load_states, save_states
 from hocket.records.step_rows import read_steps
-from hocket.records.video.encoder import finish_draft, frames_in
+from hocket.system.durable import TEMPORARY
+from hocket.workers.sinks.encoder import finish_draft, frames_in
+from hocket.workers.sinks.error_steps import FILE as STEPS
+from hocket.workers.sinks.error_steps import join_portions, load_error_steps, save_error_steps
+from hocket.workers.sinks.spill import is_spill, read_spill
+from hocket.workers.sinks.states import FILE as STATES
+from hocket.workers.sinks.states import ROWS_FILE as STATES_ROWS
+from hocket.workers.sinks.states import load_states, save_states
 
 KILLED = "The run was killed while this attempt ran."
 

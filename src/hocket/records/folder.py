@@ -1,4 +1,4 @@
-"""A run's folder on disk: where things lie, who may write, and how a file becomes durable.
+"""A run's folder on disk: where things lie, and who may write.
 
     run.yaml  report.json  report.html
     labels.jsonl                     what people said of episodes
@@ -14,26 +14,17 @@ Names that end in `.tmp` are files on their way: nothing reads them, and a resum
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import errno
 import fcntl
 import os
 import socket
 import weakref
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Union
 
-from hocket.core.contracts.recorder import TEMPORARY
 from hocket.core.data import Trial
 from hocket.errors import RunFolderError
-
-ROWS = ".rows"
-"""The suffix of a sink's file whose rows go into a segment: waste once its episode is
-committed."""
-
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+from hocket.system.durable import disk_error
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,81 +124,3 @@ def _give_up_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_give_up_in_child)
-
-
-def temporary(path: Path) -> Path:
-    """The name under which a file is written until it is whole; hidden from `*.parquet` and from
-    readers that take a folder for a table."""
-    return path.with_name(f".{path.name}{TEMPORARY}")
-
-
-def write_atomic(path: Path, data: bytes) -> None:
-    """Write a whole file, durably, or nothing: readers see all of it or none."""
-    with drafted(path) as draft, open(draft, "wb", buffering=0) as file:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[file.write(rest) :]
-
-
-@contextlib.contextmanager
-def drafted(path: Path, *, is_durable: bool = True) -> Iterator[Path]:
-    """A draft of a file to write to. It gets its name when all went well, and is deleted otherwise;
-    one that need not survive a power failure is not fsynced."""
-    draft = temporary(path)
-    try:
-        yield draft
-        if is_durable:
-            publish(draft, path)
-        else:
-            os.replace(draft, path)
-    except OSError as exc:
-        raise disk_error(exc, path) from exc
-    finally:
-        with contextlib.suppress(OSError):
-            draft.unlink(missing_ok=True)
-
-
-def publish(draft: Path, path: Path) -> None:
-    """Give a finished draft its name: after this it is there, whole, even if the power fails."""
-    fd = os.open(draft, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-    os.replace(draft, path)
-    sync_folder(path.parent)
-
-
-def sync_folder(path: Path) -> None:
-    """Make names that were added to or removed from a folder durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def sync_disk(path: Path) -> None:
-    """Make everything durable that was written to the disk of a folder: one call for the files of
-    many episodes, where to sync each would take milliseconds."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if not hasattr(libc, "syncfs"):  # Linux alone has it.
-        os.sync()
-        return
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        if libc.syncfs(fd) != 0:
-            code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code))
-    finally:
-        os.close(fd)
-
-
-def disk_error(exc: OSError, path: Path) -> RunFolderError:
-    """The error that says what the file system's means for a run, and what to do."""
-    if exc.errno in _FULL:
-        return RunFolderError(
-            f"No space is left for {str(path)!r}. The episodes committed so far are safe: free "
-            f"some space, then `hocket resume` this run."
-        )
-    return RunFolderError(f"{str(path)!r} cannot be written: {exc.strerror or exc}.")

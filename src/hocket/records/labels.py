@@ -13,7 +13,7 @@ from typing import Any
 
 from hocket.core.data import Trial
 from hocket.errors import ConfigError
-from hocket.records.folder import disk_error
+from hocket.system.durable import disk_error
 
 FILE_NAME = "labels.jsonl"
 KNOWN = ("dropped", "missed", "wrong object")

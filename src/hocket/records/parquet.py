@@ -11,7 +11,6 @@ was cut or changed is refused, and never read as other numbers.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -25,8 +24,9 @@ import xxhash
 from hocket.core.data import Trial
 from hocket.errors import DamagedSegmentError, RunFolderError
 from hocket.records.file_rows import FILES_GROUP
-from hocket.records.folder import FolderLike, RunFolder, drafted
+from hocket.records.folder import FolderLike, RunFolder
 from hocket.records.ledger.view import LedgerView, Segment
+from hocket.system.durable import drafted
 
 _ROW_GROUP = 64 * 1024
 """Most rows of a row group."""
@@ -37,10 +37,6 @@ _TEXT = ("trial", "source", "prompt", "layout")
 """Columns with few values; numbers are written faster without a dictionary."""
 _TRIES = 10
 """How often segments are listed anew because one was merged into another meanwhile."""
-_XXH3 = "xxh3:"
-"""How digests begin; those of older runs are BLAKE2b's, of so many bytes, which took as long as to
-write the rows."""
-_OLD_BYTES = 16
 _HASHED_AT_ONCE = 1 << 20
 _NEEDLESS = {
     "steps": "Reports, comparisons and videos do not need the steps; datasets and replays do.",
@@ -67,30 +63,25 @@ def write_segment(path: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> 
     return rows
 
 
-def digest_of(path: Path, like: str = _XXH3) -> str:
-    """The digest of a file's bytes, made as another one was."""
-    kind = _XXH3 if like.startswith(_XXH3) else ""
-    digest = xxhash.xxh3_128() if kind else hashlib.blake2b(digest_size=_OLD_BYTES)
+def digest_of(path: Path) -> str:
+    """The digest of a file's bytes."""
+    digest = xxhash.xxh3_128()
     with open(path, "rb", buffering=0) as file:
         while part := file.read(_HASHED_AT_ONCE):
             digest.update(part)
-    return kind + digest.hexdigest()
+    return f"xxh3:{digest.hexdigest()}"
 
 
 def merge_segments(path: Path, root: Path, sources: Sequence[Segment]) -> int:
     """Make one durable file of several segments of a run folder, rows in order, with a row group in
-    memory at a time; returns the number of rows. A damaged one raises DamagedSegmentError.
-
-    Segments of an older version lack columns, which are null in the merged file.
-    """
+    memory at a time; returns the number of rows. A damaged one raises DamagedSegmentError."""
     rows = 0
     with ExitStack() as stack:
         for source in sources:
             _refuse_damaged(root, source)
         with _translated(root, sources):
             files = [stack.enter_context(pq.ParquetFile(root / source.name)) for source in sources]
-        schema = max((file.schema_arrow for file in files), key=len)
-        writer = stack.enter_context(_writer(path, schema))
+        writer = stack.enter_context(_writer(path, files[0].schema_arrow))
         waiting: list[pa.Table] = []
         for source, file in zip(sources, files, strict=True):
             for group in range(file.num_row_groups):
@@ -98,10 +89,10 @@ def merge_segments(path: Path, root: Path, sources: Sequence[Segment]) -> int:
                     waiting.append(file.read_row_group(group, use_threads=False))
                 rows += waiting[-1].num_rows
                 if _is_full(waiting):
-                    writer.write_table(_joined(waiting, schema))
+                    writer.write_table(pa.concat_tables(waiting))
                     waiting.clear()
         if waiting:
-            writer.write_table(_joined(waiting, schema))
+            writer.write_table(pa.concat_tables(waiting))
     return rows
 
 
@@ -110,10 +101,6 @@ def _is_full(waiting: Sequence[pa.Table]) -> bool:
     if _has_files(waiting[0].schema):
         return bool(sum(table.nbytes for table in waiting) >= FILES_GROUP)
     return bool(sum(table.num_rows for table in waiting) >= _ROW_GROUP)
-
-
-def _joined(tables: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
-    return pa.concat_tables([schema.empty_table(), *tables], promote_options="default")
 
 
 def load_table(
@@ -222,19 +209,12 @@ def _open_segments(
 
 
 def _refuse_damaged(root: Path, segment: Segment) -> None:
-    """Raise DamagedSegmentError where a segment is not what was written. Of segments without a
-    digest only the number of rows is known."""
+    """Raise DamagedSegmentError where a segment is not what was written."""
     path = root / segment.name
-    if segment.digest is None:
-        with _translated(root, [segment]):
-            rows = pq.read_metadata(path).num_rows
-        if rows != segment.rows:
-            raise _damage(root, [segment], f"it has {rows} rows instead of {segment.rows}")
-        return
     about = os.stat(path)
     mark = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, segment.digest)
     if mark not in _sound:
-        if digest_of(path, segment.digest) != segment.digest:
+        if digest_of(path) != segment.digest:
             raise _damage(root, [segment], "its bytes are not those that were written")
         _sound.add(mark)
 

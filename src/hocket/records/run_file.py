@@ -20,6 +20,7 @@ from typing import Any
 import yaml
 
 from hocket.errors import ConfigError, RunFolderError
+from hocket.records import formats
 from hocket.system import machine
 
 RUN_FILE = "run.yaml"
@@ -34,7 +35,7 @@ def save_run(folder: Path, config: Mapping[str, Any], *, about: Mapping[str, Any
     """Write the configuration and what is to be known about the run into its folder."""
     path = folder / RUN_FILE
     folder.mkdir(parents=True, exist_ok=True)
-    plain = {**config, "about": dict(about)}
+    plain = {**config, "about": {"format": formats.RUN.number, **about}}
     text = yaml.dump(plain, Dumper=_Dumper, sort_keys=False, width=100)
     part = path.with_suffix(".part")
     part.write_text(text)
@@ -55,9 +56,9 @@ def load_run(path: Path) -> dict[str, Any]:
         raise ConfigError(f"The configuration {str(file)!r} is not valid YAML: {exc}") from exc
     if not isinstance(plain, dict) or not all(isinstance(key, str) for key in plain):
         raise ConfigError(f"The configuration {str(file)!r} must be a mapping of names to values.")
-    if plain.pop("about", None) is not None:
-        # A run wrote it, and one that names no seed scheme had the first; people mean the newest.
-        plain.setdefault("seed_scheme", 1)
+    about = plain.pop("about", None)
+    if about is not None:  # a run wrote it, not a person
+        formats.RUN.check(file, about.get("format") if isinstance(about, dict) else None)
     return plain
 
 

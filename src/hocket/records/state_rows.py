@@ -1,7 +1,7 @@
 """The table `states`: of each episode one row, with the bytes of the file that its sink left.
 
-A cluster's disk does not bear a folder for each of a million episodes. Runs of older versions have
-files instead, and so have attempts that were lost in every run.
+A cluster's disk does not bear a folder for each of a million episodes. Attempts that were lost have
+a file instead.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hocket.core.data import Array, Episode
 from hocket.errors import RunFolderError
 from hocket.records.file_rows import FILES_GROUP, FileRows
 from hocket.records.folder import FolderLike, RunFolder
-from hocket.records.states import FILE, ROWS_FILE, load_states, parse_states
+from hocket.workers.sinks.states import FILE, ROWS_FILE, load_states, parse_states
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,8 +60,8 @@ class StateRows(FileRows[bytes]):
 
 
 class KeptStates:
-    """The states of a run's episodes, wherever its version of hocket has left them. What has ended
-    since they were first looked for need not be found."""
+    """The states of a run's episodes, also of those that were lost. What has ended since they were
+    first looked for need not be found."""
 
     def __init__(self, folder: FolderLike) -> None:
         self._folder = RunFolder.at(folder)

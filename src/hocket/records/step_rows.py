@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from hocket.core.data import Array, Episode
+from hocket.core.data import Array, Episode, Trial
 from hocket.errors import RunFolderError
 from hocket.records.file_rows import FileRows
-from hocket.records.steps import FILE, NOT_SAID, is_row, schema
+from hocket.records.folder import FolderLike
+from hocket.workers.sinks.steps import FILE, NOT_SAID, is_row
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -151,3 +152,33 @@ def _lists(values: Array, is_there: Array) -> pa.ListArray:
     offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
     flat = np.ascontiguousarray(values[is_there]).reshape(-1)
     return pa.ListArray.from_arrays(offsets, pa.array(flat), mask=pa.array(~is_there))
+
+
+def schema() -> pa.Schema:
+    """The columns of the table `steps`. Step 0 is the reset: no action, chunk -1, reward 0."""
+    import pyarrow as pa
+
+    return pa.schema(
+        [
+            ("trial", pa.string()),
+            ("attempt", pa.int32()),
+            ("step", pa.int32()),
+            ("chunk", pa.int32()),
+            ("age", pa.int32()),  # steps since its chunk's observation was taken
+            ("reward", pa.float64()),
+            ("terminated", pa.bool_()),
+            ("truncated", pa.bool_()),
+            ("success", pa.bool_()),  # null where the env did not say
+            ("action", pa.list_(pa.float64())),
+            ("state", pa.list_(pa.float64())),  # after the step; null where none was taken
+            ("prompt", pa.string()),
+            ("layout", pa.string()),  # JSON: the arrays that lie in `state`, in order
+        ]
+    )
+
+
+def load_steps(folder: FolderLike, trials: Collection[Trial] | None = None) -> pa.Table:
+    """The steps of all episodes that count, or of these trials alone."""
+    from hocket.records.parquet import load_table
+
+    return load_table(folder, "steps", schema(), trials)

@@ -16,12 +16,12 @@ from typing import Any
 
 from hocket.core.data import Episode, Exactness, Outcome, RowChecks, Trial
 from hocket.errors import RunFolderError
-from hocket.records.folder import write_atomic
+from hocket.records import formats
 from hocket.results.exactness import Claim
 from hocket.results.recorded import RecordedRun
 from hocket.results.report import Report, Throughput
+from hocket.system.durable import write_atomic
 
-FORMAT = "hocket-card 1"
 FILE_NAME = "card.json"
 LETTERS: Mapping[Outcome, str] = {
     Outcome.SUCCESS: "S",
@@ -63,7 +63,7 @@ class Card:
             "suites",
         )
         return {
-            "format": FORMAT,
+            "format": formats.CARD.number,
             "hocket": report["hocket"],
             **{key: report[key] for key in kept if key in report},
             "tasks": report["tasks"],
@@ -94,9 +94,9 @@ class Card:
             raise RunFolderError(f"Cannot read {path}: {error.strerror or error}.") from error
         except ValueError as error:
             raise RunFolderError(f"{path} is no JSON: {error}.") from error
-        if not isinstance(document, dict) or document.get("format") != FORMAT:
-            found = document.get("format") if isinstance(document, dict) else None
-            raise RunFolderError(f"{path} is no card of hocket's: its format is {found!r}.")
+        if not isinstance(document, dict) or "hocket" not in document:
+            raise RunFolderError(f"{path} is no card of hocket's.")
+        formats.CARD.check(path, document.get("format"))
         try:
             trials, episodes = _unpacked(document["trials"])
             report = Report.build(

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from hocket.core.data import Outcome
-from hocket.records.folder import write_atomic
 from hocket.results import stats
 from hocket.results.comparing.paired import Difference, compare_rates
 from hocket.results.motion import Motion
@@ -20,6 +19,7 @@ from hocket.results.page.charts import IntervalRow, interval_chart
 from hocket.results.page.markup import Markup, Section, document, join, tag
 from hocket.results.report import Report
 from hocket.results.tables import ResultTable, TableRow, number, percent, percent_range
+from hocket.system.durable import write_atomic
 
 _TICKS = [(share / 4, f"{25 * share} %") for share in range(5)]
 _JUDGED = (Outcome.SUCCESS, Outcome.FAILURE)

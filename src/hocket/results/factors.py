@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hocket.records.folder import write_atomic
 from hocket.results.comparing.compare import RunComparison, bounds_text, compare_runs, signed
 from hocket.results.comparing.side import Side
 from hocket.results.page.markup import Markup, Section, breakable, document, tag
 from hocket.results.tables import UNDEFINED, ResultTable, TableRow, number, percent
+from hocket.system.durable import write_atomic
 
 CLEAN = "clean"
 

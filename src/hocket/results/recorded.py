@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hocket.core.contracts.recorder import TEMPORARY
 from hocket.core.data import Episode, Trial
 from hocket.errors import DamagedSegmentError, RunFolderError
 from hocket.records.evidence import Evidence, kept_evidence
@@ -16,11 +15,13 @@ from hocket.records.labels import load_labels
 from hocket.records.ledger.view import Failure, LedgerView
 from hocket.records.run_file import load_about
 from hocket.records.state_rows import KeptStates
-from hocket.records.video.selection import VideoSelection, is_rendered_later
+from hocket.records.video.selection import VideoSelection
 from hocket.results.comparing.decision import KEY, Decision
 from hocket.results.exactness import kept_claim
 from hocket.results.report import FILE_NAME, Report, Throughput
 from hocket.results.timing import Timing, load_timing
+from hocket.system.durable import TEMPORARY
+from hocket.workers.sinks.video import is_rendered_later
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 from hocket import __version__
 from hocket.core.data import UNCHECKED, Episode, Exactness, Outcome, RowChecks, Trial
 from hocket.errors import RunFolderError
-from hocket.records.folder import sync_folder
 from hocket.results.comparing.decision import Decision
 from hocket.results.exactness import Claim
 from hocket.results.scores import Score, score_table
 from hocket.results.stats import UNEVEN
 from hocket.results.tables import ResultTable
+from hocket.system.durable import sync_folder
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -77,7 +77,7 @@ class Work:
     record: Callable[[Trial, int], Mapping[str, Any]]
     """What the sinks are asked for in an attempt."""
     begin: Callable[[Callable[[Sequence[Trial]], None]], None]
-    """To be called once, with a function that takes further trials."""
+    """To be called once, before RunStarted, with a function that takes further trials."""
     learn: Callable[[Exactness, Mapping[str, Any]], None]
     """To be told how exact the results can be at most, and what is to stand in `about`."""
     kind: str = "eval"

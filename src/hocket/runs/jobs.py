@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 from hocket.core.contracts.recorder import Reader
-from hocket.core.perturb import split_arms
 from hocket.errors import ConfigError, HocketError
 from hocket.records import run_file as run_config
 from hocket.records.folder import RunFolder
@@ -34,6 +33,7 @@ from hocket.results.tables import ResultTable
 from hocket.runs.config import EvalConfig
 from hocket.runs.elsewhere import Elsewhere
 from hocket.runs.run import Run
+from hocket.workers.env.factors import split_arms
 from hocket.workers.fleet import Fleets
 
 _NAME = re.compile(r"[\w.-]+")
@@ -141,9 +141,8 @@ def _run_job(
 
 
 def _refuse_changed(job: Job, found: EvalConfig, folder: Path) -> None:
-    asked = job.config.going_on(found)
     for field in dataclasses.fields(EvalConfig):
-        ours, theirs = getattr(asked, field.name), getattr(found, field.name)
+        ours, theirs = getattr(job.config, field.name), getattr(found, field.name)
         if ours != theirs:
             raise ConfigError(
                 f"{folder} holds a run with another {field.name}: {theirs!r}, now {ours!r}. Give "

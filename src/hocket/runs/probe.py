@@ -16,11 +16,11 @@ from hocket import errors
 from hocket.core.contracts.policy import Binds, Policy
 from hocket.core.contracts.runtime import Runtime, WorkerSpec
 from hocket.core.data import ArraySpec, Chunk, EnvSpec, PolicySpec, Row, Trial, noise_seed
-from hocket.core.estimates import Latency
 from hocket.core.plugins import did_you_mean
 from hocket.engine.inferring.deadline import FIRST_S
 from hocket.engine.inferring.inference import HUNG
 from hocket.engine.inferring.policy_thread import Answered, Job, PolicyThread, account
+from hocket.engine.scheduling.estimates import Latency
 from hocket.engine.scheduling.model import Work, best_lanes
 from hocket.errors import EnvError, HocketError, PolicyError, PolicyHungError, WorkerFailed
 from hocket.workers import inbox as notices

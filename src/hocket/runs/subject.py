@@ -9,7 +9,7 @@ from dataclasses import MISSING, dataclass, field
 from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from hocket.core import plugins
-from hocket.core.contracts.env import SeedScheme
+from hocket.core.contracts.runtime import Factor
 from hocket.errors import ConfigError
 
 SubjectT = TypeVar("SubjectT", bound="Subject")
@@ -63,10 +63,6 @@ class Subject:
     start_timeout_s: float = 300.0
     """Longest wait for a worker to start and connect, for an env to be built and reset, and for its
     recordings to be sealed."""
-    seed_scheme: SeedScheme = 2
-    """How envs that draw their starts (metaworld, mjx) draw them from a trial's seed. 2: from task
-    and seed, so that no two tasks start alike; 1: from the seed alone, as runs did that name no
-    scheme. Only runs of one scheme can be paired."""
     env_config: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the envs; each env takes those that it has."""
     policy_config: Mapping[str, Any] = field(default_factory=dict)
@@ -84,12 +80,15 @@ class Subject:
             raise ConfigError("No env is named. Give one, as in --env metaworld:mt10.")
         if len(set(self.env)) < len(self.env):
             raise ConfigError(f"An env is named twice in {', '.join(self.env)}.")
-        if "seed_scheme" in self.env_config:
-            raise ConfigError("seed_scheme is one for all envs of a run: give it as --seed-scheme.")
         if self.start_timeout_s <= 0:
             raise ConfigError(f"start_timeout_s is {self.start_timeout_s}; it must be above 0.")
         if self.runtime == "auto" and self.runtime_config:
             raise ConfigError("Settings of a runtime need its name: give --runtime too.")
+
+    @property
+    def disturbed(self) -> tuple[Factor, ...]:
+        """What of the env is disturbed."""
+        return ()
 
     def elsewhere(self: SubjectT, runtime: str | None, settings: Mapping[str, Any]) -> SubjectT:
         """The same in another runtime, where one is named."""
@@ -105,18 +104,6 @@ class Subject:
             if f.name in _SILENT and plain[f.name] == (f.default if f.default != MISSING else {}):
                 del plain[f.name]
         return {key: _plain(value) for key, value in plain.items()}
-
-    @classmethod
-    def recorded(cls: type[SubjectT], plain: Mapping[str, Any]) -> SubjectT:
-        """The configuration that a run's ledger holds. One that names no seed scheme was made when
-        there was only the first."""
-        return cls.from_plain({"seed_scheme": 1, **plain})
-
-    def going_on(self: SubjectT, begun: Subject) -> SubjectT:
-        """This configuration in a folder that was begun with another: the folder's seed scheme
-        stays, unless an older one is asked for."""
-        newest = self.seed_scheme == Subject.__dataclass_fields__["seed_scheme"].default
-        return dataclasses.replace(self, seed_scheme=begun.seed_scheme) if newest else self
 
     @classmethod
     def from_plain(cls: type[SubjectT], plain: Mapping[str, Any]) -> SubjectT:

@@ -1,14 +1,7 @@
 """Batches rows from all connections, by the engine's own scheduler.
 
 A connection's row is a lane, of which the scheduler knows only that it is ready: it awaits nobody.
-Clients that come straight back are the one exception.
-
-A client that sends its next request as soon as it has a reply drives a closed loop. Many of them
-fall into two alternating halves, each queued while the other is inferred, and stay so for good:
-every request then lasts L(n) + L(m), where together it would last L(n + m). A short wait right
-after a batch brings the halves together. It is bounded by how long these clients take to come back,
-and ends where waiting would cost more than a second batch; clients that think longer, as robots do,
-are never waited for.
+Clients that come straight back are the one exception: see `hocket.serve.closed_loop`.
 """
 
 from __future__ import annotations
@@ -23,30 +16,23 @@ from dataclasses import dataclass
 
 from hocket.core.contracts.policy import Policy
 from hocket.core.data import Chunk, Observation, Row, Signature, signature
-from hocket.core.estimates import Latency
 from hocket.engine.inferring.deadline import InferDeadline
 from hocket.engine.inferring.inference import Inference
 from hocket.engine.inferring.policy_thread import Answered, Job
 from hocket.engine.inferring.suspects import Suspects
 from hocket.engine.scheduling.scheduler import Scheduler, SchedulerConfig
 from hocket.errors import PolicyError, PolicyHungError, PolicyUnavailableError
+from hocket.serve.closed_loop import ClosedLoop
 from hocket.serve.metrics import Metrics
 
 _LOG = logging.getLogger("hocket.serve")
 
 WATCH_S = 1.0
-"""Seconds between two looks for calls that take too long. Chosen by hand."""
+"""Seconds between two looks for calls that take too long."""
 MAX_KINDS = 32
 """Kinds of observation that are kept in mind; of more the one used longest ago is forgotten."""
 NO_CONTENTION = 1 << 20
 """Cores that the scheduler is told of: clients bring their own."""
-SHORT = 0.25
-"""A client that comes back within this share of a batch's time is worth a wait. Chosen by hand; no
-benchmark row."""
-LATE = 3.0
-"""A client is waited for at most this many times as long as it took last time: one that misses its
-batch waits for a whole one more. Chosen by hand; no benchmark row."""
-
 _Kind = tuple[Signature, int | None, int | None]
 """What rows of one batch have in common: keys, shapes and dtypes, and numbers in an action; and the
 one lane of a row that shares no batch."""
@@ -70,39 +56,6 @@ class _Waiting:
     row: Row
     view: Observation
     future: asyncio.Future[Served]
-
-
-class ClosedLoop:
-    """Knows who is about to come back. Time is an argument."""
-
-    def __init__(self, max_batch: int) -> None:
-        self._max_batch = max_batch
-        self.latency = Latency()
-        """What batches cost, in seconds by size."""
-        self._due: dict[int, float] = {}
-        """Lanes that should come back, and when each is given up."""
-
-    def answered(self, lane: int, think_s: float | None, infer_s: float, now: float) -> None:
-        """A lane got its answer; last time it took `think_s` to come back."""
-        if think_s is not None and think_s <= SHORT * infer_s:
-            self._due[lane] = now + LATE * think_s
-
-    def came(self, lane: int) -> None:
-        """A lane came back, or is gone."""
-        self._due.pop(lane, None)
-
-    def hold_until(self, ready: int, now: float) -> float | None:
-        """The time until which a batch of the `ready` rows should wait; None means not at all."""
-        if not self._due or not ready:
-            return None
-        self._due = {lane: due for lane, due in self._due.items() if due > now}
-        coming = min(len(self._due), self._max_batch - ready)
-        if coming <= 0:
-            return None
-        until = max(self._due.values())
-        predict = self.latency.predict
-        together_s = until - now + predict(ready + coming)
-        return until if together_s < predict(ready) + predict(coming) else None
 
 
 @dataclass(slots=True, eq=False)
@@ -151,7 +104,7 @@ class Batcher:
         self._lane_ids = itertools.count()
         self._job_numbers = itertools.count()
         self._kinds: dict[_Kind, None] = {}
-        """Kinds of observation that came, the one used longest ago first."""
+        """Kinds of observation, the one used longest ago first."""
         self._suspects = Suspects()
         self._inferred_alone: dict[str, str] = {}
         """Sessions of suspects, and the name of each."""
@@ -200,7 +153,8 @@ class Batcher:
         return lane
 
     def close_lane(self, lane: int) -> None:
-        """Its client is gone: a row that waits is dropped, one in a batch is computed in vain."""
+        """Forget a lane whose client is gone. A waiting row is dropped; one in a batch is computed
+        in vain."""
         self._paces.pop(lane, None)
         waiting = self._waiting.pop(lane, None)
         if waiting is not None:
@@ -216,9 +170,9 @@ class Batcher:
         rows: Sequence[Row],
         views: Sequence[Observation],
     ) -> list[asyncio.Future[Served]]:
-        """The future answers to rows of one signature; all are taken, or Overloaded is raised. The
-        name of a row says whose trial it is of: after a batch that moved state and raised, rows of
-        these names share no batch until one of them raises alone, or their sessions end."""
+        """Queue rows of one signature, all or none (Overloaded), and return their future answers.
+        Names say whose trial a row is of: after a batch that moved state and raised, rows of these
+        names share no batch until one of them raises alone, or their sessions end."""
         assert self._loop is not None
         if self._hung is not None:
             raise self._hung
@@ -250,7 +204,7 @@ class Batcher:
         return futures
 
     def _size(self, row: Row) -> int | None:
-        """Numbers in an action of the row's env, None where nobody knows."""
+        """Numbers in an action of the row's env; None if unknown."""
         return self._action_size if row.env is None else row.env.action.size
 
     def end_session(self, session: str) -> None:
@@ -260,12 +214,12 @@ class Batcher:
             self._suspects.acquit(name)
 
     def forget(self, prefix: str) -> None:
-        """Rows whose names begin so come no more."""
+        """Forget the names with this prefix: their rows come no more."""
         self._suspects.forget(prefix)
 
     @property
     def is_stuck(self) -> bool:
-        """Whether the policy never returned: to close it might never return either."""
+        """True where a call never returned: to close the policy might never return either."""
         return self._inference.is_stuck
 
     def close(self) -> None:
@@ -286,7 +240,7 @@ class Batcher:
             self._warming.set_exception(error)
 
     def _watch(self) -> None:
-        """Look now and then for calls that take too long, while there are any: they wake nobody."""
+        """Look again in `WATCH_S` for calls that take too long: they wake nobody."""
         if self._watching is None and self._loop is not None:
             self._watching = self._loop.call_later(WATCH_S, self._look)
 

@@ -1,76 +1,24 @@
-"""What clients ask, read from frames: within limits, and off the event loop where it takes long.
-
-A frame is a stranger's. It is measured before it is read, by what the served policy can need at
-most, and a large one is read on another thread: nobody else waits for it. Each connection has one
-frame in hand at a time.
-"""
+"""What clients ask: the maps of their frames, checked against what the served policy reads."""
 
 from __future__ import annotations
 
-import asyncio
-import math
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+import reprlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
-from hocket.adapters.policies.openpi.msgpack_numpy import SMALL_BYTES, FrameLimits, pack, unpack
 from hocket.adapters.policies.openpi.protocol import (
     EXTENSION,
-    SentRow,
-    read_arrays,
     read_observation,
-    read_row,
 )
-from hocket.adapters.policies.openpi.shared import SharedReader
 from hocket.adapters.policies.rtc import KEYS
+from hocket.core.codec import pack
 from hocket.core.contracts.policy import PREFIX
-from hocket.core.data import Array, ArraySpec, EnvSpec, Observation, PolicySpec
+from hocket.core.data import Array, ArraySpec, EnvSpec, Observation, PolicySpec, Row, Trial
 from hocket.errors import HocketError, ObservationError, WireError
-
-READERS = 2
-"""Threads that read large frames. Chosen by hand; no benchmark row."""
-SPARE_BYTES = 16 << 20
-"""Bytes that a request may have beside what the policy reads: cameras for others, say."""
-SPARE_ITEMS = 4096
-ROW_ITEMS = 32
-"""Values in a frame beside its numbers, and for each row that may wait."""
-UNSAID_ITEMS = 1 << 20
-"""Numbers that a request may hold outside of arrays where the policy does not say what it reads."""
-MAX_DEPTH = 32
-SPARE_TEXT = 1 << 20
-ROW_TEXT = 1024
-"""Bytes of text in a frame, and for each row that may wait."""
-
-Read = TypeVar("Read")
-
-
-def frame_limits(spec: PolicySpec | None, max_queue: int) -> FrameLimits:
-    """What a frame may hold for this policy, None where it says nothing of itself."""
-    numbers = _numbers(spec)
-    return FrameLimits(
-        items=SPARE_ITEMS + ROW_ITEMS * max_queue + (UNSAID_ITEMS if numbers is None else numbers),
-        depth=MAX_DEPTH,
-        text=SPARE_TEXT + ROW_TEXT * max_queue,
-    )
-
-
-def most_bytes(spec: PolicySpec) -> int | None:
-    """The bytes that a request for this policy can need at most; None where it does not say."""
-    numbers = _numbers(spec)
-    return None if numbers is None else SPARE_BYTES + 8 * numbers * spec.max_batch
-
-
-def _numbers(spec: PolicySpec | None) -> int | None:
-    """Numbers in one row, where the policy says all of what it reads."""
-    if spec is None or spec.inputs is None:
-        return None
-    shapes = [wanted.shape for wanted in spec.inputs.values()]
-    if any(-1 in shape for shape in shapes):
-        return None
-    return spec.history * sum(math.prod(shape) for shape in shapes)
+from hocket.serve.shared import SharedReader
 
 
 def row_inputs(spec: PolicySpec) -> Mapping[str, ArraySpec] | None:
@@ -83,28 +31,47 @@ def row_inputs(spec: PolicySpec) -> Mapping[str, ArraySpec] | None:
     }
 
 
-class Frames:
-    """Reads frames within limits. To be closed."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentRow:
+    """A row as it came: only its client says which session and env it names."""
 
-    def __init__(self, limits: FrameLimits) -> None:
-        self._limits = limits
-        self._threads = ThreadPoolExecutor(READERS, thread_name_prefix="hocket-frames")
+    row: Row
+    env: int | None
+    """The client's number for the env; None where the client told of none."""
 
-    async def read(self, frame: bytes, parse: Callable[[Mapping[str, Any]], Read]) -> Read:
-        """What `parse` makes of the map in a frame; it runs on another thread for a large one."""
-        if len(frame) <= SMALL_BYTES:
-            return self._read(frame, parse)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self._read, frame, parse)
 
-    def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+def read_row(plain: Any) -> SentRow:
+    """A row as it came; WireError where it is none."""
+    try:
+        (suite, task, seed, repeat), attempt, chunk, noise_seed, prompt, session, env = plain
+    except (TypeError, ValueError) as exc:
+        raise WireError(f"{reprlib.repr(plain)} does not describe a row.") from exc
+    numbers, texts = (seed, repeat, attempt, chunk, noise_seed), (suite, task, prompt, session)
+    if (
+        not all(type(n) is int for n in numbers)
+        or not all(isinstance(t, str) for t in texts)
+        or not (env is None or type(env) is int)
+    ):
+        raise WireError(f"{reprlib.repr(plain)} does not describe a row.")
+    row = Row(
+        trial=Trial(suite=suite, task=task, seed=seed, repeat=repeat),
+        attempt=attempt,
+        chunk=chunk,
+        noise_seed=noise_seed,
+        prompt=prompt,
+        session=session,
+    )
+    return SentRow(row=row, env=env)
 
-    def _read(self, frame: bytes, parse: Callable[[Mapping[str, Any]], Read]) -> Read:
-        request = unpack(frame, self._limits)
-        if not isinstance(request, Mapping):
-            raise WireError(f"A request must be a map, not {type(request).__name__}.")
-        return parse(request)
+
+def read_arrays(found: Any, count: int) -> list[Observation]:
+    """The observations of an extended request, one for each of its rows."""
+    if not isinstance(found, Mapping):
+        raise WireError("An extended request needs `arrays`.")
+    for key, value in found.items():
+        if not isinstance(value, np.ndarray) or value.ndim < 1 or len(value) != count:
+            raise ObservationError(f"{key!r} must be an array with one row for each of {count}.")
+    return [{key: value[i] for key, value in found.items()} for i in range(count)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -117,8 +84,8 @@ class StockRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ExtendedRequest:
-    """What a client of hocket's asks. What is wrong with it is told in the reply, which repeats its
-    number, so that the connection stays in step."""
+    """A request of hocket's own client. Its reply repeats the number and says what is wrong with
+    it, so that the connection stays in step."""
 
     number: int
     op: str
@@ -140,7 +107,7 @@ class ExtendedRequest:
 
 
 class Requests:
-    """Makes requests for one policy of what frames hold. Its methods run on any thread."""
+    """Turns frames' maps into requests for one policy. Its methods run on any thread."""
 
     def __init__(self, spec: PolicySpec, shared: SharedReader) -> None:
         self._inputs = row_inputs(spec)
@@ -150,37 +117,23 @@ class Requests:
         if EXTENSION not in request:
             found, prompt = read_observation(request, self._inputs)
             return StockRequest(view=self._fit(found, request), prompt=prompt)
-        asked = request[EXTENSION]
-        if not isinstance(asked, Mapping) or type(asked.get("id")) is not int:
-            raise WireError("An extended request needs a number.")
-        op = str(asked.get("op"))
-        head: dict[str, Any] = {"number": asked["id"], "op": op, "client": asked.get("client")}
+        asked = parse_extended(request[EXTENSION])
+        if asked.op != "infer" or asked.error is not None:
+            return asked
         try:
-            if op == "infer":
-                return self._parse_rows(head, asked, request.get("arrays"))
-            if op == "bind":
-                return parse_env(head, asked)
-            if op == "continue":
-                return parse_continuation(head, asked)
+            return replace(asked, views=self._views(asked, request))
         except HocketError as exc:
-            return ExtendedRequest(**head, error=exc)
-        return ExtendedRequest(**head, session=str(asked.get("session")))
+            return replace(asked, error=exc)
 
-    def _parse_rows(
-        self, head: dict[str, Any], asked: Mapping[str, Any], arrays: Any
-    ) -> ExtendedRequest:
-        plain = asked.get("rows")
-        if not isinstance(plain, list) or not plain:
-            raise WireError("An extended request needs rows.")
-        rows = tuple(read_row(one) for one in plain)
-        if "shared" in asked:
-            arrays = self._shared.read(str(head["client"]), asked["shared"])
-        views = tuple(self._fit(view) for view in read_arrays(arrays, len(rows)))
-        return ExtendedRequest(**head, rows=rows, views=views)
+    def _views(self, asked: ExtendedRequest, request: Mapping[str, Any]) -> tuple[Observation, ...]:
+        arrays = request.get("arrays")
+        if "shared" in request[EXTENSION]:
+            arrays = self._shared.read(str(asked.client), request[EXTENSION]["shared"])
+        return tuple(self._fit(view) for view in read_arrays(arrays, len(asked.rows)))
 
     def _fit(self, found: Observation, sent: Mapping[str, Any] | None = None) -> Observation:
         """The keys that the policy reads, in its dtypes; all keys where it does not say. `sent` is
-        what came, where more came than was read."""
+        the whole request, for the error."""
         if self._inputs is None:
             if not found:
                 raise ObservationError("The observation is empty.")
@@ -197,8 +150,31 @@ class Requests:
         return {**fits, **{key: _committed(key, found[key]) for key in KEYS if key in found}}
 
 
-def parse_env(head: dict[str, Any], asked: Mapping[str, Any]) -> ExtendedRequest:
-    """What a client tells of an env; WireError where it describes none."""
+def parse_extended(asked: Any) -> ExtendedRequest:
+    """What a client of hocket's asks, less its arrays."""
+    if not isinstance(asked, Mapping) or type(asked.get("id")) is not int:
+        raise WireError("An extended request needs a number.")
+    op = str(asked.get("op"))
+    request = ExtendedRequest(number=asked["id"], op=op, client=asked.get("client"))
+    try:
+        if op == "infer":
+            return replace(request, rows=_rows(asked.get("rows")))
+        if op == "bind":
+            return _with_env(request, asked)
+        if op == "continue":
+            return _with_continuation(request, asked)
+    except HocketError as exc:
+        return replace(request, error=exc)
+    return replace(request, session=str(asked.get("session")))
+
+
+def _rows(plain: Any) -> tuple[SentRow, ...]:
+    if not isinstance(plain, list) or not plain:
+        raise WireError("An extended request needs rows.")
+    return tuple(map(read_row, plain))
+
+
+def _with_env(request: ExtendedRequest, asked: Mapping[str, Any]) -> ExtendedRequest:
     number = asked.get("number")
     if type(number) is not int:
         raise WireError("An env that is told of needs a number.")
@@ -206,18 +182,17 @@ def parse_env(head: dict[str, Any], asked: Mapping[str, Any]) -> ExtendedRequest
         spec, plain = EnvSpec.from_plain(asked["env"]), pack(asked["env"])
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as exc:
         raise WireError(f"That describes no env: {exc!r}") from exc
-    return ExtendedRequest(**head, env=number, plain=plain, spec=spec)
+    return replace(request, env=number, plain=plain, spec=spec)
 
 
-def parse_continuation(head: dict[str, Any], asked: Mapping[str, Any]) -> ExtendedRequest:
-    """How a client wants its chunks continued; WireError where it does not say."""
+def _with_continuation(request: ExtendedRequest, asked: Mapping[str, Any]) -> ExtendedRequest:
     method, settings = asked.get("method"), asked.get("settings")
     if not isinstance(method, str) or not isinstance(settings, Mapping):
         raise WireError("To continue chunks takes a method and settings.")
     if not all(isinstance(value, (str, int, float)) for value in settings.values()):
         raise WireError("Settings of how to continue chunks are texts and numbers.")
     plain = {str(key): value for key, value in settings.items()}
-    return ExtendedRequest(**head, method=method, settings=plain)
+    return replace(request, method=method, settings=plain)
 
 
 def _committed(key: str, value: Array) -> Array:

@@ -19,7 +19,7 @@ from hocket.core import plugins
 from hocket.errors import ConfigError, MissingExtraError
 from hocket.serve.backend import PolicyBackend, PolicyOptions
 from hocket.serve.metrics import Metrics
-from hocket.serve.server import Listening, serve_until_signal
+from hocket.serve.server import ServeOptions, serve_until_signal
 from hocket.system.waits import awaited
 
 _LOOK_S = 0.2
@@ -53,12 +53,12 @@ def main() -> None:
         name=order["policy"], warm_up=False, max_queue=1 << 20, infer_timeout_s=math.inf
     )
     backend = PolicyBackend(policy, options, metrics)
-    listening = Listening(unix_path=order["socket"], max_message_bytes=1 << 30, drain_s=1.0)
+    listening = ServeOptions(unix_path=order["socket"], max_message_bytes=1 << 30, drain_s=1.0)
     asyncio.run(serve_until_signal(backend, listening, metrics, lambda _: answer({"ready": True})))
 
 
 def _tell_waits(answer: Callable[[object], None], built: threading.Event) -> None:
-    """Tell the parent, who shows it, what is awaited here until the policy is built."""
+    """Tell the parent what is awaited here until the policy is built."""
     told: tuple[str, ...] = ()
     while not built.wait(_LOOK_S):
         if (now := awaited()) != told:

@@ -12,10 +12,8 @@ def owner(pid: int | None = None) -> str:
     """A process of this machine: boot, process namespace, process id, and when the process began,
     with dashes between; no two are ever the same."""
     pid = os.getpid() if pid is None else pid
-    with open("/proc/sys/kernel/random/boot_id") as file:
-        boot = file.read()[:8]
     namespace = os.stat("/proc/self/ns/pid").st_ino
-    return f"{boot}-{namespace}-{pid}-{_began(pid)}"
+    return f"{_boot()[:8]}-{namespace}-{pid}-{_began(pid)}"
 
 
 def is_gone(name: str) -> bool:
@@ -39,6 +37,17 @@ def host() -> str:
     except OSError:
         number = ""
     return hashlib.sha256(f"{number} {platform.node()}".encode()).hexdigest()[:16]
+
+
+def neighbourhood() -> str:
+    """This boot of this machine, network namespace and user: processes of one neighbourhood can
+    hand each other files over a local socket. Raises OSError where the system does not say."""
+    return f"{_boot()}/{os.stat('/proc/self/ns/net').st_ino}/{os.getuid()}"
+
+
+def _boot() -> str:
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip()
 
 
 def _began(pid: int) -> str:

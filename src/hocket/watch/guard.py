@@ -11,13 +11,13 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from hocket.adapters.policies.openpi.key_file import read_keys
 from hocket.errors import ConfigError, UsageError
 from hocket.system.exposure import is_loopback
+from hocket.system.key_file import read_keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Guard:
+class Admission:
     """What a request must bring. The token is the first part of every path, so that a page's own
     links carry it, and no cookie is needed."""
 

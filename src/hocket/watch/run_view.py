@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hocket.core.contracts.recorder import TEMPORARY
 from hocket.core.data import Trial
 from hocket.errors import HocketError, RunFolderError
 from hocket.records.chunks import load_chunks
@@ -20,12 +19,13 @@ from hocket.records.folder import RunFolder
 from hocket.records.labels import add_label, labels_file, load_labels
 from hocket.records.ledger.view import LedgerView
 from hocket.records.run_file import load_run
-from hocket.records.video.encoder import exact_rate
 from hocket.results.scores import bounds
 from hocket.results.showing.live import is_alive, read_status
 from hocket.results.stats import Rate
+from hocket.system.durable import TEMPORARY
 from hocket.watch.cells import Cells, Ended, find_twin
 from hocket.watch.training import Curves
+from hocket.workers.sinks.encoder import exact_rate
 
 _FEED = 40
 """Failures and errors that a page lists."""

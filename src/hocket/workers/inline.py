@@ -17,7 +17,7 @@ from hocket.core.plugins import NoSettings
 from hocket.core.wire import Close, Execute, Hello, Message, Ready
 from hocket.errors import UsageError, WorkerFailed
 from hocket.workers.env.host import Host
-from hocket.workers.link import Link
+from hocket.workers.links.link import Link
 from hocket.workers.rows.host import RowsHost
 from hocket.workers.shm import Control, Layout
 from hocket.workers.suites import is_batched

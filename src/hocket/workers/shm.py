@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import math
 import mmap
 import os
 import tempfile
@@ -53,27 +54,25 @@ def create_file(name: str, size: int) -> int:
             return os.dup(file.fileno())
 
 
-def read_tail(fd: int, size: int) -> bytes:
-    return os.pread(fd, size, max(0, os.fstat(fd).st_size - size))
-
-
 def map_block(fd: int) -> mmap.mmap:
     return mmap.mmap(fd, os.fstat(fd).st_size)
 
 
-def map_sealed(fd: int) -> mmap.mmap:
+def map_sealed(fd: int, access: int = mmap.ACCESS_DEFAULT) -> mmap.mmap:
     """Map memory that another process made. Raises WireError unless it is sealed against shrinking:
     to read what is not there any more would end this process."""
     try:
+        # Asked first: it fails for whatever is no memory, and waits for nobody.
         seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
-    except OSError:  # It is no memory at all.
+    except OSError:
         seals = 0
-    if not seals & fcntl.F_SEAL_SHRINK:
-        raise WireError("The memory of a worker's arrays is not sealed against shrinking.")
-    return map_block(fd)
+    # A huge page that cannot be had would end whoever reads it.
+    if not seals & fcntl.F_SEAL_SHRINK or os.fstatvfs(fd).f_bsize != mmap.PAGESIZE:
+        raise WireError("Memory of another process is not sealed against shrinking.")
+    return mmap.mmap(fd, os.fstat(fd).st_size, access=access)
 
 
-class Entry(NamedTuple):
+class ArrayField(NamedTuple):
     """One array; a history above 1 is the first axis of its shape."""
 
     key: str
@@ -85,7 +84,7 @@ class Entry(NamedTuple):
 class Layout(NamedTuple):
     """The arrays of one lane lie one after the other in `stride` bytes; lanes follow each other."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[ArrayField, ...]
     stride: int
 
     @classmethod
@@ -95,14 +94,27 @@ class Layout(NamedTuple):
         for key in sorted(arrays):
             array = arrays[key]
             shape = (history, *array.shape) if history > 1 else array.shape
-            entries.append(Entry(key, shape, array.dtype.str, offset))
+            entries.append(ArrayField(key, shape, array.dtype.str, offset))
             size = array.nbytes * history
             offset += -(-size // _ALIGN) * _ALIGN
         return cls(tuple(entries), max(offset, _ALIGN))
 
     @classmethod
     def from_plain(cls, plain: Sequence[Any], stride: int) -> Layout:
-        return cls(tuple(Entry(k, tuple(s), d, o) for k, s, d, o in plain), stride)
+        """A layout that another process tells of. Raises WireError for arrays of objects, and for
+        arrays that lie outside of `stride` bytes: numpy takes a negative offset and reads what lies
+        before."""
+        entries = tuple(ArrayField(k, tuple(s), d, o) for k, s, d, o in plain)
+        for key, shape, dtype, offset in entries:
+            kind = np.dtype(str(dtype))
+            sizes = (*shape, offset)
+            if (
+                kind.hasobject
+                or not all(type(n) is int and n >= 0 for n in sizes)
+                or offset + kind.itemsize * math.prod(shape) > stride
+            ):
+                raise WireError(f"The array {key!r} does not lie in its memory.")
+        return cls(entries, stride)
 
     def views(self, memory: Any, lane: int) -> Observation:
         base = lane * self.stride

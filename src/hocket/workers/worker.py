@@ -21,7 +21,7 @@ from hocket.core.data import Ref
 from hocket.core.wire import Close, Failed, Frames, Hello, Message, Open, Ready, Sealed, pack
 from hocket.errors import HocketError, MissingExtraError, WireError
 from hocket.workers.env.host import Host
-from hocket.workers.files import Outgoing
+from hocket.workers.links.files import Outgoing
 from hocket.workers.rows.process import RowsProcess
 from hocket.workers.shm import Control, create_block, map_block
 from hocket.workers.suites import is_batched

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hocket.adapters.policies.openpi.connection import Connection, Dropped, parse_endpoint
-from hocket.adapters.policies.openpi.msgpack_numpy import pack
+from hocket.adapters.policies.openpi.connection import Dropped, PolicyConnection, parse_endpoint
 from hocket.adapters.policies.openpi.policy import OpenPI, OpenPIConfig
 from hocket.core import plugins
+from hocket.core.codec import pack
 from hocket.core.data import Batch, Row, Trial
 from hocket.errors import (
     ChunkShapeError,
@@ -356,7 +356,7 @@ def test_killed_server_leaves_no_exception_that_nobody_reads() -> None:
     async def ask_the_dead(proxy: FaultProxy) -> None:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: unread.append(context))
-        connection = await Connection.open(parse_endpoint(f"127.0.0.1:{proxy.port}"), 1)
+        connection = await PolicyConnection.open(parse_endpoint(f"127.0.0.1:{proxy.port}"), 1)
         proxy.is_stalled.set()
         big = pack({STATE: np.ones(1), "image": np.ones(24 << 20, np.uint8)})
         asking = asyncio.ensure_future(connection.ask(big, WAIT_S, bytes))
@@ -389,6 +389,13 @@ def test_faults_on_the_way_cost_time_but_no_answer(connect: Opened, fault: str) 
             proxy.delay_s = 0.05
         for value in (2, 3):
             assert policy.infer(make_batch(value)).values[0, 0, 0] == value
+
+
+def test_server_of_another_version_is_refused_in_words(connect: Opened) -> None:
+    with StockServer(echo, metadata={"hocket": {"version": 99}}) as server:
+        with pytest.raises(PolicyUnavailableError, match=r"version 99 .* same hocket on both"):
+            connect(server.address).infer(make_batch(1))
+        assert not server.requests
 
 
 def test_many_threads_share_a_pool_and_get_their_own_rows(connect: Opened) -> None:

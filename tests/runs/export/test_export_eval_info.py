@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from hocket.core.data import Outcome
-from hocket.records.steps import load_steps
+from hocket.records.step_rows import load_steps
 from support.exported_runs import EPISODES, TOY, episodes_of, export, run_toy
 
 

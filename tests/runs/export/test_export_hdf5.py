@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from hocket.records.state_rows import KeptStates
-from hocket.records.steps import load_steps
-from hocket.runs.export import Choice
+from hocket.records.step_rows import load_steps
+from hocket.runs.demonstrations.chosen import Choice
 from support.exported_runs import episodes_of, export, truth
 
 h5py = pytest.importorskip("h5py")

@@ -14,9 +14,9 @@ import pytest
 
 from hocket.core.data import Array
 from hocket.errors import UsageError
-from hocket.records.steps import load_steps
-from hocket.records.video.sink import videos_in
+from hocket.records.step_rows import load_steps
 from hocket.runs.export.lerobot.features import QUANTILES, CameraFiles
+from hocket.workers.sinks.video import videos_in
 from support.exported_runs import TOY, episodes_of, export, run_toy, truth
 
 CAMERAS = ("observation.images.image", "observation.images.wrist_image")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hocket.records.chunks import load_chunks
-from hocket.runs.export import Choice
+from hocket.runs.demonstrations.chosen import Choice
 from support.exported_runs import episodes_of, export
 
 

@@ -12,7 +12,8 @@ import pytest
 from hocket.cli import main
 from hocket.core.data import Array, Outcome
 from hocket.errors import MissingExtraError, RunFolderError, UnknownNameError, UsageError
-from hocket.runs.export import FORMATS, Choice
+from hocket.runs.demonstrations.chosen import Choice
+from hocket.runs.export import FORMATS
 from support.changed_states import change_states
 from support.exported_runs import EPISODES, episodes_of, export, run_toy
 

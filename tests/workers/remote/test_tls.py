@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import shutil
 import socket
 import ssl
@@ -10,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hocket.workers.remote.web_stream import WebSocket, join
-from hocket.workers.remote.websocket import dial, listen
+from hocket.workers.remote.websocket import join, listen
 from support.processes import DEADLINE_S
 from support.sandboxes import certified, pump
 from support.tls_pipe import carry
@@ -27,12 +27,12 @@ def test_what_goes_both_ways_at_the_same_time_arrives_whole_and_the_end_after_it
     context = certified(tmp_path)
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "cert.pem"))
     near, theirs = socket.socketpair()
-    far, inside = socket.socketpair()
+    inside: queue.SimpleQueue[socket.socket] = queue.SimpleQueue()
     done = threading.Event()
     entering: list[threading.Thread] = []
 
-    def use(web: WebSocket) -> None:
-        join(web, inside)
+    def use(stream: socket.socket) -> None:
+        inside.put(stream)
         done.wait(DEADLINE_S)
 
     with socket.create_server(("127.0.0.1", 0)) as entrance:
@@ -54,7 +54,8 @@ def test_what_goes_both_ways_at_the_same_time_arrives_whole_and_the_end_after_it
 
         listening = threading.Thread(target=listen, args=("key", "127.0.0.1", 0, use, on_port))
         listening.start()
-        join(dial(f"wss://localhost:{entrance.getsockname()[1]}", "key"), theirs)
+        join(f"wss://localhost:{entrance.getsockname()[1]}", "key", theirs)
+        far = inside.get(timeout=DEADLINE_S)
         there, back = bytes(range(256)) * (LENGTH // 256), bytes(LENGTH)
         heard: dict[str, bytes] = {}
 
@@ -90,7 +91,8 @@ def test_what_goes_both_ways_at_the_same_time_arrives_whole_and_the_end_after_it
 
 def test_a_server_that_nobody_vouches_for_is_refused(tmp_path: Path) -> None:
     context = certified(tmp_path)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    near, other = socket.socketpair()
+    with near, other, socket.create_server(("127.0.0.1", 0)) as listener:
 
         def accept() -> None:
             plain, _ = listener.accept()
@@ -100,5 +102,5 @@ def test_a_server_that_nobody_vouches_for_is_refused(tmp_path: Path) -> None:
         thread = threading.Thread(target=accept)
         thread.start()
         with pytest.raises(ssl.SSLCertVerificationError):
-            dial(f"wss://localhost:{listener.getsockname()[1]}", "key")
+            join(f"wss://localhost:{listener.getsockname()[1]}", "key", near)
         thread.join(DEADLINE_S)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import queue
-import select
 import socket
 import threading
 import time
@@ -16,23 +15,24 @@ from websockets.sync.client import connect
 
 from hocket.errors import WorkerFailed
 from hocket.testing import check_runtime
-from hocket.workers.remote.frames import MAX_MESSAGE
 from hocket.workers.remote.loopback import LoopbackRuntime
-from hocket.workers.remote.web_stream import WebSocket, join
-from hocket.workers.remote.websocket import KEY_HEADER, dial, listen
+from hocket.workers.remote.websocket import KEY_HEADER, MAX_MESSAGE, join, listen
 from support.processes import DEADLINE_S
 
 KEY = "the right key"
 
 
-def read(carrier: WebSocket) -> bytes:
-    """Wait for bytes, or for the end."""
-    poller = select.poll()
-    poller.register(carrier, select.POLLIN)
-    while poller.poll(DEADLINE_S * 1000):
-        with contextlib.suppress(BlockingIOError):
-            return carrier.recv(1 << 16)
-    raise TimeoutError
+def dial(url: str, key: str) -> socket.socket:
+    """A socket that leads to a far end."""
+    ours, theirs = socket.socketpair()
+    ours.settimeout(DEADLINE_S)
+    try:
+        join(url, key, theirs)
+    except BaseException:
+        ours.close()
+        theirs.close()
+        raise
+    return ours
 
 
 class FarEnd:
@@ -48,9 +48,9 @@ class FarEnd:
         self.thread.start()
         self.url = f"ws://127.0.0.1:{ports.get(timeout=DEADLINE_S)}"
 
-    def use(self, carrier: WebSocket) -> None:
+    def use(self, carrier: socket.socket) -> None:
         self.uses += 1
-        while data := read(carrier):
+        while data := carrier.recv(1 << 16):
             self.heard.append(data)
             carrier.sendall(data)
 
@@ -70,7 +70,7 @@ def far() -> Iterator[FarEnd]:
 def test_bytes_go_both_ways_and_the_end_is_seen(far: FarEnd) -> None:
     carrier = dial(far.url, KEY)
     carrier.sendall(b"there")
-    assert read(carrier) == b"there"
+    assert carrier.recv(1 << 16) == b"there"
     carrier.close()
     far.thread.join(DEADLINE_S)
     assert not far.thread.is_alive()  # It does not wait for another.
@@ -93,7 +93,7 @@ def test_whoever_has_no_key_or_a_wrong_one_is_refused_and_takes_nothing(
         dial(far.url, "wrong")
     carrier = dial(far.url, KEY)
     carrier.sendall(b"mine")
-    assert read(carrier) == b"mine"
+    assert carrier.recv(1 << 16) == b"mine"
     carrier.close()
     assert far.heard == [b"mine"]
 
@@ -103,7 +103,7 @@ def test_a_second_connection_with_the_right_key_is_refused_and_never_mixed(far: 
     with pytest.raises(WorkerFailed, match=r"refused the connection \(409\)"):
         dial(far.url, KEY)
     first.sendall(b"still mine")
-    assert read(first) == b"still mine"
+    assert first.recv(1 << 16) == b"still mine"
     first.close()
     assert far.uses == 1
 
@@ -125,7 +125,7 @@ def test_a_far_end_that_sends_too_much_at_once_is_lost() -> None:
         thread = threading.Thread(target=bad.serve_forever)
         thread.start()
         carrier = dial(f"ws://127.0.0.1:{bad.socket.getsockname()[1]}", KEY)
-        assert read(carrier) == b""
+        assert carrier.recv(1 << 16) == b""
         carrier.close()
         bad.shutdown()
         thread.join(DEADLINE_S)
@@ -147,12 +147,30 @@ def test_what_is_no_websocket_is_no_worker() -> None:
         thread.join(DEADLINE_S)
 
 
+def test_a_redirection_is_not_followed_with_the_key(far: FarEnd) -> None:
+    from websockets.sync.server import ServerConnection, serve
+
+    def redirect(connection: ServerConnection, _: object) -> object:
+        response = connection.respond(302, "")
+        response.headers["Location"] = far.url
+        return response
+
+    with serve(lambda _: None, "127.0.0.1", 0, process_request=redirect) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        with pytest.raises(WorkerFailed):
+            dial(f"ws://127.0.0.1:{server.socket.getsockname()[1]}", KEY)
+        server.shutdown()
+        thread.join(DEADLINE_S)
+    assert far.uses == 0
+
+
 def test_what_both_ends_send_at_the_same_time_arrives_whole_and_the_end_after_it(
     far: FarEnd,
 ) -> None:
     """More than fits on the way, while nobody takes what comes back."""
     ours, theirs = socket.socketpair()
-    join(dial(far.url, KEY), theirs)
+    join(far.url, KEY, theirs)
     sent, heard = bytes(range(256)) * (8 << 12), bytearray()
     thread = threading.Thread(target=ours.sendall, args=(sent,))
     thread.start()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import hocket
 from hocket.core.data import Batch, Trial
 from hocket.engine.delays import Delays
-from hocket.records.steps import load_steps
+from hocket.records.step_rows import load_steps
 from hocket.results.report import Report
 from support.delayed import Continuing, OneRow, Waves, laws, play
 from support.row_toys import RowToyConfig

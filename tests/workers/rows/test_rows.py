@@ -95,7 +95,7 @@ def test_the_record_says_how_rows_were_suspended(tmp_path: Path) -> None:
 
 
 def test_recordings_hold_exactly_the_executed_steps(tmp_path: Path) -> None:
-    from hocket.records.steps import load_steps
+    from hocket.records.step_rows import load_steps
 
     policy = Echo(length=5)
     report = evaluate(lanes=6, episodes=8, policy=policy, out=tmp_path / "run", way="snapshot")

@@ -35,7 +35,7 @@ from hocket.adapters.policies.devices import (
 from hocket.adapters.policies.rtc import KEYS, Continuation, continuations_of, row_noise
 from hocket.core import plugins
 from hocket.core.contracts.policy import PREFIX
-from hocket.core.data import Actions, ArraySpec, Batch, PolicySpec
+from hocket.core.data import Actions, Batch, PolicySpec
 from hocket.errors import ChunkShapeError, ConfigError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 _CLOSE_S = 2.0
-"""Seconds that closing waits for a forward under way. Chosen by hand."""
+"""Seconds that closing waits for a forward that is under way."""
 
 
 class TorchPolicy:
@@ -53,8 +53,8 @@ class TorchPolicy:
     own. Integers and images stay as they are. With `fixed_shapes` a batch is padded to the next
     power of two, or to the next of the sizes given, so that compiled modules and cuDNN meet few
     shapes; with `graphs` each such shape is replayed as one CUDA graph. `threads` sets torch's CPU
-    threads for this process. `spec` takes further fields of PolicySpec; a module that draws noise
-    of its own must say `keyed_noise=False`.
+    threads for this process. `spec` takes further fields of PolicySpec, such as `action_size` and
+    `inputs`; a module that draws noise of its own must say `keyed_noise=False`.
     """
 
     reads_device_arrays = True
@@ -64,8 +64,6 @@ class TorchPolicy:
         module: torch.nn.Module,
         *,
         chunk_length: int,
-        action_size: int | None = None,
-        inputs: Mapping[str, ArraySpec] | None = None,
         device: str = "cpu",
         dtype: str | None = None,
         fixed_shapes: bool | Sequence[int] = False,
@@ -78,8 +76,6 @@ class TorchPolicy:
 
         self.spec = PolicySpec(
             chunk_length=chunk_length,
-            action_size=action_size,
-            inputs=inputs,
             max_batch=max_batch,
             batch_sizes=_sizes(fixed_shapes, max_batch),
             **spec,
@@ -110,8 +106,8 @@ class TorchPolicy:
         return continuations_of(self._module)
 
     def continue_by(self, method: str, settings: Mapping[str, Any]) -> None:
-        """Make chunks from the module's flow, with noise from each row's seed, so that they go on
-        from what is committed; `forward` is called where nothing is said of that."""
+        """Sample chunks from the module's flow, with noise from each row's seed, so that they
+        continue the committed actions. Batches without any are answered by `forward`."""
         self._continuation = Continuation(self._module, method, settings)
 
     def infer(self, batch: Batch) -> Actions:
@@ -161,7 +157,7 @@ class TorchPolicy:
         return made
 
     def close(self) -> None:
-        """Let go of the buffers; the module stays its owner's. A forward that never returns keeps
+        """Free the buffers; the module stays its owner's. A forward that never returns keeps
         them."""
         if self._lock.acquire(timeout=_CLOSE_S):
             self._buffers.clear()

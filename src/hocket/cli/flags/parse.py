@@ -46,8 +46,6 @@ T = TypeVar("T")
 
 _GROUPS = ("env_config", "policy_config", "runtime_config", "eval_env_config", "rtc_config")
 """Fields of a configuration that are groups of flags: what adapters are set to."""
-_OF_THE_RUN = ("seed_scheme",)
-"""Settings of adapters that the run has for all of them."""
 _SHORT = {"--ready-timeout": "ready_timeout_s", "--flush-on-reconnect": "flush_on_reconnect"}
 """Settings of policies over the wire that need not be spelled --policy.NAME."""
 
@@ -380,8 +378,6 @@ def _adapter_flags(kind: Kind, names: Sequence[str]) -> dict[str, Flag]:
     merged: dict[str, Flag] = {}
     for name in names:
         for field, flag in _flags_of(plugins.find(kind, name).config_class).items():
-            if field in _OF_THE_RUN:
-                continue
             spelled = dataclasses.replace(flag, annotation=_spelled(flag.annotation))
             merged[field] = merged[field].joined(spelled) if field in merged else spelled
     return merged

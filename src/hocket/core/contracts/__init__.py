@@ -9,9 +9,9 @@
 
 A contract is a Protocol of a few methods: nothing has to be subclassed or registered. What only
 some implementations can do is a Protocol of its own, an ability, which hocket looks for where the
-object is built; whoever lacks it simply does not have its methods. `hocket.testing` has a check for
-each contract (`check_policy`, `check_env`, `check_suite`, `check_batched`, `check_runtime`,
-`check_reader`, `check_sink`) that tries the rules of its page on anyone's implementation.
+object is built; whoever lacks it simply does not have its methods. For each contract there is a
+check (`check_policy`, `check_env`, `check_suite`, `check_batched`, `check_runtime`, `check_reader`,
+`check_sink`; docs/architecture.md) that tries the rules of its page on anyone's implementation.
 
 The values that these methods take and give are in `hocket.core.data` and `hocket.core.events`.
 """

@@ -1,7 +1,7 @@
 """What a batched simulator is: many rows behind one step.
 
 Whoever has a simulator that steps many envs in one call (Isaac Lab, ManiSkill, MJX ...) writes a
-BatchedEnv and the BatchedSuite that makes it; hocket's own are in `hocket.adapters.envs`, and
+BatchedEnv and the BatchedSuite that makes it; hocket's own are adapters, and
 `hocket.Suspendable` turns a simulator without a mask into one that has it. The simulator lives in
 the engine's process, and each of its rows is a lane.
 

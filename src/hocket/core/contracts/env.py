@@ -4,8 +4,8 @@ Whoever brings an env writes a `gymnasium.Env`, and is done: any env id (`gym:Ca
 factory (`package.module:make_env`) runs unchanged, as a suite of one task whose `prompt`,
 `max_steps`, `control_rate` and `success_rule` are read from the env's attributes of these names
 where it has them; the control rate is also read from `metadata["render_fps"]` and from `dt`.
-Whoever has several tasks writes a Suite; hocket's own are in `hocket.adapters.envs`. Suites
-and envs live in workers, one env at a time in each process.
+Whoever has several tasks writes a Suite; hocket's own are adapters. Suites and
+envs live in workers, one env at a time in each process.
 
 An env tells success as `info["success"]` (or `"is_success"`); where it never does, the outcome of
 its episodes is FINISHED. Suites and envs may have an attribute `notes`, sentences that the user is
@@ -16,30 +16,50 @@ of a file), which run.yaml, report.json and cards repeat.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from hocket.core.data import Array, TaskInfo
+from hocket.errors import UnknownNameError
 
 if TYPE_CHECKING:
     import gymnasium
 
-SeedScheme = Literal[1, 2]
-"""How a trial's seed becomes a drawn start; `start_seed` is the rule."""
 
-
-def start_seed(task: str, seed: int, scheme: SeedScheme) -> int:
-    """The seed of the generator that draws the start of a task's trial, 0 to 2^63 - 1.
-
-    Scheme 1 takes the trial's seed as it is. Two tasks that draw alike then start at the same
-    quantile, and their trials of one seed succeed and fail together. Scheme 2 hashes task and seed,
-    so that starts of different tasks are independent; suite and repeat have no part in it, since
-    the same task and seed mean the same start everywhere.
-    """
-    if scheme == 1:
-        return seed
+def _of_task_and_seed(task: str, seed: int) -> int:
+    """A hash of task and seed. Suite and repeat have no part in it, since the same task and seed
+    mean the same start everywhere."""
     digest = hashlib.blake2b(f"{task}\0{seed}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
+
+
+@dataclass(frozen=True, slots=True)
+class StartScheme:
+    """How a trial's seed becomes a drawn start."""
+
+    seed: Callable[[str, int], int]
+    """From task and seed to the seed of the generator that draws the start, 0 to 2^63 - 1."""
+    is_independent: bool
+    """Starts of different tasks at one seed are independent. Where two tasks draw alike from the
+    seed itself, their trials of one seed succeed and fail together."""
+
+
+TASK_AND_SEED = "task-and-seed"
+START_SCHEMES: Mapping[str, StartScheme] = {
+    TASK_AND_SEED: StartScheme(_of_task_and_seed, is_independent=True)
+}
+"""The schemes by name: what the setting `start_scheme` of a suite may be."""
+
+
+def start_scheme(name: str) -> StartScheme:
+    try:
+        return START_SCHEMES[name]
+    except KeyError:
+        raise UnknownNameError(
+            f"There is no start scheme {name!r}. start_scheme is one of: "
+            f"{', '.join(START_SCHEMES)}."
+        ) from None
 
 
 @runtime_checkable
@@ -51,8 +71,8 @@ class Suite(Protocol):
     forked. `prepare_worker(index)`: a static method that is called in a worker, with its number,
     before anything is built there. `independent_starts = True`: the starts of its tasks at one seed
     are independent of each other, so that a round of one trial of each task holds as much evidence
-    as it has trials. An adapter that draws starts for several tasks has a field `seed_scheme` in
-    its `Config`, is given the run's there, and seeds its generator with `start_seed`.
+    as it has trials. An adapter that draws starts for several tasks has a field `start_scheme` in
+    its `Config`, and seeds its generator with `start_scheme(NAME).seed(task, seed)`.
     """
 
     def tasks(self) -> Sequence[TaskInfo]: ...

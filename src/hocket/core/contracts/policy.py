@@ -1,7 +1,7 @@
 """What a policy is, and what more it may be able to do.
 
-Whoever brings a model writes a Policy: a spec, `infer` and `close`. hocket's own are in
-`hocket.adapters.policies` (torch modules, LeRobot, OpenPI servers ...); a policy of yours is given
+Whoever brings a model writes a Policy: a spec, `infer` and `close`. hocket's own are
+adapters (torch modules, LeRobot, OpenPI servers ...); a policy of yours is given
 to `hocket.evaluate` as an object, or named as `package.module:MyPolicy`. It lives in the engine's
 process. Every Protocol after the first is an ability: it is used where the policy has its methods.
 A policy may have an attribute `files`, paths of what its answers depend on: run.yaml and cards then

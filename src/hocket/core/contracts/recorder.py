@@ -1,10 +1,10 @@
 """What recorders are: readers follow the engine, sinks live in workers where frames are born.
 
 Whoever wants to see a run as it happens (a display, a trace, a table) writes a Reader and gives it
-to the engine, on whose thread it is called; hocket's own are the ledger (`hocket.records`) and the
-progress display (`hocket.results`). Whoever wants to keep what happens at each step writes a Sink,
-names it in `WorkerSpec.sinks`, and finds it built in every worker; hocket's own are `steps`,
-`states` and `video` in `hocket.records`.
+to the engine, on whose thread it is called; hocket's own are the ledger and the progress
+display. Whoever wants to keep what happens at each step writes a Sink, names it in
+`WorkerSpec.sinks`, and finds it built in every worker; hocket's own are `steps`, `states` and
+`video`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,17 @@ if TYPE_CHECKING:
 
 EVIDENCE = "evidence"
 """The key in `record` that asks an attempt to leave what it has recorded if it ends in an error."""
-TEMPORARY, SPILL = ".tmp", ".spill"
-"""How the names of hidden files end that are being written: `.video.mp4.tmp`, and where the file
-is only to be read if its process dies `.steps.npz.spill.tmp`."""
+VIDEO = "video"
+"""The key that asks for a video: `all` keeps it, `failures` keeps it where the episode failed."""
+IMAGES = "images"
+"""The key that asks for every picture, lossless."""
+RESTORED = "restored"
+"""The key that is true where a worker shows stored states instead of running the episode."""
+SPILL = ".spill"
+"""Stands before `.tmp` in the name of a hidden file that is only to be read if its process dies:
+`.steps.npz.spill.tmp`."""
+ROWS = ".rows"
+"""The suffix of a sink's file whose rows go into a segment: waste once its episode is committed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

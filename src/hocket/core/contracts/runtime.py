@@ -1,11 +1,10 @@
 """What a runtime is: it starts workers somewhere, and ends them.
 
 Whoever wants workers elsewhere (in containers, on other machines) writes a Runtime; hocket's own
-are `hocket.workers.inline` (in the engine's process), `hocket.workers.local` (processes of this
-machine), `hocket.workers.containers` and those in `hocket.workers.remote`. It lives in the engine's
-process, serves one fleet, and gives a Link (`hocket.workers.link`) to each worker. What the worker
-at the other end does is hocket's own (`hocket.workers.worker`): a runtime starts that and carries
-the messages of `hocket.core.wire`.
+are `inline` (in the engine's process), `local` (processes of this machine), containers, and those
+of other machines. It lives in the engine's process, serves one fleet, and gives a Link to each
+worker. What the worker at the other end does is hocket's own: a runtime starts that and carries the
+messages of `hocket.core.wire`.
 """
 
 from __future__ import annotations
@@ -14,12 +13,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from hocket.core import perturb
 from hocket.core.data import Ref
-from hocket.core.perturb import Factor
 
 if TYPE_CHECKING:
-    from hocket.workers.link import Link
+    from hocket.workers.links.link import Link
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Factor:
+    """One disturbance, and how strong it is."""
+
+    name: str
+    amount: float = 0.0
+    prompts: Mapping[str, str] | None = None
+    """New prompts, by the old ones or by task."""
+
+    def to_plain(self) -> dict[str, Any]:
+        prompts = None if self.prompts is None else dict(self.prompts)
+        return {"name": self.name, "amount": self.amount, "prompts": prompts}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +77,7 @@ class WorkerSpec:
     def from_plain(cls, plain: Mapping[str, Any]) -> WorkerSpec:
         values = dict(plain)
         values["suites"] = {name: Ref(**ref) for name, ref in values["suites"].items()}
-        values["perturb"] = perturb.from_plain(values["perturb"])
+        values["perturb"] = tuple(Factor(**one) for one in values["perturb"])
         values["sinks"] = tuple(Ref(**ref) for ref in values["sinks"])
         for name in ("reads", "cameras"):
             values[name] = None if values[name] is None else tuple(values[name])

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from math import ceil
 
-from hocket.core.estimates import RunningMedian
 from hocket.engine.scheduling.model import NEAR_BEST, LatencyOf, Work, cycle_s, target_batch
+from hocket.workers.median import RunningMedian
 from hocket.workers.rows.stepping import WINDOW, Rhythm
 
 

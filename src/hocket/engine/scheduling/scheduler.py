@@ -29,9 +29,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hocket.core.estimates import Latency, RunningMedian
+from hocket.engine.scheduling.estimates import Latency
 from hocket.engine.scheduling.lockstep import Lockstep
 from hocket.engine.scheduling.value import Coming, Value, arrivals
+from hocket.workers.median import RunningMedian
 
 # Chosen by hand; what other values lose was read as for those of `value.py`.
 RECHECK_S = 0.3

@@ -22,8 +22,6 @@ class Lease:
     granted: float
     has_begun: bool = False
     is_asked_back: bool = False
-    is_sealed: bool = False
-    """Its episode is here, and waits for the elder lease of the trial to end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,19 +37,6 @@ class LeaseConfig:
     in_order: bool = False
     """Begin trials as they were planned, rather than those first by which the run ends soonest:
     for runs that are planned as they go."""
-    second_copies: bool = False
-    """Give idle sites a second lease of trials that others run, once nothing else is left. Only
-    where results are the same to the bit: elsewhere a race would favour what ends early."""
 
 
-@dataclass(frozen=True, slots=True)
-class GivenBack:
-    """What becomes of a trial whose lease was given back."""
-
-    is_final: bool
-    """Its retries are used up, and no other lease of it stands: it ends as an ERROR."""
-    wins: LeaseId | None = None
-    """The lease whose episode, already here, counts now."""
-
-
-SealVerdict = Literal["counts", "waits", "known", "late"]
+SealVerdict = Literal["counts", "known", "late"]

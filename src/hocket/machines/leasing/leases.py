@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from hocket.core.data import Trial
 from hocket.machines.leasing.expectations import SLOW, Expectations, Pace, Task
-from hocket.machines.leasing.lease import GivenBack, Lease, LeaseConfig, LeaseId, SealVerdict
+from hocket.machines.leasing.lease import Lease, LeaseConfig, LeaseId, SealVerdict
 from hocket.machines.leasing.waiting import WaitingTrials
 
 
@@ -39,8 +39,7 @@ class _Trial:
     task: Task
     next_attempt: int
     failures: int = 0
-    leases: list[LeaseId] = field(default_factory=list)
-    """Those that stand, the eldest first."""
+    is_leased: bool = False
     counts: int | None = None
     """The attempt that ended the trial."""
 
@@ -54,7 +53,6 @@ class LeaseBook:
 
     def __init__(self, config: LeaseConfig) -> None:
         self.config = config
-        self._has_copies = config.second_copies
         self.late = 0
         """Episodes that came too late to count."""
         self._trials: list[_Trial] = []
@@ -136,7 +134,7 @@ class LeaseBook:
     def stand(self, name: LeaseId, site: str, now: float) -> None:
         """Let a lease stand that an earlier driver granted."""
         trial = self._trials[name.trial]
-        if trial.is_done or name in self._leases:
+        if trial.is_done or trial.is_leased:
             return
         self._waiting.discard(name.trial, trial.task)
         self._know(site, now)
@@ -155,15 +153,13 @@ class LeaseBook:
         return set() if known is None else set(known.held)
 
     def leave(self, site: str) -> list[Lease]:
-        """A site is gone for good; returns its leases, which stand no more. Those whose episodes
-        are here stand on."""
+        """A site is gone for good; returns its leases, which stand no more."""
         gone = self._sites.pop(site, None)
         if gone is None:
             return []
         self._lanes -= gone.lanes
         self._expected.leave(gone.pace)
-        held = sorted(gone.held)
-        lost = [lease for name in held if not (lease := self._leases[name]).is_sealed]
+        lost = [self._leases[name] for name in sorted(gone.held)]
         for lease in reversed(lost):
             self._drop(lease.id)
         return lost
@@ -219,27 +215,6 @@ class LeaseBook:
         self._waiting.discard(trial, known.task)
         return self._grant(trial, site, now)
 
-    def copy(self, now: float) -> list[Lease]:
-        """Second leases of trials that others run, for idle sites, where nothing else is left."""
-        if self._waiting or not self._left or not self._has_copies:
-            return []
-        alone = sorted(
-            (lease.granted, lease.id)
-            for lease in self._leases.values()
-            if lease.has_begun and len(self._trials[lease.id.trial].leases) == 1
-        )
-        copies: list[Lease] = []
-        for name, site in self._sites.items():
-            mine = [one for _, one in alone if self._leases[one].site != name]
-            mine = mine[: max(0, site.room)]
-            alone = [(at, one) for at, one in alone if one not in mine]
-            copies += [self._grant(one.trial, name, now) for one in mine]
-        return copies
-
-    def end_copies(self) -> None:
-        """Grant no second leases from now on: results are not the same to the bit."""
-        self._has_copies = False
-
     def ask_back(self) -> list[Lease]:
         """Leases that their sites have not begun while lanes elsewhere are idle: to be asked back.
         The site may have begun meanwhile, and then keeps them."""
@@ -272,56 +247,38 @@ class LeaseBook:
             if lease.site in self._sites:
                 self._sites[lease.site].begun += 1
 
-    def give_back(self, name: LeaseId, *, spends: bool) -> GivenBack | None:
-        """A site gives a lease back: the attempt failed (which spends a retry), or it was not to
-        blame or never begun. None where the lease stands no more."""
+    def give_back(self, name: LeaseId, *, spends: bool) -> bool:
+        """Take back a lease whose attempt failed (which spends a retry), was not to blame or never
+        began. True where its trial's retries are used up, so that it ends as an ERROR."""
         if name not in self._leases:
-            return None
+            return False
         trial = self._trials[name.trial]
         trial.failures += spends
-        if spends and trial.failures > self.config.retries and len(trial.leases) == 1:
+        is_final = spends and trial.failures > self.config.retries
+        if is_final:
             self._win(name)
-            return GivenBack(is_final=True)
-        self._drop(name)
-        return GivenBack(is_final=False, wins=self._heir(name.trial))
+        else:
+            self._drop(name)
+        return is_final
 
     def seal(self, name: LeaseId, seconds: float) -> SealVerdict:
-        """The episode of a lease is here, with its files. It counts, waits for an elder lease of
-        the same trial to end, is known already, or is late. `seconds` is how long it took."""
+        """Say whether the episode of a lease, which is here with its files and took `seconds`,
+        counts, is known already, or is late."""
         lease, trial = self._leases.get(name), self._trials[name.trial]
-        if trial.counts == name.attempt or (lease is not None and lease.is_sealed):
+        if trial.counts == name.attempt:
             return "known"
         if lease is None:
             self.late += 1
             return "late"
         if (site := self._sites.get(lease.site)) is not None:
             self._expected.add(trial.task, seconds, site.pace)
-        if trial.leases[0] != name:
-            lease.is_sealed = True
-            return "waits"
         self._win(name)
         return "counts"
 
-    def heirs(self, lost: Sequence[Lease]) -> list[LeaseId]:
-        """Leases whose episodes are here and count, now that these stand no more."""
-        found = [self._heir(lease.id.trial) for lease in lost]
-        return [name for name in found if name is not None]
-
-    def _heir(self, trial: int) -> LeaseId | None:
-        leases = self._trials[trial].leases
-        if not leases or not self._leases[leases[0]].is_sealed:
-            return None
-        winner = leases[0]
-        self._win(winner)
-        return winner
-
-    def _win(self, winner: LeaseId) -> None:
-        """End the trial with this lease; no lease of it stands any more."""
-        trial = self._trials[winner.trial]
-        assert not trial.is_done
-        for name in list(trial.leases):
-            self._remove(name)
-        trial.counts = winner.attempt
+    def _win(self, name: LeaseId) -> None:
+        """End the trial with this lease, which stands no more."""
+        self._remove(name)
+        self._trials[name.trial].counts = name.attempt
         self._left -= 1
 
     # -- books ---------------------------------------------------------------------------------
@@ -330,12 +287,12 @@ class LeaseBook:
         self._leases[lease.id] = lease
         self._begun += lease.has_begun
         self._hold(lease)
-        self._trials[lease.id.trial].leases.append(lease.id)
+        self._trials[lease.id.trial].is_leased = True
 
     def _remove(self, name: LeaseId) -> None:
         lease = self._leases.pop(name)
         self._begun -= lease.has_begun
-        self._trials[name.trial].leases.remove(name)
+        self._trials[name.trial].is_leased = False
         self._unhold(lease)
 
     def _hold(self, lease: Lease) -> None:
@@ -355,8 +312,6 @@ class LeaseBook:
             site.begun -= lease.has_begun
 
     def _drop(self, name: LeaseId) -> None:
-        """End a lease without an episode; its trial waits again, unless another lease stands."""
+        """End a lease without an episode; its trial waits again."""
         self._remove(name)
-        trial = self._trials[name.trial]
-        if not trial.leases and not trial.is_done:
-            self._waiting.add(name.trial, trial.task, first=True)
+        self._waiting.add(name.trial, self._trials[name.trial].task, first=True)

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hocket.core.contracts.recorder import TEMPORARY
+from hocket.core.contracts.recorder import ROWS
 from hocket.core.data import Episode, Trial
 from hocket.core.events import (
     AttemptFailed,
@@ -38,14 +38,8 @@ from hocket.core.events import (
     SpecLearned,
 )
 from hocket.errors import RunFolderError
-from hocket.records.folder import (
-    ROWS,
-    FolderLike,
-    FolderLock,
-    RunFolder,
-    disk_error,
-    drafted,
-)
+from hocket.records import formats
+from hocket.records.folder import FolderLike, FolderLock, RunFolder
 from hocket.records.ledger import schema
 from hocket.records.ledger.view import NEVER_MADE, LedgerView
 from hocket.records.ledger.writer import (
@@ -55,6 +49,7 @@ from hocket.records.ledger.writer import (
     ReceivesFiles,
     RowRecorder,
 )
+from hocket.system.durable import TEMPORARY, disk_error, drafted
 
 _TABLES = ("chunks", "steps", "states")
 _NEVER_BEGUN = -1
@@ -220,8 +215,8 @@ class Ledger(LedgerView):
         return self._writer.committed
 
     def choose(self, trial: Trial, attempt: int) -> None:
-        """Let this attempt be the one whose episode counts, where several are under way or an
-        earlier process began it. The attempt has been committed."""
+        """Let this attempt be the one whose episode counts, where an earlier process
+        began it. The attempt has been committed."""
         self._running[self._row(trial)] = attempt
 
     def forget(self, trial: Trial, attempt: int) -> None:
@@ -337,7 +332,7 @@ def _make_file(folder: RunFolder, trials: Sequence[Trial], meta: Mapping[str, An
         with contextlib.closing(schema.connect(draft, synchronous="OFF")) as connection:
             connection.execute("PRAGMA journal_mode = MEMORY")
             connection.execute(f"PRAGMA application_id = {schema.APPLICATION}")
-            connection.execute(f"PRAGMA user_version = {schema.VERSION}")
+            connection.execute(f"PRAGMA user_version = {formats.RUN.number}")
             connection.executescript(schema.TABLES)
             rows = [(key, json.dumps(value)) for key, value in meta.items()]
             with schema.transaction(connection):

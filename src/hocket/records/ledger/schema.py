@@ -1,7 +1,7 @@
-"""The ledger's file: its tables, how it is made, opened, checked and brought up to date.
+"""The ledger's file: its tables, how it is made, opened and checked.
 
 SQLite in WAL mode: readers never wait for the writer, and a killed process loses nothing that it
-committed. A file that is not ours, broken, or of a newer hocket is refused and left as it is.
+committed. A file that is not ours, broken, or of another format is refused and left as it is.
 """
 
 from __future__ import annotations
@@ -12,27 +12,18 @@ import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
 from hocket.errors import RunFolderError
-from hocket.records.folder import disk_error
+from hocket.records import formats
+from hocket.system.durable import disk_error
 
-VERSION = 2
 APPLICATION = 0x686B6C67
 """Marks a SQLite file as a ledger of ours ("hklg")."""
 
-_SPECS = """
-CREATE TABLE specs (
-    suite TEXT NOT NULL, task TEXT NOT NULL, spec TEXT NOT NULL, PRIMARY KEY (suite, task)
-) WITHOUT ROWID
-"""
-
-MIGRATIONS: Mapping[int, str] = {1: f"ALTER TABLE segments ADD COLUMN digest TEXT; {_SPECS}"}
-"""SQL that turns a ledger of version n into one of n + 1."""
-
-TABLES = f"""
+TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE legs (
     leg INTEGER PRIMARY KEY, began REAL NOT NULL, process INTEGER NOT NULL, host TEXT NOT NULL
@@ -55,13 +46,17 @@ CREATE TABLE episodes (
     FOREIGN KEY (trial, attempt) REFERENCES attempts
 );
 CREATE TABLE segments (
-    name TEXT PRIMARY KEY, rows INTEGER NOT NULL, level INTEGER NOT NULL, digest TEXT
+    name TEXT PRIMARY KEY, rows INTEGER NOT NULL, level INTEGER NOT NULL, digest TEXT NOT NULL
 );
-{_SPECS};
+CREATE TABLE specs (
+    suite TEXT NOT NULL, task TEXT NOT NULL, spec TEXT NOT NULL, PRIMARY KEY (suite, task)
+) WITHOUT ROWID;
 """
 
 _BUSY_S = 30.0
 _MAGIC = b"SQLite format 3\0"
+_HEADER = 100
+"""Bytes of a SQLite file's header."""
 _FULL = 13
 """SQLite's code for a full disk."""
 
@@ -79,31 +74,22 @@ def connect(path: Path, *, mode: str = "rw", synchronous: str = "FULL") -> sqlit
 
 
 def open_checked(path: Path) -> sqlite3.Connection:
-    """A writer's connection to a ledger that is ours, whole and of this version, migrated if
-    older."""
+    """A writer's connection to a ledger that is ours, whole and of this format."""
     _refuse_foreign(path)
     connection = connect(path)
     with _closed_on_error(connection, path):
-        check(connection, path)
-        migrate(connection, path)
+        _check(connection, path)
         connection.execute("PRAGMA journal_mode = WAL")
     return connection
 
 
 def open_to_read(path: Path) -> sqlite3.Connection:
-    """A reader's connection; needs no lock, and sees what was committed when a query begins. Of an
-    older ledger it sees a copy in memory, brought up to date; the file stays as it is."""
+    """A reader's connection; needs no lock, and sees what was committed when a query begins."""
     _refuse_foreign(path)
     connection = _connect_to_read(path)
     with _closed_on_error(connection, path):
-        check(connection, path)
-        if _version(connection) == VERSION:
-            return connection
-        with contextlib.closing(connection):
-            copy = _in_memory(connection)
-    with _closed_on_error(copy, path):
-        migrate(copy, path)
-    return copy
+        _check(connection, path)
+    return connection
 
 
 def has_episodes(path: Path) -> bool:
@@ -115,37 +101,21 @@ def has_episodes(path: Path) -> bool:
 
 
 def _connect_to_read(path: Path) -> sqlite3.Connection:
-    """A connection that leaves nothing in the folder of an older run, nor in one that cannot be
-    written."""
-    wal = path.with_name(path.name + "-wal")
-    is_archived = not os.access(path.parent, os.W_OK)
-    if not wal.exists():
-        connection = connect(path, mode="ro&immutable=1")
-        with _closed_on_error(connection, path):
-            if is_archived or _version(connection) < VERSION:
-                return connection
-        # A file that a run may go on with while it is read is not immutable.
-        connection.close()
-    if not is_archived:
+    """A connection that leaves nothing in a folder that cannot be written."""
+    if os.access(path.parent, os.W_OK):
         return connect(path, mode="ro")
+    wal = path.with_name(path.name + "-wal")
+    if not wal.exists():
+        return connect(path, mode="ro&immutable=1")
     # Where nothing can be written SQLite cannot keep its index of the WAL, which the file of a
     # killed run is not whole without.
     with tempfile.TemporaryDirectory(prefix="hocket-ledger-") as folder:
         for file in (path, wal):
             shutil.copyfile(file, Path(folder) / file.name)
         with contextlib.closing(connect(Path(folder) / path.name)) as connection:
-            return _in_memory(connection)
-
-
-def _in_memory(connection: sqlite3.Connection) -> sqlite3.Connection:
-    copy = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-    connection.backup(copy)
-    return copy
-
-
-def _version(connection: sqlite3.Connection) -> int:
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    return int(version)
+            copy = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+            connection.backup(copy)
+            return copy
 
 
 @contextlib.contextmanager
@@ -158,44 +128,11 @@ def _closed_on_error(connection: sqlite3.Connection, path: Path) -> Iterator[Non
         raise
 
 
-def check(connection: sqlite3.Connection, path: Path) -> None:
-    """Refuse a file that is not ours, is of a newer version, or is damaged."""
-    (application,) = connection.execute("PRAGMA application_id").fetchone()
-    if application != APPLICATION:
-        raise RunFolderError(f"{str(path)!r} is a SQLite file, but no ledger of hocket's.")
-    version = _version(connection)
-    if version > VERSION:
-        raise RunFolderError(
-            f"The ledger {str(path)!r} was made by a newer hocket (format {version}; this one "
-            f"reads up to {VERSION}). Upgrade hocket to use this run; nothing was changed."
-        )
+def _check(connection: sqlite3.Connection, path: Path) -> None:
+    """Refuse a file that is damaged."""
     (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if verdict != "ok":
         raise RunFolderError(f"The ledger {str(path)!r} is damaged: {verdict}.")
-
-
-def migrate(
-    connection: sqlite3.Connection,
-    path: Path,
-    *,
-    target: int = VERSION,
-    migrations: Mapping[int, str] = MIGRATIONS,
-) -> None:
-    """Bring an older ledger to the target version, in one transaction."""
-    version = _version(connection)
-    if version == target:
-        return
-    missing = [step for step in range(version, target) if step not in migrations]
-    if missing:
-        raise RunFolderError(
-            f"The ledger {str(path)!r} has format {version}, which this hocket no longer reads. "
-            f"Resume it with the version that made it."
-        )
-    with transaction(connection):
-        for step in range(version, target):
-            for statement in migrations[step].split(";"):
-                connection.execute(statement)
-        connection.execute(f"PRAGMA user_version = {target}")
 
 
 @contextlib.contextmanager
@@ -233,18 +170,23 @@ def ledger_error(exc: sqlite3.Error, path: Path) -> RunFolderError:
 
 
 def _refuse_foreign(path: Path) -> None:
+    """Refuse a file that is not ours or is of another format. Only its header is read: to open it
+    would leave files beside it."""
     try:
         with open(path, "rb") as file:
-            head = file.read(len(_MAGIC))
+            head = file.read(_HEADER)
     except FileNotFoundError:
         raise RunFolderError(
             f"There is no run in {str(path.parent)!r}: it has no {path.name}."
         ) from None
     except OSError as exc:
         raise RunFolderError(f"{str(path)!r} cannot be read: {exc.strerror}.") from exc
-    if head != _MAGIC:
+    if not head.startswith(_MAGIC):
         what = "is empty" if not head else "is no SQLite file"
         raise RunFolderError(
             f"{str(path)!r} {what}, so it is no ledger, or one that was overwritten. It was left "
             f"as it is; restore it from a copy, or start a new run."
         )
+    if int.from_bytes(head[68:72], "big") != APPLICATION:
+        raise RunFolderError(f"{str(path)!r} is a SQLite file, but no ledger of hocket's.")
+    formats.RUN.check(path.parent, int.from_bytes(head[60:64], "big"))

@@ -36,8 +36,8 @@ class Segment:
     rows: int
     level: int
     """How often its rows were merged from smaller segments."""
-    digest: str | None
-    """Of its bytes, as `hocket.records.parquet.digest_of` makes it; None in older runs."""
+    digest: str
+    """Of its bytes, as `hocket.records.parquet.digest_of` makes it."""
 
     @property
     def table(self) -> str:
@@ -126,7 +126,7 @@ class LedgerView:
         return [Failure(trial=known[row], attempt=number, error=text) for row, number, text in rows]
 
     def specs(self) -> dict[tuple[str, str], EnvSpec]:
-        """What the envs turned out to be, by suite and task; empty in older runs."""
+        """What the envs turned out to be, by suite and task."""
         rows = self._rows("SELECT suite, task, spec FROM specs")
         return {(suite, task): EnvSpec.from_plain(json.loads(spec)) for suite, task, spec in rows}
 

@@ -22,10 +22,11 @@ from typing import Any, Protocol, runtime_checkable
 from hocket.core.data import Episode, Trial
 from hocket.core.events import Event
 from hocket.errors import DamagedSegmentError, RunFolderError
-from hocket.records.folder import RunFolder, sync_disk
+from hocket.records.folder import RunFolder
 from hocket.records.ledger import schema
 from hocket.records.ledger.view import Segment
 from hocket.records.parquet import digest_of, merge_segments
+from hocket.system.durable import sync_disk
 
 _MERGED_AT_ONCE = 16
 """Segments of one level that become one of the next. Chosen by hand; no benchmark row."""

@@ -9,28 +9,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from hocket.core.contracts.recorder import IMAGES, VIDEO
 from hocket.core.data import Episode, Outcome, Trial
 from hocket.errors import ConfigError
 
-VIDEO = "video"
-"""Asks for a video: `all` keeps it, `failures` keeps it where the episode failed."""
-IMAGES = "images"
-"""Asks for every picture, lossless."""
 FAILURES_OF_FEW = 3
 """How many failures of each task the selection `few` has. Chosen by hand, to be looked at."""
 _TRIALS_OF_FEW = 5
 """Of how many trials of each task `few` chooses where it is filmed while they run: nobody knows
 then how they end, and each costs its encoding. Chosen by hand."""
-
-
-def is_rendered_later(abilities: Collection[str]) -> bool:
-    """Whether an env can show an episode again: from its states, observed without a step. Rows of
-    a batched simulator are rendered while they run."""
-    return {"snapshot", "deferred"} <= set(abilities) and "batched" not in abilities
 
 
 @dataclass(frozen=True, slots=True)

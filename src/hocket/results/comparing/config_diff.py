@@ -13,7 +13,7 @@ from hocket.errors import HocketError
 
 _OURS = ("hocket", "python")
 """Versions that do not change what a trial is."""
-_NOT_SUBJECT = ("env", "env_config", "episodes", "seed", "seed_scheme", "max_steps")
+_NOT_SUBJECT = ("env", "env_config", "episodes", "seed", "max_steps")
 """Settings that make the trials, and so are no part of what is compared."""
 _SHOWN = 4
 
@@ -23,8 +23,6 @@ def setting_differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]
     found = []
     if a.get("max_steps") != b.get("max_steps"):
         found.append(_differs("max_steps", a.get("max_steps"), b.get("max_steps")))
-    if mixed := scheme_difference(a, b):
-        found.append(mixed)
     if a.get("env_config") == b.get("env_config"):
         return found
     # What is not set has a default, which may be what the other run says.
@@ -33,34 +31,6 @@ def setting_differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]
         if left.get(name) != right.get(name):
             found.append(_differs(f"env setting {name}", left.get(name), right.get(name)))
     return found
-
-
-def scheme_difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> str | None:
-    """Says that two runs drew their starts by different seed schemes, with the flag that pairs
-    them; None where they did not, or where no env of theirs draws by a scheme."""
-    ours, theirs = seed_scheme(a), seed_scheme(b)
-    if ours == theirs or not (_draws_by_scheme(a) or _draws_by_scheme(b)):
-        return None
-    return (
-        f"{_differs('seed_scheme', ours, theirs)} (a seed means another start there; "
-        f"--seed-scheme {min(ours, theirs)} makes a run that pairs with the older one)"
-    )
-
-
-def seed_scheme(config: Mapping[str, Any]) -> int:
-    """How a run drew its starts; one that names no scheme was made when there was one only."""
-    return int(config.get("seed_scheme", 1))
-
-
-def _draws_by_scheme(config: Mapping[str, Any]) -> bool:
-    """Whether an env of a run may draw by its scheme: code that only the run names is not imported,
-    and so not known to be free of it."""
-    envs = [str(name) for name in config.get("env") or ()]
-    return any(
-        name.partition(":")[0] not in plugins.names("envs")
-        or plugins.has_setting("envs", name, "seed_scheme")
-        for name in envs
-    )
 
 
 def subject_differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[tuple[str, str, str]]:

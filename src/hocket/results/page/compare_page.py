@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hocket.core.data import Outcome, Trial
-from hocket.records.folder import write_atomic
 from hocket.results.comparing.compare import RunComparison, bounds_text, signed, task_names
 from hocket.results.comparing.config_diff import subject_differences
 from hocket.results.comparing.paired import CLAIMS, Difference
@@ -25,6 +24,7 @@ from hocket.results.page.charts import (
 from hocket.results.page.markup import Child, Markup, Section, breakable, document, join, tag
 from hocket.results.page.pair_films import films_section
 from hocket.results.tables import number, percent
+from hocket.system.durable import write_atomic
 
 _MOST_TASKS = 120
 _MOST_CELLS = 4000

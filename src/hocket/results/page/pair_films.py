@@ -9,11 +9,11 @@ from urllib.parse import quote
 
 from hocket.core.data import Trial
 from hocket.records.folder import RunFolder
-from hocket.records.video.sink import videos_in
 from hocket.results.comparing.compare import RunComparison, task_names
 from hocket.results.comparing.side import Side
 from hocket.results.page.markup import Markup, Section, breakable, join, tag
 from hocket.results.page.videos import poster
+from hocket.workers.sinks.video import videos_in
 
 _MOST_PAIRS = 40
 """Pairs on a page. Chosen by hand: each has a picture of every camera on both sides."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hocket.core.data import Outcome
-from hocket.records.folder import RunFolder, write_atomic
+from hocket.records.folder import RunFolder
 from hocket.results.page.charts import (
     IntervalRow,
     histogram,
@@ -45,6 +45,7 @@ from hocket.results.recorded import RecordedRun, open_recorded
 from hocket.results.report import Report
 from hocket.results.scores import Score
 from hocket.results.tables import number, percent, percent_range
+from hocket.system.durable import write_atomic
 
 FILE_NAME = "report.html"
 _PERCENTS = tuple((share / 100, f"{share} %") for share in (0, 25, 50, 75, 100))

@@ -41,10 +41,10 @@ from hocket.core.events import (
     WorkerChanged,
 )
 from hocket.errors import HocketError
-from hocket.records.folder import drafted
-from hocket.records.video.pictures import as_frame, cameras_in, encode_jpeg
 from hocket.results.exactness import unseeded_sentence
 from hocket.results.showing.tally import Tally
+from hocket.system.durable import drafted
+from hocket.workers.sinks.pictures import as_frame, cameras_in, encode_jpeg
 
 FOLDER, STATUS, WANTED = "live", "status.json", "wanted"
 WANTED_S = 5.0

@@ -15,7 +15,7 @@ from hocket.core.contracts.policy import Policy
 from hocket.core.contracts.recorder import Reader
 from hocket.core.data import Outcome, Trial
 from hocket.errors import RunFolderError, UsageError
-from hocket.records.folder import RunFolder, write_atomic
+from hocket.records.folder import RunFolder
 from hocket.records.ledger.view import LedgerView
 from hocket.results.card import FILE_NAME, Card, same_bits, with_trials
 from hocket.results.card_text import eval_results, markdown
@@ -24,12 +24,13 @@ from hocket.results.comparing.side import Side
 from hocket.results.recorded import open_recorded
 from hocket.runs.config import EvalConfig
 from hocket.runs.run import Run
+from hocket.system.durable import write_atomic
 
 MARKDOWN = "card.md"
 HUB_FOLDER = ".eval_results"
 _RERUN = (
     *("replan", "ensemble", "delay", "method", "first_chunk"),
-    *("max_steps", "seed_scheme", "exact"),
+    *("max_steps", "exact"),
 )
 """Settings that a card's numbers are about, and that a check of it therefore takes from it. None of
 them names a file or any code."""
@@ -114,7 +115,7 @@ def check_card(
 ) -> CardCheck:
     """Run a random sample of a card's trials with an env and a policy that the caller chose, and
     say whether the outcomes agree. `config` has them; what else the card's numbers are about
-    (replan, seed scheme, step limit ...) it must have from `config_for`."""
+    (replan, start scheme, step limit ...) it must have from `config_for`."""
     trials = sample_trials(card, config, sample, sample_seed)
     with Run(config, trials) as run:
         report = run.finish(policy=policy, readers=readers)
@@ -140,7 +141,16 @@ def config_for(card: Card, config: EvalConfig) -> EvalConfig:
     about."""
     theirs = card.report.config
     plain = {**config.to_plain(), **{k: theirs[k] for k in _RERUN if k in theirs}}
+    plain["env_config"] |= _start_scheme(card)
     return EvalConfig.from_plain({**plain, "record": "none", "video": "none"})
+
+
+def _start_scheme(card: Card) -> dict[str, str]:
+    """The setting of the card's envs that says how seeds become starts, where one has it."""
+    known = [card.report.config.get("env_config", {})]
+    known += dict(card.report.provenance.get("settings", {})).values()
+    found = [each["start_scheme"] for each in known if "start_scheme" in dict(each)]
+    return {"start_scheme": str(found[0])} if found else {}
 
 
 def sample_trials(card: Card, config: EvalConfig, sample: int, seed: int) -> list[Trial]:

@@ -32,9 +32,9 @@ from hocket.core.data import (
 )
 from hocket.core.plugins import did_you_mean
 from hocket.errors import EnvError, PolicyError, UnknownNameError, WorkerFailed
-from hocket.records.video.pictures import contact_sheet, is_picture, write_png
 from hocket.runs.checks.starts import StartFindings, examine_starts
 from hocket.runs.probe import Probe, check_specs, probe
+from hocket.workers.sinks.pictures import contact_sheet, is_picture, write_png
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

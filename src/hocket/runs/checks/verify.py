@@ -16,14 +16,13 @@ from hocket.records.folder import FolderLike, RunFolder
 from hocket.records.ledger.ledger import Ledger
 from hocket.records.ledger.view import LedgerView
 from hocket.records.state_rows import KeptStates
-from hocket.records.steps import load_steps, read_layout, split_states
+from hocket.records.step_rows import load_steps
 from hocket.runs.config import EvalConfig
 from hocket.runs.run import Run
 from hocket.system.scratch import ScratchFolder
+from hocket.workers.sinks.steps import read_layout, split_states
 
 _NUMBERS = ("action", "reward", "terminated", "truncated", "success")
-_STATE = "observation/state"
-"""The one array that older runs recorded."""
 SIMULATOR = "simulator state"
 
 
@@ -100,7 +99,7 @@ def verify(
     folder = RunFolder.at(path)
     with LedgerView.open(folder) as ledger:
         trial = find_trial(ledger.trials(), trial_name)
-        config = adapt(EvalConfig.recorded(ledger.meta()["config"]))
+        config = adapt(EvalConfig.from_plain(ledger.meta()["config"]))
         episode = _episode(trial, ledger.episodes())
     recorded = _read(folder, episode)
     if not recorded.rows:
@@ -224,8 +223,6 @@ def _observed(row: Mapping[str, Any]) -> Mapping[str, Array]:
     if row["state"] is None:
         return {}
     state = np.array([row["state"]])
-    if row["layout"] is None:
-        return {_STATE: state[0]}
     return {key: rows[0] for key, rows in split_states(state, read_layout(row["layout"])).items()}
 
 

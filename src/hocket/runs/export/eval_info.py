@@ -22,7 +22,8 @@ import pyarrow.compute as pc
 from hocket.core.data import Episode, Outcome
 from hocket.records.parquet import read_table
 from hocket.results.report import FILE_NAME, Report
-from hocket.runs.export import ChosenRun, ExportConfig, Watcher, new_file
+from hocket.runs.demonstrations.chosen import ChosenRun, ExportConfig, Watcher
+from hocket.runs.export import new_file
 
 
 @dataclass(slots=True)

@@ -18,11 +18,12 @@ import numpy as np
 
 from hocket import __version__
 from hocket.core.data import Array
-from hocket.records.video.encoder import read_pictures, size_of
-from hocket.records.video.sink import camera_name
-from hocket.runs.export import ChosenRun, ExportConfig, Watcher, new_file, require, scratch_folder
-from hocket.runs.export.demonstrations import Demonstration, Demonstrations
+from hocket.runs.demonstrations.chosen import ChosenRun, ExportConfig, Watcher
+from hocket.runs.demonstrations.episodes import Demonstration, Demonstrations
+from hocket.runs.export import new_file, require, scratch_folder
 from hocket.system.text import printable
+from hocket.workers.sinks.encoder import read_pictures, size_of
+from hocket.workers.sinks.video import camera_name
 
 _SLAB = 32
 """How many pictures are written at a time."""

@@ -21,7 +21,8 @@ import numpy as np
 from hocket.core.data import Array, Episode
 from hocket.records.parquet import read_table
 from hocket.results.timing import BATCH_COLUMNS, Batches, concurrent_slots
-from hocket.runs.export import ChosenRun, ExportConfig, Watcher, new_file
+from hocket.runs.demonstrations.chosen import ChosenRun, ExportConfig, Watcher
+from hocket.runs.export import new_file
 
 _COLUMNS = (
     "trial",

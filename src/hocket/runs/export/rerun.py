@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from hocket.core.data import Array
-from hocket.records.video.encoder import read_pictures
-from hocket.records.video.sink import camera_name
-from hocket.runs.export import ChosenRun, ExportConfig, Watcher, new_file, require, scratch_folder
-from hocket.runs.export.demonstrations import Demonstration, Demonstrations
+from hocket.runs.demonstrations.chosen import ChosenRun, ExportConfig, Watcher
+from hocket.runs.demonstrations.episodes import Demonstration, Demonstrations
+from hocket.runs.export import new_file, require, scratch_folder
+from hocket.workers.sinks.encoder import read_pictures
+from hocket.workers.sinks.video import camera_name
 
 _JPEG = 92
 _GAP_S = 0.5

@@ -135,7 +135,7 @@ class Segment:
         return float(self.rewards.sum())
 
     def to_plain(self) -> dict[str, Any]:
-        """Returns the same as values that `msgpack_numpy` can send."""
+        """Returns the same as values that `hocket.core.codec` can send."""
         plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         trial = self.trial
         plain["trial"] = [trial.suite, trial.task, trial.seed, trial.repeat]

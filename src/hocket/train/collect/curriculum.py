@@ -192,6 +192,6 @@ class Curriculum:
 
 
 def state_of(saved: Mapping[str, Any]) -> Sequence[Sequence[float]]:
-    """Returns what a checkpoint says of starts; older ones say nothing."""
-    found: Sequence[Sequence[float]] = saved.get("starts", [])
+    """Returns what a checkpoint says of starts."""
+    found: Sequence[Sequence[float]] = saved["starts"]
     return found

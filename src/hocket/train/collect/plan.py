@@ -254,10 +254,8 @@ class Evaluations:
 
 
 def _measure(score: Mapping[str, Any]) -> float | None:
-    """Returns what kept weights were chosen by. Older files do not name it: it is the share of
-    successes, or the return where nothing can succeed."""
-    chosen = score["mean_return"] if score["rate"] is None else score["rate"]
-    found: float | None = score.get("measure", chosen)
+    """Returns what kept weights were chosen by."""
+    found: float | None = score["measure"]
     return found
 
 

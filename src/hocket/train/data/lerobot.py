@@ -20,13 +20,12 @@ import pyarrow.parquet as pq
 
 from hocket.core.data import Array, TaskInfo
 from hocket.errors import RunFolderError, UsageError
-from hocket.records.video.encoder import read_clip
-from hocket.records.video.sink import camera_name
-from hocket.runs.export import Watcher
-from hocket.runs.export.lerobot import number_names, picture_key
-from hocket.runs.export.lerobot.files import VERSION
+from hocket.runs.demonstrations.chosen import Watcher
+from hocket.runs.demonstrations.lerobot_names import VERSION, number_names, picture_key
 from hocket.train.data.store import Recorded
 from hocket.train.networks.contract import Shapes
+from hocket.workers.sinks.encoder import read_clip
+from hocket.workers.sinks.video import camera_name
 
 INFO = Path("meta") / "info.json"
 _STATE, _SUCCESS = "observation.state", "next.success"

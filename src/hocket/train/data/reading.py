@@ -10,15 +10,15 @@ from pathlib import Path
 from hocket.core.data import TaskInfo
 from hocket.errors import UsageError
 from hocket.records.folder import RunFolder
-from hocket.records.video.encoder import read_pictures
-from hocket.records.video.sink import camera_name
 from hocket.results.recorded import open_recorded
-from hocket.runs.export import Choice, ExportConfig, Watcher, open_chosen
-from hocket.runs.export.demonstrations import Demonstration, Demonstrations
+from hocket.runs.demonstrations.chosen import Choice, ExportConfig, Watcher, open_chosen
+from hocket.runs.demonstrations.episodes import Demonstration, Demonstrations
 from hocket.system.scratch import ScratchFolder
 from hocket.train.data import lerobot
 from hocket.train.data.store import DataWriter, Recorded, discard
 from hocket.train.networks.contract import Shapes
+from hocket.workers.sinks.encoder import read_pictures
+from hocket.workers.sinks.video import camera_name
 
 _TAKEN = ("success", "finished")
 """Outcomes that are learnt from."""

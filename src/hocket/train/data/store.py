@@ -19,7 +19,7 @@ import numpy as np
 
 from hocket.core.data import Array
 from hocket.errors import RunFolderError
-from hocket.records.folder import disk_error
+from hocket.system.durable import disk_error
 from hocket.train.networks.contract import Shapes
 
 DATA = "data"

@@ -25,7 +25,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from hocket.errors import ConfigError, RunFolderError
-from hocket.records.folder import disk_error, sync_folder
+from hocket.records import formats
+from hocket.system.durable import disk_error, sync_folder
 
 WEIGHTS, OPTIMIZER = "weights.safetensors", "optimizer.safetensors"
 FROZEN = "frozen.safetensors"
@@ -61,7 +62,8 @@ def write_folder(
         if frozen is not None and frozen.is_file():
             _link(frozen, draft / FROZEN)
         for name, table in tables.items():
-            (draft / name).write_text(json.dumps(table, indent=1))
+            numbered = {"format": formats.CHECKPOINT.number, **table}
+            (draft / name).write_text(json.dumps(numbered, indent=1))
         for file in draft.iterdir():
             with open(file, "rb") as opened:
                 os.fsync(opened.fileno())
@@ -148,11 +150,12 @@ def latest(run: Path) -> Path:
 
 
 def read_table(path: Path) -> dict[str, Any]:
-    """Reads a JSON file of a checkpoint."""
+    """Reads a JSON file of a checkpoint; one of another format is refused."""
     try:
         table: dict[str, Any] = json.loads(path.read_text())
     except (OSError, ValueError) as exc:
         raise RunFolderError(f"{path} cannot be read: {exc}") from exc
+    formats.CHECKPOINT.check(path, table.pop("format", None) if isinstance(table, dict) else None)
     return table
 
 

@@ -197,7 +197,7 @@ class Learner:
     def _restore(self, folder: Path) -> None:
         tensors = checkpoint.read_tensors(folder / checkpoint.OPTIMIZER)
         self._rng.set_state(tensors.pop(_RNG))
-        self._pace.share = float(tensors.pop(_PACE, 1.0))
+        self._pace.share = float(tensors.pop(_PACE))
         file = folder / checkpoint.STATISTICS
         self._statistics.load(checkpoint.read_tensors(file) if file.is_file() else {})
         checkpoint.load_optimizer(self._optimizer, list(self._parameters), tensors)

@@ -119,15 +119,10 @@ class Statistics:
         }
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Goes on from a checkpoint. What it does not hold was not measured, and is not from now
-        on: numbers that appear in the middle would change what the weights mean."""
-        for name in ("returns", "seen"):
-            found = {k.partition("|")[2]: t for k, t in tensors.items() if k.startswith(f"{name}|")}
-            moments: Moments | None = getattr(self, f"_{name}")
-            if not found:
-                setattr(self, f"_{name}", None)
-            elif moments is not None:
-                moments.load(found)
+        """Goes on from what `to_tensors` returned."""
+        for name, moments in (("returns", self._returns), ("seen", self._seen)):
+            if moments is not None:
+                moments.load({key: tensors[f"{name}|{key}"] for key in moments.to_tensors()})
 
 
 def _sums(segment: Segment, gamma: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

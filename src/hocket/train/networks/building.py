@@ -29,16 +29,9 @@ from hocket.train.networks.memory import twin
 from hocket.train.networks.policies import ActorConfig
 from hocket.train.networks.wrapped import WrappedConfig, wrap
 
-NETWORKS = {
-    "hocket.train.actor:ChunkActor": "hocket.train.networks.actor:ChunkActor",
-    "hocket.train.flow:FlowActor": "hocket.train.networks.actor:FlowActor",
-    "hocket.train.residual:ResidualActor": "hocket.train.networks.actor:ResidualActor",
-}
-"""Where the classes live that a saved policy may name without the user naming them too. The keys
-are what `policy.json` says: they are part of its format and stay when classes move."""
-_NORMALISED = ("hocket.train.actor:ChunkActor", "hocket.train.residual:ResidualActor")
-_UNSAID = {"normalise": False, "limit": None}
-"""What a saved policy of these classes means by settings that it does not name."""
+_HOME = "hocket.train.networks.actor"
+NETWORKS = tuple(f"{_HOME}:{name}" for name in ("ChunkActor", "FlowActor", "ResidualActor"))
+"""The classes that a saved policy may name without the user naming them too."""
 _CONTRACT = ("act", "evaluate", "value")
 _SETTINGS = "settings"
 """Key of the policy's own settings, where a torch module behind a policy is trained."""
@@ -51,7 +44,7 @@ class Description:
     """What `policy.json` says: enough to build the network, not its weights."""
 
     network: str
-    """The class, as a key of `NETWORKS` or as the user's own package.module:Class."""
+    """The class, as `NETWORKS` has it or as the user's own package.module:Class."""
     config: Mapping[str, Any]
     """The settings that the class is built with."""
     shapes: Shapes
@@ -73,11 +66,7 @@ class Description:
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Description:
         """Reads what `to_plain` returned."""
-        config = dict(plain["config"])
-        if plain["network"] in _NORMALISED:
-            config = {**_UNSAID, **config}
-        shapes = Shapes.from_plain(plain["shapes"])
-        return cls(**{**plain, "config": config, "shapes": shapes})
+        return cls(**{**plain, "shapes": Shapes.from_plain(plain["shapes"])})
 
     def build(self, named: str = "") -> Any:
         """Returns the network with first weights, as it is saved: with its adapter, if it has one.
@@ -101,7 +90,7 @@ class Description:
         if _SETTINGS in values:
             inner = _module(self.network, values.pop(_SETTINGS))
             return wrap(inner, self.shapes, WrappedConfig(**values))
-        module, _, attribute = NETWORKS.get(self.network, self.network).partition(":")
+        module, _, attribute = self.network.partition(":")
         kind = getattr(importlib.import_module(module), attribute)
         network = kind(self.shapes, kind.Config(**values))
         missing = [name for name in _CONTRACT if not callable(getattr(network, name, None))]
@@ -176,7 +165,7 @@ def _describe(config: TrainConfig, shapes: Shapes, start: Path | None) -> Descri
             normalise=False,
             seed=config.seed,
         )
-        kind = "hocket.train.actor:ChunkActor"
+        kind = f"{_HOME}:ChunkActor"
         settings = dataclasses.asdict(reference)
         return Description(network=kind, config=settings, shapes=shapes, replan=config.replan)
     adapter = plugins.find("policies", config.policy)
@@ -217,7 +206,7 @@ def _describe_residual(config: TrainConfig, shapes: Shapes) -> Description:
         seed=config.seed,
     )
     return Description(
-        network="hocket.train.residual:ResidualActor",
+        network=f"{_HOME}:ResidualActor",
         config=dataclasses.asdict(residual),
         shapes=shapes,
         replan=config.replan,

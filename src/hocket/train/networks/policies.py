@@ -84,7 +84,7 @@ class Actor:
     """The policy `actor`: a Gaussian chunk actor-critic from scratch."""
 
     Config: ClassVar[Any] = ActorConfig
-    network = "hocket.train.actor:ChunkActor"
+    network = "hocket.train.networks.actor:ChunkActor"
 
     def __init__(self, argument: str, config: Any) -> None:
         raise UsageError(
@@ -97,7 +97,7 @@ class Flow(Actor):
     """The policy `flow`: a small flow-matching policy from scratch."""
 
     Config: ClassVar[Any] = FlowConfig
-    network = "hocket.train.flow:FlowActor"
+    network = "hocket.train.networks.actor:FlowActor"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from hocket.core.contracts.runtime import Factor
 from hocket.core.data import ActionSpec, Array, Observation, TaskInfo, Trial, noise_seed
-from hocket.core.perturb import Factor
 from hocket.errors import UsageError
 from hocket.workers.env.spaces import is_image
 

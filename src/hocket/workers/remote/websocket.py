@@ -1,172 +1,178 @@
 """The way to a worker behind the proxies of a cloud: a WebSocket, for whoever has the key.
 
 The far end listens and takes one connection in its life. What is in front of it (a tunnel, a
-preview link) encrypts; the key is sent in a header, as proxies keep those.
+preview link) encrypts; the key is sent in a header, as proxies keep those. Either end uses a plain
+socket, whose bytes a thread of its own carries.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hmac
-import queue
 import secrets
 import socket
 import ssl
 import threading
-import time
 import urllib.parse
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any
 
-from websockets.client import ClientProtocol
-from websockets.exceptions import InvalidStatus
+from websockets.asyncio.client import connect
+from websockets.asyncio.connection import Connection
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 from websockets.http11 import Request, Response
-from websockets.protocol import State
-from websockets.server import ServerProtocol
-from websockets.uri import parse_uri
 
 from hocket.errors import WorkerFailed
-from hocket.workers.remote.web_stream import WebSocket
+from hocket.workers.links.stream_link import make_roomy
+from hocket.workers.remote.carriers import SEND_S
 
 KEY_HEADER = "X-Hocket-Key"
 KEY_VARIABLE = "HOCKET_KEY"
 """The environment variable by which the far end learns the key."""
+MAX_MESSAGE = 1 << 20
+"""Most bytes of one message."""
 _OPEN_S = 20.0
-"""Seconds for a handshake. Chosen by hand."""
-_HEAD = 1 << 16
-"""Most bytes of the head of a request or an answer."""
-_BLANK = b"\r\n\r\n"
+"""Seconds for a handshake."""
+_END_S = 5.0
+"""Seconds for the last bytes to leave, and as many for them to be taken."""
+_READ = 1 << 18
+_PLAIN: dict[str, Any] = {
+    "compression": None,
+    "max_size": MAX_MESSAGE,
+    "write_limit": MAX_MESSAGE,
+    "open_timeout": _OPEN_S,
+    "close_timeout": _END_S,
+    "ping_interval": None,  # The relay has signs of life of its own.
+}
 
 
 def new_key() -> str:
     return secrets.token_urlsafe(32)
 
 
-def dial(
-    url: str, key: str, headers: Mapping[str, str] | None = None, timeout_s: float = _OPEN_S
-) -> WebSocket:
-    """Connect to a far end. Raises WorkerFailed where it refuses, OSError where nobody answers."""
-    parts = urllib.parse.urlsplit(url)
-    is_secure = parts.scheme == "wss"
-    where = (parts.hostname or "", parts.port or (443 if is_secure else 80))
-    with contextlib.ExitStack() as stack:
-        sock = stack.enter_context(socket.create_connection(where, timeout_s))
-        if is_secure:
-            context = ssl.create_default_context()
-            sock = stack.enter_context(context.wrap_socket(sock, server_hostname=where[0]))
-        protocol = ClientProtocol(parse_uri(url))
-        request = protocol.connect()
-        for name, value in {**(headers or {}), KEY_HEADER: key}.items():
-            request.headers[name] = value
-        protocol.send_request(request)
-        sock.sendall(b"".join(protocol.data_to_send()))
-        deadline = time.monotonic() + timeout_s
-        data, rest = _head(sock, deadline)
-        protocol.receive_data(data)
-        if protocol.state is State.OPEN:
-            stack.pop_all()
-            return WebSocket(sock, rest, is_client=True)
-        while protocol.handshake_exc is None:
-            protocol.receive_data(rest or _hear(sock, deadline))
-            rest = b""
-        refusal = protocol.handshake_exc
-        if isinstance(refusal, InvalidStatus):
-            status, body = refusal.response.status_code, (refusal.response.body or b"")[:300]
-            text = body.decode("utf-8", "replace").strip()
-            raise WorkerFailed(f"{url} refused the connection ({status}): {text}")
-        raise WorkerFailed(f"{url} is no worker of hocket's: {refusal!r}")
+def join(
+    url: str, key: str, stream: socket.socket, headers: Mapping[str, str] | None = None
+) -> None:
+    """Connect to a far end, and carry bytes between it and a socket, in a thread that then owns the
+    socket, until either ends. Raises WorkerFailed where the far end refuses, OSError where nobody
+    answers: then the socket is the caller's."""
+    opened: Future[None] = Future()
+    call = _call(url, {**(headers or {}), KEY_HEADER: key}, stream, opened)
+    threading.Thread(target=asyncio.run, args=(call,), daemon=True).start()
+    try:
+        opened.result()
+    except OSError:  # One that tells of a certificate is a ValueError too.
+        raise
+    except InvalidStatus as exc:
+        text = (exc.response.body or b"")[:300].decode("utf-8", "replace").strip()
+        status = exc.response.status_code
+        raise WorkerFailed(f"{url} refused the connection ({status}): {text}") from exc
+    except (InvalidHandshake, ValueError) as exc:
+        raise WorkerFailed(f"{url} is no worker of hocket's: {exc!r}") from exc
 
 
-def _head(sock: socket.socket, deadline: float) -> tuple[bytes, bytes]:
-    """The head of a request or an answer, and what came behind it."""
-    data = bytearray()
-    while _BLANK not in data and len(data) < _HEAD:
-        data += _hear(sock, deadline)
-    before, blank, rest = bytes(data).partition(_BLANK)
-    return before + blank, rest
-
-
-def _hear(sock: socket.socket, deadline: float) -> bytes:
-    """What comes next. Raises OSError where nothing does in time."""
-    sock.settimeout(max(0.01, deadline - time.monotonic()))
-    data = sock.recv(_HEAD)
-    if not data:
-        raise ConnectionError("The connection ended within the handshake.")
-    return data
+async def _call(
+    url: str, headers: Mapping[str, str], stream: socket.socket, opened: Future[None]
+) -> None:
+    try:
+        parts = urllib.parse.urlsplit(url)
+        is_secure = parts.scheme == "wss"
+        where = (parts.hostname or "", parts.port or (443 if is_secure else 80))
+        # With a socket of ours no proxy is asked, and no redirection gets the key.
+        sock = socket.create_connection(where, _OPEN_S)
+        context = ssl.create_default_context() if is_secure else None
+        web = await connect(url, sock=sock, ssl=context, additional_headers=headers, **_PLAIN)
+    except Exception as exc:  # noqa: BLE001 - `join` raises it
+        opened.set_exception(exc)
+        return
+    opened.set_result(None)
+    await _carry(web, stream)
 
 
 def listen(
     key: str,
     host: str,
     port: int,
-    use: Callable[[WebSocket], None],
+    use: Callable[[socket.socket], None],
     on_port: Callable[[int], None] = lambda _: None,
     wait_s: float = 600.0,
 ) -> bool:
-    """Take one connection from whoever has the key and `use` it; whoever else comes, before or
-    after, is refused. `on_port` is told where it listens. False where nobody came in `wait_s`."""
+    """Take one connection from whoever has the key and `use` the socket that leads there; whoever
+    else comes, before or after, is refused. `on_port` is told where it listens. False where nobody
+    came in `wait_s`."""
     if not key:
         raise ValueError(f"There is no key: set {KEY_VARIABLE}.")
-    with (
-        socket.create_server((host, port)) as listener,
-        contextlib.closing(_Door(key, listener)) as door,
-    ):
-        on_port(listener.getsockname()[1])
+    return asyncio.run(_listen(key, (host, port), use, on_port, wait_s))
+
+
+async def _listen(
+    key: str,
+    address: tuple[str, int],
+    use: Callable[[socket.socket], None],
+    on_port: Callable[[int], None],
+    wait_s: float,
+) -> bool:
+    admitted: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
+
+    def answer(connection: ServerConnection, request: Request) -> Response | None:
+        brought = ",".join(request.headers.get_all(KEY_HEADER)).encode()
+        if not hmac.compare_digest(brought, key.encode()):
+            return connection.respond(401, "The key is missing or wrong.\n")
+        return connection.respond(409, "This worker is taken.\n") if admitted.done() else None
+
+    async def admit(web: ServerConnection) -> None:
+        if not admitted.done():
+            admitted.set_result(web)
+            await web.wait_closed()
+
+    async with serve(admit, *address, process_request=answer, **_PLAIN) as server:
+        on_port(server.sockets[0].getsockname()[1])
         try:
-            web = door.admitted.get(timeout=wait_s)
-        except queue.Empty:
+            web = await asyncio.wait_for(admitted, wait_s)
+        except asyncio.TimeoutError:
             return False
-        with contextlib.closing(web):
-            use(web)
+        ours, theirs = socket.socketpair()
+        make_roomy(ours)
+        ours.settimeout(SEND_S)
+        carrying = asyncio.create_task(_carry(web, theirs))
+        with ours:
+            await asyncio.to_thread(use, ours)
+        await carrying
     return True
 
 
-class _Door:
-    """Answers everyone who comes; lets one in."""
-
-    def __init__(self, key: str, listener: socket.socket) -> None:
-        self._key = key.encode()
-        self._listener = listener
-        # Guards that one connection is taken, however many come at the same time.
-        self._lock = threading.Lock()
-        self._is_taken = False
-        self.admitted: queue.SimpleQueue[WebSocket] = queue.SimpleQueue()
-        threading.Thread(target=self._run, daemon=True).start()
-
-    def _run(self) -> None:
-        with contextlib.suppress(OSError):  # It was closed.
-            while True:
-                sock, _ = self._listener.accept()
-                threading.Thread(target=self._answer, args=(sock,), daemon=True).start()
-
-    def close(self) -> None:
-        """Wake whoever waits in `accept`."""
+async def _carry(web: Connection, stream: socket.socket) -> None:
+    """Carry bytes both ways until either ends. Neither way waits for the other: both ends may be
+    sending more than fits on the way."""
+    stream.setblocking(False)  # noqa: FBT003
+    inward = asyncio.create_task(_receive(web, stream))
+    outward = asyncio.create_task(_send(web, stream))
+    with stream:
+        await asyncio.wait((inward, outward), return_when=asyncio.FIRST_COMPLETED)
+        await web.close()
+        await asyncio.wait((inward,), timeout=_END_S)  # The last that came is given on.
+        for way in (inward, outward):
+            way.cancel()
+        await asyncio.wait((inward, outward))
         with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
+            stream.shutdown(socket.SHUT_RDWR)
 
-    def _answer(self, sock: socket.socket) -> None:
-        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
-            stack.enter_context(sock)
-            data, rest = _head(sock, time.monotonic() + _OPEN_S)
-            protocol = ServerProtocol()
-            protocol.receive_data(data)
-            for event in protocol.events_received():
-                if isinstance(event, Request):
-                    protocol.send_response(self._response(protocol, event))
-            is_admitted = protocol.state is State.OPEN
-            try:
-                sock.sendall(b"".join(protocol.data_to_send()))
-            finally:
-                if is_admitted:  # Once, whatever came of it.
-                    stack.pop_all()
-                    self.admitted.put(WebSocket(sock, rest, is_client=False))
 
-    def _response(self, protocol: ServerProtocol, request: Request) -> Response:
-        brought = ",".join(request.headers.get_all(KEY_HEADER)).encode()
-        if not hmac.compare_digest(brought, self._key):
-            return protocol.reject(401, "The key is missing or wrong.\n")
-        response = protocol.accept(request)
-        with self._lock:
-            if response.status_code == 101 and self._is_taken:
-                return protocol.reject(409, "This worker is taken.\n")
-            self._is_taken |= response.status_code == 101
-        return response
+async def _send(web: Connection, stream: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    with contextlib.suppress(OSError, ConnectionClosed):
+        while data := await loop.sock_recv(stream, _READ):
+            await web.send(data)
+
+
+async def _receive(web: Connection, stream: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    with contextlib.suppress(OSError, ConnectionClosed):
+        async for data in web:
+            if isinstance(data, str):
+                await web.close(1003, "Text came where a stream of bytes was expected.")
+                return
+            await loop.sock_sendall(stream, data)

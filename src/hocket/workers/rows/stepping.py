@@ -32,7 +32,7 @@ from collections import deque
 from dataclasses import dataclass
 from math import ceil
 
-from hocket.core.estimates import RunningMedian
+from hocket.workers.median import RunningMedian
 
 # `benchmarks/batched/cpu.py --simulation` shows what these constants give together.
 WINDOW = 31

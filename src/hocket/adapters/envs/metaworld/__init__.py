@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from hocket.core.contracts.env import SeedScheme
+from hocket.core.contracts.env import TASK_AND_SEED, start_scheme
 from hocket.core.data import TaskInfo
 from hocket.core.plugins import did_you_mean
 from hocket.errors import ConfigError, UnknownNameError
@@ -122,10 +122,11 @@ class MetaWorldConfig:
     """Put zeros where the state has the goal's position."""
     max_steps: int = 500
     """Steps after which an episode is truncated."""
-    seed_scheme: SeedScheme = 2
-    """The run's: how a seed becomes a start."""
+    start_scheme: str = TASK_AND_SEED
+    """How a seed becomes a start. task-and-seed: a start of its own for each task and seed."""
 
     def __post_init__(self) -> None:
+        start_scheme(self.start_scheme)
         for camera in self.cameras:
             if camera not in CAMERAS:
                 raise ConfigError(

@@ -23,7 +23,7 @@ from hocket.adapters.envs.rendering import (
     OffscreenRenderer,
     no_gl_at_import,
 )
-from hocket.core.contracts.env import start_seed
+from hocket.core.contracts.env import start_scheme
 from hocket.core.data import Array
 from hocket.errors import EnvError
 from hocket.workers.env.simulator_model import MODEL_DIGEST
@@ -161,7 +161,7 @@ class MetaWorldEnv(CameraEnv, gymnasium.Env[dict[str, Any], Array]):
         """The layout that a seed means, by the task's own rule: some draw until a layout fits."""
         self._forget()
         self._sim._freeze_rand_vec = False
-        source = start_seed(self._task, seed, self._config.seed_scheme)
+        source = start_scheme(self._config.start_scheme).seed(self._task, seed)
         self._sim.np_random, _ = seeding.np_random(source)
         self._place_things()  # nothing is drawn by where the hand is
         return np.array(self._sim._last_rand_vec, np.float64)

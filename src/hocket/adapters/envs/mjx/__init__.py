@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from hocket.core.contracts.batched import BatchedEnv
-from hocket.core.contracts.env import SeedScheme, start_seed
+from hocket.core.contracts.env import TASK_AND_SEED, start_scheme
 from hocket.core.data import Array, TaskInfo
 from hocket.core.plugins import did_you_mean
 from hocket.errors import UnknownNameError
@@ -48,11 +48,12 @@ class MjxTask:
     eye: tuple[float, float, float] = (0.9, -0.8, 0.9)
     """Where the camera of videos stands, in metres."""
 
-    seed_scheme: SeedScheme = 2
+    start_scheme: str = TASK_AND_SEED
 
     def start(self, seeds: Sequence[int]) -> tuple[Array, Array]:
         """Positions of all joints `[k, nq]` and goals `[k, 3]` of the trials with these seeds."""
-        drawn = [start_seed(self.info.name, seed, self.seed_scheme) for seed in seeds]
+        draw = start_scheme(self.start_scheme).seed
+        drawn = [draw(self.info.name, seed) for seed in seeds]
         return self.rules.start(np.array(drawn, np.int64))
 
     def xml(self) -> str:
@@ -153,8 +154,11 @@ class MjxConfig:
     own threads, in 64-bit floats. Results of the two differ in the last digits."""
     threads: int = 0
     """Threads of the backend `c`; 0 takes one for each core."""
-    seed_scheme: SeedScheme = 2
-    """The run's: how a seed becomes a start."""
+    start_scheme: str = TASK_AND_SEED
+    """How a seed becomes a start. task-and-seed: a start of its own for each task and seed."""
+
+    def __post_init__(self) -> None:
+        start_scheme(self.start_scheme)
 
 
 class Mjx:
@@ -192,4 +196,4 @@ class Mjx:
         return MjxView(self._task(task))
 
     def _task(self, name: str) -> MjxTask:
-        return replace(TASKS[name], seed_scheme=self._config.seed_scheme)
+        return replace(TASKS[name], start_scheme=self._config.start_scheme)

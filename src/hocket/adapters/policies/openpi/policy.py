@@ -7,18 +7,16 @@ seeds and sessions. Several addresses with commas between are replicas of one po
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
 import os
 import secrets
 import ssl
 import threading
-from collections.abc import Coroutine, Mapping, Sequence
-from concurrent.futures import CancelledError
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -34,11 +32,10 @@ from hocket.adapters.policies.openpi.connection import (
     Read,
     parse_endpoint,
 )
-from hocket.adapters.policies.openpi.key_file import API_KEY_VARIABLE, read_key
-from hocket.adapters.policies.openpi.msgpack_numpy import pack
 from hocket.adapters.policies.openpi.protocol import (
     EXTENSION,
     Announcement,
+    SharedArraysError,
     batch_rows,
     bind_key,
     check_extended,
@@ -51,18 +48,16 @@ from hocket.adapters.policies.openpi.servers import STOCK_CONNECTIONS, Reply, Se
 from hocket.adapters.policies.openpi.shared import (
     WORTH_BYTES,
     SharedArrays,
-    SharedArraysError,
     this_machine,
 )
+from hocket.adapters.policies.openpi.thread import ServersThread
+from hocket.core.codec import pack
 from hocket.core.contracts.policy import DELAY, PREFIX, PREFIX_LENGTH
 from hocket.core.data import Actions, Array, Batch, EnvSpec, Observation, PolicySpec, Row
-from hocket.errors import ChunkShapeError, ConfigError, PolicyUnavailableError
+from hocket.errors import ChunkShapeError, ConfigError
+from hocket.system.key_file import API_KEY_VARIABLE, read_key
 
 _COMMITTED = (PREFIX, PREFIX_LENGTH, DELAY)
-CLOSE_S = 2.0
-"""Seconds in which connections are closed politely; what is left then is dropped."""
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +113,7 @@ class OpenPI:
         # Guards what is below, and the shared memory: threads that ask for the first time at once
         # must share one client.
         self._lock = threading.Lock()
-        self._client: _Client | None = None
+        self._client: ServersThread | None = None
         self._spec: PolicySpec | None = None
         self._announcement: Announcement | None = None
 
@@ -130,31 +125,26 @@ class OpenPI:
         return self._spec
 
     def bind(self, spec: EnvSpec) -> None:
-        """Check that an env can feed the mapping; a hocket server's policy is told of it too."""
+        """Check that an env can feed the mapping, and tell servers of hocket's of the env."""
         check_env(self._mapping, self._config.mapping, spec)
         client = self._connect()
         if self._announcement is not None and isinstance(self._mapping, Identity):
             number = self._envs.setdefault(spec, len(self._envs))
-            request, read = self._extended("bind", env=spec.to_plain(), number=number)
             key = bind_key(self._name, number)
-            work = client.servers.tell_all(key, pack(request), read)
-            for reply in client.run(work):
-                check_extended(reply.answers[0], reply.source)
+            self._tell_all(client, key, "bind", env=spec.to_plain(), number=number)
 
     @property
     def continuations(self) -> tuple[str, ...]:
-        """What the server announces. With a mapping, too: the server is given back its own
-        actions, as they were before they were mapped."""
+        """The methods that the server announces, with a mapping too: the server is given back its
+        own actions, as they were before they were mapped."""
         self._connect()
         return () if self._announcement is None else self._announcement.continuations
 
     def continue_by(self, method: str, settings: Mapping[str, Any]) -> None:
         """Tell every server, now and whenever it is connected to again."""
-        client = self._connect()
-        request, read = self._extended("continue", method=method, settings=dict(settings))
-        work = client.servers.tell_all(continue_key(self._name), pack(request), read)
-        for reply in client.run(work):
-            check_extended(reply.answers[0], reply.source)
+        key = continue_key(self._name)
+        told = {"method": method, "settings": dict(settings)}
+        self._tell_all(self._connect(), key, "continue", **told)
 
     def infer(self, batch: Batch) -> Actions:
         """The server's answer to all rows of a batch, all from one connection."""
@@ -166,18 +156,18 @@ class OpenPI:
     def begin_session(self, row: Row) -> None:
         """Tell a server that keeps state of an attempt; others have nothing to know."""
         client = self._connect()
-        if self._announcement is not None and self._announcement.is_stateful:
+        if self.is_stateful:
             client.run(client.servers.begin(row.session))
 
     @property
     def is_stateful(self) -> bool:
-        """Whether the server keeps state for attempts."""
+        """True where the server keeps state for attempts."""
         self._connect()
         return self._announcement is not None and self._announcement.is_stateful
 
     def end_session(self, session: str) -> None:
         client = self._connect()
-        if self._announcement is not None and self._announcement.is_stateful:
+        if self.is_stateful:
             request, read = self._extended("reset", session=session)
             reply = client.run(client.servers.end(session, pack(request), read))
             check_extended(reply.answers[0], reply.source)
@@ -210,10 +200,11 @@ class OpenPI:
         """The same servers for another event loop: what a gateway forwards single rows to."""
         return Servers(self._endpoints, self._config, is_row_wise=True)
 
-    def _connect(self) -> _Client:
+    def _connect(self) -> ServersThread:
         with self._lock:
             if self._client is None:
-                self._client = _Client(Servers(self._endpoints, self._config, is_row_wise=False))
+                servers = Servers(self._endpoints, self._config, is_row_wise=False)
+                self._client = ServersThread(servers)
             client = self._client
             if self._spec is None:
                 connection = client.run(client.servers.connect())
@@ -242,7 +233,7 @@ class OpenPI:
             return spec
         return replace(spec, inputs=None, **spec_fields(mapping))
 
-    def _infer_stock(self, client: _Client, batch: Batch) -> Actions:
+    def _infer_stock(self, client: ServersThread, batch: Batch) -> Actions:
         frames = [pack(self._request(batch, i)) for i in range(len(batch.rows))]
         read = partial(read_chunk, reply_key=self._config.reply_key)
         reply = client.run(client.servers.ask(frames, read=read))
@@ -254,7 +245,7 @@ class OpenPI:
             )
         return Actions(_pad(np.stack(chunks), batch.pad), source=reply.source)
 
-    def _infer_extended(self, client: _Client, batch: Batch) -> Actions:
+    def _infer_extended(self, client: ServersThread, batch: Batch) -> Actions:
         assert self._announcement is not None
         asked = batch if isinstance(self._mapping, Identity) else self._mapped(batch)
         stateful = self._announcement.is_stateful
@@ -274,7 +265,7 @@ class OpenPI:
             raise ChunkShapeError(
                 f"{reply.source} answered {len(batch.rows)} rows with actions {shape}."
             )
-        extras = {key: _pad(value, batch.pad) for key, value in answer.get("extras", {}).items()}
+        extras = {key: _pad(value, batch.pad) for key, value in answer["extras"].items()}
         if not isinstance(self._mapping, Identity):
             if PREFIX in batch.arrays:
                 extras.setdefault(PREFIX, _pad(values, batch.pad))
@@ -285,16 +276,21 @@ class OpenPI:
                     f"The mapping {self._config.mapping!r} makes {values.shape[1]} actions of "
                     f"{length}, so that a chunk cannot be continued: use --method naive."
                 )
-        source = reply.source if not found.get("source") else f"{reply.source}/{found['source']}"
-        return Actions(_pad(values, batch.pad), extras, found.get("version"), source)
+        source = reply.source if not found["source"] else f"{reply.source}/{found['source']}"
+        return Actions(_pad(values, batch.pad), extras, found["version"], source)
 
     def _extended(self, op: str, **asked: Any) -> tuple[dict[str, Any], Read[Mapping[str, Any]]]:
-        """A numbered request with hocket's extensions, and what reads its reply."""
+        """A numbered request of hocket's protocol, and the function that reads its reply."""
         number = next(self._numbers)
         head = {"op": op, "id": number, "client": self._name}
         return {EXTENSION: {**head, **asked}}, partial(read_extended, number=number)
 
-    def _ask_batch(self, client: _Client, batch: Batch, sessions: Sequence[str]) -> Reply:
+    def _tell_all(self, client: ServersThread, key: bytes, op: str, **told: Any) -> None:
+        request, read = self._extended(op, **told)
+        for reply in client.run(client.servers.tell_all(key, pack(request), read)):
+            check_extended(reply.answers[0], reply.source)
+
+    def _ask_batch(self, client: ServersThread, batch: Batch, sessions: Sequence[str]) -> Reply:
         rows = batch_rows(batch, self._envs)
         # The batch's padding is never sent.
         arrays = {key: value[: len(rows)] for key, value in batch.arrays.items()}
@@ -307,17 +303,13 @@ class OpenPI:
         with self._lock:
             written = shared.write(arrays)
         request, read = self._extended("infer", rows=rows, shared=written.description)
-        try:
-            reply = client.run(client.servers.ask([pack(request)], sessions, read))
-        except BaseException:
-            written.close()
-            raise
+        reply = client.run(client.servers.ask([pack(request)], sessions, read))
         with self._lock:
             shared.release(written)
         return reply
 
-    def _sharing(self, client: _Client) -> SharedArrays | None:
-        """Shared memory with the one server, where that is on this machine; tried once for each
+    def _sharing(self, client: ServersThread) -> SharedArrays | None:
+        """Memory shared with the one server, None where that is elsewhere. Tried once for each
         start of it."""
         found = client.servers.replicas[0].announcement
         if found is None or not found.channel or len(self._endpoints) > 1:
@@ -341,7 +333,7 @@ class OpenPI:
         return self.request(observation, batch.rows[row].prompt)
 
     def _mapped(self, batch: Batch) -> Batch:
-        """The batch as the mapping's server would see it; what is committed is in the server's own
+        """The batch as the mapping's server would see it. Committed actions are in the server's own
         space already."""
         told = {key: value for key, value in batch.arrays.items() if key in _COMMITTED}
         seen = replace(batch, arrays={k: v for k, v in batch.arrays.items() if k not in told})
@@ -358,52 +350,6 @@ class OpenPI:
         return Batch(arrays=arrays, rows=rows)
 
 
-class _Client:
-    """The servers, on an event loop with a thread of its own, for callers on other threads."""
-
-    def __init__(self, servers: Servers) -> None:
-        self.servers = servers
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="hocket-openpi", daemon=True)
-        self._thread.start()
-
-    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """The coroutine's result. An interrupted caller cancels it."""
-        if self._loop.is_closed() or not self._thread.is_alive():
-            work.close()
-            raise PolicyUnavailableError("The policy was closed.")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except CancelledError:
-            raise PolicyUnavailableError("The policy was closed while it was asked.") from None
-        except BaseException:
-            future.cancel()
-            raise
-
-    def close(self) -> None:
-        asyncio.run_coroutine_threadsafe(self._finish(), self._loop)
-        self._thread.join(CLOSE_S + 1.0)
-
-    async def _finish(self) -> None:
-        mine = asyncio.current_task()
-        others = [task for task in asyncio.all_tasks() if task is not mine]
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
-        try:
-            await asyncio.wait_for(self.servers.close(), CLOSE_S)
-        finally:
-            asyncio.get_running_loop().stop()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_forever()
-        finally:
-            self._loop.close()
-
-
 def _endpoints(argument: str, config: OpenPIConfig) -> tuple[Endpoint, ...]:
     key = os.environ.get(API_KEY_VARIABLE)
     if config.api_key_file:
@@ -418,8 +364,8 @@ def _endpoints(argument: str, config: OpenPIConfig) -> tuple[Endpoint, ...]:
 
 
 def _of_width(prefix: Array, size: int | None) -> Array:
-    """Prefixes `[B, T, size]`: where nothing is committed yet they came as wide as the env's
-    actions, and a server's may be more or fewer."""
+    """Prefixes `[B, T, size]`. Before anything is committed they are as wide as the env's actions,
+    which the server's need not be."""
     if size is None or prefix.shape[2] == size:
         return prefix
     fitting = np.zeros((*prefix.shape[:2], size), prefix.dtype)

@@ -12,15 +12,13 @@ come.
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
-from hocket.adapters.policies.openpi.msgpack_numpy import unpack
-from hocket.adapters.policies.openpi.shared import SharedArraysError
+from hocket.core.codec import unpack
 from hocket.core.data import (
     Array,
     ArraySpec,
@@ -28,14 +26,13 @@ from hocket.core.data import (
     EnvSpec,
     Observation,
     PolicySpec,
-    Row,
-    Trial,
 )
 from hocket.errors import (
     ChunkShapeError,
     HocketError,
     ObservationError,
     PolicyError,
+    PolicyUnavailableError,
     SessionLostError,
     StateMovedError,
     WireError,
@@ -45,13 +42,13 @@ EXTENSION = "hocket"
 EXTENSION_VERSION = 2
 REPLY_KEYS = ("actions", "action")
 
-CLOSE_INTERNAL_ERROR = 1011
-CLOSE_TRY_AGAIN = 1013
-ERROR_REASON = "Internal server error. Traceback included in previous frame."
-
 
 class WrongNumberError(WireError):
     """A reply does not carry the number of the request that it came for."""
+
+
+class SharedArraysError(WireError):
+    """Shared arrays cannot be read; the same request with its arrays inside can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,9 +60,9 @@ class Announcement:
     """New with every start of the server: no session outlives it."""
     is_stateful: bool
     machine: str | None = None
-    """Where it runs, and for whom: memory is shared with clients who are there too ..."""
+    """The machine and user it runs as: clients of the same share memory with it ..."""
     channel: str | None = None
-    """... over this local socket, by which memory files come."""
+    """... over this local socket, which takes memory files."""
     continuations: tuple[str, ...] = ()
     """The methods by which its policy can continue chunks."""
 
@@ -74,8 +71,6 @@ def announce(announcement: Announcement) -> dict[str, Any]:
     spec = {f.name: getattr(announcement.spec, f.name) for f in fields(PolicySpec)}
     if spec["inputs"]:
         spec["inputs"] = {k: [v.shape, v.dtype] for k, v in spec["inputs"].items()}
-    if not spec["origin"]:  # which clients before 0.2 do not know
-        del spec["origin"]
     return {
         "version": EXTENSION_VERSION,
         "instance": announcement.instance,
@@ -88,16 +83,21 @@ def announce(announcement: Announcement) -> dict[str, Any]:
 
 
 def find_announcement(metadata: Any) -> Announcement | None:
-    """What a server's metadata announces; None for a stock server, or a newer extension."""
+    """What a server's metadata announces; None for a stock server."""
     found = metadata.get(EXTENSION) if isinstance(metadata, Mapping) else None
-    if not isinstance(found, Mapping) or found.get("version") != EXTENSION_VERSION:
+    if not isinstance(found, Mapping):
         return None
+    if found.get("version") != EXTENSION_VERSION:
+        raise PolicyUnavailableError(
+            f"The server speaks version {found.get('version')!r} of hocket's protocol, this client "
+            f"version {EXTENSION_VERSION}. Use the same hocket on both sides."
+        )
     try:
         plain = dict(found["spec"])
         inputs = plain.pop("inputs")
         cameras = plain.pop("cameras")
         sizes = plain.pop("batch_sizes")
-        origin = {str(k): str(v) for k, v in dict(plain.pop("origin", {})).items()}
+        origin = {str(k): str(v) for k, v in dict(plain.pop("origin")).items()}
         spec = PolicySpec(
             **plain,
             inputs=inputs
@@ -110,17 +110,16 @@ def find_announcement(metadata: Any) -> Announcement | None:
             spec=spec,
             instance=str(found["instance"]),
             is_stateful=bool(found["stateful"]),
-            machine=found.get("machine"),
-            channel=found.get("channel"),
-            continuations=tuple(map(str, found.get("continuations") or ())),
+            machine=found["machine"],
+            channel=found["channel"],
+            continuations=tuple(map(str, found["continuations"])),
         )
     except (KeyError, TypeError, ValueError, IndexError) as exc:
         raise WireError(f"The server's metadata cannot be read: {exc!r}") from exc
 
 
 def batch_rows(batch: Batch, envs: Mapping[EnvSpec, int]) -> list[list[Any]]:
-    """The rows of a batch as `read_row` reads them; `envs` are those that the server was told of,
-    and the number of each."""
+    """The rows of a batch as they travel. `envs`: the number of each env that the server knows."""
     return [
         [
             [*row.trial],
@@ -136,63 +135,20 @@ def batch_rows(batch: Batch, envs: Mapping[EnvSpec, int]) -> list[list[Any]]:
 
 
 def bind_key(client: str, number: int) -> bytes:
-    """What messages about one env of one client have in common."""
+    """The key of all messages about one env of one client."""
     return f"{client}/{number}".encode()
 
 
 def continue_key(client: str) -> bytes:
-    """What messages about how one client's chunks are continued have in common."""
+    """The key of all messages about how one client's chunks are continued."""
     return f"{client}/continue".encode()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SentRow:
-    """A row as it came: whose session and env it names, only its client's others say."""
-
-    row: Row
-    env: int | None
-    """The client's number for the env; None where the client told of none."""
-
-
-def read_row(plain: Any) -> SentRow:
-    """A row as it came; WireError where it is none."""
-    try:
-        (suite, task, seed, repeat), attempt, chunk, noise_seed, prompt, session, env = plain
-    except (TypeError, ValueError) as exc:
-        raise WireError(f"{reprlib.repr(plain)} does not describe a row.") from exc
-    numbers, texts = (seed, repeat, attempt, chunk, noise_seed), (suite, task, prompt, session)
-    if (
-        not all(type(n) is int for n in numbers)
-        or not all(isinstance(t, str) for t in texts)
-        or not (env is None or type(env) is int)
-    ):
-        raise WireError(f"{reprlib.repr(plain)} does not describe a row.")
-    row = Row(
-        trial=Trial(suite=suite, task=task, seed=seed, repeat=repeat),
-        attempt=attempt,
-        chunk=chunk,
-        noise_seed=noise_seed,
-        prompt=prompt,
-        session=session,
-    )
-    return SentRow(row=row, env=env)
-
-
-def read_arrays(found: Any, count: int) -> list[Observation]:
-    """The observations of an extended request, one for each of its rows."""
-    if not isinstance(found, Mapping):
-        raise WireError("An extended request needs `arrays`.")
-    for key, value in found.items():
-        if not isinstance(value, np.ndarray) or value.ndim < 1 or len(value) != count:
-            raise ObservationError(f"{key!r} must be an array with one row for each of {count}.")
-    return [{key: value[i] for key, value in found.items()} for i in range(count)]
 
 
 def read_observation(
     request: Mapping[str, Any], wanted: Container[str] | None = None
 ) -> tuple[Observation, str | None]:
-    """A stock request as a flat observation and its prompt; nested maps get slash keys. Only what
-    is `wanted` is read, where that is known."""
+    """A stock request as a flat observation and its prompt; nested maps get slash keys. Only the
+    keys in `wanted` are read, where that is given."""
     observation: Observation = {}
     prompt: str | None = None
     left: list[tuple[Any, Any]] = list(request.items())
@@ -257,7 +213,7 @@ def read_chunk(frame: bytes, reply_key: str = "") -> Array:
 
 
 def read_extended(frame: bytes, number: int) -> Mapping[str, Any]:
-    """An extended reply, where it answers request `number`: server and client are in step."""
+    """An extended reply; WrongNumberError unless it answers request `number`."""
     reply = unpack(frame)
     if isinstance(reply, Mapping):
         found = reply.get(EXTENSION)
@@ -267,7 +223,7 @@ def read_extended(frame: bytes, number: int) -> Mapping[str, Any]:
 
 
 def check_extended(reply: Mapping[str, Any], source: str) -> Mapping[str, Any]:
-    """The head of an extended reply; an error that it carries is raised."""
+    """The head of an extended reply. Raises the error that it carries."""
     found: Mapping[str, Any] = reply[EXTENSION]
     error = found.get("error")
     if error is not None:
@@ -281,4 +237,4 @@ _KINDS: Mapping[str, type[HocketError]] = {
     "StateMovedError": StateMovedError,
     "SharedArraysError": SharedArraysError,
 }
-"""Errors of a server that a client treats in their own ways; any other is a PolicyError."""
+"""Errors of a server that its client knows by name; any other is a PolicyError."""

@@ -22,10 +22,10 @@ import pyarrow as pa
 
 from hocket.core.data import Array
 from hocket.errors import UsageError
-from hocket.records.video.encoder import exact_rate
-from hocket.records.video.sink import camera_name
-from hocket.runs.export import ChosenRun, ExportConfig, Watcher, new_folder, scratch_folder
-from hocket.runs.export.demonstrations import Demonstration, Demonstrations
+from hocket.runs.demonstrations.chosen import ChosenRun, ExportConfig, Watcher
+from hocket.runs.demonstrations.episodes import Demonstration, Demonstrations
+from hocket.runs.demonstrations.lerobot_names import number_names, picture_key
+from hocket.runs.export import new_folder, scratch_folder
 from hocket.runs.export.lerobot.features import CameraFiles, Clip, PictureStats, Stats, VectorStats
 from hocket.runs.export.lerobot.files import (
     DATA_MB,
@@ -37,6 +37,8 @@ from hocket.runs.export.lerobot.files import (
     write_tasks,
 )
 from hocket.system import machine
+from hocket.workers.sinks.encoder import exact_rate
+from hocket.workers.sinks.video import camera_name
 
 VIDEO_MB = 200
 """Largest video file, in MiB; LeRobot's own default."""
@@ -228,11 +230,6 @@ def _columns(demo: Demonstration) -> tuple[dict[str, Array], dict[str, list[str]
     return columns, names
 
 
-def number_names(name: str, shape: tuple[int, ...]) -> list[str]:
-    """A name for each number of an array: `goal_0`, `goal_1`, or `matrix_0_1`."""
-    return ["_".join([name, *map(str, index)]) for index in np.ndindex(*shape)]
-
-
 def _join(demo: Demonstration, parts: Mapping[str, Array]) -> Array:
     rows = [_narrow(demo, name, part.reshape(demo.length, -1)) for name, part in parts.items()]
     return np.concatenate(rows, axis=1)
@@ -261,11 +258,6 @@ def _narrow(demo: Demonstration, name: str, rows: Array) -> Array:
             f"cannot hold. Export it as HDF5."
         )
     return narrow
-
-
-def picture_key(name: str) -> str:
-    """The feature of a camera: that of `wrist_image` is `observation.images.wrist_image`."""
-    return f"observation.images.{name}"
 
 
 def _as_arrow(rows: Array) -> pa.Array:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from hocket.core.data import Array
-from hocket.records.video.encoder import decoded, require_encoder
+from hocket.workers.sinks.encoder import decoded, require_encoder
 
 FILES_IN_CHUNK = 1000
 _ENCODER = "libx264"

@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from hocket.runs.demonstrations.lerobot_names import VERSION
 from hocket.runs.export.lerobot.features import FILES_IN_CHUNK, Clip, Stats, numbered_file
 
-VERSION = "v3.0"
 _NUMBERED = "chunk-{chunk_index:03d}/file-{file_index:03d}"
 """How LeRobot finds what `numbered_file` names."""
 DATA_MB = 100

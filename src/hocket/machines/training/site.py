@@ -1,0 +1,199 @@
+"""A site that collects for a learner elsewhere: the engine and the trajectories of a run here, with
+weights that come over the wire.
+
+Stretches of an attempt are kept until the driver says that it has settled the attempt: whatever
+becomes of the connection, they are sent again, in order, and the driver takes each once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+import torch
+from safetensors.torch import load
+
+from hocket.core import codec
+from hocket.core.data import Episode
+from hocket.core.events import EpisodesSealed, Event
+from hocket.machines import protocol
+from hocket.machines.commands import Outlet
+from hocket.machines.identity import identity_of
+from hocket.machines.leasing.lease import LeaseId
+from hocket.machines.site.link import DriverLink
+from hocket.machines.site.site_work import SiteWork
+from hocket.results.showing.tally import Tally
+from hocket.runs.assembly import Assembly
+from hocket.train.algorithms.ranks import local_device
+from hocket.train.algorithms.rollout import Segment
+from hocket.train.collect.rolling import (
+    auto_lanes,
+    base_of,
+    engine_of,
+    fleet_of,
+    max_batch,
+    policy_of,
+)
+from hocket.train.collect.trajectories import Trajectories
+from hocket.train.config import TrainConfig, reward_terms
+from hocket.train.learner.weights import ReceivedWeights
+from hocket.train.networks.building import Description, make_network
+from hocket.train.rewards import Rewards
+
+
+class CollectingWork(SiteWork):
+    """A site's part in a training run."""
+
+    def __init__(
+        self, welcome: protocol.Welcome, link: DriverLink, outlet: Outlet | None = None
+    ) -> None:
+        """`outlet` takes what was collected beside the connection, as long as that is the first."""
+        super().__init__(welcome, link)
+        self._outlet = outlet
+        self._weights = ReceivedWeights()
+        self._coming: list[bytes] = []
+        """The parts that have come of the next weights."""
+        self._trajectories: Trajectories | None = None
+        self._stretches: dict[LeaseId, list[bytes]] = {}
+        """What attempts gave, as long as the driver has not settled them."""
+        self._followed = (-1, -1)
+
+    def run(self) -> None:
+        config = TrainConfig.from_plain(self.welcome.config)
+        config = replace(config, collect_device=local_device(config.collect_device))
+        torch.set_num_threads(config.threads)
+        rewards = Rewards(config.reward)
+        description = Description.from_plain(self.welcome.start["description"])
+        modules = [term.name for term in reward_terms(config.reward) if term.is_function]
+        with contextlib.ExitStack() as stack:
+            assembly = Assembly(config, config.lanes)
+            assembly.require_envs()
+            identity = identity_of(config, modules, [config.weights])
+            base = base_of(config, assembly)
+            if base is not None:
+                stack.callback(base.close)
+            # The network as it was first; what is trained of it comes with the first weights.
+            made = make_network(config, description, None)
+            policy = policy_of(config, description, base, made)
+            if config.lanes == "auto":
+                suite, task = self.welcome.trial[:2]
+                lanes = auto_lanes(config, assembly, (suite, task), policy)
+                config = replace(config, lanes=lanes)
+            policy.limit(max_batch(config))
+            policy.block = self._weights
+            self._trajectories = Trajectories.of(
+                config,
+                self.welcome.start["tasks"],
+                newest=lambda: self._weights.version,
+                rewards=rewards,
+                texts=policy.texts,
+            )
+            fleet = stack.enter_context(fleet_of(config, assembly, policy.spec))
+            self._tally = Tally()
+            readers = (self, self._tally, self._chunks)
+            engine = stack.enter_context(
+                engine_of(config, assembly, fleet, policy, readers, gives_back=True)
+            )
+            self._join(
+                engine,
+                lanes=config.lane_count,
+                level="inputs",
+                identity=identity,
+                cores=assembly.cores(config.lane_count),
+            )
+
+    # -- the engine's thread -------------------------------------------------------------------
+
+    def on(self, event: Event) -> None:
+        assert self._trajectories is not None
+        for segment in self._trajectories.on(event):
+            self._send(self._trials.name(segment.trial, segment.attempt), segment, {})
+        if isinstance(event, EpisodesSealed):
+            for episode in event.episodes:
+                self._send_last(episode)
+        super().on(event)
+        self._follow()
+
+    def _send_last(self, episode: Episode) -> None:
+        assert self._trajectories is not None
+        segment, terms = self._trajectories.seal(episode), self._trajectories.terms(episode)
+        if segment is not None:
+            self._send(self._trials.name(episode.trial, episode.attempt), segment, terms)
+        # Its steps are counted no later than what came of them.
+        self._link.post(self.beat())
+
+    def _send(self, name: LeaseId, segment: Segment, terms: dict[str, float]) -> None:
+        data = packed(segment, terms)
+        self._stretches.setdefault(name, []).append(data)
+        self._link.post_all(lambda: self._given(name, data))
+
+    def _given(self, name: LeaseId, data: bytes) -> Iterator[protocol.Message]:
+        """A stretch as it is sent first, on the link's thread."""
+        outlet = self._outlet
+        number = None if outlet is None else outlet.give(data)
+        if number is None:
+            yield from _parts(name, data)
+        else:
+            yield protocol.Collected(*name, b"", is_whole=True, stored=number)
+
+    def _follow(self) -> None:
+        """Tell the driver which weights this site acts with, where that has changed."""
+        assert self._trajectories is not None
+        follows = (self._weights.version, self._trajectories.floor)
+        if follows != self._followed:
+            self._followed = follows
+            self._link.post(protocol.Follows(*follows))
+
+    # -- the link's thread ---------------------------------------------------------------------
+
+    def hear(self, message: protocol.Message) -> None:
+        if not isinstance(message, protocol.Weights):
+            super().hear(message)
+            return
+        self._coming.append(message.data)
+        if message.is_whole:
+            data, self._coming = b"".join(self._coming), []
+            self.receive(message.version, data)
+
+    def receive(self, version: int, data: bytes) -> None:
+        self._weights.take(version, load(data))
+        self._trials.call(self._follow)
+        self._wake()
+
+    def meet(self, welcome: protocol.Welcome) -> None:
+        self._coming = []
+        # What was given may not have come: all of it is sent again.
+        self._close_outlet()
+        super().meet(welcome)
+
+    def close(self) -> None:
+        super().close()
+        self._close_outlet()
+
+    def _close_outlet(self) -> None:
+        outlet, self._outlet = self._outlet, None
+        if outlet is not None:
+            outlet.close()
+
+    def _owed(self) -> Iterable[protocol.Message]:
+        for name, stretches in list(self._stretches.items()):
+            for data in list(stretches):
+                yield from _parts(name, data)
+        if self._weights.version >= 0:
+            yield protocol.Follows(*self._followed)
+
+    def _settle(self, leases: list[LeaseId]) -> None:
+        super()._settle(leases)
+        for name in leases:
+            self._stretches.pop(name, None)
+
+
+def packed(segment: Segment, terms: Mapping[str, float]) -> bytes:
+    """A stretch of a trajectory as it travels, and what it adds to the log."""
+    return codec.pack({"segment": segment.to_plain(), "terms": dict(terms)})
+
+
+def _parts(name: LeaseId, data: bytes) -> Iterator[protocol.Message]:
+    for part, is_whole in protocol.parts(data):
+        yield protocol.Collected(*name, part, is_whole)

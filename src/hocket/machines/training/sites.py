@@ -1,0 +1,197 @@
+"""Sites that collect for a run here. Their driver runs on a thread of its own; the trainer sees
+them as one more source of trajectories, whose events it reads on the engine's thread.
+
+Staleness is bounded as on one machine: every site tells which versions may still come from it, in
+the order of what it sends, and the learner is told the oldest of all.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hocket.core.data import Episode, Trial
+from hocket.core.events import AttemptFailed, SitesChanged
+from hocket.machines.config import SiteConfig
+from hocket.machines.driver import Driver, Post
+from hocket.machines.training.driver import CollectingDriver
+from hocket.machines.unkept import Unkept
+from hocket.runs.elsewhere import Work
+from hocket.train.algorithms.rollout import Segment
+from hocket.train.collect.elsewhere import Collecting, FloorRose, Gathered, SiteEvent, Tell
+
+if TYPE_CHECKING:
+    from hocket.machines.machines import Machines
+
+_END_S = 30.0
+"""Seconds for the driver's thread to end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Failed:
+    error: Exception
+
+
+class CollectingSites:
+    """Collecting sites, as the trainer sees them: it does what `Trajectories` does, with what they
+    send. The engine's thread calls it."""
+
+    def __init__(self, machines: Machines, asked: Collecting) -> None:
+        self._machines = machines
+        self._weights = asked.weights
+        self._wake = asked.wake
+        self._inbox: queue.SimpleQueue[SiteEvent | _Failed] = queue.SimpleQueue()
+        self._driver: CollectingDriver | None = None
+        self._floors: dict[str, int] = {}
+        self._ended: dict[tuple[str, int], Gathered] = {}
+        self._running = 0
+        self._is_over = False
+        keeping = Unkept(asked.run)
+        self._work = Work(
+            config=asked.config,
+            ledger=keeping,
+            planned=(),
+            remaining=[Trial(*asked.tasks[0], asked.config.seed)],
+            done=(),
+            readers=(keeping, self._Inbox(self._put)),
+            sinks=(),
+            record=lambda *_: {},
+            begin=lambda _: None,
+            learn=lambda _, about: asked.learn(about),
+            kind="collect",
+            start={
+                "description": asked.description.to_plain(),
+                "tasks": [task for _, task in asked.tasks],
+            },
+            in_order=True,
+            at_once=asked.config.batch_count,
+        )
+        self._thread = threading.Thread(target=self._drive, name="hocket-driver", daemon=True)
+
+    class _Inbox:
+        """A reader that hands on what it is told."""
+
+        def __init__(self, put: Tell) -> None:
+            self.on = put
+
+        def close(self) -> None: ...
+
+    # -- the driver's thread -------------------------------------------------------------------
+
+    def _drive(self) -> None:
+        try:
+            self._machines.roll(self._work, self._make_driver)
+        except Exception as error:  # noqa: BLE001 - raised on the engine's thread
+            if not self._is_over:
+                self._inbox.put(_Failed(error=error))
+                self._wake()
+
+    def _make_driver(self, work: Work, config: SiteConfig, post: Post) -> Driver:
+        self._driver = CollectingDriver(
+            work,
+            config,
+            post,
+            weights=self._weights,
+            tell=self._put,
+            carrier=self._machines.carrier,
+        )
+        if self._is_over:
+            self._driver.end()
+        return self._driver
+
+    def _put(self, event: SiteEvent) -> None:
+        if self._is_over:
+            return
+        if isinstance(event, FloorRose) and event.floor is not None:
+            # A site that is new bounds what is learnt from now on, whatever waits in the inbox.
+            self._floors.setdefault(event.site, event.floor)
+        self._inbox.put(event)
+        self._wake()
+
+    # -- the engine's thread -------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Has sites started, and begins to hear them."""
+        self._thread.start()
+
+    def end(self) -> None:
+        """Lets the run be over for all sites, soon."""
+        self._is_over = True
+        if self._driver is not None:
+            self._driver.end()
+        self._machines.nudge()
+
+    def close(self) -> None:
+        """Ends the run for all sites, and waits for that. Closing twice is safe."""
+        self.end()
+        if self._thread.is_alive():
+            self._thread.join(_END_S)
+
+    def add(self, trials: Sequence[Trial]) -> None:
+        """Plans training trials."""
+        assert self._driver is not None  # There are no lanes before.
+        self._driver.plan(trials)
+        self._machines.nudge()
+
+    def publish(self) -> None:
+        """There are new weights."""
+        self._machines.nudge()
+
+    def news(self) -> list[SiteEvent]:
+        """What sites have said since this was asked last; raises what ended their driver."""
+        found: list[SiteEvent] = []
+        while not self._inbox.empty():
+            event = self._inbox.get()
+            if isinstance(event, _Failed):
+                raise event.error
+            found.append(event)
+        return found
+
+    @property
+    def lanes(self) -> int:
+        """Lanes of all sites."""
+        return 0 if self._driver is None else self._driver.lanes
+
+    @property
+    def in_flight(self) -> int:
+        """Attempts that run at sites, as far as is known."""
+        return self._running
+
+    @property
+    def floor(self) -> int:
+        """No chunk that is still to come is older than this version."""
+        # The version first: a site that comes meanwhile begins with this one, or a newer one.
+        newest = self._weights.version
+        open_floors = [gathered.segment.oldest for gathered in self._ended.values()]
+        return min([newest, *list(self._floors.values()), *open_floors])
+
+    def on(self, event: SiteEvent) -> list[Segment]:
+        """Follows one event, and returns the stretch that it brings."""
+        if isinstance(event, FloorRose):
+            if event.floor is None:
+                self._floors.pop(event.site, None)
+            else:
+                self._floors[event.site] = event.floor
+        elif isinstance(event, AttemptFailed):
+            self._ended.pop((event.trial.id, event.attempt), None)
+        elif isinstance(event, SitesChanged):
+            self._running = sum(site.running for site in event.sites)
+        elif isinstance(event, Gathered):
+            segment = event.segment
+            if not segment.is_end:
+                return [segment]
+            self._ended[segment.trial.id, segment.attempt] = event
+        return []
+
+    def seal(self, episode: Episode) -> Segment | None:
+        """Returns the last segment of an episode that counts; None if it was lost to errors."""
+        found = self._ended.get((episode.trial.id, episode.attempt))
+        return None if found is None else found.segment
+
+    def terms(self, episode: Episode) -> dict[str, float]:
+        """Returns what an episode that counts adds to the log; asked once, last."""
+        found = self._ended.pop((episode.trial.id, episode.attempt), None)
+        return {} if found is None else dict(found.terms)

@@ -1,0 +1,1 @@
+"""Episodes of recorded runs as data to learn from, and to export."""

@@ -1,0 +1,1 @@
+"""Workers on rented machines."""

@@ -1,0 +1,1 @@
+"""What runs in workers and keeps what happens there: steps, states and videos."""

@@ -1,0 +1,81 @@
+"""What a track has in memory, written down now and then, so that a worker that dies leaves it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from hocket.core.contracts.recorder import SPILL
+from hocket.core.data import Array
+from hocket.errors import RunFolderError
+from hocket.system.durable import TEMPORARY, disk_error
+
+SPILL_S = 0.05
+"""Seconds between two writes: the most that a worker's death costs. A write takes some 0.2 ms, half
+a per cent of that; an episode that is shorter writes nothing."""
+_SPILL = f"{SPILL}{TEMPORARY}"
+
+
+class Spill:
+    """A hidden file beside another, to which arrays are appended. It needs no fsync: it outlives a
+    process, not the machine."""
+
+    def __init__(self, path: Path, *, is_on: bool) -> None:
+        """`path` is where the whole file will be."""
+        self._path = path.with_name(f".{path.name}{_SPILL}")
+        self._file: IO[bytes] | None = None
+        self._is_on = is_on
+        self._next = time.monotonic() + SPILL_S
+
+    @property
+    def is_due(self) -> bool:
+        """Whether what came since the last write should be written."""
+        return self._is_on and time.monotonic() >= self._next
+
+    def write(self, arrays: Sequence[Array]) -> None:
+        packed = io.BytesIO()
+        for array in arrays:
+            np.lib.format.write_array(packed, array, allow_pickle=False)
+        try:
+            if self._file is None:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self._file = open(self._path, "wb", buffering=0)  # noqa: SIM115 - closed below
+            self._file.write(packed.getbuffer())
+        except OSError as exc:
+            raise disk_error(exc, self._path) from exc
+        self._next = time.monotonic() + SPILL_S
+
+    def close(self) -> None:
+        """Delete it: its track is whole elsewhere, or is to leave nothing. Twice is safe."""
+        self._is_on = False
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+            with contextlib.suppress(OSError):
+                # The folder stays: another track may be about to write into it.
+                self._path.unlink(missing_ok=True)
+
+
+def is_spill(path: Path, name: str) -> bool:
+    """Whether this is what was spilled of the file `name`."""
+    return path.name == f".{name}{_SPILL}"
+
+
+def read_spill(path: Path) -> list[Array]:
+    """The arrays in it, but for a last one that was cut off; at least one."""
+    arrays: list[Array] = []
+    with open(path, "rb") as file:
+        while True:
+            try:
+                arrays.append(np.lib.format.read_array(file, allow_pickle=False))
+            except (ValueError, EOFError):
+                break
+    if not arrays:
+        raise RunFolderError(f"Nothing was spilled to {str(path)!r}.")
+    return arrays

@@ -1,0 +1,320 @@
+"""The sink that makes videos: one H.264 file for each camera.
+
+The same sink works in line, where it is fed as the episode runs, and afterwards, where a worker
+restores stored states one by one: it encodes what it is fed, at 20 frames a second or a little
+more. In line it is asked for only where an env cannot be rendered afterwards. Encoding happens on a
+thread beside the env; frames wait in a queue, and when that is full the env waits: nothing is ever
+dropped.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hocket.core.contracts.recorder import (
+    IMAGES,
+    RESTORED,
+    VIDEO,
+    AttemptStart,
+    SinkNeeds,
+    StepRecord,
+    Track,
+)
+from hocket.core.data import Array, Episode, Outcome, TaskInfo
+from hocket.errors import ObservationError, RunFolderError
+from hocket.workers.sinks.encoder import Quality, VideoFile, exact_rate, require_encoder
+from hocket.workers.sinks.pictures import as_frame, cameras_in, caption, draw_lines
+
+QUALITY = "quality"
+"""How a restored state is rendered: `look`, for people, or `full`, as policies are given it."""
+OUTCOME = "outcome"
+STEPS = "steps"
+"""The outcome and the length, where the episode has ended before it is rendered."""
+_SLOWEST_RATE = 20
+"""Frames a second below which a video stutters."""
+_AT_ONCE = 16
+"""Frames that are encoded one after the other: alone, each would find the caches cold, which
+doubles what it takes. Never more than a quarter of a second of them."""
+_WAITING = 2
+"""How many such groups may wait for the encoder."""
+_LONGEST_WAIT_S = 120.0
+"""A disk that takes no frame for this long is an error. Chosen by hand; no benchmark row."""
+
+
+def is_rendered_later(abilities: Collection[str]) -> bool:
+    """Whether an env can show an episode again: from its states, observed without a step. Rows of
+    a batched simulator are rendered while they run."""
+    return {"snapshot", "deferred"} <= set(abilities) and "batched" not in abilities
+
+
+def rerender_record(
+    episode: Episode, *, images: bool = False, quality: str = "full"
+) -> dict[str, Any]:
+    """What is asked of the sinks where an ended episode is rendered from its states."""
+    kind = IMAGES if images else VIDEO
+    return {
+        kind: "all",
+        RESTORED: True,
+        QUALITY: quality,
+        OUTCOME: episode.outcome.value,
+        STEPS: episode.steps,
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VideoConfig:
+    """Which cameras have a video, and how it is made."""
+
+    cameras: tuple[str, ...] = ()
+    """Keys of the observation; none means every camera that there is."""
+    overlay: bool = False
+    """Burn in the task, the step and the outcome (in line, the outcome on the last frame only)."""
+    lossless: bool = False
+    """Keep every pixel, for datasets, in `<camera>.lossless.m4v`."""
+    crf: int = Quality().crf
+    preset: str = Quality().preset
+
+
+class VideoSink:
+    """Makes videos of the attempts that it is asked to, in a worker."""
+
+    Config = VideoConfig
+    files = ("*.mp4", "*.lossless.m4v")
+
+    def __init__(self, argument: str = "", config: VideoConfig | None = None) -> None:
+        del argument
+        self.config = config or VideoConfig()
+        self.needs = SinkNeeds()
+
+    def needs_of(
+        self, task: TaskInfo, record: Mapping[str, Any], abilities: Collection[str]
+    ) -> SinkNeeds:
+        """Pictures, for attempts that get their video now."""
+        if not self._is_wanted(record, abilities):
+            return SinkNeeds()
+        return SinkNeeds(
+            observations=True,
+            cameras=self.config.cameras,
+            all_cameras=not self.config.cameras,
+            stride=1 if self.config.lossless else stride_of(task.control_rate),
+        )
+
+    def open(self, start: AttemptStart) -> Track:
+        if not self._is_wanted(start.record, start.abilities):
+            return NoTrack()
+        return VideoTrack(self.config, start, str(start.record[self._kind]))
+
+    @property
+    def _kind(self) -> str:
+        return IMAGES if self.config.lossless else VIDEO
+
+    def _is_wanted(self, record: Mapping[str, Any], abilities: Collection[str]) -> bool:
+        if not record.get(self._kind):
+            return False
+        if record.get(RESTORED):
+            return True
+        return record[self._kind] != "later" and not is_rendered_later(abilities)
+
+
+class NoTrack:
+    """The track of an attempt of which a sink keeps nothing."""
+
+    def step(self, record: StepRecord) -> None: ...
+
+    def seal(self, outcome: Outcome) -> Sequence[str]:
+        return ()
+
+    def discard(self) -> None: ...
+
+
+class VideoTrack:
+    """The video of one attempt: a frame for the reset, and one for each step, or for one of several
+    where the env is controlled faster than people look; always one for the last. `keep` is `all`,
+    or `failures` where it is kept only if the episode fails or is lost to an error."""
+
+    def __init__(self, config: VideoConfig, start: AttemptStart, keep: str) -> None:
+        quality = Quality(crf=config.crf, preset=config.preset, lossless=config.lossless)
+        require_encoder(quality.codec)
+        self._config = config
+        self._start = start
+        self._keep = keep
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._held: dict[str, Array] = {}
+        self._held_step = 0
+        rate = start.task.control_rate
+        self._stride = 1 if config.lossless else stride_of(rate)
+        self._encoder = EncoderThread(Path(start.folder), exact_rate(rate) / self._stride, quality)
+
+    def step(self, record: StepRecord) -> None:
+        is_due = record.step % self._stride == 0
+        if record.observation is None:
+            if not is_due:
+                return
+            raise ObservationError(f"There is no observation of step {record.step} to film.")
+        if not self._shapes:
+            keys = self._config.cameras or cameras_in(record.observation)
+            self._shapes = {key: () for key in keys}
+        frames = {key: self._frame(key, record) for key in self._shapes}
+        # One step behind, since only when sealed is it known which is the last.
+        if self._held_step % self._stride == 0:
+            self._release("")
+        self._held, self._held_step = frames, record.step
+
+    def seal(self, outcome: Outcome) -> Sequence[str]:
+        if self._keep == "failures" and outcome not in (Outcome.FAILURE, Outcome.ERROR):
+            self.discard()
+            return ()
+        self._release(outcome.value)
+        return [str(path) for path in self._encoder.seal()]
+
+    def discard(self) -> None:
+        self._held = {}
+        self._encoder.discard()
+
+    def _frame(self, key: str, record: StepRecord) -> Array:
+        assert record.observation is not None
+        array = record.observation.get(key)
+        if array is None:
+            raise ObservationError(
+                f"The observation of step {record.step} has no camera {key!r}. It has: "
+                f"{', '.join(sorted(record.observation))}."
+            )
+        known = self._shapes[key]
+        if known and array.shape != known:
+            raise ObservationError(
+                f"The camera {key!r} changed its size from {known} to {array.shape} at step "
+                f"{record.step}. A video has one size: render the camera in one."
+            )
+        self._shapes[key] = array.shape
+        frame = as_frame(key, array, record.step)
+        # The env may draw its next picture over this one.
+        return np.array(frame) if np.may_share_memory(frame, array) else frame
+
+    def _release(self, outcome: str) -> None:
+        """Give the frames of the step before to the encoder."""
+        lines: list[str] = []
+        if self._config.overlay:
+            record = self._start.record
+            told = outcome or str(record.get(OUTCOME, ""))
+            lines = caption(self._start.task.name, self._held_step, record.get(STEPS), told)
+        for key, frame in self._held.items():
+            self._encoder.put(key, frame, lines)
+        self._held = {}
+
+
+class EncoderThread:
+    """Writes the files of one attempt, on a thread of its own."""
+
+    def __init__(self, folder: Path, rate: Fraction, quality: Quality) -> None:
+        self._folder = folder
+        self._rate = rate
+        self._quality = quality
+        self._files: dict[str, VideoFile] = {}
+        self._at_once = max(1, min(_AT_ONCE, int(rate / 4)))
+        self._group: list[tuple[str, Array, list[str]]] = []
+        self._waiting: queue.Queue[list[tuple[str, Array, list[str]]] | None] = queue.Queue(
+            _WAITING
+        )
+        self._failure: Exception | None = None
+        self._thread: threading.Thread | None = None
+
+    def put(self, key: str, frame: Array, lines: list[str]) -> None:
+        """Add a camera's next frame, with lines to burn in; waits while the queue is full."""
+        if self._failure is not None:
+            raise self._failure
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._write, name="hocket-video", daemon=True)
+            self._thread.start()
+        self._group.append((key, frame, lines))
+        if len(self._group) >= self._at_once:
+            self._pass_on()
+
+    def seal(self) -> list[Path]:
+        """Wait for all frames, and make the files durable."""
+        self._stop()
+        if self._failure is not None:
+            raise self._failure
+        return [file.path for file in self._files.values() if file.seal()]
+
+    def discard(self) -> None:
+        self._stop()
+        for file in self._files.values():
+            file.discard()
+
+    def _pass_on(self) -> None:
+        group, self._group = self._group, []
+        self._send(group)
+
+    def _stop(self) -> None:
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._pass_on()
+            self._send(None)
+            thread.join(_LONGEST_WAIT_S)
+            if thread.is_alive():
+                raise self._stuck()
+
+    def _send(self, group: list[tuple[str, Array, list[str]]] | None) -> None:
+        try:
+            self._waiting.put(group, timeout=_LONGEST_WAIT_S)
+        except queue.Full:
+            raise self._stuck() from None
+
+    def _stuck(self) -> RunFolderError:
+        return RunFolderError(
+            f"No video could be written to {str(self._folder)!r} for {_LONGEST_WAIT_S:.0f} s; its "
+            f"disk may hang."
+        )
+
+    def _write(self) -> None:
+        while (group := self._waiting.get()) is not None:
+            try:
+                for item in group if self._failure is None else ():
+                    self._add(*item)
+            except Exception as exc:  # noqa: BLE001 - raised again where frames come from
+                self._failure = exc
+
+    def _add(self, key: str, frame: Array, lines: list[str]) -> None:
+        file = self._files.get(key)
+        if file is None:
+            path = self._folder / file_name(key, lossless=self._quality.lossless)
+            if any(path == other.path for other in self._files.values()):
+                raise ObservationError(f"Two cameras would be filmed as {path.name!r}. Rename one.")
+            file = self._files[key] = VideoFile(path, self._rate, self._quality)
+        file.write(draw_lines(frame, lines) if lines else frame)
+
+
+def stride_of(rate: float | None) -> int:
+    """Steps from one frame of a video to the next, for an env that is controlled at `rate` steps a
+    second: so many that 20 to 40 frames a second are left, or all there are."""
+    return max(1, int((rate or 0.0) // _SLOWEST_RATE))
+
+
+def camera_name(key: str) -> str:
+    """A key without what all keys begin with, and without slashes."""
+    return key.removeprefix("observation/").replace("/", ".")
+
+
+def file_name(camera: str, *, lossless: bool = False) -> str:
+    """The name of a camera's video: that of `observation/wrist_image` is `wrist_image.mp4`."""
+    return camera_name(camera) + _suffix(lossless=lossless)
+
+
+def videos_in(folder: Path, *, lossless: bool = False) -> dict[str, Path]:
+    """The sealed videos in an attempt's folder, by the camera's name without `observation/`."""
+    suffix = _suffix(lossless=lossless)
+    found = sorted(folder.glob(f"[!.]*{suffix}"))
+    return {path.name.removesuffix(suffix): path for path in found}
+
+
+def _suffix(*, lossless: bool) -> str:
+    # An MP4 too, but one that browsers cannot play: not to be taken for the others.
+    return ".lossless.m4v" if lossless else ".mp4"
