@@ -1,6 +1,6 @@
 """The loop closed: demonstrations, LeRobot's ACT trained on them, and its evaluation.
 
-    tools/make_venvs.sh lerobot
+    hocket venv lerobot
     hocket collect --env metaworld:reach,metaworld:drawer-open,metaworld:button-press-topdown \\
         --env.size 64 --env.render fast --policy metaworld-expert --episodes 100 \\
         --to lerobot datasets/three-tasks

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-from support import processes
+from support import parts, processes
 from support.chromium import Browser, browser
 
 MARK = "HOCKET_TEST_PROCESS"
@@ -35,6 +35,20 @@ def pytest_configure() -> None:
     SIGINT ignored, children inherit that over exec, and Python then installs no handler."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    parts.demand(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    parts.demand(report)
+    return report
 
 
 @pytest.fixture(scope="module")

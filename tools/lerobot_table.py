@@ -2,7 +2,7 @@
 
     python tools/lerobot_table.py
 
-Needs venvs/lerobot, and adds what venvs/lerobot-0.6 finds where that is there (make_venvs.sh).
+Needs venvs/lerobot, and adds what venvs/lerobot-0.6 finds where that is there (hocket venv).
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ as it comes: lerobot-eval films its episodes, vla-eval speaks to its policy over
 look at every step, where hocket looks when the policy does. Seconds of CPU are those of all
 processes; `first line` is what the user waits for until anything is printed.
 
-Needs tools/make_venvs.sh and HOCKET_LIBERO_DATA; vla-eval is left out unless it is given
+Needs `hocket venv libero lerobot` and HOCKET_LIBERO_DATA; vla-eval is left out unless it is given
 (pip install --target FOLDER vla-eval==0.8.0).
 """
 

@@ -6,7 +6,7 @@ The same env class, the same four trials of a libero_spatial task (220 steps is 
 the same ACT policy (random weights, two cameras of 128 px, 16 of 50 actions executed), one torch
 thread, soft resets, four lanes. LeRobot's loop is its `rollout` on gymnasium's AsyncVectorEnv. Both
 are warm, and timed from the beginning of resets to the end of the last step; hocket's trial of
-batch sizes, which a run does once, is left out and told. Needs tools/make_venvs.sh and
+batch sizes, which a run does once, is left out and told. Needs `hocket venv libero lerobot` and
 HOCKET_LIBERO_DATA.
 """
 

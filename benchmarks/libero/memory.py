@@ -4,7 +4,7 @@
 
 Each suite is run in two lanes, so that a worker builds one scene after another; the largest size
 seen of any worker is told. Then the rule behind `--lanes auto` is asked what it would choose on 24
-GiB. Needs tools/make_venvs.sh libero and HOCKET_LIBERO_DATA.
+GiB. Needs hocket venv libero and HOCKET_LIBERO_DATA.
 """
 
 from __future__ import annotations

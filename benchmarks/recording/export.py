@@ -3,7 +3,7 @@
 A run of a cheap env with two cameras is recorded with `--record full`, and exported: time (of the
 clock, and of all cores, which a busy machine changes less), peak memory and size, of all episodes
 and of a quarter, since memory must not grow with their number. Where LeRobot's interpreter is there
-(tools/make_venvs.sh lerobot), its own writer gets the same frames: as arrays, so that it need not
+(hocket venv lerobot), its own writer gets the same frames: as arrays, so that it need not
 decode them as the export must. LeRobot is asked for the codec that hocket uses, frame by frame into
 the encoder and through PNG files, and for its default.
 
@@ -128,7 +128,7 @@ def main() -> None:
                 rows[title]["size_mib"] = size_of(out)
                 shutil.rmtree(out)
         else:
-            print("LeRobot's interpreter is missing: tools/make_venvs.sh lerobot")
+            print("LeRobot's interpreter is missing: hocket venv lerobot")
     show(rows)
     if flags.json:
         flags.json.write_text(json.dumps({"settings": vars(flags) | {"json": None}, **rows}))

@@ -12,15 +12,13 @@ import pytest
 from hocket.adapters import hub
 from hocket.errors import MissingExtraError
 from support.hub_stand_in import COMMIT, serve_model
+from support.parts import ROOT, needs_venv, python_of
 from support.processes import DEADLINE_S
 
-ROOT = Path(__file__).parents[2]
-PYTHON = ROOT / "venvs" / "lerobot" / "bin" / "python"
+PYTHON = python_of("lerobot")
 NEEDS_LIBRARY = [
     pytest.mark.slow,
-    pytest.mark.skipif(
-        not PYTHON.exists(), reason="the hub's library is missing: tools/make_venvs.sh lerobot"
-    ),
+    needs_venv("lerobot"),
 ]
 FETCH = """
 import sys

@@ -16,6 +16,7 @@ from hocket.adapters.policies.openpi.policy import OpenPI
 from hocket.core.contracts.policy import Policy
 from hocket.serve.backend import PolicyBackend, PolicyOptions
 from hocket.serve.metrics import Metrics
+from support.parts import missing
 from support.running_server import Running, ServePolicy, running
 from support.wire_clients import Connect, open_client
 
@@ -62,6 +63,6 @@ def openpi_client(tmp_path_factory: pytest.TempPathFactory) -> Any:
             check=False,
         )
         if done.returncode:
-            pytest.skip(f"openpi-client cannot be installed here: {done.stderr[-300:]}")
+            pytest.skip(missing("openpi-client", f"it cannot be installed: {done.stderr[-300:]}"))
         sys.path.append(str(target))
     return importlib.import_module("openpi_client.websocket_client_policy")

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-ROOT = Path(__file__).parents[2]
-PYTHON = ROOT / "venvs" / "lerobot" / "bin" / "python"
+from support.parts import ROOT, python_of
+
+PYTHON = python_of("lerobot")
 
 
 def read_with_lerobot(dataset: Path, scratch: Path) -> tuple[dict[str, Any], dict[str, Any]]:

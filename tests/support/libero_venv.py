@@ -7,17 +7,13 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-PYTHON = ROOT / "venvs" / "libero" / "bin" / "python"
+from support.parts import ROOT, needs, needs_venv, python_of
+
+PYTHON = python_of("libero")
 DATA = Path(os.environ.get("HOCKET_LIBERO_DATA") or ROOT.parent / "shared" / "libero").absolute()
 NEEDS_LIBERO = [
     pytest.mark.slow,
     pytest.mark.timeout(600),
-    pytest.mark.skipif(
-        not PYTHON.exists(), reason="LIBERO's interpreter is missing: tools/make_venvs.sh libero"
-    ),
-    pytest.mark.skipif(
-        not (DATA / "assets").is_dir(),
-        reason="LIBERO's data is missing: set HOCKET_LIBERO_DATA",
-    ),
+    needs_venv("libero"),
+    needs("libero", is_there=(DATA / "assets").is_dir(), how="set HOCKET_LIBERO_DATA to its data"),
 ]

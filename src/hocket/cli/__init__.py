@@ -61,9 +61,14 @@ VERBS = {
     "serve": Verb("hocket.cli.serve", "Serve a policy over OpenPI's protocol, in batches."),
     "plan": Verb("hocket.cli.plan", "Predict throughput from lanes, cores and policy latency."),
     "image": Verb(
-        "hocket.cli.image", "Write a Dockerfile for a simulator, to run it in containers."
+        "hocket.cli.setup", "Write a Dockerfile for a simulator, to run it in containers.", "image"
     ),
-    "doctor": Verb("hocket.cli.doctor", "Say what works on this machine, and how to get the rest."),
+    "venv": Verb(
+        "hocket.cli.setup", "Build an interpreter for packages whose pins conflict.", "venv"
+    ),
+    "doctor": Verb(
+        "hocket.cli.setup", "Say what works on this machine, and how to get the rest.", "doctor"
+    ),
 }
 
 EXAMPLES = """\

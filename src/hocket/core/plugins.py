@@ -28,6 +28,7 @@ import hocket
 from hocket.core import modules
 from hocket.errors import ConfigError, MissingExtraError, UnknownNameError
 from hocket.system.text import did_you_mean as did_you_mean
+from hocket.system.venvs.table import VENVS
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoints
@@ -43,10 +44,6 @@ class Builtin:
     extra: str | None = None
     modules: tuple[str, ...] = ()
     """Modules that can be imported once the extra is installed."""
-
-
-OWN_VENV: Mapping[str, str] = {"libero": "--env-python", "lerobot": "--policy-python"}
-"""Extras that want an interpreter of their own, and the flag that names it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +188,7 @@ def require_extra(
         f"{_SINGULAR[kind].capitalize()} {head!r} needs the package {lacks[0]!r}, which is not "
         f"installed{f' in {python}' if python else ''}."
     )
-    if own.extra in OWN_VENV:
+    if own.extra in VENVS:
         raise MissingExtraError(f"{lacking[:-1]}: {install_advice(own.extra)}.")
     raise MissingExtraError(
         f"{lacking} Run: {python or sys.executable} -m {install_advice(own.extra)}"
@@ -201,11 +198,10 @@ def require_extra(
 
 def install_advice(extra: str) -> str:
     """How to get what an extra has."""
-    flag = OWN_VENV.get(extra)
-    if flag is None:
+    if extra not in VENVS:
         return f"pip install 'hocket[{extra}]'"
     return (
-        f"its pins conflict with others': make venvs (tools/make_venvs.sh {extra}), then {flag} "
+        f"its pins conflict with others': hocket venv {extra}, then {VENVS[extra].flag} "
         f"venvs/{extra}/bin/python (docs/{extra}.md)"
     )
 

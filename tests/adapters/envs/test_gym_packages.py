@@ -7,16 +7,14 @@ from typing import Any
 import pytest
 
 from support.commands import run_here
-from support.lerobot_reader_process import PYTHON as LEROBOT
 from support.lerobot_reader_process import read_with_lerobot
+from support.parts import needs_venv, python_of
 
-PYTHON = Path(__file__).parents[3] / "venvs" / "gym" / "bin" / "python"
+PYTHON = python_of("gym")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(600),
-    pytest.mark.skipif(
-        not PYTHON.exists(), reason="these envs' interpreter is missing: tools/make_venvs.sh gym"
-    ),
+    needs_venv("gym"),
 ]
 PIXELS = '{"obs_type": "pixels_agent_pos"}'
 
@@ -58,9 +56,7 @@ def test_an_env_is_run_filmed_and_exported(
     assert any(feature["dtype"] == "video" for feature in info["features"].values())
 
 
-@pytest.mark.skipif(
-    not LEROBOT.exists(), reason="LeRobot's interpreter is missing: tools/make_venvs.sh lerobot"
-)
+@needs_venv("lerobot")
 @pytest.mark.parametrize(
     ("env", "fps", "moves"),
     [("gym:gym_pusht/PushT-v0", 10, 2), ("gym:gym_aloha/AlohaTransferCube-v0", 50, 14)],

@@ -20,8 +20,9 @@ from hocket.adapters.envs.metaworld import (
 from hocket.core.contracts.env import DeferredObservation, Holds, SelectsCameras, Snapshot
 from hocket.errors import ConfigError, EnvError, ObservationError, UnknownNameError
 from hocket.workers.env.simulator_model import model_digest
+from support.parts import needs
 
-pytestmark = pytest.mark.skipif(not find_spec("metaworld"), reason="no metaworld")
+pytestmark = needs("metaworld", is_there=bool(find_spec("metaworld")), how="make setup")
 STATE = "observation/state"
 ODD = {"basketball-v3", "bin-picking-v3", "door-lock-v3", "shelf-place-v3", "sweep-into-v3"}
 """Tasks that keep more than most in the simulator or in MetaWorld between episodes."""
@@ -380,6 +381,7 @@ from importlib.util import find_spec
 import numpy as np
 from hocket.workers.env import gl
 from hocket.adapters.envs.metaworld import MetaWorld
+from support.parts import needs
 
 env = MetaWorld("push", MetaWorld.Config(size=96)).make("push-v3")
 env.reset(seed=0)

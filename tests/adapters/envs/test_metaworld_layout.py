@@ -12,10 +12,10 @@ import pytest
 
 from hocket.adapters.envs.metaworld import PROMPTS, MetaWorld
 from hocket.errors import ConfigError
+from support.parts import ROOT, needs, needs_venv, python_of
 from support.processes import DEADLINE_S
 
-ROOT = Path(__file__).parents[3]
-PYTHON = ROOT / "venvs" / "lerobot" / "bin" / "python"
+PYTHON = python_of("lerobot")
 TASKS = ("reach-v3", "door-open-v3", "assembly-v3")
 THEIRS = """
 import os, pickle, sys, warnings
@@ -68,7 +68,7 @@ def test_prompts_come_from_a_file_of_lerobots_form_or_a_plain_one(tmp_path: Path
         MetaWorld("push", MetaWorld.Config(prompts=str(tmp_path / "none.json")))
 
 
-@pytest.mark.skipif(not find_spec("metaworld"), reason="no metaworld")
+@needs("metaworld", is_there=bool(find_spec("metaworld")), how="make setup")
 def test_the_state_is_the_hand_alone_and_states_are_restored() -> None:
     env, whole = make("push-v3"), MetaWorld("push", MetaWorld.Config()).make("push-v3")
     for some in (env, whole):
@@ -85,11 +85,8 @@ def test_the_state_is_the_hand_alone_and_states_are_restored() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.skipif(not find_spec("metaworld"), reason="no metaworld")
-@pytest.mark.skipif(
-    not (PYTHON.exists() and list((PYTHON.parents[1]).glob("lib/*/site-packages/metaworld"))),
-    reason="LeRobot's interpreter is missing, or has no MetaWorld: tools/make_venvs.sh lerobot",
-)
+@needs("metaworld", is_there=bool(find_spec("metaworld")), how="make setup")
+@needs_venv("lerobot")
 @pytest.mark.parametrize("task", TASKS)
 def test_pictures_and_states_are_those_of_lerobots_own_env(task: str, tmp_path: Path) -> None:
     env = make(task)

@@ -12,9 +12,10 @@ import hocket
 from hocket.adapters.envs.mjx import STATE_KEY, TASKS
 from hocket.adapters.envs.mjx.threads import ThreadedRows
 from hocket.core.data import Array
+from support.parts import needs
 
 pytestmark = [
-    pytest.mark.skipif(not find_spec("jax"), reason="pip install 'hocket[mjx]'"),
+    needs("jax", is_there=bool(find_spec("jax")), how="make setup"),
     pytest.mark.slow,  # to compile takes most of their time
 ]
 

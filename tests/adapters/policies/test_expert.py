@@ -9,8 +9,9 @@ from hocket.adapters.envs.metaworld import MetaWorld
 from hocket.adapters.policies.reference import STATE_KEY, MetaWorldExpert
 from hocket.core.data import ActionSpec, Batch, EnvSpec, Row, TaskInfo, Trial
 from hocket.errors import PolicyError, SpecMismatchError
+from support.parts import needs
 
-pytestmark = pytest.mark.skipif(not find_spec("metaworld"), reason="no metaworld")
+pytestmark = needs("metaworld", is_there=bool(find_spec("metaworld")), how="make setup")
 
 
 def row(task: str) -> Row:

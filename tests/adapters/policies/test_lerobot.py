@@ -16,22 +16,13 @@ from hocket.core import plugins
 from hocket.errors import ConfigError, PolicyError, SpecMismatchError, UsageError
 from support.commands import run_process
 from support.hub_stand_in import COMMIT, serve_model
+from support.parts import ROOT, needs_venv, python_of
 
-ROOT = Path(__file__).parents[3]
-PYTHON = ROOT / "venvs" / "lerobot" / "bin" / "python"
-PYTHON_06 = ROOT / "venvs" / "lerobot-0.6" / "bin" / "python"
+PYTHON, PYTHON_06 = python_of("lerobot"), python_of("lerobot-0.6")
 
 
 def needs(python: Path) -> list[pytest.MarkDecorator]:
-    name = python.parts[-3]
-    return [
-        pytest.mark.slow,
-        pytest.mark.timeout(600),
-        pytest.mark.skipif(
-            not python.exists(),
-            reason=f"LeRobot's interpreter is missing: tools/make_venvs.sh {name}",
-        ),
-    ]
+    return [pytest.mark.slow, pytest.mark.timeout(600), needs_venv(python.parts[-3])]
 
 
 CHECKS = [

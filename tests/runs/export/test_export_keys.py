@@ -17,7 +17,8 @@ from hocket.runs.evaluation import evaluate
 from support.exported_runs import Notes, export
 from support.interpreters import SIMULATORS, interpreter
 from support.keyed_envs import LENGTH
-from support.lerobot_reader_process import PYTHON, read_with_lerobot
+from support.lerobot_reader_process import read_with_lerobot
+from support.parts import needs_venv
 
 STEPS = np.arange(LENGTH, dtype=np.float32)[:, None]
 
@@ -164,9 +165,7 @@ def test_gymnasium_env_says_its_rate_and_prompt_without_being_asked_again(tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    not PYTHON.exists(), reason="LeRobot's interpreter is missing: tools/make_venvs.sh lerobot"
-)
+@needs_venv("lerobot")
 @pytest.mark.timeout(400)
 def test_lerobot_opens_what_has_no_state(tmp_path: Path) -> None:
     for name, width in (("Fetcher", 10), ("Pusher", 2)):

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 
 from support.exported_runs import episodes_of, export, truth
-from support.lerobot_reader_process import PYTHON, read_with_lerobot
+from support.lerobot_reader_process import read_with_lerobot
+from support.parts import needs_venv
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    not PYTHON.exists(), reason="LeRobot's interpreter is missing: tools/make_venvs.sh lerobot"
-)
+@needs_venv("lerobot")
 @pytest.mark.timeout(400)
 def test_lerobot_reads_every_frame_as_it_was_recorded(image_run: Path, tmp_path: Path) -> None:
     export(image_run, "lerobot", tmp_path / "dataset")

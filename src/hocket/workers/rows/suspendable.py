@@ -153,7 +153,7 @@ class _Sight:
 
     def __init__(self, rows: int) -> None:
         self._rows = rows
-        self._tree: Any = None
+        self._tree: object = None
         self._is_known = np.zeros(rows, np.bool_)
 
     def require(self, rows: Array) -> None:

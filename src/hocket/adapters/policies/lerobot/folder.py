@@ -100,7 +100,7 @@ def load(folder: Path, settings: LeRobotConfig, device: str) -> Loaded:
     except ImportError as exc:
         raise MissingExtraError(
             f"LeRobot cannot be imported in {sys.executable}: {exc}. Name an interpreter that has "
-            f"it, --policy-python PATH: tools/make_venvs.sh lerobot builds one."
+            f"it, --policy-python PATH: hocket venv lerobot builds one."
         ) from exc
     register_third_party_plugins()
     refuse_unpatched(check_folder(folder)["type"])
@@ -145,7 +145,7 @@ def refuse_unpatched(kind: str) -> None:
     except ImportError:
         raise ConfigError(
             f"LeRobot {version('lerobot')} runs {kind!r} only on a transformers that was patched "
-            f"for it. LeRobot 0.5 and later need no patch: tools/make_venvs.sh lerobot-0.6, then "
+            f"for it. LeRobot 0.5 and later need no patch: hocket venv lerobot-0.6, then "
             f"--policy-python venvs/lerobot-0.6/bin/python."
         ) from None
 

@@ -1,0 +1,1 @@
+"""Interpreters that simulators and policies need apart from hocket's, and how they are built."""

@@ -1,0 +1,105 @@
+"""`hocket venv`, and what `make test-all` says of tests whose venv is missing."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hocket.cli import main
+from hocket.system.venvs import build
+from hocket.system.venvs.table import VENVS, Venv
+from support import parts
+
+HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
+EMPTY = Venv(about="nothing", python=HERE, flag="--env-python", packages=())
+
+
+def test_no_name_lists_all_and_which_are_built(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "gym").mkdir()
+    (tmp_path / "gym" / build.STAMP).touch()
+    assert main(["venv", "--folder", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    states = {line.split()[0]: line.split()[2] for line in lines[1 : 1 + len(VENVS)]}
+    assert states == {name: "yes" if name == "gym" else "no" for name in VENVS}
+
+
+def test_an_unknown_name_gets_the_nearest_before_anything_is_built(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["venv", "gym", "lerobo", "--folder", str(tmp_path)]) == 2
+    assert "Did you mean 'lerobot'?" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_row_names_pins_and_is_built_by_its_own_pip() -> None:
+    for venv in VENVS.values():
+        create, *installs = build.commands(venv, Path("venvs/it"), "python", "pins.txt")
+        assert create == ["python", "-m", "venv", "--clear", "venvs/it"]
+        for command in installs:
+            assert command[:4] == ["venvs/it/bin/python", "-m", "pip", "install"]
+            assert command[command.index("--constraint") + 1] == "pins.txt"
+        assert ("--no-deps" in installs[-1]) == bool(venv.bare)
+        assert not any("://" in package for package in (*venv.packages, *venv.bare))
+
+
+def test_a_version_that_is_not_found_says_how_to_name_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = replace(EMPTY, python="2.99")
+    monkeypatch.setattr(build, "VENVS", {"old": row})
+    monkeypatch.setattr("hocket.cli.setup.VENVS", {"old": row})
+    assert main(["venv", "old", "--folder", str(tmp_path)]) == 2
+    assert "PYTHON299=path/to/python2.99" in capsys.readouterr().err
+    assert main(["venv", "--all", "--folder", str(tmp_path)]) == 0
+    assert "left out: no Python 2.99" in capsys.readouterr().out
+    monkeypatch.setenv("PYTHON299", sys.executable)
+    assert main(["venv", "old", "--folder", str(tmp_path)]) == 2
+    assert "is not Python 2.99" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_venv_is_built_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(build, "VENVS", {"empty": EMPTY})
+    monkeypatch.setattr("hocket.cli.setup.VENVS", {"empty": EMPTY})
+    assert main(["venv", "empty", "--folder", str(tmp_path)]) == 0
+    assert f"--env-python {tmp_path}/empty/bin/python" in capsys.readouterr().out
+    kept = tmp_path / "empty" / "kept"
+    kept.touch()
+    assert main(["venv", "empty", "--folder", str(tmp_path)]) == 0
+    assert "is ready" in capsys.readouterr().out
+    (tmp_path / "empty" / build.STAMP).unlink()
+    assert main(["venv", "empty", "--folder", str(tmp_path)]) == 0
+    assert not kept.exists(), "One without its stamp is built from the start."
+
+
+@pytest.mark.parametrize(
+    ("skip", "reason", "outcome"),
+    [
+        (None, "gym is missing: hocket venv gym", "skipped"),
+        ("", "gym is missing: hocket venv gym", "failed"),
+        ("libero, gym", "gym is missing: hocket venv gym", "skipped"),
+        ("", "could not import 'ray': No module named 'ray'", "failed"),
+        ("", "This machine has GPUs.", "skipped"),
+    ],
+)
+def test_a_part_may_be_missing_where_it_was_said(
+    skip: str | None, reason: str, outcome: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(parts.VARIABLE, raising=False)
+    if skip is not None:
+        monkeypatch.setenv(parts.VARIABLE, skip)
+    report: Any = SimpleNamespace(
+        skipped=True, outcome="skipped", longrepr=("file.py", 1, f"Skipped: {reason}")
+    )
+    parts.demand(report)
+    assert report.outcome == outcome
+    assert (outcome == "failed") == ("leaves its tests out" in str(report.longrepr))
