@@ -38,7 +38,6 @@ from hocket.workers.links.link import LastWords, Link
 from hocket.workers.local.runtime import LocalRuntime
 from hocket.workers.remote.link import GREETING
 
-# Chosen by hand: what a look costs, against how soon the engine must know.
 _PULSE_S = 2.0
 """Seconds between two signs of life."""
 _PROGRESS_S = 0.1
