@@ -151,7 +151,7 @@ class Guard:
         return Incoming(root, slug, attempt, self._patterns, self._quota, keeps=keeps)
 
     def _taker(self, piece: Piece) -> Incoming:
-        """The Incoming of a piece: of an attempt that has ended, or of one that is about to be lost."""
+        """What takes a piece of an attempt that has ended, or that is about to be lost."""
         lane = piece.lane
         asked = self._asked[lane] if type(lane) is int and lane >= 0 else None
         begun = self._begun.get(lane)
