@@ -47,7 +47,6 @@ from hocket.core.contracts.recorder import StepRecord
 from hocket.core.data import Outcome, Ref, Trial
 from hocket.engine.garbage import gc_frozen
 from hocket.machines import protocol
-from hocket.machines.config import SiteConfig
 from hocket.machines.driver import Driver
 from hocket.machines.leasing.lease import LeaseId
 from hocket.machines.rows import packed_rows
@@ -60,6 +59,7 @@ from hocket.records.state_rows import StateRows
 from hocket.records.step_rows import StepRows
 from hocket.runs.config import EvalConfig
 from hocket.runs.elsewhere import Work
+from hocket.runs.sites import SiteConfig
 from hocket.workers.sinks.steps import StepsConfig, StepsTrack
 
 DELAY_S = 0.005

@@ -24,7 +24,6 @@ from hocket.core.events import AttemptFailed, AttemptsBegan, EpisodesSealed
 from hocket.errors import UsageError, WireError
 from hocket.machines import protocol
 from hocket.machines.commands import HANDED, Outlet
-from hocket.machines.config import MachinesConfig, SiteConfig
 from hocket.machines.leasing.lease import Lease, LeaseId
 from hocket.machines.leasing.leases import LeaseBook
 from hocket.machines.machines import Machines
@@ -36,6 +35,7 @@ from hocket.machines.training.site import CollectingWork, packed
 from hocket.machines.unkept import Unkept
 from hocket.records.run_file import load_about
 from hocket.runs.elsewhere import Work
+from hocket.runs.sites import MachinesConfig, SiteConfig
 from hocket.train.algorithms.rollout import Segment
 from hocket.train.collect.elsewhere import FloorRose, Gathered, WorkGrew
 from hocket.train.learner.weights import PackedWeights, WeightBlock

@@ -24,13 +24,13 @@ from hocket.core.events import (
 )
 from hocket.errors import EnvError, HocketError, SpecMismatchError, UsageError, WireError, from_name
 from hocket.machines import protocol
-from hocket.machines.config import SiteConfig
 from hocket.machines.intake import Intake
 from hocket.machines.leasing.lease import Lease, LeaseConfig, LeaseId
 from hocket.machines.leasing.leases import LeaseBook
 from hocket.machines.receipts import INBOXES
 from hocket.machines.roster import Entry, Roster
 from hocket.runs.elsewhere import Work
+from hocket.runs.sites import SiteConfig
 
 Post = Callable[[str, protocol.Message], None]
 OUTLIVES = "sites_outlive"

@@ -15,11 +15,11 @@ from hocket.core.plugins import did_you_mean
 from hocket.engine.garbage import gc_frozen
 from hocket.errors import UsageError
 from hocket.machines.commands import CommandLauncher, places_behind_ssh, places_here
-from hocket.machines.config import MachinesConfig, SiteConfig
 from hocket.machines.credentials import DriverSecrets
 from hocket.machines.driver import OUTLIVES, Driver, Post
 from hocket.machines.server import Carrier, Launcher, Server
 from hocket.runs.elsewhere import Work
+from hocket.runs.sites import MachinesConfig, SiteConfig
 from hocket.system.text import printable
 from hocket.workers.remote.ssh import SshConfig
 

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 from hocket.core.data import Episode, Trial
 from hocket.core.events import AttemptFailed, SitesChanged
-from hocket.machines.config import SiteConfig
 from hocket.machines.driver import Driver, Post
 from hocket.machines.training.driver import CollectingDriver
 from hocket.machines.unkept import Unkept
 from hocket.runs.elsewhere import Work
+from hocket.runs.sites import SiteConfig
 from hocket.train.algorithms.rollout import Segment
 from hocket.train.collect.elsewhere import Collecting, FloorRose, Gathered, SiteEvent, Tell
 
