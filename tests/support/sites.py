@@ -13,7 +13,7 @@ from hocket.errors import HocketError
 from hocket.machines.config import MachinesConfig, SiteConfig
 from hocket.machines.credentials import Credentials
 from hocket.machines.machines import Machines
-from hocket.machines.site.link import Link
+from hocket.machines.site.link import DriverLink
 from hocket.machines.site.site import Site
 from hocket.machines.site.site_work import MakeWork
 from hocket.records.ledger.view import LedgerView
@@ -49,7 +49,7 @@ class ThreadSites:
     def add(self, port: int, credentials: str) -> None:
         site = Site(f"thread-{len(self.sites)}", self._kinds)
         url = self._url(f"ws://127.0.0.1:{port}")
-        link = Link(url, Credentials.parse(credentials, "the test"), site, wait_s=DEADLINE_S)
+        link = DriverLink(url, Credentials.parse(credentials, "the test"), site, wait_s=DEADLINE_S)
 
         def work() -> None:
             try:

@@ -30,7 +30,7 @@ from hocket.machines.leasing.leases import LeaseBook
 from hocket.machines.machines import Machines
 from hocket.machines.ray import RayLauncher, SiteActor, _Placed
 from hocket.machines.server import FetchError
-from hocket.machines.site.link import Link
+from hocket.machines.site.link import DriverLink
 from hocket.machines.training.driver import CollectingDriver
 from hocket.machines.training.site import CollectingWork, packed
 from hocket.records.folder import RunFolder
@@ -407,7 +407,7 @@ class Shelf(ThreadSites):
         self._most = most
         self._given: dict[str, dict[int, bytes]] = {}
 
-    def _work(self, welcome: protocol.Welcome, link: Link) -> CollectingWork:
+    def _work(self, welcome: protocol.Welcome, link: DriverLink) -> CollectingWork:
         mine, theirs = os.pipe()
         # Sites come in any order.
         (site,) = [site for site in self.sites if site is link._listener]

@@ -17,7 +17,7 @@ from typing import Protocol
 from hocket.errors import UsageError
 from hocket.system import machine
 from hocket.system.child import Child
-from hocket.workers.remote.ssh import Host, SshConfig
+from hocket.workers.remote.ssh import SshConfig, SshHost
 
 HANDED = struct.Struct(">qQ")
 """What stands before weights on a site's standard input, and before what it gives in return: their
@@ -120,7 +120,7 @@ class SiteProcess:
         self._child.end(_END_S)
 
 
-class Place(Protocol):
+class SitePlace(Protocol):
     """Where one site is."""
 
     def words(self, port: int, name: str) -> list[str]:
@@ -161,7 +161,7 @@ class BehindSsh:
         command = shlex.join([config.python, "-m", "hocket", *_work(there, name)])
         if config.folder:
             command = f"cd {shlex.quote(config.folder)} && exec {command}"
-        return Host(self.host, config).words(command)
+        return SshHost(self.host, config).words(command)
 
 
 def _work(port: int, name: str) -> list[str]:
@@ -188,7 +188,7 @@ class CommandLauncher:
 
     outlives = False
 
-    def __init__(self, places: Sequence[Place]) -> None:
+    def __init__(self, places: Sequence[SitePlace]) -> None:
         self._places = places
         self._restarts = _RESTARTS * len(places)
         self._named = 0

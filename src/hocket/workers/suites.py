@@ -31,7 +31,7 @@ class OneTask:
     """A suite of the one task that a plain env factory makes."""
 
     def __init__(self, name: str, first: Any, factory: Callable[[], Any]) -> None:
-        self._first: Any = first
+        self._first: object | None = first
         self._factory = factory
         rule: Any = getattr(first, "success_rule", "first")
         if rule not in get_args(SuccessRule):

@@ -94,7 +94,7 @@ def pieces(
     folder: int | None = None,
     hasher: Hasher = hashlib.sha256,
 ) -> Iterator[Piece]:
-    """A file in pieces, for a Delivery; the last one, which may be empty, has the digest. `flags`
+    """A file in pieces, for an Incoming; the last one, which may be empty, has the digest. `flags`
     are more than those to read it, and `folder` is an open one that `path` begins in."""
     digest, begin, name = hasher(b""), 0, os.path.basename(path)
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags, dir_fd=folder)
@@ -120,8 +120,8 @@ class LeftFolder:
         self._path = path
         self.inside = inside
 
-    def hand_over(self, lane: int, attempt: int, slug: str, delivery: Delivery) -> None:
-        """Give a delivery what is there of an attempt, drafts as they are; what it does not take,
+    def hand_over(self, lane: int, attempt: int, slug: str, incoming: Incoming) -> None:
+        """Give an Incoming what is there of an attempt, drafts as they are; what it does not take,
         or cannot be read, stays behind."""
         flags = os.O_NOFOLLOW | os.O_NONBLOCK
         with contextlib.ExitStack() as stack:
@@ -139,7 +139,7 @@ class LeftFolder:
                     for name in sorted(os.listdir(place)):
                         if stat.S_ISREG(os.stat(name, dir_fd=place, follow_symlinks=False).st_mode):
                             for piece in pieces(lane, attempt, name, flags=flags, folder=place):
-                                delivery.take(piece, is_durable=False)
+                                incoming.take(piece, is_durable=False)
 
 
 def undrafted(name: str) -> str:
@@ -172,7 +172,7 @@ def _is_declared(name: str, patterns: tuple[str, ...], *, keeps: bool) -> bool:
     return any(fnmatchcase(whole, pattern) for pattern in patterns)
 
 
-class Delivery:
+class Incoming:
     """The files of one attempt, as they arrive. The parent has chosen the folder, and takes only
     names that the sinks declare, and no more bytes than the quota."""
 

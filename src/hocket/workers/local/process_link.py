@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Callable
 
+from hocket.core.contracts.runtime import WorkerSpec
 from hocket.system import machine
 from hocket.system.child import read_tail
 from hocket.workers.links.guard import Guard
@@ -36,14 +37,13 @@ class ProcessLink(StreamLink):
         stream: socket.socket,
         control: Control,
         log: int,
-        lanes: int,
+        spec: WorkerSpec,
         end: Callable[[], None],
         speak: Callable[[], None],
         explain: Callable[[], str],
         guard: Guard | None = None,
-        slots: int = 1,
     ) -> None:
-        super().__init__(stream, lanes, guard, slots)
+        super().__init__(stream, spec.lanes, guard, spec.slots)
         self._control = control
         self._log = log
         self._end = end

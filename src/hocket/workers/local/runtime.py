@@ -150,9 +150,7 @@ def start_worker(
             zygote.request(KILL, ident)
 
     speak = functools.partial(zygote.request, SPEAK, ident)
-    link = ProcessLink(
-        ours, control, log, spec.lanes, end, speak, zygote.explain, guard, spec.slots
-    )
+    link = ProcessLink(ours, control, log, spec, end, speak, zygote.explain, guard)
     try:
         zygote.fork(ident, index, (theirs.fileno(), page, log))
     except OSError as exc:

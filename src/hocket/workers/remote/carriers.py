@@ -11,7 +11,7 @@ SEND_S = 300.0
 is waited for."""
 
 
-class Carrier(Protocol):
+class ByteStream(Protocol):
     """Bytes both ways, as a socket carries them; one thread uses it."""
 
     def fileno(self) -> int:

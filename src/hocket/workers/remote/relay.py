@@ -35,7 +35,7 @@ from hocket.system.scratch import ScratchFolder
 from hocket.workers.links.files import pieces
 from hocket.workers.links.link import LastWords, Link
 from hocket.workers.local.runtime import LocalRuntime
-from hocket.workers.remote.carriers import Carrier
+from hocket.workers.remote.carriers import ByteStream
 from hocket.workers.remote.link import GREETING
 
 # Chosen by hand: what a look costs, against how soon the engine must know.
@@ -52,7 +52,7 @@ _READ = 1 << 18
 class Relay:
     """Passes messages on between a stream and a link to a worker beside it."""
 
-    def __init__(self, stream: Carrier, link: Link, lanes: int, folder: str) -> None:
+    def __init__(self, stream: ByteStream, link: Link, lanes: int, folder: str) -> None:
         """`folder` is where the worker writes."""
         self._stream = stream
         self._link = link
@@ -150,7 +150,7 @@ class Relay:
         self._stream.sendall(pack(message))
 
 
-def serve(stream: Carrier, runtime: Runtime | None = None) -> None:
+def serve(stream: ByteStream, runtime: Runtime | None = None) -> None:
     """Be the far end of a stream for as long as its one worker lives."""
     runtime = runtime or LocalRuntime()
     scratch = ScratchFolder("relay")
@@ -178,7 +178,7 @@ def serve(stream: Carrier, runtime: Runtime | None = None) -> None:
 
 
 def _relay(
-    stream: Carrier, frames: Frames, messages: list[Message], runtime: Runtime, folder: str
+    stream: ByteStream, frames: Frames, messages: list[Message], runtime: Runtime, folder: str
 ) -> None:
     first, *others = messages
     try:

@@ -24,7 +24,7 @@ GUIDED = ("smolvla", "pi0", "pi05")
 
 
 def can_be_guided(policy: Any) -> bool:
-    """Whether LeRobot, as it is installed, knows real-time chunking for this policy."""
+    """True where the installed LeRobot can do real-time chunking for this policy."""
     return policy.config.type in GUIDED and hasattr(policy, "init_rtc_processor")
 
 
