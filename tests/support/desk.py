@@ -17,7 +17,7 @@ from hocket.records.chunks import ChunkRow
 from hocket.records.file_rows import ROOM
 from hocket.records.ledger.ledger import Ledger
 from hocket.records.step_rows import StepRows
-from hocket.runs.elsewhere import Work
+from hocket.runs.elsewhere import Keeping, Work
 from hocket.runs.sites import SiteConfig
 from support.sites import toys
 
@@ -52,7 +52,8 @@ class Desk:
         ended = {episode.trial for episode in done}
         self.work = Work(
             config=toys(retries=retries),
-            ledger=self.ledger,
+            folder=self.ledger.folder,
+            keeping=Keeping.of(self.ledger),
             planned=self.trials,
             remaining=[trial for trial in self.trials if trial not in ended],
             done=done,

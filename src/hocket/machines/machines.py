@@ -95,7 +95,7 @@ class Machines:
 
     def roll(self, work: Work, drive: Drive = Driver) -> None:
         """Run what remains of a run, with a driver of this kind."""
-        folder = work.ledger.folder.root
+        folder = work.folder.root
         found, listener = self._open(folder)
         found.save(folder / SECRETS)
         if self._config.kind == "listen":
@@ -104,7 +104,7 @@ class Machines:
         server = Server(listener, found.key, found.server_context(), self.launcher)
         self._server = server
         driver = drive(work, self._config.site, server.post)
-        work.ledger.keep(OUTLIVES, self.launcher.outlives)
+        work.keeping.keep(OUTLIVES, self.launcher.outlives)
         with contextlib.suppress(KeyboardInterrupt), gc_frozen(len(work.planned)):
             asyncio.run(server.run(driver, goes_on=self._more))
         # After a crash sites may still be there, and the next driver is to be known to them.
