@@ -91,7 +91,7 @@ class CollectingWork(SiteWork):
             )
             fleet = stack.enter_context(fleet_of(config, assembly, policy.spec))
             self._tally = Tally()
-            readers = (self, self._tally, self._chunks)
+            readers = (self, self._tally)
             engine = stack.enter_context(
                 engine_of(config, assembly, fleet, policy, readers, gives_back=True)
             )
