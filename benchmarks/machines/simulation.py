@@ -253,7 +253,7 @@ class Simulation:
     def join(self, name: str, speed: float) -> None:
         site = self.sites[name] = SimulatedSite(name, self.arguments.lanes, speed, self.now)
         version = hocket.__version__
-        self.driver.open(protocol.Hello(protocol.PROTOCOL, version, name, name))
+        self.driver.open(protocol.SiteHello(protocol.PROTOCOL, version, name, name))
         self.say(
             site,
             protocol.Joined(

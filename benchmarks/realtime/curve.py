@@ -22,7 +22,7 @@ from hocket.adapters.envs.metaworld import MetaWorld
 from hocket.core.data import ArraySpec
 from hocket.results.delays import paired
 from hocket.results.report import Report
-from hocket.results.showing.progress import Progress
+from hocket.results.showing.progress import ProgressDisplay
 from hocket.runs.sweep import run_sweep, sweep_jobs
 from hocket.train.algorithms.cloning import cloning_loss
 from hocket.train.data.windows import Window
@@ -122,7 +122,7 @@ def run_method(given: argparse.Namespace, policy: Path, method: str) -> dict[str
         }
     )
     folder = given.out / method.replace(":", "-")
-    results, report = run_sweep(jobs, folder, reader=lambda _: Progress(quiet=True))
+    results, report = run_sweep(jobs, folder, reader=lambda _: ProgressDisplay(quiet=True))
     print(f"--method {method}\n{report.table().text(120)}\n", flush=True)
     return {str(r.job.config.delay): r.report for r in results if r.report is not None}
 

@@ -17,7 +17,7 @@ from hocket.records.chunks import load_chunks
 from hocket.records.evidence import kept_evidence
 from hocket.records.ledger.view import LedgerView
 from hocket.records.run_file import load_about
-from hocket.results.showing.progress import Progress
+from hocket.results.showing.progress import ProgressDisplay
 from hocket.results.timing import load_timing
 from hocket.runs.export.collect import CollectConfig, collect
 from hocket.runs.jobs import Job, run_jobs
@@ -116,7 +116,7 @@ def test_jobs_keep_their_sites(tmp_path: Path) -> None:
     config = MachinesConfig(where="local:1", site=SiteConfig())
     with Machines(config, more=True, launcher=launcher) as elsewhere:
         results = run_jobs(
-            jobs, tmp_path, reader=lambda _: Progress(quiet=True), elsewhere=elsewhere
+            jobs, tmp_path, reader=lambda _: ProgressDisplay(quiet=True), elsewhere=elsewhere
         )
     assert [result.error for result in results] == [None, None]
     assert len(launcher.sites) == 2

@@ -82,7 +82,7 @@ class Desk:
         return found
 
     def hello(self, site: str, version: str = hocket.__version__) -> None:
-        self.driver.open(protocol.Hello(protocol.PROTOCOL, version, site, f"name of {site}"))
+        self.driver.open(protocol.SiteHello(protocol.PROTOCOL, version, site, f"name of {site}"))
 
     def join(self, site: str, lanes: int = 1, now: float = 0.0, **fields: Any) -> None:
         self.hello(site)

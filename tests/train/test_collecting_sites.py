@@ -95,7 +95,7 @@ class Desk:
         self.block.publish({"w": torch.full((3,), float(version))}, version)
 
     def join(self, site: str, holds: list[LeaseId] | None = None) -> None:
-        self.driver.open(protocol.Hello(protocol.PROTOCOL, hocket.__version__, site, site))
+        self.driver.open(protocol.SiteHello(protocol.PROTOCOL, hocket.__version__, site, site))
         joined = protocol.Joined(1, 1, "inputs", {}, {}, is_shared=False, holds=holds or [])
         self.hear(site, joined)
         self.driver.turn(0.0)
@@ -104,7 +104,9 @@ class Desk:
         self.driver.hear(site, message, 0.0)
 
     def collected(self, site: str, lease: LeaseId, one: Segment) -> None:
-        self.hear(site, protocol.Collected(*lease, packed(one, {"success": 1.0}), is_whole=True))
+        self.hear(
+            site, protocol.CollectedPart(*lease, packed(one, {"success": 1.0}), is_whole=True)
+        )
 
     def take(self, kind: type[Any]) -> list[Any]:
         """What was posted or told of a kind since the last time."""
@@ -202,7 +204,7 @@ def test_what_is_no_trajectory_of_the_lease_is_refused(desk: Desk, data: bytes) 
     desk.join("a")
     lease = desk.lease()
     with pytest.raises(WireError):
-        desk.hear("a", protocol.Collected(*lease, data, is_whole=True))
+        desk.hear("a", protocol.CollectedPart(*lease, data, is_whole=True))
     with pytest.raises(WireError, match="another lease"):
         desk.collected("a", lease, stretch(TRIALS[1], 0, ends=True))
 
@@ -483,7 +485,7 @@ def test_weights_are_put_once_for_a_version_and_fetched_once_by_each_node(
         fetched.append(len(data))
         return data
 
-    def collect_one(self: Any, name: str, message: protocol.Collected) -> None:
+    def collect_one(self: Any, name: str, message: protocol.CollectedPart) -> None:
         stretches.append(len(message.data))
         collect(self, name, message)
 

@@ -70,7 +70,7 @@ def run(arguments: Sequence[str]) -> int:
     parsed = parse_run(Collect, knobs_of(EvalConfig, only=KNOBS), arguments, verb="collect")
     from hocket import cli
     from hocket.cli.export import Teller
-    from hocket.results.showing.progress import Progress
+    from hocket.results.showing.progress import ProgressDisplay
     from hocket.runs.demonstrations.chosen import ExportConfig
     from hocket.runs.export.collect import CollectConfig, collect, run_folder
 
@@ -87,7 +87,7 @@ def run(arguments: Sequence[str]) -> int:
 
         def readers() -> list[Reader]:
             told = stack.enter_context(told_to(flags.telemetry, folder))
-            return [stack.enter_context(Progress()), *told]
+            return [stack.enter_context(ProgressDisplay()), *told]
 
         stack.enter_context(shown(folder, wanted=flags.watch))
         teller = stack.enter_context(contextlib.closing(Teller()))

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from hocket.core.contracts.recorder import Reader
     from hocket.results.report import Report
-    from hocket.results.showing.progress import Progress
+    from hocket.results.showing.progress import ProgressDisplay
     from hocket.runs.elsewhere import Elsewhere
     from hocket.runs.jobs import Job, JobResult
     from hocket.runs.run import Run
@@ -125,11 +125,11 @@ def run(arguments: Sequence[str]) -> int:
 
         Console().print(_describe(config, new_folder(flags.out, config.env, config.policy)))
         return OK
-    from hocket.results.showing.progress import Progress
+    from hocket.results.showing.progress import ProgressDisplay
 
     with machines_of(flags) as machines, contextlib.ExitStack() as imports:
         imports.enter_context(awaiting("imports"))  # before the first line, which says so
-        with Progress(age_s=machine.process_age_s()) as progress:
+        with ProgressDisplay(age_s=machine.process_age_s()) as progress:
             from hocket.runs.run import Run
             from hocket.runs.run_folder import clear_unbegun
 
@@ -148,7 +148,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _finish(
     run: Run,
-    progress: Progress,
+    progress: ProgressDisplay,
     readers: Sequence[Reader],
     out: Path,
     machines: Elsewhere | None,
@@ -245,12 +245,12 @@ def _run_arms(config: EvalConfig, arms: str, flags: Eval) -> int:
     return code
 
 
-def _follow(job: Job) -> Progress:
+def _follow(job: Job) -> ProgressDisplay:
     """Show the progress of a job, under its name."""
-    from hocket.results.showing.progress import Progress
+    from hocket.results.showing.progress import ProgressDisplay
 
     sys.stderr.write(f"-- {job.name}\n")
-    progress = Progress()
+    progress = ProgressDisplay()
     progress.__enter__()
     return progress
 
@@ -315,7 +315,7 @@ def _exit_code(results: Sequence[JobResult]) -> int:
 def resume(arguments: Sequence[str]) -> int:
     """Run what is left of a run."""
     flags = parse(Resume, arguments, verb="resume")
-    from hocket.results.showing.progress import Progress
+    from hocket.results.showing.progress import ProgressDisplay
     from hocket.runs.run import Run
 
     with Run.open(flags.folder, infer_timeout_s=flags.infer_timeout_s) as unfinished:
@@ -326,7 +326,7 @@ def resume(arguments: Sequence[str]) -> int:
         with (
             machines_of(flags) as machines,
             shown(flags.folder, wanted=flags.watch),
-            Progress(age_s=machine.process_age_s()) as progress,
+            ProgressDisplay(age_s=machine.process_age_s()) as progress,
         ):
             out, readers = flags.folder, [progress]
             return _finish(unfinished, progress, readers, out, machines, as_json=flags.json)

@@ -44,7 +44,7 @@ _DELIVERIES = (
     protocol.FilePiece,
     protocol.SealedEpisode,
     protocol.Returned,
-    protocol.Collected,
+    protocol.CollectedPart,
     protocol.Follows,
 )
 """What a site says of its leases, and says again after it has joined."""
@@ -139,7 +139,7 @@ class Driver:
 
     # -- sites come and go ---------------------------------------------------------------------
 
-    def open(self, hello: protocol.Hello) -> None:
+    def open(self, hello: protocol.SiteHello) -> None:
         """A site has connected, for the first time or again."""
         self._post(hello.site, self._sites.greet(hello, self.config.lease_s))
 

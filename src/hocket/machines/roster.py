@@ -95,7 +95,9 @@ class Roster:
         """The identifiers of sites with this name."""
         return [site for site, entry in self._entries.items() if entry.name == name]
 
-    def greet(self, hello: protocol.Hello, lease_s: float) -> protocol.Welcome | protocol.Refused:
+    def greet(
+        self, hello: protocol.SiteHello, lease_s: float
+    ) -> protocol.Welcome | protocol.Refused:
         """What a site is told that has connected, for the first time or again."""
         if not _ID.fullmatch(hello.site):
             raise WireError("A site has an identifier that no site has.")

@@ -23,7 +23,7 @@ from hocket.results.scores import bounds
 from hocket.results.showing.live import is_alive, read_status
 from hocket.results.stats import Rate
 from hocket.system.durable import TEMPORARY
-from hocket.watch.cells import Cells, Ended, find_twin
+from hocket.watch.cells import Cells, EndedCell, find_twin
 from hocket.watch.training import Curves
 from hocket.workers.sinks.encoder import exact_rate
 
@@ -258,7 +258,7 @@ class RunView:
             self._feed.append(self._item(ended))
         self._add_lost()
 
-    def _tell_ended(self, cells: Cells, ended: list[Ended]) -> dict[str, Any]:
+    def _tell_ended(self, cells: Cells, ended: list[EndedCell]) -> dict[str, Any]:
         letters: dict[str, list[int]] = {}
         for one in ended:
             letters.setdefault(one.outcome, []).append(one.cell)
@@ -271,7 +271,7 @@ class RunView:
             "feed": items,
         }
 
-    def _item(self, ended: Ended) -> dict[str, Any]:
+    def _item(self, ended: EndedCell) -> dict[str, Any]:
         assert self._cells is not None
         return {
             "cell": ended.cell,

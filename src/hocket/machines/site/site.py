@@ -166,7 +166,7 @@ class Site:
         return _IDLE_BEAT_S if self._work is None else self._work.beat_s
 
     def greet(self) -> protocol.Message:
-        return protocol.Hello(protocol.PROTOCOL, hocket.__version__, self._id, self._name)
+        return protocol.SiteHello(protocol.PROTOCOL, hocket.__version__, self._id, self._name)
 
     def beat(self) -> protocol.Message | None:
         return None if self._work is None else self._work.beat()

@@ -111,7 +111,7 @@ class CollectingDriver(Driver):
             del self._coming[key]
 
     def _hear_other(self, name: str, message: protocol.Message) -> None:
-        if isinstance(message, protocol.Collected):
+        if isinstance(message, protocol.CollectedPart):
             self._collect(name, message)
         elif isinstance(message, protocol.Follows):
             if name in self._has:
@@ -122,7 +122,7 @@ class CollectingDriver(Driver):
         else:
             super()._hear_other(name, message)
 
-    def _collect(self, name: str, message: protocol.Collected) -> None:
+    def _collect(self, name: str, message: protocol.CollectedPart) -> None:
         one = LeaseId(message.trial, message.attempt)
         lease = self._book.lease(one)
         if lease is None or lease.site != name:

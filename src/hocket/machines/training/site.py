@@ -135,7 +135,7 @@ class CollectingWork(SiteWork):
         if number is None:
             yield from _parts(name, data)
         else:
-            yield protocol.Collected(*name, b"", is_whole=True, stored=number)
+            yield protocol.CollectedPart(*name, b"", is_whole=True, stored=number)
 
     def _follow(self) -> None:
         """Tell the driver which weights this site acts with, where that has changed."""
@@ -196,4 +196,4 @@ def packed(segment: Segment, terms: Mapping[str, float]) -> bytes:
 
 def _parts(name: LeaseId, data: bytes) -> Iterator[protocol.Message]:
     for part, is_whole in protocol.parts(data):
-        yield protocol.Collected(*name, part, is_whole)
+        yield protocol.CollectedPart(*name, part, is_whole)

@@ -49,7 +49,7 @@ print(json.dumps({"ms": 1e3 * min(times[1:]), "spread": int(image.max()) - int(i
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class DoctorFinding:
     """One thing that was looked at. `advice` is a command or a sentence, where it is not ok."""
 
     topic: str
@@ -59,7 +59,7 @@ class Finding:
     advice: str = ""
 
 
-def examine() -> list[Finding]:
+def examine() -> list[DoctorFinding]:
     """Look at everything; nothing here raises."""
     return [
         *machine_findings(),
@@ -71,20 +71,20 @@ def examine() -> list[Finding]:
     ]
 
 
-def machine_findings() -> list[Finding]:
+def machine_findings() -> list[DoctorFinding]:
     cores, total = machine.cores(), os.cpu_count() or 1
     gib = machine.memory_bytes() / (1 << 30)
     limited = "" if cores == total else f" of {total} (affinity or control group)"
     python = f"{platform.python_version()} ({sys.executable})"
     return [
-        Finding(topic="machine", name="python", state="ok", detail=python),
-        Finding(topic="machine", name="cores", state="ok", detail=f"{cores}{limited}"),
-        Finding(topic="machine", name="memory", state="ok", detail=f"{gib:.1f} GiB"),
+        DoctorFinding(topic="machine", name="python", state="ok", detail=python),
+        DoctorFinding(topic="machine", name="cores", state="ok", detail=f"{cores}{limited}"),
+        DoctorFinding(topic="machine", name="memory", state="ok", detail=f"{gib:.1f} GiB"),
         _shared_memory(),
     ]
 
 
-def runtime_findings() -> list[Finding]:
+def runtime_findings() -> list[DoctorFinding]:
     """Every runtime that has a name: whether it works here, why not, and what helps. One that
     cannot be asked is told by what became of asking it."""
     found = []
@@ -100,14 +100,16 @@ def runtime_findings() -> list[Finding]:
         state: State = "ok" if answer.is_usable else "missing"
         detail = " ".join(answer.detail.split())
         found.append(
-            Finding(topic="runtimes", name=name, state=state, detail=detail, advice=answer.advice)
+            DoctorFinding(
+                topic="runtimes", name=name, state=state, detail=detail, advice=answer.advice
+            )
         )
     return found
 
 
-def rendering_findings() -> list[Finding]:
+def rendering_findings() -> list[DoctorFinding]:
     """Each rendering backend with its devices, and how long a small frame (224 px) takes there."""
-    found: list[Finding] = []
+    found: list[DoctorFinding] = []
     for backend in gl.BACKENDS:
         result = gl.probe(backend)
         if not result.devices:
@@ -123,11 +125,11 @@ def rendering_findings() -> list[Finding]:
     return found
 
 
-def _rendering(backend: str, state: State, detail: str, advice: str = "") -> Finding:
-    return Finding(topic="rendering", name=backend, state=state, detail=detail, advice=advice)
+def _rendering(backend: str, state: State, detail: str, advice: str = "") -> DoctorFinding:
+    return DoctorFinding(topic="rendering", name=backend, state=state, detail=detail, advice=advice)
 
 
-def extra_findings() -> list[Finding]:
+def extra_findings() -> list[DoctorFinding]:
     """The optional dependencies that built-in adapters name."""
     modules: dict[str, set[str]] = {}
     for table in plugins.builtin().values():
@@ -141,22 +143,26 @@ def extra_findings() -> list[Finding]:
         versions = ", ".join(f"{name} {_version(name)}" for name in sorted(names - {*missing}))
         detail = f"no module {', '.join(missing)}" if missing else versions
         advice = plugins.install_advice(extra) if missing else ""
-        found.append(Finding(topic="extras", name=extra, state=state, detail=detail, advice=advice))
+        found.append(
+            DoctorFinding(topic="extras", name=extra, state=state, detail=detail, advice=advice)
+        )
     return found
 
 
-def codec_findings() -> list[Finding]:
+def codec_findings() -> list[DoctorFinding]:
     if importlib.util.find_spec("av") is None:
         advice = "pip install av"
         return [
-            Finding(topic="codecs", name="av", state="missing", detail="no PyAV", advice=advice)
+            DoctorFinding(
+                topic="codecs", name="av", state="missing", detail="no PyAV", advice=advice
+            )
         ]
     av = importlib.import_module("av")
     found = []
     for codec in ("libx264", "libsvtav1"):
         has_it = codec in av.codecs_available
         found.append(
-            Finding(
+            DoctorFinding(
                 topic="codecs",
                 name=codec,
                 state="ok" if has_it else "missing",
@@ -167,11 +173,11 @@ def codec_findings() -> list[Finding]:
     return found
 
 
-def room_findings() -> list[Finding]:
+def room_findings() -> list[DoctorFinding]:
     """The parts of hocket that were taken out."""
     advice = "pip install --force-reinstall hocket"
     return [
-        Finding(topic="parts", name=room, state="missing", detail=use, advice=advice)
+        DoctorFinding(topic="parts", name=room, state="missing", detail=use, advice=advice)
         for room, use in rooms.ROOMS.items()
         if not rooms.is_here(room)
     ]
@@ -197,15 +203,15 @@ def _frame_ms(device: gl.Device) -> str:
     return f"{answer['ms']:.1f} ms a small frame"
 
 
-def _shared_memory() -> Finding:
+def _shared_memory() -> DoctorFinding:
     """Whether shared memory works as workers use it: without a mount, by file descriptor."""
     try:
         os.close(create_block("hocket-doctor", 1 << 20))
     except (OSError, AttributeError) as error:
         detail = f"none to be had ({error}); arrays go through sockets, which is slower"
-        return Finding(topic="machine", name="shared memory", state="slow", detail=detail)
+        return DoctorFinding(topic="machine", name="shared memory", state="slow", detail=detail)
     detail = "by file descriptor; /dev/shm is not needed"
-    return Finding(topic="machine", name="shared memory", state="ok", detail=detail)
+    return DoctorFinding(topic="machine", name="shared memory", state="ok", detail=detail)
 
 
 def _version(name: str) -> str:
