@@ -33,7 +33,7 @@ from hocket.results.showing.tally import Tally
 from hocket.runs.assembly import Assembly, Recording
 from hocket.runs.config import EvalConfig
 from hocket.runs.early_stop import decider_of, rounds_of
-from hocket.runs.elsewhere import Elsewhere, Work
+from hocket.runs.elsewhere import Elsewhere, Keeping, Work
 from hocket.runs.provenance import FileDigests, files_of, provenance
 from hocket.runs.readers import AboutReader, ExactnessReader
 from hocket.runs.rollout import Rollout, fixed_delay
@@ -213,7 +213,7 @@ class Run:
             unseeded=claim.unseeded,
             trials=self.trials,
             episodes=tally.episodes,
-            throughput=tally.throughput(),
+            throughput=replace(tally.throughput(), unmade_attempts=self._unmade),
             decision=None if self.decider is None else self.decider.decision,
             kept_errors=[each.to_json() for each in self._evidence],
             provenance={} if self._ledger is None else depends_on(self._ledger, about),
@@ -257,6 +257,7 @@ class Run:
         asked = VideoPlan(selection, self.trials, images=self._recorded.record == "full")
         record = self._evidence_plan(self._ledger, asked)
         self._attach_files(self._ledger)
+        self._ledger.sync_files()
         about = AboutReader(folder, self.config, about_this_run())
 
         def learn(level: Exactness, more: Mapping[str, Any]) -> None:
@@ -266,7 +267,8 @@ class Run:
         learn("bitwise", {})
         work = Work(
             config=self._recorded,
-            ledger=self._ledger,
+            folder=self._ledger.folder,
+            keeping=Keeping.of(self._ledger),
             planned=self.trials,
             remaining=self.remaining,
             done=self._done,
@@ -351,6 +353,10 @@ class Run:
     def _evidence_plan(self, ledger: Ledger, asked: VideoPlan) -> EvidencePlan:
         most = self.config.keep_errors
         return EvidencePlan(asked, ledger.folder, most=most, kept=self._evidence)
+
+    @property
+    def _unmade(self) -> int:
+        return 0 if self._ledger is None else self._ledger.unmade()
 
     @property
     def _evidence(self) -> list[Evidence]:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from hocket.errors import HocketError
 from hocket.system.child import Child
-from hocket.watch.guard import Guard, new_token
+from hocket.watch.guard import Admission, new_token
 from hocket.watch.server import Watching, WatchServer, watching
 
 _START_S = 60.0
@@ -76,7 +76,7 @@ class Beside:
 def main() -> None:
     """Serve the page of a folder, as a run starts it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    settings = Watching(guard=Guard(token=new_token()))
+    settings = Watching(guard=Admission(token=new_token()))
 
     def say(server: WatchServer) -> None:
         sys.stdout.write(f"{server.address}\n")

@@ -22,6 +22,7 @@ from pathlib import Path
 from subprocess import PIPE
 from typing import Any
 
+from hocket import rooms
 from hocket.adapters.policies.openpi.policy import OpenPI, OpenPIConfig
 from hocket.core.data import Actions, Batch, EnvSpec, PolicySpec, Row
 from hocket.errors import ConfigError, PolicyUnavailableError
@@ -32,7 +33,7 @@ from hocket.system.waits import awaiting
 LOCAL_OUTAGE_S = 3.0
 """Seconds after which a local socket that nobody answers has lost its process."""
 MAX_RESTARTS = 3
-"""A policy that dies more often than this would die for ever."""
+"""Restarts of one policy; one that dies more often is given up."""
 _END_S = 2.0
 """Seconds for the process to end by itself."""
 _LENT = ("msgpack", "websockets")
@@ -66,6 +67,7 @@ class Sidecar:
     def __init__(self, argument: str, config: SidecarConfig | None = None) -> None:
         if not argument:
             raise ConfigError("sidecar: needs the policy's name: sidecar:my_package:MyPolicy.")
+        rooms.require("serve")
         self._name = argument
         self._config = config or SidecarConfig()
         # Guards the child: threads that find it dead at once must start one, not two.
@@ -82,7 +84,7 @@ class Sidecar:
 
     @property
     def is_stateful(self) -> bool:
-        """Whether the policy keeps state for attempts."""
+        """True where the policy keeps state for attempts."""
         return self._living().client.is_stateful
 
     def bind(self, spec: EnvSpec) -> None:
@@ -182,7 +184,7 @@ class _Served:
         return self._child.is_alive
 
     def status(self) -> str:
-        """Whether the process runs or how it ended, and the end of what it printed."""
+        """How the process is or ended, and the end of what it printed."""
         return f"The sidecar of {self._name} {self._child.ending()}"
 
     def kill(self) -> None:
@@ -194,7 +196,8 @@ class _Served:
         self._closing.close()
 
     def _wait_until_ready(self, timeout_s: float) -> None:
-        """Until the child says that it is ready, or why not; what it waits for is awaited here."""
+        """Wait until the child says that it is ready, or why not; show meanwhile what it waits
+        for."""
         deadline = time.monotonic() + timeout_s
         with contextlib.ExitStack() as waits:
             while line := self._child.line(deadline - time.monotonic()):
@@ -214,7 +217,7 @@ class _Served:
 
 
 def _lend(folder: Path, packages: tuple[str, ...]) -> None:
-    """A folder for another interpreter's path that holds these packages of ours, and no others."""
+    """Make a folder for another interpreter's path that holds only these packages of this one."""
     folder.mkdir()
     for name in packages:
         found = importlib.util.find_spec(name)

@@ -8,7 +8,7 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, Generic
 
-from hocket.machines.config import MachinesConfig
+from hocket.runs.sites import MachinesConfig
 from hocket.runs.subject import SubjectT
 
 

@@ -13,7 +13,7 @@ from hocket.core.data import Ref, Trial
 from hocket.errors import HocketError, PolicyHungError, UsageError
 from hocket.machines import protocol
 from hocket.machines.identity import Identity, identity_of
-from hocket.machines.site.link import Link
+from hocket.machines.site.link import DriverLink
 from hocket.machines.site.site_work import MakeWork, SiteWork, TakesWeights
 from hocket.runs.assembly import Assembly, Recording
 from hocket.runs.config import EvalConfig
@@ -82,10 +82,10 @@ class Site:
         self._id = secrets.token_hex(8)
         self._runs: queue.SimpleQueue[protocol.Welcome | HocketError | None] = queue.SimpleQueue()
         self._work: SiteWork | None = None
-        self._link: Link | None = None
+        self._link: DriverLink | None = None
         self._is_over = False
 
-    def work(self, link: Link) -> None:
+    def work(self, link: DriverLink) -> None:
         """Take part until the driver says that there is no more to do, or raises why not."""
         self._link = link
         link.start(self._runs.put)
@@ -130,7 +130,7 @@ class Site:
         if self._link is not None:
             self._link.call(take)
 
-    def _take_part(self, welcome: protocol.Welcome, link: Link) -> None:
+    def _take_part(self, welcome: protocol.Welcome, link: DriverLink) -> None:
         make = self._kinds.get(welcome.kind)
         if make is None:
             raise UsageError(f"This site takes no part in runs of the kind {welcome.kind!r:.40}.")

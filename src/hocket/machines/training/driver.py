@@ -10,12 +10,12 @@ from hocket.core import codec
 from hocket.core.data import Episode, Trial
 from hocket.errors import HocketError, WireError
 from hocket.machines import protocol
-from hocket.machines.config import SiteConfig
 from hocket.machines.driver import Driver, Post
 from hocket.machines.leasing.lease import Lease, LeaseId
 from hocket.machines.roster import Entry
 from hocket.machines.server import Carrier
 from hocket.runs.elsewhere import Work
+from hocket.runs.sites import SiteConfig
 from hocket.train.algorithms.rollout import Segment
 from hocket.train.collect.elsewhere import FloorRose, Gathered, Tell, WorkGrew
 from hocket.train.learner.weights import PackedWeights
