@@ -28,7 +28,8 @@ from hocket.records.folder import RunFolder
 from hocket.records.ledger.ledger import Ledger
 from hocket.records.ledger.schema import has_episodes
 from hocket.records.ledger.view import LedgerView
-from hocket.records.run_file import about_this_run, load_about, load_run
+from hocket.records.provenance import FileDigests, places_of, provenance, this_process, versions
+from hocket.records.run_file import load_about, load_run
 from hocket.records.state_rows import StateRows
 from hocket.records.step_rows import StepRows
 from hocket.records.video.selection import VideoPlan, VideoSelection
@@ -46,8 +47,7 @@ from hocket.runs.config import EvalConfig
 from hocket.runs.early_stop import Decider, paired_with, rounds_of, sequential_test
 from hocket.runs.elsewhere import Elsewhere, Work
 from hocket.runs.measured import fixed_delay
-from hocket.runs.provenance import FileDigests, files_of, provenance
-from hocket.runs.readers import AboutReader, ExactnessReader
+from hocket.runs.readers import AboutReader, ExactnessReader, about_policy
 from hocket.runs.rollout import Rollout
 from hocket.runs.video import FilmNotes, render_wanted, require_encoders, sinks_of
 from hocket.workers.fleet import Fleet, Fleets
@@ -239,10 +239,10 @@ class Run:
             if self.folder is None:
                 tally = self._roll(rollout, readers, fleets, check=check)
                 return self._report(tally, same.claim, {})
-            known = {**about_this_run(), "exactness": same.claim.level, "lanes": rollout.lanes}
-            known |= provenance(self.config, policy)
+            known = {**this_process(), "exactness": same.claim.level, "lanes": rollout.lanes}
+            known |= {**provenance(self.config), **about_policy(self.config, policy)}
             about = AboutReader(self.folder, self.config, known)
-            digests = FileDigests(files_of(self.config, policy))
+            digests = FileDigests(places_of(self.config, getattr(policy, "files", ())))
             tally = self._roll(rollout, (*readers, about), fleets, check=check)
             about.add("files", digests.finish())
             return self._report(tally, same.claim, about.known)
@@ -258,7 +258,7 @@ class Run:
         asked = VideoPlan(selection, self.trials, images=self._recorded.record == "full")
         record = self._evidence_plan(self._ledger, asked)
         self._attach_files(self._ledger)
-        about = AboutReader(folder, self.config, about_this_run())
+        about = AboutReader(folder, self.config, {**this_process(), "versions": versions()})
 
         def learn(level: Exactness, more: Mapping[str, Any]) -> None:
             same.lower(level)
