@@ -14,15 +14,16 @@ import random
 import sys
 from pathlib import Path
 
+from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
-from hocket.runs.run import Run, plan_trials
+from hocket.runs.run import Run
 
 TRIALS = 40
 Result = tuple[str, int, float]
 
 
 def results(config: EvalConfig, order: int) -> dict[str, Result]:
-    trials = plan_trials(config)[:TRIALS]
+    trials = Assembly(config).plan(config.seed, config.episodes)[:TRIALS]
     random.Random(order).shuffle(trials)
     with Run(config, trials) as run:
         report = run.finish()

@@ -21,7 +21,7 @@ from hocket.core.data import Actions, Batch, PolicySpec
 from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
 from hocket.runs.probe import Probe, probe
-from hocket.runs.run import Run, plan_trials
+from hocket.runs.run import Run
 from hocket.system import machine
 from others import worker_memory
 
@@ -92,7 +92,7 @@ def run(suite: str, *, hard: bool) -> Scales:
 def look(suite: str) -> Probe:
     config = config_of(suite, hard=False)
     policy = Looking()
-    trial = plan_trials(config)[0]
+    trial = Assembly(config).plan(config.seed, config.episodes)[0]
     assembly = Assembly(config, config.lanes)
     with contextlib.closing(assembly.runtime()) as runtime:
         return probe(runtime, assembly.worker(policy.spec), policy, trial, replan=None)

@@ -8,8 +8,8 @@ from hocket.cli.eval import Eval
 from hocket.cli.flags.parse import Parsed, env_settings, knobs_of, parse_run, scan
 from hocket.cli.flags.values import FIELDS, SITE_FIELDS
 from hocket.errors import ConfigError, UnknownNameError
-from hocket.machines.config import SiteConfig
 from hocket.runs.config import EvalConfig
+from hocket.runs.sites import SiteConfig
 from hocket.train.config import TrainConfig
 
 

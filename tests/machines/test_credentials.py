@@ -14,7 +14,7 @@ import pytest
 from hocket.cli import work
 from hocket.errors import ConfigError, HocketError, UsageError
 from hocket.machines.credentials import Credentials, DriverSecrets
-from hocket.machines.site.link import Link
+from hocket.machines.site.link import DriverLink
 from hocket.machines.site.site import Site
 from support.processes import DEADLINE_S
 
@@ -62,7 +62,7 @@ def test_a_site_does_not_talk_to_a_driver_with_another_certificate() -> None:
         driver.start()
         url = f"wss://127.0.0.1:{listener.getsockname()[1]}"
         ended: queue.SimpleQueue[HocketError | None] = queue.SimpleQueue()
-        link = Link(url, known.credentials, Site("one"), wait_s=DEADLINE_S)
+        link = DriverLink(url, known.credentials, Site("one"), wait_s=DEADLINE_S)
         link.start(ended.put)
         error = ended.get(timeout=DEADLINE_S)
         driver.join(DEADLINE_S)

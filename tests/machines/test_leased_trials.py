@@ -44,8 +44,10 @@ def test_a_lease_is_held_while_it_changes_hands() -> None:
     for number in range(5000):
         trials.lease([(number, 0, Trial("toy", "count", number), {})])
         leased.add(number)
+        trials.refresh()
         assert len(trials) == 1
         trials.ask_back([LeaseId(number, 0)])
+        trials.refresh()
         assert len(trials) == 0
     is_over.set()
     looking.join()

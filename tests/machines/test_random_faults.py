@@ -46,12 +46,12 @@ sys.exit(main(sys.argv[1:]))
 """
 OTHER_DISK = """
 import sys
-import hocket.workers.files
+import hocket.workers.links.files
 from hocket.cli import main
 from hocket.machines import protocol
 from hocket.machines.site.site_work import SiteWork
 SiteWork._shared_folder = lambda self: None
-hocket.workers.files.MAX_PIECE = protocol.PART = 500
+hocket.workers.links.files.MAX_PIECE = protocol.PART = 500
 sys.exit(main(sys.argv[1:]))
 """
 """A site that sends its files, in many small pieces."""

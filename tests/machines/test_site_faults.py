@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-import hocket.workers.files
+import hocket.workers.links.files
 from hocket.core.data import Outcome
 from hocket.machines.receipts import Receipts
 from hocket.machines.site.site_work import SiteWork
@@ -28,7 +28,7 @@ def test_a_connection_that_is_cut_in_the_middle_of_a_file_costs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SiteWork, "_shared_folder", lambda _: None)
-    monkeypatch.setattr(hocket.workers.files, "MAX_PIECE", 300)
+    monkeypatch.setattr(hocket.workers.links.files, "MAX_PIECE", 300)
     take, cuts, proxies = Receipts.take, [], []
 
     def cut_some(self: Receipts, name: object, trial: object, piece: object) -> None:

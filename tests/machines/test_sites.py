@@ -10,7 +10,6 @@ import pytest
 
 from hocket.core.data import Actions, Batch, Outcome, PolicySpec
 from hocket.errors import ConfigError, EnvError, UsageError
-from hocket.machines.config import MachinesConfig, SiteConfig
 from hocket.machines.machines import Machines
 from hocket.machines.receipts import INBOXES
 from hocket.machines.site.site_work import SiteWork
@@ -23,6 +22,7 @@ from hocket.results.timing import load_timing
 from hocket.runs.export.collect import CollectConfig, collect
 from hocket.runs.jobs import Job, run_jobs
 from hocket.runs.run import Run
+from hocket.runs.sites import MachinesConfig, SiteConfig
 from support.sites import ThreadSites, assert_same, attempts, machines, run_here, run_on, toys
 
 

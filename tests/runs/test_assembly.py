@@ -5,14 +5,19 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import hocket
 from hocket.errors import MissingExtraError, UsageError
-from hocket.runs.assembly import examine_python
+from hocket.runs.assembly import Assembly
+from hocket.runs.interpreters import examine_python
+from hocket.workers.fleet import Fleet
 from support.heard import Heard
 
 
@@ -82,3 +87,30 @@ def test_videos_that_were_asked_for_are_not_left_out_in_silence(
             env_python=simulators,
             out=tmp_path / "run",
         )
+
+
+def test_a_run_has_one_assembly_which_asks_a_worker_for_its_tasks_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = Counter[str]()
+
+    def counted(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            counts[name] += 1
+            return method(*args, **kwargs)
+
+        return call
+
+    monkeypatch.setattr(Assembly, "__init__", counted("assemblies", Assembly.__init__))
+    monkeypatch.setattr(Fleet, "describe", counted("asked", Fleet.describe))
+    common: dict[str, Any] = {
+        "env": "support.deciding_env:make",
+        "env_config": {"folder": str(tmp_path)},
+        "policy": "zero",
+        "episodes": 3,
+    }
+    hocket.evaluate(out=tmp_path / "a", lanes=1, **common)
+    assert counts == {"assemblies": 1, "asked": 1}
+    against = str(tmp_path / "a")
+    hocket.evaluate(out=tmp_path / "b", lanes=1, until="decided", against=against, **common)
+    assert counts == {"assemblies": 2, "asked": 2}

@@ -13,16 +13,18 @@ from hypothesis import strategies as st
 
 import hocket
 from hocket.core.data import Episode, Outcome, Trial
-from hocket.core.events import AttemptsBegan, EpisodesSealed
+from hocket.core.events import AttemptsBegan, EpisodesSealed, Event, RunStarted
 from hocket.errors import ConfigError, MissingExtraError, UsageError
 from hocket.records.ledger.view import LedgerView
 from hocket.results.comparing.compare import compare_runs
 from hocket.results.comparing.decision import Decision, PairedRuns
 from hocket.results.comparing.sequential import PairedSequentialTest
 from hocket.results.comparing.side import Side
+from hocket.results.showing.tally import Tally
 from hocket.runs.config import EvalConfig
 from hocket.runs.early_stop import Decider, rounds_of, sequential_test
-from hocket.runs.run import Run, rebuild_report
+from hocket.runs.run import Run
+from hocket.runs.run_folder import rebuild_report
 
 
 def trials(tasks: int, seeds: int) -> list[Trial]:
@@ -32,6 +34,9 @@ def trials(tasks: int, seeds: int) -> list[Trial]:
 def episode(trial: Trial, *, won: bool) -> Episode:
     outcome = Outcome.SUCCESS if won else Outcome.FAILURE
     return Episode(trial=trial, attempt=0, outcome=outcome, steps=1, total_reward=0.0)
+
+
+STARTED = RunStarted(trials=(), done=(), lanes=1, cores=1, policy=hocket.PolicySpec(chunk_length=1))
 
 
 def decider_of(planned: Sequence[Trial], baseline: dict[str, Episode]) -> Decider:
@@ -47,6 +52,7 @@ def play(
     decider = decider_of(planned, baseline)
     waiting: list[Trial] = []
     decider.begin(waiting.extend, planned=[], done=[], ahead=4)
+    decider.on(STARTED)
     while waiting:
         trial = waiting.pop(order(len(waiting)))
         decider.on(AttemptsBegan(time=0.0, lanes=[0], trials=[trial], attempts=[0]))
@@ -92,6 +98,7 @@ def test_an_error_on_either_side_is_a_tie() -> None:
     baseline = {t.id: episode(t, won=False) for t in planned}
     decider = decider_of(planned, baseline)
     decider.begin(lambda _: None, planned=planned, done=[], ahead=1)
+    decider.on(STARTED)
     broken = [
         Episode(trial=t, attempt=0, outcome=Outcome.ERROR, steps=0, total_reward=0.0)
         for t in planned
@@ -148,6 +155,7 @@ def test_every_round_is_looked_at_once_however_often_trials_end() -> None:
 
     decider = decider_of(planned, Counted(baseline))
     decider.begin(lambda _: None, planned=planned, done=[], ahead=1)
+    decider.on(STARTED)
     for t in planned:
         decider.on(EpisodesSealed(time=0.0, episodes=[episode(t, won=same[t.id])]))
     assert asked == [t.id for t in planned]
@@ -235,6 +243,42 @@ def test_a_run_that_is_never_decided_does_all_that_was_planned(tmp_path: Path) -
         policy=Chooses(2), out=tmp_path / "b", until="decided", against=against, **common
     )
     assert same.planned == 40
+
+
+class Shown:
+    """What the display says of a run."""
+
+    def __init__(self) -> None:
+        self.tally = Tally()
+        self.lanes = 0
+        self.left: list[tuple[int, float]] = []
+        """Planned trials that have not ended, and the seconds that they take, at each event."""
+
+    def on(self, event: Event) -> None:
+        self.tally.on(event)
+        if isinstance(event, RunStarted):
+            self.lanes = event.lanes
+        self.left.append((self.tally.planned - self.tally.done, self.tally.left_s or 0.0))
+
+    def close(self) -> None: ...
+
+
+def test_a_run_that_may_be_decided_has_the_lanes_of_one_that_is_not(tmp_path: Path) -> None:
+    common: dict[str, Any] = {
+        "env": "vector:adapters.envs.test_vector:Pendulums",
+        "policy": "zero",
+        "episodes": 12,
+        "max_steps": 3,
+    }
+    plain, decided = Shown(), Shown()
+    hocket.evaluate(out=tmp_path / "a", readers=[plain], **common)
+    against = str(tmp_path / "a")
+    hocket.evaluate(
+        out=tmp_path / "b", until="decided", against=against, readers=[decided], **common
+    )
+    assert plain.lanes == decided.lanes == 12
+    assert min(decided.left) >= (0, 0.0)
+    assert decided.tally.planned == decided.tally.done == 12
 
 
 def test_the_step_test_says_what_to_install_where_it_is_missing(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ import hocket
 from hocket.core.data import Batch, PolicySpec
 from hocket.core.events import AttemptsBegan, BatchInferred, ChunksExecuted
 from hocket.errors import ConfigError, PolicyError, UnknownNameError, UsageError
+from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
 from hocket.runs.evaluation import name_of
-from hocket.runs.run import plan_trials
 from support.heard import Heard
 from support.processes import DEADLINE_S, children, wait_gone
 
@@ -138,7 +138,7 @@ def test_a_run_that_never_began_leaves_no_folder_in_the_way(tmp_path: Path) -> N
 
 def test_trials_are_planned_seed_by_seed_over_all_tasks() -> None:
     config = EvalConfig(env=("metaworld:mt10",), policy="reference", episodes=2, seed=7)
-    trials = plan_trials(config)
+    trials = Assembly(config).plan(config.seed, config.episodes)
     assert len(trials) == 20
     assert [trial.seed for trial in trials] == [7] * 10 + [8] * 10
 

@@ -15,6 +15,7 @@ from hocket.records.ledger.view import LedgerView
 from hocket.records.parquet import find_rows
 from hocket.records.video.rerender import VideoWorkers
 from hocket.results.report import Report
+from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
 from hocket.runs.jobs import Job, run_jobs
 from hocket.runs.run import Run
@@ -217,7 +218,7 @@ def test_a_film_that_was_interrupted_between_two_cameras_is_made_again(tmp_path:
 def test_sinks_are_no_more_than_is_asked_for() -> None:
     def names(**settings: Any) -> list[str]:
         config = hocket.EvalConfig(env=("toy",), policy="random", **settings)
-        return [sink.name for sink in sinks_of(config)]
+        return [sink.name for sink in sinks_of(config, Assembly(config))]
 
     assert names() == ["steps", "states", "video"]
     assert names(video="none") == ["steps", "states"]

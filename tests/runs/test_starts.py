@@ -16,7 +16,8 @@ from hocket.results.showing.live import read_status
 from hocket.results.showing.progress import Progress
 from hocket.runs.checks.check import CheckResult, run_check
 from hocket.runs.config import EvalConfig
-from hocket.runs.run import Run, rebuild_report
+from hocket.runs.run import Run
+from hocket.runs.run_folder import rebuild_report
 from support.heard import Heard
 from support.seeding_env import Drawn
 

@@ -10,10 +10,9 @@ from typing import Any
 import pyarrow as pa
 
 from hocket.errors import HocketError
-from hocket.machines.config import MachinesConfig, SiteConfig
 from hocket.machines.credentials import Credentials
 from hocket.machines.machines import Machines
-from hocket.machines.site.link import Link
+from hocket.machines.site.link import DriverLink
 from hocket.machines.site.site import Site
 from hocket.machines.site.site_work import MakeWork
 from hocket.records.ledger.view import LedgerView
@@ -21,6 +20,7 @@ from hocket.records.step_rows import load_steps
 from hocket.results.report import Report
 from hocket.runs.config import EvalConfig
 from hocket.runs.run import Run
+from hocket.runs.sites import MachinesConfig, SiteConfig
 from support.processes import DEADLINE_S
 
 Wrap = Callable[[str], str]
@@ -49,7 +49,7 @@ class ThreadSites:
     def add(self, port: int, credentials: str) -> None:
         site = Site(f"thread-{len(self.sites)}", self._kinds)
         url = self._url(f"ws://127.0.0.1:{port}")
-        link = Link(url, Credentials.parse(credentials, "the test"), site, wait_s=DEADLINE_S)
+        link = DriverLink(url, Credentials.parse(credentials, "the test"), site, wait_s=DEADLINE_S)
 
         def work() -> None:
             try:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from websockets.sync.client import ClientConnection, connect
 
-from hocket.watch.guard import Guard
+from hocket.watch.guard import Admission
 from hocket.watch.server import Watching, watching
 from support.processes import DEADLINE_S
 
@@ -28,7 +28,7 @@ def served(folder: Path, *, is_one_run: bool = False) -> Iterator[str]:
     started, stop = threading.Event(), threading.Event()
 
     async def serve() -> None:
-        settings = Watching(guard=Guard(token=TOKEN))
+        settings = Watching(guard=Admission(token=TOKEN))
         async with watching(folder, settings, is_one_run=is_one_run) as server:
             ready.append(server.address)
             started.set()

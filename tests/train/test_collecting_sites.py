@@ -24,26 +24,21 @@ from hocket.core.events import AttemptFailed, AttemptsBegan, EpisodesSealed
 from hocket.errors import UsageError, WireError
 from hocket.machines import protocol
 from hocket.machines.commands import HANDED, Outlet
-from hocket.machines.config import MachinesConfig, SiteConfig
 from hocket.machines.leasing.lease import Lease, LeaseId
 from hocket.machines.leasing.leases import LeaseBook
 from hocket.machines.machines import Machines
 from hocket.machines.ray import RayLauncher, SiteActor, _Placed
 from hocket.machines.server import FetchError
-from hocket.machines.site.link import Link
-from hocket.machines.unkept import Unkept
+from hocket.machines.site.link import DriverLink
+from hocket.machines.training.driver import CollectingDriver
+from hocket.machines.training.site import CollectingWork, packed
+from hocket.records.folder import RunFolder
 from hocket.records.run_file import load_about
 from hocket.runs.elsewhere import Work
+from hocket.runs.sites import MachinesConfig, SiteConfig
 from hocket.train.algorithms.rollout import Segment
-from hocket.train.collect.site import CollectingWork, packed
-from hocket.train.collect.site_driver import (
-    CollectingDriver,
-    FloorRose,
-    Gathered,
-    Weights,
-    WorkGrew,
-)
-from hocket.train.learner.weights import WeightBlock
+from hocket.train.collect.elsewhere import FloorRose, Gathered, WorkGrew
+from hocket.train.learner.weights import PackedWeights, WeightBlock
 from hocket.train.loop import Trained, train
 from support.processes import DEADLINE_S, children, wait_gone, wait_until
 from support.sites import ThreadSites
@@ -69,14 +64,13 @@ class Desk:
         like = {"w": torch.zeros(3)}
         self.block = WeightBlock(like)
         self.publish(0)
-        kept = Unkept(folder)
         work = Work(
             config=settings(mode="async"),
-            ledger=kept,
+            folder=RunFolder.at(folder),
             planned=(),
             remaining=TRIALS[:1],
             done=(),
-            readers=(kept, self),
+            readers=(self,),
             sinks=(),
             record=lambda *_: {},
             begin=lambda _: None,
@@ -87,7 +81,7 @@ class Desk:
             work,
             SiteConfig(lease_s=10.0),
             lambda site, message: self.posts.append((site, message)),
-            weights=Weights(self.block, like),
+            weights=PackedWeights(self.block, like),
             tell=self.on,
         )
         self.driver.start(0.0)
@@ -413,7 +407,7 @@ class Shelf(ThreadSites):
         self._most = most
         self._given: dict[str, dict[int, bytes]] = {}
 
-    def _work(self, welcome: protocol.Welcome, link: Link) -> CollectingWork:
+    def _work(self, welcome: protocol.Welcome, link: DriverLink) -> CollectingWork:
         mine, theirs = os.pipe()
         # Sites come in any order.
         (site,) = [site for site in self.sites if site is link._listener]

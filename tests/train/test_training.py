@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,10 @@ from hocket import evaluate
 from hocket.errors import EnvError
 from hocket.train.config import TrainConfig
 from hocket.train.learner import checkpoint
+from hocket.train.learner.process import InProcess, Remote
 from hocket.train.loop import Trained, train
+from hocket.workers.fleet import Fleet
+from support.heard import Heard
 
 ENV = "support.point_env:make"
 
@@ -101,6 +105,30 @@ def test_synchronous_training_is_the_same_to_the_bit_whatever_the_lanes(tmp_path
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_the_learner_is_told_once_in_a_turn_of_the_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Any
+) -> None:
+    counts = Counter[str]()
+
+    def count(owner: type[Any], name: str) -> None:
+        method = getattr(owner, name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            counts[name] += 1
+            return method(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, call)
+
+    for name in ("tell", "news"):
+        count(InProcess if mode == "sync" else Remote, name)
+    count(Fleet, "poll")
+    heard = Heard()
+    train(settings(mode=mode), tmp_path / "run", say=None, readers=[heard])
+    assert 0 < counts["tell"] == counts["news"] <= counts["poll"]
+    assert counts["news"] < len(heard.events)
+
+
 def test_another_seed_is_another_training(tmp_path: Path) -> None:
     first, other = run(tmp_path, "first", steps=300), run(tmp_path, "other", steps=300, seed=1)
     assert not same_weights(first.run, other.run)

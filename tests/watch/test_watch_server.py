@@ -15,7 +15,7 @@ from hocket.errors import ConfigError, UsageError
 from hocket.records.folder import RunFolder
 from hocket.records.labels import load_labels
 from hocket.records.ledger.ledger import Ledger
-from hocket.watch.guard import Guard, check_exposure, names_of, read_key
+from hocket.watch.guard import Admission, check_exposure, names_of, read_key
 from support.recorded_runs import FAILURE, SUCCESS, plan, play, record_run
 from support.watched import TOKEN, get, joined, served
 
@@ -235,11 +235,11 @@ def test_beyond_loopback_a_key_or_tls_is_wanted(tmp_path: Path) -> None:
 
 
 def test_a_host_that_was_named_is_known_and_no_other() -> None:
-    guard = Guard(token="t", hosts=("box.lab",), scheme="https")
+    guard = Admission(token="t", hosts=("box.lab",), scheme="https")
     assert guard.knows_host("box.lab:80")
     assert not guard.knows_host("box.lab.evil.example")
     assert guard.knows_host("10.0.0.7:8123"), "an address cannot be made to lead here"
-    assert not Guard(token="t").knows_host("10.0.0.7:8123")
+    assert not Admission(token="t").knows_host("10.0.0.7:8123")
     assert names_of("box.lab") == ("box.lab",)
     assert socket.gethostname() in names_of("0.0.0.0")
     assert names_of("127.0.0.1") == ()

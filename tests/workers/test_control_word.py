@@ -11,7 +11,7 @@ import pytest
 from hocket.core.data import Array
 from hocket.workers.inbox import LanesExecuted, LanesReady
 from hocket.workers.inline import InlineRuntime
-from hocket.workers.link import Link
+from hocket.workers.links.link import Link
 from hocket.workers.shm import STOP, Control, word
 from support.processes import wait_until
 from support.rig import Rig

@@ -130,7 +130,8 @@ def run(arguments: Sequence[str]) -> int:
     with machines_of(flags) as machines, contextlib.ExitStack() as imports:
         imports.enter_context(awaiting("imports"))  # before the first line, which says so
         with Progress(age_s=machine.process_age_s()) as progress:
-            from hocket.runs.run import Run, clear_unbegun
+            from hocket.runs.run import Run
+            from hocket.runs.run_folder import clear_unbegun
 
             imports.close()
             if flags.out is not None:
@@ -173,9 +174,9 @@ def _describe(config: EvalConfig, out: Path) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    from hocket.runs.run import plan_trials
+    from hocket.runs.assembly import Assembly
 
-    trials = plan_trials(config)
+    trials = Assembly(config).plan(config.seed, config.episodes)
     table = Table(title=f"{len(trials)} trials", title_justify="left", box=None)
     table.add_column("suite")
     table.add_column("task")
@@ -336,7 +337,7 @@ def report(arguments: Sequence[str]) -> int:
     flags = parse(ReportFlags, arguments, verb="report")
     from hocket.records.parquet import find_damage
     from hocket.results.page.report_page import FILE_NAME
-    from hocket.runs.run import rebuild_report
+    from hocket.runs.run_folder import rebuild_report
 
     found = rebuild_report(flags.folder)
     for sentence in find_damage(flags.folder):

@@ -124,7 +124,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _backend(flags: Serve, config: dict[str, Any], metrics: Metrics) -> Backend:
     from hocket.adapters.policies.openpi.policy import OpenPI
-    from hocket.runs.assembly import build_policy, require_policy
+    from hocket.runs.policies import build_policy, require_policy
     from hocket.serve.backend import PolicyBackend, PolicyOptions
     from hocket.serve.gateway import Gateway
 

@@ -46,7 +46,7 @@ def run(arguments: Sequence[str]) -> int:
 
     from hocket import cli
     from hocket.system.exposure import load_tls
-    from hocket.watch.guard import Guard, check_exposure, names_of, new_token, read_key
+    from hocket.watch.guard import Admission, check_exposure, names_of, new_token, read_key
     from hocket.watch.process import serve_until_signal
     from hocket.watch.server import Watching
 
@@ -58,7 +58,7 @@ def run(arguments: Sequence[str]) -> int:
     tls = load_tls(flags.tls_cert, flags.tls_key)
     check_exposure(flags.host, key=key, has_tls=tls is not None)
     scheme = "http" if tls is None else "https"
-    guard = Guard(token=key or new_token(), hosts=names_of(flags.host), scheme=scheme)
+    guard = Admission(token=key or new_token(), hosts=names_of(flags.host), scheme=scheme)
     settings = Watching(guard=guard, host=flags.host, port=flags.port, tls=tls)
 
     def say(server: WatchServer) -> None:

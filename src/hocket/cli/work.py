@@ -24,7 +24,7 @@ from hocket.system.text import printable
 if TYPE_CHECKING:
     from hocket.machines.commands import Outlet
     from hocket.machines.protocol import Welcome
-    from hocket.machines.site.link import Link
+    from hocket.machines.site.link import DriverLink
     from hocket.machines.site.site import Site
     from hocket.machines.site.site_work import SiteWork
 
@@ -60,7 +60,7 @@ def run(arguments: Sequence[str]) -> int:
     flags = parse(WorkFlags, arguments, verb="work")
     from hocket.machines.commands import Outlet
     from hocket.machines.credentials import Credentials
-    from hocket.machines.site.link import Link
+    from hocket.machines.site.link import DriverLink
     from hocket.machines.site.site import Site
 
     if not flags.connect.startswith(("ws://", "wss://")):
@@ -84,7 +84,7 @@ def run(arguments: Sequence[str]) -> int:
     else:
         threading.Thread(target=_tell, args=(site,), name="hocket-tell", daemon=True).start()
     try:
-        site.work(Link(flags.connect, credentials, site, wait_s=flags.wait_s))
+        site.work(DriverLink(flags.connect, credentials, site, wait_s=flags.wait_s))
     except KeyboardInterrupt:
         site.leave()
         raise
@@ -104,9 +104,9 @@ def _tell(site: Site) -> None:
         time.sleep(_LOOK_S)
 
 
-def _collecting(outlet: Outlet | None, welcome: Welcome, link: Link) -> SiteWork:
+def _collecting(outlet: Outlet | None, welcome: Welcome, link: DriverLink) -> SiteWork:
     require_extra("policies", "trained")
-    from hocket.train.collect.site import CollectingWork
+    from hocket.machines.training.site import CollectingWork
 
     return CollectingWork(welcome, link, outlet)
 

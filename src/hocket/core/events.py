@@ -38,6 +38,14 @@ class RunStarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TrialsPlanned:
+    """More trials, after those that were planned: a run that ends by what it finds plans as it
+    goes."""
+
+    trials: Sequence[Trial]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptsBegan:
     """Attempts are about to be sent to their lanes. Readers commit their numbers first: the engine
     sends none before this event was taken."""
@@ -257,6 +265,7 @@ class Noted:
 
 Event = Union[
     RunStarted,
+    TrialsPlanned,
     AttemptsBegan,
     LanesReady,
     SpecLearned,

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import hocket
+from hocket import rooms
 from hocket.core import modules
 from hocket.errors import ConfigError, MissingExtraError, UnknownNameError
 from hocket.system.text import did_you_mean as did_you_mean
@@ -241,7 +242,8 @@ def _split(name: str) -> tuple[str, str]:
 def _import(target: str) -> Any:
     """An attribute of a module of hocket's own."""
     module, _, attribute = target.partition(":")
-    return getattr(importlib.import_module(module), attribute)
+    with rooms.explained():
+        return getattr(importlib.import_module(module), attribute)
 
 
 def _unknown(kind: Kind, name: str, head: str) -> UnknownNameError:

@@ -125,6 +125,11 @@ class Engine:
         self._start = time.perf_counter()
         self._is_stopping = False
 
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the policy never returned: to close it might never return."""
+        return self._inference.is_stuck
+
     def look(self, lane: int) -> Observation:
         """A lane's last observation, for readers that are told that it has executed a chunk: views,
         valid until its next chunk is sent."""
@@ -178,8 +183,10 @@ class Engine:
         return complete
 
     def _is_unfinished(self) -> bool:
-        is_left = self._lanes or self._sealing or self._held
-        return bool(is_left or self._trials or self._trials.is_open)
+        if self._lanes or self._sealing or self._held or self._trials or self._trials.is_open:
+            return True
+        self._trials.refresh()  # What ended last may have asked for more.
+        return bool(self._trials)
 
     def _take_turn(self) -> None:
         longest = _LOOK_S if self._free or self._batches.recalls else _LONGEST_WAIT_S
@@ -192,6 +199,7 @@ class Engine:
             self._recall(is_stale)
         self._deliver_answers(now)
         self._tell()
+        self._trials.refresh()
         if self._assign() and self._fleet.is_at_hand:
             # The next poll resets them, and what they see belongs in the batch that leaves now.
             heard, now = self._fleet.poll(0.0), self._now()

@@ -38,6 +38,10 @@ class TrialQueue:
         """Whether more trials may come though none waits: a run goes on until that is settled."""
         return False
 
+    def refresh(self) -> None:
+        """Take in what has come since, before lanes get trials: once in each turn of the engine, on
+        its thread."""
+
     def number(self, trial: Trial) -> int | None:
         """The number of the attempt at a trial that was just taken; None leaves it to the engine,
         which counts them."""

@@ -15,16 +15,15 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from hocket.errors import UsageError
-from hocket.system import children, machine
-from hocket.workers.remote.ssh import Host, SshConfig
-from hocket.workers.shm import create_file, read_tail
+from hocket.system import machine
+from hocket.system.child import Child
+from hocket.workers.remote.ssh import SshConfig, SshHost
 
 HANDED = struct.Struct(">qQ")
-"""What stands before weights on a site's standard input, and before what it gives in return: their
-version or number, and how many bytes."""
+"""What precedes weights on a site's standard input, and what it gives in return: a version or
+number, and the count of bytes."""
 GIVES = "HOCKET_GIVES"
 """The variable that tells a site the file descriptor on which it gives data to its starter."""
-_TAIL = 2000
 _END_S = 15.0
 """Seconds for a site to end by itself once it is told."""
 _RESTARTS = 3
@@ -73,52 +72,36 @@ class SiteProcess:
     ) -> None:
         """One that `gives` has data for whoever started it, to be read from `given`."""
         self.name = name
-        self._log = create_file("hocket-site-log", 0)
         mine, theirs = os.pipe() if gives else (-1, -1)
         self._given = mine
         try:
-            self._process = subprocess.Popen(
+            self._child = Child(
                 words,
                 stdin=subprocess.PIPE,
-                stdout=self._log,
-                stderr=self._log,
-                start_new_session=True,
                 pass_fds=[theirs] if gives else [],
                 env={**os.environ, GIVES: str(theirs)} if gives else None,
+                failure=UsageError,
             )
-        except OSError as exc:
-            os.close(self._log)
-            raise UsageError(f"{words[0]!r} cannot be run: {exc}") from exc
         finally:
             if gives:
                 os.close(theirs)
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # It has ended, and `code` says how.
-            self._process.stdin.write(f"{credentials}\n".encode())
-            self._process.stdin.flush()
+        self._child.tell(f"{credentials}\n".encode())
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        return self._child.pid
 
     def code(self) -> int | None:
         """How it ended; None while it lives."""
-        return self._process.poll()
+        return self._child.code()
 
     def account(self) -> str:
         """How it ended, in words."""
-        code = self._process.returncode
-        how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-        said = read_tail(self._log, _TAIL).decode("utf-8", "replace").strip()
-        return f"{how}.\n{said}".strip()
+        return self._child.ending()
 
     def hand(self, version: int, data: bytes | memoryview) -> None:
         """Give it weights, beside its connection."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError, ValueError):  # It has ended, or is to.
-            self._process.stdin.write(HANDED.pack(version, len(data)))
-            self._process.stdin.write(data)
-            self._process.stdin.flush()
+        self._child.tell(HANDED.pack(version, len(data)), data)
 
     def given(self) -> Iterator[tuple[int, bytes]]:
         """What the site gives, with its numbers, until it ends. For a thread of its own."""
@@ -130,18 +113,14 @@ class SiteProcess:
 
     def hang_up(self) -> None:
         """Tell it to end."""
-        if self._process.stdin is not None and not self._process.stdin.closed:
-            with contextlib.suppress(BrokenPipeError):
-                self._process.stdin.close()
+        self._child.hang_up()
 
     def close(self) -> None:
         """Wait for it to end, by force in the end."""
-        self.hang_up()
-        children.end(self._process, _END_S)
-        os.close(self._log)
+        self._child.end(_END_S)
 
 
-class Place(Protocol):
+class SitePlace(Protocol):
     """Where one site is."""
 
     def words(self, port: int, name: str) -> list[str]:
@@ -182,7 +161,7 @@ class BehindSsh:
         command = shlex.join([config.python, "-m", "hocket", *_work(there, name)])
         if config.folder:
             command = f"cd {shlex.quote(config.folder)} && exec {command}"
-        return Host(self.host, config).words(command)
+        return SshHost(self.host, config).words(command)
 
 
 def _work(port: int, name: str) -> list[str]:
@@ -190,7 +169,7 @@ def _work(port: int, name: str) -> list[str]:
 
 
 def places_here(count: int) -> list[Here]:
-    """So many sites on this machine."""
+    """`count` sites on this machine, which share its cores."""
     if count < 1:
         raise UsageError("Say how many sites, as in --machines local:3.")
     return [Here(_share_of_cores(place, count)) for place in range(count)]
@@ -209,7 +188,7 @@ class CommandLauncher:
 
     outlives = False
 
-    def __init__(self, places: Sequence[Place]) -> None:
+    def __init__(self, places: Sequence[SitePlace]) -> None:
         self._places = places
         self._restarts = _RESTARTS * len(places)
         self._named = 0
@@ -259,7 +238,7 @@ class CommandLauncher:
 
 
 def _share_of_cores(place: int, count: int) -> list[int]:
-    """The cores of one site of so many; none where there are too few to share out."""
+    """The cores of site `place` of `count`; none where there are too few to share out."""
     if not hasattr(os, "sched_getaffinity") or count > machine.cores():
         return []
     cores = sorted(os.sched_getaffinity(0))

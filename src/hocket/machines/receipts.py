@@ -20,7 +20,7 @@ from hocket.machines.leasing.lease import LeaseId
 from hocket.machines.protocol import HASHER, FilePiece
 from hocket.records.folder import RunFolder
 from hocket.records.ledger.writer import ReceivesFiles
-from hocket.workers.files import QUOTA, Delivery
+from hocket.workers.links.files import QUOTA, Incoming
 
 INBOXES = ".sites"
 """The folder in the run folder where sites that share the disk write, each in one of its own."""
@@ -48,7 +48,7 @@ class Receipts:
             if any(fnmatchcase(file, pattern) for pattern in patterns)
         }
         self._quota = quota
-        self._open: dict[LeaseId, Delivery] = {}
+        self._open: dict[LeaseId, Incoming] = {}
         self._held: dict[LeaseId, list[str]] = {}
         """Files of attempts whose bytes a receiver has."""
 
@@ -57,13 +57,13 @@ class Receipts:
         is_whole = piece.digest and not piece.begin and len(piece.data) <= MAX_PIECE
         if is_whole and piece.name in self._receivers and self._hold(name, trial, piece):
             return
-        delivery = self._open.get(name)
-        if delivery is None:
-            delivery = self._open[name] = Delivery(
+        incoming = self._open.get(name)
+        if incoming is None:
+            incoming = self._open[name] = Incoming(
                 self._root, trial.slug, name.attempt, self._patterns, self._quota, hasher=HASHER
             )
         # The ledger makes the files of many episodes durable at once.
-        delivery.take(Piece(0, *piece[1:]), is_durable=False)
+        incoming.take(Piece(0, *piece[1:]), is_durable=False)
 
     def _hold(self, name: LeaseId, trial: Trial, piece: FilePiece) -> bool:
         """Whether a file that has come whole needs not be written."""
@@ -87,12 +87,12 @@ class Receipts:
     def finish(self, name: LeaseId, files: Sequence[str]) -> tuple[str, ...]:
         """The files of an attempt that came in pieces, as they are named in the run folder; those
         that need no file are not named."""
-        delivery = self._open.pop(name, None)
+        incoming = self._open.pop(name, None)
         held = self._held.pop(name, ())
         rest = [file for file in files if file not in held] if held else files
-        if len(rest) + len(held) != len(files) or (rest and delivery is None):
+        if len(rest) + len(held) != len(files) or (rest and incoming is None):
             raise WireError(f"Not all of the files {list(files)!r:.200} have come.")
-        return () if delivery is None else tuple(delivery.finish(rest))
+        return () if incoming is None else tuple(incoming.finish(rest))
 
     def link(
         self, name: LeaseId, trial: Trial, files: Sequence[str], inbox: Path
@@ -131,8 +131,8 @@ class Receipts:
 
     def discard(self, name: LeaseId, trial: Trial) -> None:
         """Leave nothing of an attempt behind that will not count."""
-        if (delivery := self._open.pop(name, None)) is not None:
-            delivery.discard()
+        if (incoming := self._open.pop(name, None)) is not None:
+            incoming.discard()
         self._held.pop(name, None)
         self.forget(trial, name.attempt)
         folder = self._folder.attempt(trial, name.attempt)
@@ -147,8 +147,8 @@ class Receipts:
     def restart(self, name: LeaseId) -> None:
         """Forget what has come so far: all of it will be sent again, and replaces this."""
         self._held.pop(name, None)
-        if (delivery := self._open.pop(name, None)) is not None:
-            delivery.discard()
+        if (incoming := self._open.pop(name, None)) is not None:
+            incoming.discard()
 
 
 def _read(path: Path, size: int) -> bytes:

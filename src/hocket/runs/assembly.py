@@ -4,39 +4,40 @@
     policy = assembly.policy()
     lanes = assembly.count_lanes(policy, trial, episodes)
     fleet = Fleet(assembly.runtime(), assembly.worker(policy.spec, lanes), FleetConfig(lanes=lanes))
-    inference = assembly.inference(policy)
-    batches = assembly.batches(policy, inference, lanes)
+    with assembly.engine(policy, fleet, EnginePlan(rule=rule, config=config), readers) as engine:
+        engine.run(trials, planned=...)
 
-Every verb takes this way, so that whatever one of them can run in, all of them can.
+Every verb takes this way, so that whatever one of them can run in, all of them can. What was asked
+of an env once is not asked again: a run has one assembly.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import json
-import shutil
-import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from hocket.core import plugins
 from hocket.core.contracts.env import TASK_AND_SEED, Suite, start_scheme
-from hocket.core.contracts.policy import Policy, Replicas, Sessions
+from hocket.core.contracts.policy import Policy
+from hocket.core.contracts.recorder import Reader
 from hocket.core.contracts.runtime import Factor, Runtime, WorkerSpec
 from hocket.core.data import EnvSpec, PolicySpec, Ref, TaskInfo, Trial
-from hocket.core.modules import places_of
 from hocket.engine.batches import BatchConfig, Batches
+from hocket.engine.chunk_rules import ChunkRule
 from hocket.engine.delay import DelayedLanes, Timing
-from hocket.engine.inferring.deadline import InferDeadline
 from hocket.engine.inferring.inference import Inference
+from hocket.engine.loop import Engine, EngineConfig
 from hocket.engine.scheduling.scheduler import Scheduler, SchedulerConfig
-from hocket.errors import HocketError, PolicyError, UnknownNameError, UsageError
-from hocket.runs.config import EvalConfig
+from hocket.errors import UnknownNameError, UsageError
+from hocket.runs.interpreters import examine_python
+from hocket.runs.policies import inference_of, load_policy
 from hocket.runs.probe import Probe, probe, retried
 from hocket.runs.subject import Subject
 from hocket.system import machine
 from hocket.system.waits import awaiting
-from hocket.workers.env.factors import parse_factors
 from hocket.workers.fleet import Fleet, FleetConfig
 from hocket.workers.local.runtime import Lent, LocalRuntime
 from hocket.workers.suites import has_rows
@@ -44,6 +45,37 @@ from hocket.workers.suites import has_rows
 ROWS = 256
 """Rows of a batched simulator where the user does not say. Chosen by hand: enough for a GPU's step
 to be shared by many, few enough for any machine; docs/batched.md has the throughput of others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnginePlan:
+    """How an engine asks a policy and moves its lanes."""
+
+    rule: Callable[[], ChunkRule]
+    """Makes what says which actions of a chunk are executed."""
+    config: EngineConfig
+    batching: BatchConfig = field(default_factory=BatchConfig)
+    timing: Timing | None = None
+    """When answers can be used, where the world goes on while the policy thinks: lanes go on
+    meanwhile, and their workers need two slots."""
+    infer_timeout_s: float | None = None
+    """A call of the policy that takes longer is given up; None leaves that to its own times."""
+    fits: Callable[[EnvSpec], None] = lambda _: None
+    """Raises for a task that the policy cannot run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """What the workers of an engine record."""
+
+    sinks: tuple[Ref, ...] = ()
+    record: Callable[[Trial, int], Mapping[str, Any]] | None = None
+    """What the sinks are asked for in each attempt; nothing where it is None."""
+    folder: str | None = None
+    """Where they write."""
+
+
+NOTHING_RECORDED = Recording()
 
 
 class Assembly:
@@ -54,6 +86,7 @@ class Assembly:
         """`lanes` is what the user asked for: one lane runs in this process."""
         self.subject = subject
         self._lanes = lanes
+        self._tasks: dict[str, Sequence[TaskInfo]] = {}
         self._warm: LocalRuntime | None = None
         """A runtime that was started in advance, until somebody takes it."""
         shares = plugins.share_settings("envs", subject.env, subject.env_config)
@@ -79,6 +112,11 @@ class Assembly:
 
     def tasks_of(self, suite: str) -> Sequence[TaskInfo]:
         """The tasks of one suite."""
+        if suite not in self._tasks:
+            self._tasks[suite] = self._find_tasks(suite)
+        return self._tasks[suite]
+
+    def _find_tasks(self, suite: str) -> Sequence[TaskInfo]:
         python = self.subject.env_python
         if python is not None:
             examine_python(python)
@@ -109,6 +147,15 @@ class Assembly:
         """Whether simulators have other packages than this interpreter."""
         here = self.subject.runtime in ("auto", "inline", "local")
         return self.subject.env_python is not None or not here
+
+    def plan(self, seed: int, episodes: int) -> list[Trial]:
+        """The trials of `episodes` seeds from `seed` on, seed by seed, with all tasks of each."""
+        tasks = [(suite, info.name) for suite, infos in self.tasks().items() for info in infos]
+        return [
+            Trial(suite=suite, task=task, seed=seed + i)
+            for i in range(episodes)
+            for suite, task in tasks
+        ]
 
     def has_independent_starts(self) -> bool:
         """Whether trials of one seed start independently of each other: every suite says so of its
@@ -172,10 +219,6 @@ class Assembly:
             self._warm.close()
             self._warm = None
 
-    def _lent_runtime(self) -> Runtime:
-        """A runtime for a short look: the one that was started in advance, which stays."""
-        return self.runtime() if self._warm is None else Lent(self._warm)
-
     def worker(self, spec: PolicySpec | None = None, lanes: int = 1) -> WorkerSpec:
         """What workers must know for a policy of this spec; without one they observe everything. A
         worker hosts one lane, or all `lanes` rows of a batched simulator."""
@@ -191,8 +234,7 @@ class Assembly:
 
     def _factors(self) -> tuple[Factor, ...]:
         """What is disturbed in this run."""
-        text = self.subject.perturb if isinstance(self.subject, EvalConfig) else ""
-        factors = parse_factors(text)
+        factors = self.subject.disturbed
         if factors and self.is_batched:
             raise UsageError(
                 f"{', '.join(self.subject.env)} is a batched simulator, whose rows cannot be "
@@ -217,29 +259,33 @@ class Assembly:
             return self._lanes
         if self.is_batched:
             return min(ROWS, episodes)
-        worker = self.worker(policy.spec)
-        timeout_s = self.subject.start_timeout_s
-
-        def look() -> Probe:
-            with awaiting(f"one chunk of {trial.task}, to see how many lanes pay"):
-                return probe(
-                    self._lent_runtime(),
-                    worker,
-                    policy,
-                    trial,
-                    replan=replan,
-                    fits=fits,
-                    timeout_s=timeout_s,
-                )
-
-        seen = retried(look)
-        return seen.lanes(
+        return self.probe(policy, trial, replan=replan, fits=fits).lanes(
             cores=machine.cores(),
             memory=machine.memory_bytes(),
             trials=episodes,
             policy=policy,
             alone=alone,
         )
+
+    def probe(
+        self,
+        policy: Policy,
+        trial: Trial,
+        *,
+        replan: int | None,
+        fits: Callable[[EnvSpec], None] = lambda _: None,
+    ) -> Probe:
+        """What one chunk of a trial shows."""
+        worker, timeout_s = self.worker(policy.spec), self.subject.start_timeout_s
+
+        def look() -> Probe:
+            runtime = self.runtime() if self._warm is None else Lent(self._warm)
+            with awaiting(f"one chunk of {trial.task}, to see how many lanes pay"):
+                return probe(
+                    runtime, worker, policy, trial, replan=replan, fits=fits, timeout_s=timeout_s
+                )
+
+        return retried(look)
 
     def cores(self, lanes: int) -> int:
         """Cores that lanes compete for. Rows share each step: none slows another down."""
@@ -249,130 +295,52 @@ class Assembly:
 
     def policy(self) -> Policy:
         """The policy, in an interpreter of its own where the subject names one."""
-        subject = self.subject
-        name, settings = subject.policy, subject.policy_config
-        if subject.policy_python is not None:
-            name = f"sidecar:{name}"
-            settings = {"python": subject.policy_python, "config": dict(settings)}
-        with awaiting(f"the policy {subject.policy} to load"):
-            built = require_policy(build_policy(name, settings), subject.policy)
-            _ = built.spec  # a policy over the wire connects here
-        return built
+        return load_policy(self.subject)
 
-    def inference(
-        self, policy: Policy, *, alone: bool = False, deadline: InferDeadline | None = None
-    ) -> Inference:
-        """Threads for the policy, or for its copies on the devices that the subject names. Chunks
-        carry the name of the copy that made them. Where rows are to be inferred `alone`, one call
-        runs at a time. A call that misses the `deadline` is given up."""
-        name, devices = self.subject.policy, self.subject.policy_devices
-        if not devices:
-            return Inference([policy], [name], one_at_a_time=alone, deadline=deadline)
-        if not isinstance(policy, Replicas):
-            raise UsageError(
-                f"Policy {name!r} cannot stand on several devices; leave out --policy-devices."
-            )
-        if isinstance(policy, Sessions) and len(devices) > 1:
-            raise UsageError(
-                f"Policy {name!r} keeps state for each episode, which one copy of it alone would "
-                "know: name one device in --policy-devices."
-            )
-        if alone and len(devices) > 1:
-            raise UsageError(
-                f"--exact asks one copy of policy {name!r} for one row at a time: name one device "
-                "in --policy-devices."
-            )
-        copies = policy.replicas(devices)
-        return Inference(copies, devices, one_at_a_time=alone, deadline=deadline)
-
-    def batches(
+    @contextlib.contextmanager
+    def engine(
         self,
         policy: Policy,
-        inference: Inference,
-        lanes: int,
-        config: BatchConfig | None = None,
-        timing: Timing | None = None,
+        fleet: Fleet,
+        plan: EnginePlan,
+        readers: Sequence[Reader],
+        recording: Recording = NOTHING_RECORDED,
+    ) -> Iterator[Engine]:
+        """An engine that joins this policy with the lanes of a fleet. The policy's threads end with
+        it; the fleet stays."""
+        inference = inference_of(
+            self.subject, policy, alone=plan.batching.alone, timeout_s=plan.infer_timeout_s
+        )
+        batches = self._batches(policy, inference, fleet.config.lanes, plan)
+        with contextlib.closing(inference):
+            yield Engine(
+                fleet=fleet,
+                inference=inference,
+                batches=batches,
+                make_rule=plan.rule,
+                config=plan.config,
+                readers=readers,
+                fits=plan.fits,
+                record=recording.record,
+                folder=recording.folder,
+            )
+
+    def _batches(
+        self, policy: Policy, inference: Inference, lanes: int, plan: EnginePlan
     ) -> Batches:
-        """The scheduler for this policy and so many lanes, joined with the policy's threads. With a
-        `timing` lanes go on while the policy thinks; their workers need two slots."""
-        config = config or BatchConfig()
+        """The scheduler, joined with the policy's threads."""
+        config, delayed = plan.batching, None
         settings = SchedulerConfig(
             cores=self.cores(lanes),
             max_batch=1 if config.alone else policy.spec.max_batch,
             concurrency=inference.concurrency,
         )
-        delayed = None
-        if timing is not None:
-            delayed = DelayedLanes(timing, length=policy.spec.chunk_length)
+        if plan.timing is not None:
+            delayed = DelayedLanes(plan.timing, length=policy.spec.chunk_length)
         return Batches(policy, inference, Scheduler(settings), config, delayed)
-
-
-def build_policy(name: str, settings: Mapping[str, Any]) -> Any:
-    """The policy of a name; what its maker raises comes as PolicyError, with the maker's lines."""
-    try:
-        return plugins.build("policies", name, settings)
-    except HocketError:
-        raise
-    except Exception as exc:
-        raise PolicyError(
-            f"Policy {name!r} cannot be made: {type(exc).__name__}: {exc}{places_of(exc)}"
-        ) from exc
 
 
 def _is_env(build: Any) -> bool:
     """Whether a class is that of an env, and so of one task: a suite of tasks has other methods."""
     is_suite = hasattr(build, "tasks") and (hasattr(build, "make") or hasattr(build, "make_rows"))
     return isinstance(build, type) and hasattr(build, "step") and not is_suite
-
-
-def require_policy(policy: Any, name: str) -> Policy:
-    """The object itself, where it has the outline of a policy; an error says what it lacks."""
-    spec = getattr(policy, "spec", None)
-    lacks = [] if isinstance(spec, PolicySpec) else ["`spec`, a hocket.PolicySpec"]
-    lacks += [
-        f"the method `{method}`"
-        for method in ("infer(batch)", "close()")
-        if not callable(getattr(policy, method.partition("(")[0], None))
-    ]
-    if lacks:
-        raise PolicyError(
-            f"{name!r} is no policy: {type(policy).__name__!r} lacks {' and '.join(lacks)}. "
-            "hocket.testing.check_policy(policy) tests the whole contract."
-        )
-    found: Policy = policy
-    return found
-
-
-_EXAMINE = """
-import importlib.util, json, sys
-missing = [name for name in sys.argv[1:] if importlib.util.find_spec(name) is None]
-print(json.dumps({"version": sys.version_info[:2], "missing": missing}))
-"""
-_NEEDED = ("numpy",)
-_OLDEST = [3, 10]
-
-
-def examine_python(python: str, *wanted: str) -> list[str]:
-    """Which of the wanted modules another interpreter lacks; refuses one that cannot host envs."""
-    executable = shutil.which(python)
-    if executable is None:
-        raise UsageError(f"There is no Python interpreter at {python!r}. Check --env-python.")
-    command = [executable, "-c", _EXAMINE, *_NEEDED, *wanted]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-        answer = json.loads(done.stdout)
-        version, missing = answer["version"], answer["missing"]
-    except (OSError, subprocess.SubprocessError, ValueError, TypeError, KeyError) as error:
-        raise UsageError(f"{python!r} is no Python interpreter. Check --env-python.") from error
-    if version < _OLDEST:
-        raise UsageError(
-            f"--env-python {python} is Python {version[0]}.{version[1]}; workers need 3.10 or "
-            "later."
-        )
-    needed = [name for name in _NEEDED if name in missing]
-    if needed:
-        raise UsageError(
-            f"--env-python {python} lacks {' and '.join(needed)}. Run: {python} -m pip install "
-            f"{' '.join(needed)}"
-        )
-    return [name for name in wanted if name in missing]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from hocket.core.contracts.runtime import Factor
 from hocket.errors import ConfigError
 from hocket.runs.subject import Subject
 from hocket.workers.env.factors import parse_factors
@@ -104,6 +105,10 @@ class EvalConfig(Subject):
 
     rtc_config: Mapping[str, Any] = field(default_factory=dict)
     """Settings of --method rtc."""
+
+    @property
+    def disturbed(self) -> tuple[Factor, ...]:
+        return parse_factors(self.perturb)
 
     def __post_init__(self) -> None:
         Subject.__post_init__(self)

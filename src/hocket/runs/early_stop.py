@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Literal
 
 from hocket.core.data import Episode, Trial
-from hocket.core.events import AttemptsBegan, EpisodesSealed, Event
+from hocket.core.events import AttemptsBegan, EpisodesSealed, Event, RunStarted
 from hocket.errors import UsageError
+from hocket.records.ledger.view import LedgerView
+from hocket.records.run_file import load_run
 from hocket.results.comparing.decision import Decision, PairedRuns
 from hocket.results.comparing.sequential import PairedSequentialTest, Stake, StepSequentialTest
+from hocket.runs.assembly import Assembly
+from hocket.runs.config import EvalConfig
 
 Plan = Callable[[Sequence[Trial]], None]
 """A function that plans more trials: they are kept with the run, and handed to lanes."""
@@ -52,6 +57,11 @@ class Decider:
         """What the test says of the rounds that are complete."""
         return self._runs.decision(self._against)
 
+    @property
+    def cap(self) -> int:
+        """The most trials that may be planned."""
+        return sum(map(len, self._rounds))
+
     def begin(
         self,
         plan: Plan,
@@ -61,19 +71,20 @@ class Decider:
         ahead: int,
         keep: Keep = lambda _: None,
     ) -> None:
-        """Start a run, or go on with one. `ahead` is how many trials are to wait for lanes at any
-        time. `keep` is called once, as soon as the test decides."""
+        """Start a run, or go on with one, once it tells its first event. `ahead` is how many trials
+        are to wait for lanes at any time. `keep` is called once, as soon as the test decides."""
         self._plan, self._keep = plan, keep
         self._planned = -(-len(planned) // len(self._rounds[0]))
         self._ended = {episode.trial.id: episode for episode in done}
         self._waiting = len(planned) - len(done)
         self._ahead = ahead
-        self._look()
-        self._top_up()
 
     def on(self, event: Event) -> None:
         """Look when rounds are complete; plan more when lanes would run dry."""
-        if isinstance(event, EpisodesSealed):
+        if isinstance(event, RunStarted):
+            self._look()
+            self._top_up()
+        elif isinstance(event, EpisodesSealed):
             self._ended.update({episode.trial.id: episode for episode in event.episodes})
             self._look()
         elif isinstance(event, AttemptsBegan):
@@ -97,15 +108,15 @@ class Decider:
         return self._runs.look.decision == "undecided"
 
     def _top_up(self) -> None:
-        while (
-            self._is_undecided()
-            and self._waiting < self._ahead
-            and self._planned < len(self._rounds)
-        ):
-            group = self._rounds[self._planned]
+        if not self._is_undecided():
+            return
+        more: list[Trial] = []
+        while self._waiting + len(more) < self._ahead and self._planned < len(self._rounds):
+            more += self._rounds[self._planned]
             self._planned += 1
-            self._waiting += len(group)
-            self._plan(group)
+        if more:
+            self._waiting += len(more)
+            self._plan(more)
 
 
 def sequential_test(
@@ -148,3 +159,23 @@ def paired_with(
             f"episodes."
         )
     return {trial.id: found[trial.id] for trial in trials}
+
+
+def decider_of(config: EvalConfig, assembly: Assembly) -> Decider:
+    """What stops a run that is compared with another, whose folder its configuration names."""
+    assert config.against is not None
+    against = Path(config.against)
+    other = EvalConfig.from_plain(load_run(against))
+    for name in ("env_config", "max_steps"):
+        if getattr(other, name) != getattr(config, name):
+            raise UsageError(
+                f"The trials of {config.against} are not those of this run: its {name} is "
+                f"{getattr(other, name)!r}, here it is {getattr(config, name)!r}."
+            )
+    trials = assembly.plan(config.seed, config.episodes)
+    with LedgerView.open(against) as ledger:
+        baseline = paired_with(trials, ledger.episodes(), config.against)
+    rounds = rounds_of(trials)
+    bets_on: Stake = "pairs" if assembly.has_independent_starts() else "rounds"
+    test = sequential_test(config.sequential, rounds, alpha=config.alpha, bets_on=bets_on)
+    return Decider(rounds, baseline, test, against=str(against.resolve()))

@@ -15,8 +15,8 @@ from hocket.core.modules import file_being_imported
 from hocket.errors import UsageError
 from hocket.results.report import Report
 from hocket.results.showing.notebook import open_progress
-from hocket.runs.assembly import require_policy
 from hocket.runs.config import EvalConfig
+from hocket.runs.policies import require_policy
 from hocket.runs.run import Run
 
 

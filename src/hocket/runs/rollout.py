@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from hocket.core.contracts.policy import Policy, Reconnects
 from hocket.core.contracts.recorder import Reader
-from hocket.core.data import EnvSpec, Exactness, Ref, Trial
+from hocket.core.data import EnvSpec, Exactness, Trial
 from hocket.engine.batches import BatchConfig
 from hocket.engine.chunk_rules import make_rule
 from hocket.engine.delay import Timing
-from hocket.engine.inferring.deadline import InferDeadline
-from hocket.engine.inferring.inference import Inference
+from hocket.engine.delays import MEASURED
 from hocket.engine.inferring.policy_thread import keeps_state
 from hocket.engine.loop import Engine, EngineConfig
 from hocket.errors import ConfigError, SpecMismatchError
-from hocket.runs.assembly import Assembly
+from hocket.runs.assembly import NOTHING_RECORDED, Assembly, EnginePlan, Recording
 from hocket.runs.config import EvalConfig
 from hocket.runs.probe import check_specs
 from hocket.runs.realtime import timing_of
@@ -72,31 +70,20 @@ class Rollout:
         return self.policy.spec.exactness(alone=is_alone)
 
     @contextlib.contextmanager
-    def inference(self) -> Iterator[Inference]:
-        """The policy's threads."""
-        deadline = InferDeadline(seconds=self.config.infer_timeout_s)
-        alone = self.batching.alone
-        inference = self.assembly.inference(self.policy, alone=alone, deadline=deadline)
-        with contextlib.closing(inference):
-            yield inference
-
     def engine(
         self,
-        inference: Inference,
         fleets: Fleets,
-        *,
         readers: Sequence[Reader],
-        sinks: Sequence[Ref] = (),
-        record: Callable[[Trial, int], Mapping[str, Any]] | None = None,
-        folder: str | None = None,
+        recording: Recording = NOTHING_RECORDED,
+        *,
         check: bool = True,
         gives_back: bool = False,
-    ) -> Engine:
+    ) -> Iterator[Engine]:
         """The engine with its workers, which `fleets` lends. `gives_back`: see EngineConfig."""
         config, policy = self.config, self.policy
         worker = replace(
             self.assembly.worker(policy.spec, self.lanes),
-            sinks=tuple(sinks),
+            sinks=recording.sinks,
             slots=1 if self.timing is None else 2,
         )
         fleet = fleets.lend(
@@ -105,24 +92,21 @@ class Rollout:
             _watching(config, self.lanes),
             where=(config.runtime, config.runtime_config),
         )
-        return Engine(
-            fleet=fleet,
-            inference=inference,
-            batches=self.assembly.batches(
-                policy, inference, self.lanes, self.batching, self.timing
-            ),
-            make_rule=make_rule(config.replan or policy.spec.replan, config.ensemble),
+        plan = EnginePlan(
+            rule=make_rule(config.replan or policy.spec.replan, config.ensemble),
             config=EngineConfig(
                 retries=config.retries,
                 max_steps=config.max_steps,
                 gives_back=gives_back,
                 compares_starts=True,
             ),
-            readers=readers,
+            batching=self.batching,
+            timing=self.timing,
+            infer_timeout_s=config.infer_timeout_s,
             fits=_refuse_misfits(policy, self.timing) if check else lambda _: None,
-            record=record,
-            folder=folder,
         )
+        with self.assembly.engine(policy, fleet, plan, readers, recording) as engine:
+            yield engine
 
 
 def _batching(config: EvalConfig, policy: Policy) -> BatchConfig:
@@ -165,3 +149,18 @@ def _watching(config: EvalConfig, lanes: int) -> FleetConfig:
         worker_memory=config.worker_memory,
         recycle_after=config.recycle_after,
     )
+
+
+def fixed_delay(config: EvalConfig, assembly: Assembly) -> EvalConfig:
+    """The configuration with what this machine was measured to take, where it asks for that: the
+    seconds in which the policy answers one row, its first trial's."""
+    if config.delay != MEASURED:
+        return config
+    suite, tasks = next(iter(assembly.tasks().items()))
+    trial = Trial(suite=suite, task=tasks[0].name, seed=config.seed)
+    policy = assembly.policy()
+    try:
+        seen = assembly.probe(policy, trial, replan=config.replan)
+    finally:
+        policy.close()
+    return replace(config, delay=f"{1000 * seen.latencies[1]:.1f}ms")

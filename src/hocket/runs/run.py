@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,49 +11,44 @@ from typing import Any
 
 from hocket.core.contracts.policy import Policy
 from hocket.core.contracts.recorder import Reader
-from hocket.core.data import Episode, Exactness, Ref, Trial
-from hocket.core.events import Event, Noted
+from hocket.core.data import Episode, Exactness, Trial
+from hocket.core.events import Event, Noted, TrialsPlanned
 from hocket.engine.trials import TrialQueue
-from hocket.errors import (
-    MissingExtraError,
-    PolicyHungError,
-    RunFolderError,
-    UsageError,
-)
+from hocket.errors import PolicyHungError, UsageError
 from hocket.records.chunks import ChunkRows
 from hocket.records.evidence import Evidence, EvidencePlan, Salvage, kept_evidence
-from hocket.records.folder import RunFolder
 from hocket.records.ledger.ledger import Ledger
-from hocket.records.ledger.schema import has_episodes
-from hocket.records.ledger.view import LedgerView
 from hocket.records.provenance import FileDigests, places_of, provenance, this_process, versions
-from hocket.records.run_file import load_about, load_run
 from hocket.records.state_rows import StateRows
 from hocket.records.step_rows import StepRows
 from hocket.records.video.selection import VideoPlan, VideoSelection
 from hocket.results.comparing.decision import KEY as DECISION
 from hocket.results.comparing.decision import Decision
-from hocket.results.comparing.sequential import Stake
 from hocket.results.exactness import Claim
 from hocket.results.page.report_page import write_report_page
-from hocket.results.recorded import build_report, depends_on
-from hocket.results.report import Report, Throughput
+from hocket.results.recorded import depends_on
+from hocket.results.report import Report
 from hocket.results.showing.live import LiveStatus
 from hocket.results.showing.tally import Tally
-from hocket.runs.assembly import Assembly, examine_python
+from hocket.runs.assembly import Assembly, Recording
 from hocket.runs.config import EvalConfig
-from hocket.runs.early_stop import Decider, paired_with, rounds_of, sequential_test
-from hocket.runs.elsewhere import Elsewhere, Work
-from hocket.runs.measured import fixed_delay
+from hocket.runs.early_stop import decider_of, rounds_of
+from hocket.runs.elsewhere import Elsewhere, Keeping, Work
 from hocket.runs.readers import AboutReader, ExactnessReader, about_policy
-from hocket.runs.rollout import Rollout
-from hocket.runs.video import FilmNotes, render_wanted, require_encoders, sinks_of
+from hocket.runs.rollout import Rollout, fixed_delay
+from hocket.runs.run_folder import clear_unbegun, rebuild_report, remove_if_empty
+from hocket.runs.video import (
+    FilmNotes,
+    render_wanted,
+    require_encoders,
+    sinks_of,
+    without_impossible_video,
+)
 from hocket.workers.fleet import Fleet, Fleets
 
 _AHEAD = 64
 """Trials that are planned ahead where a comparison may be decided, on machines whose lanes are not
 known beforehand. Chosen by hand; no benchmark row."""
-_DEFAULT_VIDEO = EvalConfig.__dataclass_fields__["video"].default
 
 
 class Run:
@@ -63,13 +56,17 @@ class Run:
     without one lives in memory alone."""
 
     def __init__(
-        self, config: EvalConfig, trials: Sequence[Trial], ledger: Ledger | None = None
+        self,
+        config: EvalConfig,
+        trials: Sequence[Trial],
+        ledger: Ledger | None = None,
+        assembly: Assembly | None = None,
     ) -> None:
         self.config = config
-        self.assembly = Assembly(config, config.lanes)
+        self.assembly = assembly or Assembly(config, config.lanes)
         self.trials = list(trials)
         self._ledger = ledger
-        self.decider = _decider(config, self.assembly)
+        self.decider = decider_of(config, self.assembly) if config.against else None
         self._done: list[Episode] = ledger.episodes() if ledger else []
         self.is_new = False
         """Whether its folder goes with it where no episode ends."""
@@ -87,15 +84,15 @@ class Run:
     @classmethod
     def new(cls, config: EvalConfig, folder: Path | None) -> Run:
         """Plan a run. A folder that is given must not hold a run yet."""
-        config = fixed_delay(config)
-        trials = plan_trials(config)
         assembly = Assembly(config, config.lanes)
+        config = fixed_delay(config, assembly)
+        trials = assembly.plan(config.seed, config.episodes)
         assembly.require_envs()
         if config.until == "decided":
             # Only the first round is planned; the decider plans the others while it needs them.
             trials = rounds_of(trials)[0]
         if folder is None:
-            return cls(config, trials)
+            return cls(config, trials, assembly=assembly)
         meta = {
             "config": config.to_plain(),
             "independent_starts": assembly.has_independent_starts(),
@@ -103,10 +100,10 @@ class Run:
         clear_unbegun(folder)
         ledger = Ledger.create(folder, trials, meta)
         try:
-            run = cls(config, trials, ledger)
+            run = cls(config, trials, ledger, assembly)
         except BaseException:
             ledger.close()
-            _remove_if_empty(folder)
+            remove_if_empty(folder)
             raise
         run.is_new = True
         return run
@@ -128,7 +125,7 @@ class Run:
     def __exit__(self, *_: object) -> None:
         self.close()
         if self._hung is None and self.is_new and self.folder is not None:
-            _remove_if_empty(self.folder)
+            remove_if_empty(self.folder)
 
     def close(self) -> None:
         """Give the folder back. Twice is safe."""
@@ -148,6 +145,11 @@ class Run:
         """Planned trials that have not ended."""
         ended = {episode.trial.id for episode in self._done}
         return [trial for trial in self.trials if trial.id not in ended]
+
+    @property
+    def _most(self) -> int:
+        """Episodes that may still be run: more than remain, where the run ends by what it finds."""
+        return len(self.remaining) if self.decider is None else self.decider.cap - len(self._done)
 
     @property
     def folder(self) -> Path | None:
@@ -178,7 +180,8 @@ class Run:
             require_encoders(self.config)
             self._live = LiveStatus(self.folder)
             readers = (*readers, self._live)
-            self._recorded = _without_impossible_video(self.config, readers)
+            tell = functools.partial(_tell, readers)
+            self._recorded = without_impossible_video(self.config, tell)
         with contextlib.ExitStack() as stack:
             if fleets is None:
                 fleets = stack.enter_context(Fleets())
@@ -209,19 +212,14 @@ class Run:
             unseeded=claim.unseeded,
             trials=self.trials,
             episodes=tally.episodes,
-            throughput=tally.throughput(),
+            throughput=replace(tally.throughput(), unmade_attempts=self._unmade),
             decision=None if self.decider is None else self.decider.decision,
             kept_errors=[each.to_json() for each in self._evidence],
             provenance={} if self._ledger is None else depends_on(self._ledger, about),
         )
 
     def _roll_here(
-        self,
-        policy: Policy | None,
-        readers: Sequence[Reader],
-        fleets: Fleets,
-        *,
-        check: bool,
+        self, policy: Policy | None, readers: Sequence[Reader], fleets: Fleets, *, check: bool
     ) -> Report:
         with contextlib.ExitStack() as stack:
             if policy is None:
@@ -229,7 +227,7 @@ class Run:
                 stack.callback(self._close, policy)
             try:
                 rollout = Rollout.prepare(
-                    self.config, self.assembly, policy, self.remaining[0], len(self.remaining)
+                    self.config, self.assembly, policy, self.remaining[0], self._most
                 )
             except PolicyHungError:
                 self._is_stuck = True
@@ -252,12 +250,13 @@ class Run:
             raise UsageError("A run on other machines needs a run folder: give it one.")
         # Each site that joins may lower it.
         same = ExactnessReader(self._ledger, "bitwise")
-        tally, folder = Tally(1), self.folder
+        tally, folder = Tally(), self.folder
         selection = VideoSelection.parse(self._recorded.video)
         decider = () if self.decider is None else (self.decider,)
         asked = VideoPlan(selection, self.trials, images=self._recorded.record == "full")
         record = self._evidence_plan(self._ledger, asked)
         self._attach_files(self._ledger)
+        self._ledger.sync_files()
         about = AboutReader(folder, self.config, {**this_process(), "versions": versions()})
 
         def learn(level: Exactness, more: Mapping[str, Any]) -> None:
@@ -267,15 +266,17 @@ class Run:
         learn("bitwise", {})
         work = Work(
             config=self._recorded,
-            ledger=self._ledger,
+            folder=self._ledger.folder,
+            keeping=Keeping.of(self._ledger),
             planned=self.trials,
             remaining=self.remaining,
             done=self._done,
             readers=(self._ledger, tally, *readers, same, about, record, *decider),
-            sinks=sinks_of(self._recorded),
+            sinks=sinks_of(self._recorded, self.assembly),
             record=record,
-            begin=functools.partial(self._begin_decider, ahead=_AHEAD),
+            begin=functools.partial(self._begin_decider, readers=(tally, *readers), ahead=_AHEAD),
             learn=learn,
+            at_once=self._most,
         )
         elsewhere.roll(work)
         if self.decider is not None:
@@ -293,42 +294,30 @@ class Run:
             policy.close()
 
     def _roll(
-        self,
-        rollout: Rollout,
-        readers: Sequence[Reader],
-        fleets: Fleets,
-        *,
-        check: bool,
+        self, rollout: Rollout, readers: Sequence[Reader], fleets: Fleets, *, check: bool
     ) -> Tally:
         selection = VideoSelection.parse(self._recorded.video)
         asked = VideoPlan(selection, self.trials, images=self._recorded.record == "full")
         film_notes = FilmNotes(asked)
-        sinks: Sequence[Ref] = ()
-        record = None
+        recording, tally = Recording(), Tally()
         if self._ledger is not None:
             record = self._evidence_plan(self._ledger, asked)
             self._ledger.attach(ChunkRows(leg=self._ledger.leg))
             self._attach_files(self._ledger)
-            sinks = sinks_of(self._recorded)
-            readers = (self._ledger, *readers, film_notes, record)
-        if self.decider is not None:
-            readers = (*readers, self.decider)
-        with rollout.inference() as inference:
-            tally = Tally(inference.concurrency)
-            engine = rollout.engine(
-                inference,
-                fleets,
-                readers=(tally, *readers),
-                sinks=sinks,
+            recording = Recording(
+                sinks=sinks_of(self._recorded, self.assembly),
                 record=record,
-                folder=None if self.folder is None else str(self.folder),
-                check=check,
+                folder=str(self.folder),
             )
+            readers = (self._ledger, *readers, film_notes, record)
+        readers = (tally, *readers)
+        heard = readers if self.decider is None else (*readers, self.decider)
+        with rollout.engine(fleets, heard, recording, check=check) as engine:
             self._fleet = fleets.lent
             if self._live is not None:
                 self._live.follow(engine.look, tally)
             queue = TrialQueue(self.remaining)
-            self._begin_decider(queue.add, rollout.lanes)
+            self._begin_decider(queue.add, readers=readers, ahead=rollout.lanes)
             try:
                 engine.run(
                     queue,
@@ -339,27 +328,34 @@ class Run:
                 )
             except PolicyHungError as hung:
                 self._hung = hung
-            self._is_stuck = inference.is_stuck
+            self._is_stuck = engine.is_stuck
         if self.decider is not None:
             self._keep(self.decider.decision)
         for note in film_notes.notes:
             _tell(readers, Noted(text=note))
         return tally
 
-    def _begin_decider(self, add: Callable[[Sequence[Trial]], None], ahead: int) -> None:
-        """Let the decider, where there is one, plan trials ahead of so many lanes."""
+    def _begin_decider(
+        self, add: Callable[[Sequence[Trial]], None], *, readers: Sequence[Reader], ahead: int
+    ) -> None:
+        """Let the decider, where there is one, plan so that `ahead` trials wait for lanes."""
         if self.decider is None:
             return
 
         def plan(trials: Sequence[Trial]) -> None:
             self.extend(trials)
             add(trials)
+            _tell(readers, TrialsPlanned(trials=trials))
 
         self.decider.begin(plan, planned=self.trials, done=self._done, ahead=ahead, keep=self._keep)
 
     def _evidence_plan(self, ledger: Ledger, asked: VideoPlan) -> EvidencePlan:
         most = self.config.keep_errors
         return EvidencePlan(asked, ledger.folder, most=most, kept=self._evidence)
+
+    @property
+    def _unmade(self) -> int:
+        return 0 if self._ledger is None else self._ledger.unmade()
 
     @property
     def _evidence(self) -> list[Evidence]:
@@ -370,6 +366,7 @@ class Run:
         assert self._ledger is not None
         made = render_wanted(
             self._recorded,
+            self.assembly,
             self._ledger.folder,
             self.trials,
             self._ledger.episodes(),
@@ -389,90 +386,6 @@ class Run:
             self._ledger.keep(DECISION, decision.to_json())
 
 
-def clear_unbegun(folder: Path) -> None:
-    """Take away a run that was killed before any of its episodes had ended: it holds nothing that
-    could be lost, and must not stop the same command. One that still goes on raises."""
-    found = RunFolder.at(folder)
-    if found.ledger.exists():
-        with found.lock():
-            _remove_if_empty(folder)
-
-
-def _remove_if_empty(folder: Path) -> None:
-    """Take away what a new run left that ended before any of its episodes did: whoever gives the
-    command again shall not be told that its folder holds a run."""
-    if has_episodes(RunFolder.at(folder).ledger):
-        return
-    for child in folder.iterdir():
-        if child.is_dir():
-            shutil.rmtree(child)
-        else:
-            child.unlink()
-    folder.rmdir()
-
-
-def rebuild_report(folder: Path) -> Report:
-    """The report of what a run's folder holds, whether the run is complete or not. It is kept in
-    the folder, unless that cannot be written."""
-    with LedgerView.open(folder) as ledger:
-        try:
-            throughput = Report.load(folder).throughput
-        except RunFolderError:
-            throughput = Throughput()
-        report = build_report(ledger, load_about(folder), throughput)
-    if os.access(folder, os.W_OK):
-        report.save(folder)
-        write_report_page(folder, report)
-    return report
-
-
-def _decider(config: EvalConfig, assembly: Assembly) -> Decider | None:
-    if config.against is None:
-        return None
-    against = Path(config.against)
-    other = EvalConfig.from_plain(load_run(against))
-    for name in ("env_config", "max_steps"):
-        if getattr(other, name) != getattr(config, name):
-            raise UsageError(
-                f"The trials of {config.against} are not those of this run: its {name} is "
-                f"{getattr(other, name)!r}, here it is {getattr(config, name)!r}."
-            )
-    trials = plan_trials(config)
-    with LedgerView.open(against) as ledger:
-        baseline = paired_with(trials, ledger.episodes(), config.against)
-    rounds = rounds_of(trials)
-    bets_on: Stake = "pairs" if assembly.has_independent_starts() else "rounds"
-    test = sequential_test(config.sequential, rounds, alpha=config.alpha, bets_on=bets_on)
-    return Decider(rounds, baseline, test, against=str(against.resolve()))
-
-
-def _without_impossible_video(config: EvalConfig, readers: Sequence[Reader]) -> EvalConfig:
-    """The configuration, without the videos that nobody asked for by name where the envs'
-    interpreter cannot make any: it needs nothing of hocket's installed."""
-    has_video = config.record == "full" or VideoSelection.parse(config.video).kind != "none"
-    if not has_video or config.env_python is None or not examine_python(config.env_python, "av"):
-        return config
-    advice = f"{config.env_python} -m pip install 'av>=14'"
-    if config.record == "full" or config.video != _DEFAULT_VIDEO:
-        raise MissingExtraError(
-            f"Video needs the package 'av', which is not installed in {config.env_python}. Run: "
-            f"{advice}. To go on without: --video none, and no --record full."
-        )
-    _tell(readers, Noted(text=f"No videos: {config.env_python} lacks the package 'av' ({advice})."))
-    return replace(config, video="none")
-
-
 def _tell(readers: Sequence[Reader], event: Event) -> None:
     for reader in readers:
         reader.on(event)
-
-
-def plan_trials(config: EvalConfig) -> list[Trial]:
-    """Every trial of the evaluation: seed by seed, all tasks of a seed before the next seed."""
-    tasks = Assembly(config, config.lanes).tasks()
-    return [
-        Trial(suite=suite, task=task.name, seed=config.seed + episode)
-        for episode in range(config.episodes)
-        for suite, infos in tasks.items()
-        for task in infos
-    ]

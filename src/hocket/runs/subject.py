@@ -9,6 +9,7 @@ from dataclasses import MISSING, dataclass, field
 from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from hocket.core import plugins
+from hocket.core.contracts.runtime import Factor
 from hocket.errors import ConfigError
 
 SubjectT = TypeVar("SubjectT", bound="Subject")
@@ -83,6 +84,11 @@ class Subject:
             raise ConfigError(f"start_timeout_s is {self.start_timeout_s}; it must be above 0.")
         if self.runtime == "auto" and self.runtime_config:
             raise ConfigError("Settings of a runtime need its name: give --runtime too.")
+
+    @property
+    def disturbed(self) -> tuple[Factor, ...]:
+        """What of the env is disturbed."""
+        return ()
 
     def elsewhere(self: SubjectT, runtime: str | None, settings: Mapping[str, Any]) -> SubjectT:
         """The same in another runtime, where one is named."""

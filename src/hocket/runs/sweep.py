@@ -16,14 +16,15 @@ from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
 from hocket.runs.elsewhere import Elsewhere
 from hocket.runs.jobs import Job, JobResult, run_jobs
-from hocket.runs.measured import fixed_delay
+from hocket.runs.rollout import fixed_delay
 
 
 def sweep_jobs(plain: Mapping[str, Any]) -> list[Job]:
     """A run for each delay that a configuration names, with everything else the same."""
     jobs = []
     for delay in sweep(str(plain["delay"])):
-        config = fixed_delay(EvalConfig.from_plain({**plain, "delay": delay}))
+        asked = EvalConfig.from_plain({**plain, "delay": delay})
+        config = fixed_delay(asked, Assembly(asked, asked.lanes))
         jobs.append(Job(name=job_name(str(config.delay)), config=config))
     return jobs
 

@@ -11,7 +11,7 @@ from typing import Any
 from hocket.core.data import EnvSpec, Episode, Outcome, Ref, Trial
 from hocket.core.events import ChunksExecuted, EpisodeFilmed, Event, Noted, SpecLearned
 from hocket.core.plugins import did_you_mean
-from hocket.errors import UnknownNameError
+from hocket.errors import MissingExtraError, UnknownNameError
 from hocket.records.evidence import Evidence
 from hocket.records.folder import RunFolder
 from hocket.records.state_rows import KeptStates
@@ -19,12 +19,15 @@ from hocket.records.video.rerender import Rendered, RenderJob, VideoWorkersConfi
 from hocket.records.video.selection import VideoSelection
 from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
+from hocket.runs.interpreters import examine_python
 from hocket.system import machine
 from hocket.system.durable import TEMPORARY
 from hocket.workers.fleet import Borrowed, Fleet
 from hocket.workers.sinks.encoder import UNTIMED_RATE, Quality, require_encoder
 from hocket.workers.sinks.states import FILE, load_states
 from hocket.workers.sinks.video import file_name, is_rendered_later, rerender_record, videos_in
+
+_DEFAULT_VIDEO = EvalConfig.__dataclass_fields__["video"].default
 
 
 def refuse_unknown_cameras(wanted: Collection[str], specs: Collection[EnvSpec]) -> None:
@@ -70,13 +73,13 @@ class RenderPlan:
     """Those without states: their env cannot be shown again, or nothing was recorded."""
 
 
-def sinks_of(config: EvalConfig) -> tuple[Ref, ...]:
+def sinks_of(config: EvalConfig, assembly: Assembly) -> tuple[Ref, ...]:
     """The sinks that keep what an evaluation's configuration asks for."""
     keeps_numbers = config.record != "none"
     has_video = VideoSelection.parse(config.video).kind != "none"
     sinks = []
     if keeps_numbers:
-        sinks.append(Ref(name="steps", config=_steps_settings(config)))
+        sinks.append(Ref(name="steps", config=_steps_settings(config, assembly)))
     if keeps_numbers or has_video:
         sinks.append(Ref(name="states", config={"only_with_video": not keeps_numbers}))
     if has_video:
@@ -86,15 +89,30 @@ def sinks_of(config: EvalConfig) -> tuple[Ref, ...]:
     return tuple(sinks)
 
 
-def _steps_settings(config: EvalConfig) -> dict[str, Any]:
+def _steps_settings(config: EvalConfig, assembly: Assembly) -> dict[str, Any]:
     """Where everything is to be kept, what cannot be shown again is observed while it runs."""
     if config.record != "full":
         return {}
-    assembly = Assembly(config)
     return {
         "every_step": not assembly.is_batched or assembly.has_rows_alone,
         "largest": None,
     }
+
+
+def without_impossible_video(config: EvalConfig, tell: Callable[[Event], None]) -> EvalConfig:
+    """The configuration, without the videos that nobody asked for by name where the envs'
+    interpreter cannot make any: it needs nothing of hocket's installed."""
+    has_video = config.record == "full" or VideoSelection.parse(config.video).kind != "none"
+    if not has_video or config.env_python is None or not examine_python(config.env_python, "av"):
+        return config
+    advice = f"{config.env_python} -m pip install 'av>=14'"
+    if config.record == "full" or config.video != _DEFAULT_VIDEO:
+        raise MissingExtraError(
+            f"Video needs the package 'av', which is not installed in {config.env_python}. Run: "
+            f"{advice}. To go on without: --video none, and no --record full."
+        )
+    tell(Noted(text=f"No videos: {config.env_python} lacks the package 'av' ({advice})."))
+    return replace(config, video="none")
 
 
 def require_encoders(config: EvalConfig) -> None:
@@ -134,11 +152,14 @@ def render_videos(
 ) -> list[Rendered]:
     """Render these jobs, in workers that are started for it."""
     sinks = (_video_sink(config),)
-    return rerender_episodes(run, folder, jobs, sinks, on_rendered, workers=config.workers)
+    return rerender_episodes(
+        run, Assembly(run), folder, jobs, sinks, on_rendered, workers=config.workers
+    )
 
 
 def rerender_episodes(
     run: EvalConfig,
+    assembly: Assembly,
     folder: RunFolder,
     jobs: Sequence[RenderJob],
     sinks: Sequence[Ref],
@@ -152,7 +173,6 @@ def rerender_episodes(
     those that are `warm`, which have these sinks."""
     if not jobs:
         return []
-    assembly = Assembly(run)
     spec = replace(assembly.worker(), renders=True, sinks=tuple(sinks), folder=str(folder.root))
     runtime = functools.partial(assembly.runtime, apart=True)
     config = VideoWorkersConfig(
@@ -193,6 +213,7 @@ def error_jobs(run: EvalConfig, folder: RunFolder, evidence: Sequence[Evidence])
 
 def render_wanted(
     run: EvalConfig,
+    assembly: Assembly,
     folder: RunFolder,
     planned: Sequence[Trial],
     ended: Sequence[Episode],
@@ -203,7 +224,7 @@ def render_wanted(
     """Render what a run's configuration asks for and is not there yet, in workers of its `fleet`
     where they can be had; gives the number of episodes that were filmed. What cannot be rendered is
     told; a run is no worse for it. Simulators that only have rows get no video."""
-    if Assembly(run).has_rows_alone:
+    if assembly.has_rows_alone:
         return 0
     jobs = [
         replace(job, record={**job.record, "folder": str(folder.root)})
@@ -230,8 +251,9 @@ def render_wanted(
     try:
         with contextlib.ExitStack() as stack:
             warm = [] if fleet is None else stack.enter_context(fleet.borrowed(cores))
+            sinks = sinks_of(run, assembly)
             rerender_episodes(
-                run, folder, jobs, sinks_of(run), on_rendered, workers=cores, warm=warm
+                run, assembly, folder, jobs, sinks, on_rendered, workers=cores, warm=warm
             )
     except KeyboardInterrupt:
         text = (

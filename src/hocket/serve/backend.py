@@ -1,4 +1,4 @@
-"""Answers requests with a policy of this process, batched across all callers."""
+"""Requests answered by a policy of this process, batched across all callers."""
 
 from __future__ import annotations
 
@@ -43,21 +43,21 @@ from hocket.serve.requests import (
 from hocket.serve.shared import SharedReader
 
 MAX_SHARED_BYTES = 1 << 32
-"""The most that is read from shared memory for a policy that does not say what it reads."""
+"""Bytes read from shared memory at most, where the policy does not say what it reads."""
 _LOG = logging.getLogger("hocket.serve")
 STOCK_SUITE = "openpi"
 """Suite of the trials that rows of stock clients stand for."""
 
 
 class Backend(Protocol):
-    """Answers frames. `answer` raises for the caller's own error; the connection then ends. It
-    raises CameTwice for a numbered request that it answered before."""
+    """What answers frames. `answer` raises for the caller's own error, and the connection then
+    ends; CameTwice for a numbered request that it answered before."""
 
     max_request_bytes: int | None
-    """The longest frame that makes sense; None where nobody can say. Valid after `start`."""
+    """The longest useful frame; None where nobody can say. Valid after `start`."""
 
     async def start(self) -> Mapping[str, Any]:
-        """Get ready, and say what the metadata frame holds."""
+        """Get ready, and return the metadata."""
         ...
 
     async def answer(self, caller: Caller, frame: bytes) -> bytes: ...
@@ -75,7 +75,7 @@ class PolicyOptions:
     prompt: str = ""
     """The prompt of requests that bring none."""
     action_size: int | None = None
-    """For policies that adapt to an env: numbers a step, from -1 to 1."""
+    """Numbers in an action, from -1 to 1, for policies that adapt to an env."""
     seed: int = 0
     """Seeds the noise for requests that bring no seed of their own."""
     max_queue: int = 1024
@@ -269,8 +269,8 @@ class PolicyBackend:
         client.tell(request.env, request.plain, request.spec)
 
     async def _continue(self, client: Client, request: ExtendedRequest) -> None:
-        """Let the policy continue the chunks of rows that say what is committed; other rows are
-        answered as before. It does so in one way, as long as anyone is there who asked for it."""
+        """Let the policy continue the chunks of rows with committed actions. It does so in one way
+        as long as any client that asked for it is there."""
         asked, known = (request.method, request.settings), self._continuations
         if self._continued == asked:
             self._continuing.add(client)
@@ -321,7 +321,7 @@ class PolicyBackend:
         self._is_warm = True
 
     def _row(self, caller: Caller, prompt: str) -> Row:
-        """What a stock request stands for: a chunk of an attempt as long as its connection."""
+        """The row of a stock request: a chunk of an attempt as long as its connection."""
         text = f"{self._options.seed}\0{next(self._asked)}"
         digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
         row = Row(
@@ -346,7 +346,7 @@ def _example(spec: PolicySpec) -> Observation | None:
 
 
 def _stand_in_env(action_size: int) -> EnvSpec:
-    """An env for policies that want to know one, where stock clients tell nothing of theirs."""
+    """A stand-in env for policies that must know one: stock clients tell nothing of theirs."""
     bound = np.ones(action_size)
     return EnvSpec(
         task=TaskInfo(name=STOCK_SUITE),

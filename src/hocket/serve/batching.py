@@ -28,7 +28,7 @@ from hocket.serve.metrics import Metrics
 _LOG = logging.getLogger("hocket.serve")
 
 WATCH_S = 1.0
-"""Seconds between two looks for calls that take too long. Chosen by hand."""
+"""Seconds between two looks for calls that take too long."""
 MAX_KINDS = 32
 """Kinds of observation that are kept in mind; of more the one used longest ago is forgotten."""
 NO_CONTENTION = 1 << 20
@@ -104,7 +104,7 @@ class Batcher:
         self._lane_ids = itertools.count()
         self._job_numbers = itertools.count()
         self._kinds: dict[_Kind, None] = {}
-        """Kinds of observation that came, the one used longest ago first."""
+        """Kinds of observation, the one used longest ago first."""
         self._suspects = Suspects()
         self._inferred_alone: dict[str, str] = {}
         """Sessions of suspects, and the name of each."""
@@ -153,7 +153,8 @@ class Batcher:
         return lane
 
     def close_lane(self, lane: int) -> None:
-        """Its client is gone: a row that waits is dropped, one in a batch is computed in vain."""
+        """Forget a lane whose client is gone. A waiting row is dropped; one in a batch is computed
+        in vain."""
         self._paces.pop(lane, None)
         waiting = self._waiting.pop(lane, None)
         if waiting is not None:
@@ -169,9 +170,9 @@ class Batcher:
         rows: Sequence[Row],
         views: Sequence[Observation],
     ) -> list[asyncio.Future[Served]]:
-        """The future answers to rows of one signature; all are taken, or Overloaded is raised. The
-        name of a row says whose trial it is of: after a batch that moved state and raised, rows of
-        these names share no batch until one of them raises alone, or their sessions end."""
+        """Queue rows of one signature, all or none (Overloaded), and return their future answers.
+        Names say whose trial a row is of: after a batch that moved state and raised, rows of these
+        names share no batch until one of them raises alone, or their sessions end."""
         assert self._loop is not None
         if self._hung is not None:
             raise self._hung
@@ -203,7 +204,7 @@ class Batcher:
         return futures
 
     def _size(self, row: Row) -> int | None:
-        """Numbers in an action of the row's env, None where nobody knows."""
+        """Numbers in an action of the row's env; None if unknown."""
         return self._action_size if row.env is None else row.env.action.size
 
     def end_session(self, session: str) -> None:
@@ -213,12 +214,12 @@ class Batcher:
             self._suspects.acquit(name)
 
     def forget(self, prefix: str) -> None:
-        """Rows whose names begin so come no more."""
+        """Forget the names with this prefix: their rows come no more."""
         self._suspects.forget(prefix)
 
     @property
     def is_stuck(self) -> bool:
-        """Whether the policy never returned: to close it might never return either."""
+        """True where a call never returned: to close the policy might never return either."""
         return self._inference.is_stuck
 
     def close(self) -> None:
@@ -239,7 +240,7 @@ class Batcher:
             self._warming.set_exception(error)
 
     def _watch(self) -> None:
-        """Look now and then for calls that take too long, while there are any: they wake nobody."""
+        """Look again in `WATCH_S` for calls that take too long: they wake nobody."""
         if self._watching is None and self._loop is not None:
             self._watching = self._loop.call_later(WATCH_S, self._look)
 

@@ -17,15 +17,14 @@ from hocket.core.data import EnvSpec
 from hocket.errors import SessionLostError, WireError
 
 LEFT_S = 60.0
-"""Seconds for which a client is remembered whose last connection has ended: it may come back.
-Chosen by hand; no benchmark row."""
+"""Seconds for which a client without a connection is remembered: it may come back."""
 SESSION_IDLE_S = 3600.0
-"""Seconds without a row after which a session is ended. Chosen by hand; no benchmark row."""
+"""Seconds without a row after which a session is ended."""
 MOST_NUMBERS = 256
-"""Requests of a connection that are recognised when they come again. Chosen by hand."""
+"""Requests of a connection that are recognised when they come again."""
 MAX_NAME = 64
 MAX_CLIENTS = 1024
-"""Clients that one connection speaks for: a gateway's does for many."""
+"""Clients that one connection, a gateway's, can speak for."""
 MAX_ENVS = 4096
 MAX_SESSIONS = 1 << 14
 """Envs and attempts of one client that are kept at a time."""
@@ -52,8 +51,8 @@ class Caller:
     """Numbers of its last requests for chunks."""
 
     def take(self, number: int) -> None:
-        """Remember a request for chunks; CameTwice where that number was taken before: to infer
-        once more would move sessions on."""
+        """Remember the number of a request for chunks. Raises CameTwice where it is known: to infer
+        again would move sessions on."""
         if number in self.numbers:
             raise CameTwice
         self.numbers.append(number)
@@ -66,14 +65,14 @@ class Client:
     name: str
     callers: set[Caller] = field(default_factory=set)
     envs: dict[int, tuple[bytes, EnvSpec]] = field(default_factory=dict)
-    """What it told of each env, as it came and as it is, by its own number."""
+    """Each env by the client's number: as it came, and as it is."""
     sessions: set[str] = field(default_factory=set)
     """Its attempts, by the names that the policy knows them under."""
     going: asyncio.TimerHandle | None = None
-    """Forgets it, where no connection of its is left."""
+    """The timer that forgets it, once its last connection has ended."""
 
     def session(self, name: str) -> str:
-        """The name of an attempt of this client's among those of all."""
+        """The name of this client's attempt among those of all clients."""
         return f"{self.name}/{name}"
 
     def env(self, number: int) -> EnvSpec:
@@ -82,7 +81,7 @@ class Client:
         return self.envs[number][1]
 
     def knows(self, number: int, plain: bytes) -> bool:
-        """Whether the client has told the same of this env before, as each new connection does."""
+        """True where the client told the same of this env before, as each new connection does."""
         return number in self.envs and self.envs[number][0] == plain
 
     def tell(self, number: int, plain: bytes, spec: EnvSpec) -> None:
@@ -94,8 +93,8 @@ class Client:
 
 
 class Clients:
-    """All of hocket's clients, on one event loop. `forget` is told of each that is gone, whose
-    sessions have been ended by then; `end` ends one."""
+    """All of hocket's clients, on one event loop. `end` ends a session; `forget` hears of each
+    client that is gone, after its sessions have ended."""
 
     def __init__(
         self, end: Callable[[str], None], forget: Callable[[Client], None] = lambda _: None
@@ -104,7 +103,7 @@ class Clients:
         self._forget = forget
         self._known: dict[str, Client] = {}
         self._used: dict[str, tuple[float, Client]] = {}
-        """Sessions, the one used longest ago first, with when that was and whose it is."""
+        """When each session was last used, and its client; the longest ago first."""
 
     def of(self, caller: Caller, name: object) -> Client:
         """The client of this name, which asks over this connection."""
@@ -124,8 +123,8 @@ class Clients:
         return client
 
     def use(self, client: Client, sessions: Iterable[tuple[str, bool]]) -> None:
-        """Keep these sessions, each with whether it begins; one that goes on must be known. Those
-        that nobody has used for long end: their client may be unable to."""
+        """Keep these sessions, each with True where it begins; one that goes on must be known.
+        Sessions that were not used for long end here: their client may be unable to end them."""
         now = time.monotonic()
         for session, begins in sessions:
             if session not in client.sessions:

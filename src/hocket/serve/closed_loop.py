@@ -13,14 +13,14 @@ from __future__ import annotations
 from hocket.engine.scheduling.estimates import Latency
 
 SHORT = 0.25
-"""A client that comes back within this share of a batch's time is worth a wait."""
+"""A client that comes back within this share of a batch's time is waited for."""
 LATE = 3.0
 """A client is waited for at most this many times as long as it took last time: one that misses its
 batch waits for a whole one more."""
 
 
 class ClosedLoop:
-    """Knows who is about to come back. Time is an argument."""
+    """The lanes that are about to come back. Time is an argument."""
 
     def __init__(self, max_batch: int) -> None:
         self._max_batch = max_batch

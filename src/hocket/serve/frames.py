@@ -22,7 +22,7 @@ SMALL_BYTES = 1 << 14
 """Bytes of a frame that needs no measuring: each makes one value at most, and all are made in a few
 milliseconds."""
 READERS = 2
-"""Threads that read large frames. Chosen by hand; no benchmark row."""
+"""Threads that read large frames."""
 SPARE_BYTES = 16 << 20
 """Bytes that a request may have beside what the policy reads: cameras for others, say."""
 SPARE_ITEMS = 4096
@@ -40,7 +40,7 @@ Read = TypeVar("Read")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameLimits:
-    """The most that a frame of a stranger's may hold."""
+    """Upper bounds of a stranger's frame."""
 
     items: int
     """Values and keys, in all of its maps and lists together."""
@@ -77,14 +77,14 @@ def _numbers(spec: PolicySpec | None) -> int | None:
 
 
 class FrameReader:
-    """Reads frames within limits. To be closed."""
+    """A reader of frames within limits. Close it."""
 
     def __init__(self, limits: FrameLimits) -> None:
         self._limits = limits
         self._threads = ThreadPoolExecutor(READERS, thread_name_prefix="hocket-frames")
 
     async def read(self, frame: bytes, parse: Callable[[Mapping[str, Any]], Read]) -> Read:
-        """What `parse` makes of the map in a frame; it runs on another thread for a large one."""
+        """Parse the map in a frame, on another thread if it is large."""
         if len(frame) <= SMALL_BYTES:
             return self._read(frame, parse)
         loop = asyncio.get_running_loop()
@@ -108,8 +108,8 @@ def unpack_within(frame: bytes, limits: FrameLimits) -> Any:
 
 
 def measure(frame: bytes, limits: FrameLimits) -> None:
-    """Read the headers of a frame, and make nothing of them; WireError where it is cut or exceeds
-    the limits."""
+    """Read the headers of a frame without making anything of it. Raises WireError where it is cut
+    short or exceeds the limits."""
     at, items, text = 0, 1, 0
     left, outer = 1, [0]  # values that are still to come: here, and in all that is open around it
     try:
@@ -147,12 +147,12 @@ def measure(frame: bytes, limits: FrameLimits) -> None:
 
 
 _REFUSED, _LIST, _MAP, _TEXT, _PLAIN = range(5)
-"""What a header says: a list's and a map's number is how many values each of their items has."""
+"""Kinds of headers. The numbers of a list and a map are the values that each of their items has."""
 
 
 def _header(code: int) -> tuple[int, int, int]:
-    """What a value that begins with this byte is, how many bytes its size is written in, and its
-    size where the byte itself says it."""
+    """For the first byte of a value: its kind, the width of its size in bytes, and its size where
+    the byte itself says it."""
     if code <= 0x7F or code >= 0xE0 or code in (0xC0, 0xC2, 0xC3):
         return _PLAIN, 0, 0
     if code <= 0x8F:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -23,22 +22,21 @@ from hocket.adapters.policies.openpi.protocol import (
 )
 from hocket.adapters.policies.openpi.servers import Reply, Servers
 from hocket.core.codec import pack, unpack
-from hocket.errors import PolicyUnavailableError, WireError
+from hocket.errors import PolicyUnavailableError
 from hocket.serve.batching import Overloaded
 from hocket.serve.clients import Caller, Client, Clients
 from hocket.serve.frames import FrameReader, frame_limits, most_bytes
 from hocket.serve.metrics import Metrics
 from hocket.serve.requests import (
     ExtendedRequest,
-    parse_continuation,
-    parse_env,
+    parse_extended,
 )
 
 Result = TypeVar("Result")
 
 
 class Gateway:
-    """Answers with other servers. `servers` must live on the loop that serves."""
+    """A backend that asks other servers. `servers` must live on the loop that serves."""
 
     def __init__(self, servers: Servers, metrics: Metrics, *, max_queue: int) -> None:
         self._servers = servers
@@ -95,50 +93,37 @@ class Gateway:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._servers.close()
 
-    def _parse(self, request: Mapping[str, Any]) -> _Asked | None:
-        """What an extended request is about; None for any other, and where no server would know."""
-        asked = request.get(EXTENSION)
-        if not self._is_extended or not isinstance(asked, Mapping):
+    def _parse(self, request: Mapping[str, Any]) -> ExtendedRequest | None:
+        """An extended request; None for others, and where no server would know it."""
+        if not self._is_extended or not isinstance(request.get(EXTENSION), Mapping):
             return None
-        op, client = str(asked.get("op")), asked.get("client")
-        env: ExtendedRequest | None = None
-        sessions: dict[str, bool] = {}
-        if op == "bind":
-            # Servers hear of it again with every connection, so nothing that ends one may pass.
-            env = parse_env({"number": 0, "op": op, "client": client}, asked)
-        elif op == "continue":
-            parse_continuation({"number": 0, "op": op, "client": client}, asked)
-        elif op == "infer":
-            try:
-                sessions = {str(row[5]): row[2] == 0 for row in asked["rows"]}
-            except (KeyError, TypeError, IndexError) as exc:
-                raise WireError(f"An extended request needs rows: {exc!r}") from exc
-        elif op == "reset":
-            sessions = {str(asked.get("session")): False}
-        number = asked.get("id")
-        if type(number) is not int:
-            raise WireError("An extended request needs a number.")
-        return _Asked(op=op, number=number, client=client, env=env, sessions=sessions)
+        asked = parse_extended(request[EXTENSION])
+        # Servers hear of envs again with every connection, so nothing that ends one may pass.
+        if asked.error is not None:
+            raise asked.error
+        return asked
 
-    async def _ask(self, frame: bytes, asked: _Asked | None, client: Client | None) -> bytes:
+    async def _ask(
+        self, frame: bytes, asked: ExtendedRequest | None, client: Client | None
+    ) -> bytes:
         if asked is None or client is None:
             return _frame(await self._servers.ask([frame]))
         read = partial(_read_frame, number=asked.number)
-        if asked.env is not None:
-            assert asked.env.spec is not None
-            client.tell(asked.env.env, asked.env.plain, asked.env.spec)
-            return await self._tell_all(bind_key(client.name, asked.env.env), frame, read)
+        if asked.spec is not None:
+            client.tell(asked.env, asked.plain, asked.spec)
+            return await self._tell_all(bind_key(client.name, asked.env), frame, read)
         if asked.op == "continue":
             return await self._tell_all(continue_key(client.name), frame, read)
         if not self._is_stateful:
             return _frame(await self._servers.ask([frame], read=read))
-        sessions = {client.session(name): begins for name, begins in asked.sessions.items()}
         if asked.op == "reset":
-            (session,) = sessions
+            session = client.session(asked.session)
             try:
                 return _frame(await self._servers.end(session, frame, read))
             finally:
                 self._clients.end(client, session)
+        rows = (sent.row for sent in asked.rows)
+        sessions = {client.session(row.session): row.chunk == 0 for row in rows}
         self._clients.use(client, sessions.items())
         for session, begins in sessions.items():
             if begins:
@@ -146,8 +131,8 @@ class Gateway:
         return _frame(await self._servers.ask([frame], list(sessions), read))
 
     async def _tell_all(self, key: bytes, frame: bytes, read: Read[bytes]) -> bytes:
-        """Tell all servers of a client's env, or of how its chunks are continued, now and whenever
-        they are connected to again."""
+        """Tell all servers, now and on every later connection, of a client's env or of how its
+        chunks are continued."""
         reply = _frame((await self._servers.tell_all(key, frame, read))[0])
         if "error" in unpack(reply)[EXTENSION]:
             self._servers.forget_frame(key)
@@ -171,17 +156,6 @@ class Gateway:
         self._tasks.discard(task)
         if not task.cancelled() and isinstance(task.exception(), PolicyUnavailableError):
             self._metrics.errors["upstream"] += 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
-    op: str
-    number: int
-    client: object
-    env: ExtendedRequest | None
-    """The env that it tells of."""
-    sessions: Mapping[str, bool]
-    """The sessions that it is about, and whether each begins with it."""
 
 
 def _read_frame(frame: bytes, number: int) -> bytes:

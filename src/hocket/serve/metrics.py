@@ -13,7 +13,7 @@ WINDOW = 2048
 
 
 class Metrics:
-    """Counts on the event loop; reads are for `/metrics` alone."""
+    """Counters of the event loop, for `/metrics`."""
 
     def __init__(self) -> None:
         self._started = time.perf_counter()

@@ -33,7 +33,7 @@ def row_inputs(spec: PolicySpec) -> Mapping[str, ArraySpec] | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentRow:
-    """A row as it came: whose session and env it names, only its client's others say."""
+    """A row as it came: only its client says which session and env it names."""
 
     row: Row
     env: int | None
@@ -84,8 +84,8 @@ class StockRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ExtendedRequest:
-    """What a client of hocket's asks. What is wrong with it is told in the reply, which repeats its
-    number, so that the connection stays in step."""
+    """A request of hocket's own client. Its reply repeats the number and says what is wrong with
+    it, so that the connection stays in step."""
 
     number: int
     op: str
@@ -107,7 +107,7 @@ class ExtendedRequest:
 
 
 class Requests:
-    """Makes requests for one policy of what frames hold. Its methods run on any thread."""
+    """Turns frames' maps into requests for one policy. Its methods run on any thread."""
 
     def __init__(self, spec: PolicySpec, shared: SharedReader) -> None:
         self._inputs = row_inputs(spec)
@@ -117,37 +117,23 @@ class Requests:
         if EXTENSION not in request:
             found, prompt = read_observation(request, self._inputs)
             return StockRequest(view=self._fit(found, request), prompt=prompt)
-        asked = request[EXTENSION]
-        if not isinstance(asked, Mapping) or type(asked.get("id")) is not int:
-            raise WireError("An extended request needs a number.")
-        op = str(asked.get("op"))
-        head: dict[str, Any] = {"number": asked["id"], "op": op, "client": asked.get("client")}
+        asked = parse_extended(request[EXTENSION])
+        if asked.op != "infer" or asked.error is not None:
+            return asked
         try:
-            if op == "infer":
-                return self._parse_rows(head, asked, request.get("arrays"))
-            if op == "bind":
-                return parse_env(head, asked)
-            if op == "continue":
-                return parse_continuation(head, asked)
+            return replace(asked, views=self._views(asked, request))
         except HocketError as exc:
-            return ExtendedRequest(**head, error=exc)
-        return ExtendedRequest(**head, session=str(asked.get("session")))
+            return replace(asked, error=exc)
 
-    def _parse_rows(
-        self, head: dict[str, Any], asked: Mapping[str, Any], arrays: Any
-    ) -> ExtendedRequest:
-        plain = asked.get("rows")
-        if not isinstance(plain, list) or not plain:
-            raise WireError("An extended request needs rows.")
-        rows = tuple(read_row(one) for one in plain)
-        if "shared" in asked:
-            arrays = self._shared.read(str(head["client"]), asked["shared"])
-        views = tuple(self._fit(view) for view in read_arrays(arrays, len(rows)))
-        return ExtendedRequest(**head, rows=rows, views=views)
+    def _views(self, asked: ExtendedRequest, request: Mapping[str, Any]) -> tuple[Observation, ...]:
+        arrays = request.get("arrays")
+        if "shared" in request[EXTENSION]:
+            arrays = self._shared.read(str(asked.client), request[EXTENSION]["shared"])
+        return tuple(self._fit(view) for view in read_arrays(arrays, len(asked.rows)))
 
     def _fit(self, found: Observation, sent: Mapping[str, Any] | None = None) -> Observation:
         """The keys that the policy reads, in its dtypes; all keys where it does not say. `sent` is
-        what came, where more came than was read."""
+        the whole request, for the error."""
         if self._inputs is None:
             if not found:
                 raise ObservationError("The observation is empty.")
@@ -164,8 +150,31 @@ class Requests:
         return {**fits, **{key: _committed(key, found[key]) for key in KEYS if key in found}}
 
 
-def parse_env(head: dict[str, Any], asked: Mapping[str, Any]) -> ExtendedRequest:
-    """What a client tells of an env; WireError where it describes none."""
+def parse_extended(asked: Any) -> ExtendedRequest:
+    """What a client of hocket's asks, less its arrays."""
+    if not isinstance(asked, Mapping) or type(asked.get("id")) is not int:
+        raise WireError("An extended request needs a number.")
+    op = str(asked.get("op"))
+    request = ExtendedRequest(number=asked["id"], op=op, client=asked.get("client"))
+    try:
+        if op == "infer":
+            return replace(request, rows=_rows(asked.get("rows")))
+        if op == "bind":
+            return _with_env(request, asked)
+        if op == "continue":
+            return _with_continuation(request, asked)
+    except HocketError as exc:
+        return replace(request, error=exc)
+    return replace(request, session=str(asked.get("session")))
+
+
+def _rows(plain: Any) -> tuple[SentRow, ...]:
+    if not isinstance(plain, list) or not plain:
+        raise WireError("An extended request needs rows.")
+    return tuple(map(read_row, plain))
+
+
+def _with_env(request: ExtendedRequest, asked: Mapping[str, Any]) -> ExtendedRequest:
     number = asked.get("number")
     if type(number) is not int:
         raise WireError("An env that is told of needs a number.")
@@ -173,18 +182,17 @@ def parse_env(head: dict[str, Any], asked: Mapping[str, Any]) -> ExtendedRequest
         spec, plain = EnvSpec.from_plain(asked["env"]), pack(asked["env"])
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as exc:
         raise WireError(f"That describes no env: {exc!r}") from exc
-    return ExtendedRequest(**head, env=number, plain=plain, spec=spec)
+    return replace(request, env=number, plain=plain, spec=spec)
 
 
-def parse_continuation(head: dict[str, Any], asked: Mapping[str, Any]) -> ExtendedRequest:
-    """How a client wants its chunks continued; WireError where it does not say."""
+def _with_continuation(request: ExtendedRequest, asked: Mapping[str, Any]) -> ExtendedRequest:
     method, settings = asked.get("method"), asked.get("settings")
     if not isinstance(method, str) or not isinstance(settings, Mapping):
         raise WireError("To continue chunks takes a method and settings.")
     if not all(isinstance(value, (str, int, float)) for value in settings.values()):
         raise WireError("Settings of how to continue chunks are texts and numbers.")
     plain = {str(key): value for key, value in settings.items()}
-    return ExtendedRequest(**head, method=method, settings=plain)
+    return replace(request, method=method, settings=plain)
 
 
 def _committed(key: str, value: Array) -> Array:

@@ -23,7 +23,6 @@ from http import HTTPStatus
 from typing import Any, cast
 
 from websockets.asyncio.server import Server, ServerConnection, serve, unix_serve
-from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
@@ -43,8 +42,8 @@ from hocket.system.key_file import API_KEY_VARIABLE, read_keys
 
 PING_INTERVAL_S = 20.0
 PING_TIMEOUT_S = 120.0
-"""Seconds after which a client that answered no ping is given up. A client that simulates with its
-interpreter locked may answer late. Chosen by hand; no benchmark row."""
+"""Seconds after which a client that answers no ping is dropped. One that simulates with its
+interpreter locked may answer late."""
 GOING_AWAY = 1001
 CLOSE_INTERNAL_ERROR = 1011
 CLOSE_TRY_AGAIN = 1013
@@ -52,12 +51,12 @@ ERROR_REASON = "Internal server error. Traceback included in previous frame."
 MAX_PIECES = 4096
 """Pieces of one message; hocket's own client sends a mebibyte in each."""
 MAX_WAITING_FRAMES = 2
-"""Frames that wait on a connection while one of its is answered. The protocol wants none; more
-would only be memory. Chosen by hand; no benchmark row."""
+"""Frames that wait on a connection during an answer. The protocol wants none; more would only take
+memory."""
 SCHEME = "Api-Key "
 _LOG = logging.getLogger("hocket.serve")
 _LOG_OF_FRAMES = logging.getLogger("hocket.serve.frames")
-_LOG_OF_FRAMES.setLevel(logging.CRITICAL)  # what strangers send is no event of ours
+_LOG_OF_FRAMES.setLevel(logging.CRITICAL)  # strangers send what they like
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +73,7 @@ class Keys:
         return bool(self.digests)
 
     def accept(self, header: str | None) -> bool:
-        """Whether an Authorization header carries one of the keys; any does where there is none."""
+        """True where an Authorization header carries one of the keys, or none is asked for."""
         if not self.digests:
             return True
         if header is None or not header.startswith(SCHEME):
@@ -96,8 +95,8 @@ class ServeOptions:
     max_message_bytes: int = 64 << 20
     """The longest frame; a policy that says what it reads may need less."""
     max_held_bytes: int = 1 << 30
-    """Bytes of frames that are in hand at a time. Beyond it, only frames within an equal share of
-    each connection are taken."""
+    """Bytes of all frames under way. Beyond it, only frames within an equal share of each
+    connection are taken."""
     max_connections: int = 1024
     drain_s: float = 30.0
     """Seconds for requests under way when the server is told to end."""
@@ -110,7 +109,7 @@ class PolicyServer:
         self._metrics = metrics
         self._metadata = b""
         self._connections: dict[ServerConnection, bool] = {}
-        """Open connections, and whether a request of theirs is under way."""
+        """Open connections; True while a request is under way."""
         self._numbers = itertools.count(1)
         self._held_bytes = 0
         self._is_draining = False
@@ -173,15 +172,10 @@ class PolicyServer:
                 "This server wants the header Authorization: Api-Key KEY.\n",
             )
         if path == "/metrics":
-            body = self._metrics.text().encode()
-            headers = Headers(
-                {
-                    "Content-Type": "text/plain; version=0.0.4; charset=utf-8",
-                    "Content-Length": str(len(body)),
-                    "Connection": "close",
-                }
-            )
-            return Response(HTTPStatus.OK, "OK", headers, body)
+            response = connection.respond(HTTPStatus.OK, self._metrics.text())
+            del response.headers["Content-Type"]
+            response.headers["Content-Type"] = "text/plain; version=0.0.4; charset=utf-8"
+            return response
         if self._is_draining:
             return connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, "The server is closing.\n")
         if len(self._connections) >= self._listening.max_connections:
@@ -266,8 +260,7 @@ class PolicyServer:
 
 
 async def _receive(connection: ServerConnection) -> str | bytes:
-    """The next message. Its pieces are counted here: one may be empty, and there is no end of
-    them."""
+    """The next message. Its pieces are counted, since they may be empty and without end."""
     pieces: list[Any] = []
     async for piece in connection.recv_streaming():
         pieces.append(piece)
@@ -294,7 +287,7 @@ async def _refuse(connection: ServerConnection, exc: Exception) -> None:
 async def serving(
     backend: Backend, listening: ServeOptions, metrics: Metrics
 ) -> AsyncIterator[PolicyServer]:
-    """A server that listens inside the block, and drains at its end."""
+    """A server that listens inside the block and drains at its end."""
     server = PolicyServer(backend, listening, metrics)
     await server.start()
     try:
@@ -327,7 +320,7 @@ def load_keys(file: str | None) -> Keys:
 
 
 def check_exposure(host: str, keys: Keys, *, insecure: bool) -> None:
-    """Nothing without a key listens beyond loopback, unless the user insists."""
+    """Refuse to listen beyond loopback without a key, unless the user insists."""
     if keys or insecure or is_loopback(host):
         return
     raise UsageError(

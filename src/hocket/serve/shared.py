@@ -37,13 +37,13 @@ class SharedReader:
     """
 
     def __init__(self, max_bytes: int) -> None:
-        """`max_bytes` is the size of the largest file, and of all arrays of one request."""
+        """`max_bytes`: of the largest file, and of all arrays of one request."""
         self._max_bytes = max_bytes
         self._listener: socket.socket | None = None
         self._channels: dict[socket.socket, str | None] = {}
-        """Connections of clients, with the name of each once it has said it."""
+        """Connections of clients; the name of each, once it has said it."""
         self._maps: dict[tuple[str, int], mmap.mmap] = {}
-        """Files by client and number, those of each client in the order in which they came."""
+        """Files by client and number, each client's in order of arrival."""
 
     def listen(self) -> str | None:
         """Take files from now on; the name of the socket, None where memory cannot be shared."""
@@ -110,7 +110,7 @@ class SharedReader:
         loop.add_reader(channel, self._hear, channel)
 
     def _hear(self, channel: socket.socket) -> None:
-        """Take one message of a client's: its name first, then a file in each."""
+        """Take one message of a client: its name first, then a file in each."""
         try:
             said, files, _, _ = socket.recv_fds(channel, 256, 1, socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:
@@ -134,7 +134,8 @@ class SharedReader:
                 os.close(file)
 
     def _map(self, client: str, file: int, number: int) -> bool:
-        """Map a client's file, if it is for sharing; the oldest go where it has too many."""
+        """Map a client's sealed file; the oldest go where it has too many. True where it is
+        mapped."""
         mine = [key for key in self._maps if key[0] == client]
         for key in mine[: len(mine) + 1 - 4 * KEPT_FILES]:
             del self._maps[key]

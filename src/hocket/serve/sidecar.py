@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def _tell_waits(answer: Callable[[object], None], built: threading.Event) -> None:
-    """Tell the parent, who shows it, what is awaited here until the policy is built."""
+    """Tell the parent what is awaited here until the policy is built."""
     told: tuple[str, ...] = ()
     while not built.wait(_LOOK_S):
         if (now := awaited()) != told:

@@ -29,7 +29,7 @@ from hocket.testing.findings import (
     wait_until,
 )
 from hocket.testing.toy import ToyConfig, ToyEnv
-from hocket.workers.link import LastWords, Link
+from hocket.workers.links.link import LastWords, Link
 from hocket.workers.shm import STOP, word
 
 _KEY = "observation/state"

@@ -11,9 +11,9 @@ from typing import Any
 from hocket.core.data import Episode
 from hocket.train.algorithms.ranks import Ranks
 from hocket.train.collect import plan
+from hocket.train.collect.elsewhere import Sites
 from hocket.train.collect.plan import Crossing, Evaluations
 from hocket.train.collect.policy import CollectingPolicy
-from hocket.train.collect.sites import Sites
 from hocket.train.config import TrainConfig
 from hocket.train.learner.process import LearnerLink
 from hocket.train.log import Counts, Display, Log

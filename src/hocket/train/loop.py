@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
@@ -16,8 +16,9 @@ from hocket.adapters.policies.simple import ZeroPolicy
 from hocket.core.contracts.policy import Policy
 from hocket.core.contracts.recorder import Reader
 from hocket.core.data import ArraySpec, EnvSpec, TaskInfo, Trial
+from hocket.engine.loop import Engine
+from hocket.engine.trials import TrialQueue
 from hocket.errors import SpecMismatchError, UsageError
-from hocket.machines.machines import Machines
 from hocket.records import run_file as run_config
 from hocket.records.folder import RunFolder
 from hocket.records.provenance import FileDigests, places_of, provenance, this_process
@@ -28,23 +29,23 @@ from hocket.system.durable import temporary
 from hocket.train.algorithms.ranks import Ranks, local_device
 from hocket.train.cloner import Cloner
 from hocket.train.collect.curriculum import find_curriculum
+from hocket.train.collect.elsewhere import Collecting, CollectsElsewhere, Sites
 from hocket.train.collect.policy import CollectingPolicy
 from hocket.train.collect.rolling import (
-    Rolling,
     auto_lanes,
     base_of,
+    engine_of,
     fleet_of,
     max_batch,
     policy_of,
 )
-from hocket.train.collect.site_driver import Weights
-from hocket.train.collect.sites import Sites
 from hocket.train.config import TrainConfig
 from hocket.train.course import Parts
 from hocket.train.data.reading import Wanted, read_data
 from hocket.train.data.store import DATA, discard
 from hocket.train.learner import checkpoint
 from hocket.train.learner.process import InProcess, LearnerLink, Remote
+from hocket.train.learner.weights import PackedWeights
 from hocket.train.log import Display, Log, Reading, find_tracker
 from hocket.train.networks.building import (
     Description,
@@ -84,7 +85,7 @@ def train(
     resume: bool = False,
     readers: Sequence[Reader] = (),
     say: TextIO | None = sys.stderr,
-    machines: Machines | None = None,
+    machines: CollectsElsewhere | None = None,
 ) -> Trained:
     """Train in the folder `run`; with `resume`, go on from its newest checkpoint. On `machines`
     sites collect, and this process learns and evaluates.
@@ -146,8 +147,7 @@ def train(
         if live is not None:
             stack.callback(live.close)
             readers = (*readers, live)
-        rolling = Rolling(found.config, found.assembly, fleet, found.policy, readers, live)
-        return _finish(found, parts, rolling, state)
+        return _finish(found, parts, _Rolling(found, fleet, readers, live), state)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -208,31 +208,61 @@ def _learner(
 def _sites(
     found: _Prepared,
     asked: TrainConfig,
-    machines: Machines,
+    machines: CollectsElsewhere,
     run: Path,
     link: LearnerLink,
     fleet: Fleet,
 ) -> Sites:
     """Sites that collect, each with as many lanes as suit it."""
-    weights = Weights(link.block, published_tensors(found.made.network))
-    about = functools.partial(_save_about, run, asked)
-    config = replace(asked, batch=found.config.batch, lam=found.config.lam)
-    tasks = found.tasks
-    return Sites(config, machines, run, tasks, found.description, weights, fleet.wake, about)
+    return machines.collect(
+        Collecting(
+            config=replace(asked, batch=found.config.batch, lam=found.config.lam),
+            run=run,
+            tasks=found.tasks,
+            description=found.description,
+            weights=PackedWeights(link.block, published_tensors(found.made.network)),
+            wake=fleet.wake,
+            learn=functools.partial(_save_about, run, asked),
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Rolling:
+    """Makes engines for what is run, one after another."""
+
+    found: _Prepared
+    fleet: Fleet
+    readers: Sequence[Reader]
+    live: LiveStatus | None
+
+    def run(
+        self, reader: Reader, trials: TrialQueue, begin: Callable[[Engine], bool] = lambda _: True
+    ) -> bool:
+        """Run these trials, whose events the reader is told first; False where that was
+        interrupted. `begin` is given the engine before, and says whether there is work for it."""
+        found = self.found
+        config, assembly, policy = found.config, found.assembly, found.policy
+        readers = (reader, *self.readers)
+        with engine_of(config, assembly, self.fleet, policy, readers) as engine:
+            if self.live is not None:
+                self.live.follow(engine.look)
+            cores = assembly.cores(config.lane_count)
+            return begin(engine) and engine.run(trials, planned=(), cores=cores)
 
 
 def _finish(
-    found: _Prepared, parts: Parts, rolling: Rolling, state: Mapping[str, Any] | None
+    found: _Prepared, parts: Parts, rolling: _Rolling, state: Mapping[str, Any] | None
 ) -> Trained:
-    """Trains to the end, or until that is interrupted."""
+    """Train to the end, or until that is interrupted."""
     config, tasks = found.config, found.tasks
     trainer: Trainer | Cloner
     if config.algo == "bc":
         trainer = Cloner(config, tasks, parts, restored=state)
-        trainer.run(rolling.to_the_end)
+        trainer.run(rolling.run)
     else:
         trainer = Trainer(config, tasks, parts, restored=state)
-        _train(rolling, trainer)
+        rolling.run(trainer, trainer.trials, trainer.begin)
     if not trainer.is_complete and config.mode == "sync":
         parts.link.save(trainer.counters())
     return Trained(
@@ -260,15 +290,6 @@ def _require_spreadable(config: TrainConfig) -> None:
 def _save_about(run: Path, config: TrainConfig, sites: Mapping[str, Any]) -> None:
     about = {**run_config.load_about(run), **sites}
     run_config.save_run(run, config.to_plain(), about=about)
-
-
-def _train(rolling: Rolling, trainer: Trainer) -> None:
-    """Runs what a trainer plans."""
-    with rolling.engine(trainer) as engine:
-        trainer.stop = engine.stop
-        trainer.begin()
-        if not trainer.is_complete:
-            rolling.run(engine, trainer.trials)
 
 
 def _save_start(run: Path, config: TrainConfig, data: Path | None, made: Made) -> None:

@@ -20,14 +20,14 @@ from hocket.core.events import (
     EpisodesSealed,
     Noted,
 )
+from hocket.engine.loop import Engine
 from hocket.engine.trials import TrialQueue
 from hocket.errors import EnvError
 from hocket.train.algorithms.rollout import Segment
 from hocket.train.collect import plan
 from hocket.train.collect.curriculum import Curriculum, find_curriculum, state_of
+from hocket.train.collect.elsewhere import SiteEvent, WorkGrew
 from hocket.train.collect.plan import Groups
-from hocket.train.collect.site_driver import SiteEvent, WorkGrew
-from hocket.train.collect.sites import SiteTrials
 from hocket.train.collect.trajectories import Trajectories
 from hocket.train.config import TrainConfig
 from hocket.train.course import Course, Parts
@@ -43,6 +43,23 @@ _PATIENCE = 4
 Chosen by hand; without it a policy that always succeeds would never get to the end of its run."""
 
 
+class _Trials(TrialQueue):
+    """What the engine runs for a trainer, which is heard in each turn of the engine. It stays open
+    where sites collect: then the engine runs evaluations, and goes on without a trial."""
+
+    def __init__(self, turn: Callable[[], None], *, is_open: bool) -> None:
+        super().__init__()
+        self._turn = turn
+        self._is_open = is_open
+
+    def refresh(self) -> None:
+        self._turn()
+
+    @property
+    def is_open(self) -> bool:
+        return self._is_open
+
+
 class Trainer(Course):
     """Reads the engine's events; `trials` is the queue that the engine works on."""
 
@@ -55,9 +72,9 @@ class Trainer(Course):
     ) -> None:
         super().__init__(config, tasks, parts, restored)
         self._link = parts.link
-        self.trials = TrialQueue() if parts.sites is None else SiteTrials(self._hear_sites)
-        self.stop: Callable[[], None] = lambda: None
-        """Ends the engine's run; set by whoever makes the engine."""
+        self.trials = _Trials(self._turn, is_open=parts.sites is not None)
+        self._stop: Callable[[], None] = lambda: None
+        """Ends the engine's run."""
         self._limit = (config.staleness + 1) * config.batch_count
         """Episodes that may be begun and not yet learnt from."""
         group = config.group if config.algo == "grpo" else 1
@@ -123,32 +140,27 @@ class Trainer(Course):
             self._shares.inferring += event.inferred_s
         elif isinstance(event, Noted) and self._sites is not None:
             self._parts.display.announce(event.text)
-        self._turn()
-
-    def _hear_sites(self) -> None:
-        assert self._sites is not None
-        for event in self._sites.news():
-            self.on(event)
-        self._turn()
 
     def behind(self) -> bool:
         """Whether no new episode may begin, since what there is must be learnt from first."""
-        self._turn()
         return not self._is_finishing and self._counts.outstanding > self._limit
 
-    def begin(self) -> None:
-        """Plans the first episodes, and an evaluation of the start, or the one that an interrupted
-        run owes. A run that was at its end is only evaluated."""
+    def begin(self, engine: Engine) -> bool:
+        """Plan the first episodes, and an evaluation of the start, or the one that an interrupted
+        run owes. A run that was at its end is only evaluated: false where not even that is left
+        for the engine."""
+        self._stop = engine.stop
         if self._counts.updates == 0:
             is_due = self._config.eval_every > 0
         elif self._is_over():
             self._finish()
-            return
+            return not self.is_complete
         else:
             is_due = self._evaluations.is_due(self.total_steps)
         if is_due and self._parts.ranks.is_first:
             self._evaluate()
         self._top_up()
+        return True
 
     # -- episodes --------------------------------------------------------------------------------
 
@@ -222,7 +234,10 @@ class Trainer(Course):
     # -- learner ---------------------------------------------------------------------------------
 
     def _turn(self) -> None:
-        """Tells the learner what it must know, follows its updates, and keeps the lanes busy."""
+        """Hear the sites, tell the learner what it must know, follow its updates, and keep the
+        lanes busy."""
+        for event in self._sites.news() if self._sites is not None else ():
+            self.on(event)
         if self._is_finishing:
             return
         floor = self._trajectories.floor
@@ -275,7 +290,7 @@ class Trainer(Course):
 
     def _complete(self) -> None:
         self.is_complete = True
-        self.stop()
+        self._stop()
 
     def _evaluate(self) -> None:
         self.trials.add(self._evaluations.begin(self.total_steps))

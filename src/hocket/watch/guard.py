@@ -17,7 +17,7 @@ from hocket.system.key_file import read_keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Guard:
+class Admission:
     """What a request must bring. The token is the first part of every path, so that a page's own
     links carry it, and no cookie is needed."""
 

@@ -11,17 +11,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import select
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from hocket.errors import HocketError
-from hocket.system import children
-from hocket.watch.guard import Guard, new_token
+from hocket.system.child import Child
+from hocket.watch.guard import Admission, new_token
 from hocket.watch.server import Watching, WatchServer, watching
 
 _START_S = 60.0
@@ -56,43 +54,29 @@ class Beside:
     """A page beside a run, in a process of its own. A context manager; its end is the page's."""
 
     def __init__(self, folder: Path, *, is_one_run: bool) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(folder), *(["run"] if is_one_run else [])],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is the run's: it may have films to make
-        )
+        words = [sys.executable, "-m", __name__, str(folder), *(["run"] if is_one_run else [])]
+        self._child = Child(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.address = ""
 
     def __enter__(self) -> Beside:
-        process = self._process
-        assert process.stdout is not None
-        assert process.stderr is not None
-        ready, _, _ = select.select([process.stdout], [], [], _START_S)
-        self.address = process.stdout.readline().decode().strip() if ready else ""
+        self.address = self._child.line(_START_S)
         if not self.address:
-            process.kill()
-            said = process.stderr.read().decode(errors="replace").strip()
-            self.__exit__()
+            said = self._child.ending()
+            self._child.end(0.0)
             raise HocketError(
-                f"The page could not be shown: {said or 'its process did not start'}. The run does "
-                f"not need it: leave out --watch, and try hocket watch beside it."
+                f"The page could not be shown: its process {said} The run does not need it: leave "
+                f"out --watch, and try hocket watch beside it."
             )
         return self
 
-    def __exit__(self, *_: Any) -> None:
-        process = self._process
-        for stream in (process.stdin, process.stdout, process.stderr):
-            if stream is not None:
-                stream.close()
-        children.end(process, _END_S)
+    def __exit__(self, *_: object) -> None:
+        self._child.end(_END_S)
 
 
 def main() -> None:
     """Serve the page of a folder, as a run starts it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    settings = Watching(guard=Guard(token=new_token()))
+    settings = Watching(guard=Admission(token=new_token()))
 
     def say(server: WatchServer) -> None:
         sys.stdout.write(f"{server.address}\n")

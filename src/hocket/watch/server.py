@@ -33,7 +33,7 @@ from hocket.errors import HocketError, RunFolderError
 from hocket.results.showing.live import WANTED_S, picture_file, want
 from hocket.watch import files
 from hocket.watch.folder_view import FolderView, is_run
-from hocket.watch.guard import Guard
+from hocket.watch.guard import Admission
 from hocket.watch.run_view import RunView
 
 POLL_S = 0.5
@@ -52,7 +52,7 @@ _LOG.setLevel(logging.CRITICAL)  # what strangers send is no event of ours
 class Watching:
     """Where to listen, and for whom."""
 
-    guard: Guard
+    guard: Admission
     host: str = "127.0.0.1"
     port: int = 0
     """0 takes any free port."""

@@ -28,7 +28,7 @@ from hocket.core.wire import (
 )
 from hocket.errors import WorkerFailed
 from hocket.workers.inbox import LanesUp, Notice, Phase, Remarked, WorkerSlot
-from hocket.workers.link import Gathers, Link
+from hocket.workers.links.link import Gathers, Link
 from hocket.workers.shm import STOP, word
 from hocket.workers.supervisor import WATCH_S, FleetConfig, Supervisor
 

@@ -19,7 +19,7 @@ import numpy as np
 from hocket.core.data import Array, EnvSpec
 from hocket.core.wire import Executed, Failed, Observed, Ready, Sealed, Told
 from hocket.errors import HocketError, UsageError, WorkerFailed, from_name
-from hocket.workers.link import Audible, Gathers, Link, SelfDriven
+from hocket.workers.links.link import Audible, Gathers, Link, SelfDriven
 
 
 class LanesUp(NamedTuple):

@@ -17,7 +17,7 @@ from hocket.core.plugins import NoSettings
 from hocket.core.wire import Close, Execute, Hello, Message, Ready
 from hocket.errors import UsageError, WorkerFailed
 from hocket.workers.env.host import Host
-from hocket.workers.link import Link
+from hocket.workers.links.link import Link
 from hocket.workers.rows.host import RowsHost
 from hocket.workers.shm import Control, Layout
 from hocket.workers.suites import is_batched
@@ -94,7 +94,7 @@ class InThreadLink:
         self._outbox.append(message)
 
     def leave(self, lane: int, attempt: int, files: Sequence[str]) -> None:
-        """Nothing: files lie where the engine finds them."""
+        """Do nothing: files lie where the engine finds them."""
 
     def _take(self) -> None:
         while self._inbox and self.is_alive:

@@ -54,10 +54,6 @@ def create_file(name: str, size: int) -> int:
             return os.dup(file.fileno())
 
 
-def read_tail(fd: int, size: int) -> bytes:
-    return os.pread(fd, size, max(0, os.fstat(fd).st_size - size))
-
-
 def map_block(fd: int) -> mmap.mmap:
     return mmap.mmap(fd, os.fstat(fd).st_size)
 
@@ -76,7 +72,7 @@ def map_sealed(fd: int, access: int = mmap.ACCESS_DEFAULT) -> mmap.mmap:
     return mmap.mmap(fd, os.fstat(fd).st_size, access=access)
 
 
-class Entry(NamedTuple):
+class ArrayField(NamedTuple):
     """One array; a history above 1 is the first axis of its shape."""
 
     key: str
@@ -88,7 +84,7 @@ class Entry(NamedTuple):
 class Layout(NamedTuple):
     """The arrays of one lane lie one after the other in `stride` bytes; lanes follow each other."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[ArrayField, ...]
     stride: int
 
     @classmethod
@@ -98,7 +94,7 @@ class Layout(NamedTuple):
         for key in sorted(arrays):
             array = arrays[key]
             shape = (history, *array.shape) if history > 1 else array.shape
-            entries.append(Entry(key, shape, array.dtype.str, offset))
+            entries.append(ArrayField(key, shape, array.dtype.str, offset))
             size = array.nbytes * history
             offset += -(-size // _ALIGN) * _ALIGN
         return cls(tuple(entries), max(offset, _ALIGN))
@@ -108,7 +104,7 @@ class Layout(NamedTuple):
         """A layout that another process tells of. Raises WireError for arrays of objects, and for
         arrays that lie outside of `stride` bytes: numpy takes a negative offset and reads what lies
         before."""
-        entries = tuple(Entry(k, tuple(s), d, o) for k, s, d, o in plain)
+        entries = tuple(ArrayField(k, tuple(s), d, o) for k, s, d, o in plain)
         for key, shape, dtype, offset in entries:
             kind = np.dtype(str(dtype))
             sizes = (*shape, offset)

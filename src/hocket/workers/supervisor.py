@@ -22,7 +22,7 @@ from hocket.workers.inbox import (
     Waker,
     WorkerSlot,
 )
-from hocket.workers.link import LastWords, Link
+from hocket.workers.links.link import LastWords, Link
 from hocket.workers.shm import STOP, word
 
 # Chosen by hand, with no benchmark row: how soon a fault must be noticed, and how long an end may

@@ -27,10 +27,10 @@ from hocket.testing import check_runtime
 from hocket.workers.containers.command import Command
 from hocket.workers.containers.runtime import PodmanRuntime
 from hocket.workers.inbox import LaneFailed, LanesExecuted, LanesReady, LanesUp
-from hocket.workers.link import Link
+from hocket.workers.links.link import Link
 from hocket.workers.remote.archive import LOADER
-from hocket.workers.remote.child import Child
 from hocket.workers.remote.dialing import dial
+from hocket.workers.remote.tunnel import Tunnel
 from hocket.workers.sinks.error_steps import load_error_steps
 from hocket.workers.sinks.spill import SPILL_S
 from support.podman import IMAGE, config, containers, make_runtime, mounts, podman
@@ -226,13 +226,13 @@ class Exec:
 
     def __init__(self, name: str) -> None:
         self._words = ["podman", "exec", "-i", name, sys.executable, "-c", LOADER]
-        self._children: list[Child] = []
+        self._children: list[Tunnel] = []
 
     def start(self, spec: WorkerSpec) -> Link:
         return dial(spec, self._attach)
 
-    def _attach(self, stream: socket.socket) -> Child:
-        self._children.append(Child(self._words, "podman exec", stream))
+    def _attach(self, stream: socket.socket) -> Tunnel:
+        self._children.append(Tunnel(self._words, "podman exec", stream))
         return self._children[-1]
 
     def close(self) -> None:

@@ -36,9 +36,9 @@ from hocket.core.wire import (
     pack,
 )
 from hocket.errors import WorkerFailed
-from hocket.workers.files import LeftFolder
-from hocket.workers.guard import Guard
-from hocket.workers.link import Link
+from hocket.workers.links.files import LeftFolder
+from hocket.workers.links.guard import Guard
+from hocket.workers.links.link import Link
 from hocket.workers.local.process_link import ProcessLink
 from hocket.workers.remote.link import GREETING, RemoteLink
 from hocket.workers.shm import Control, create_file
@@ -384,7 +384,7 @@ def test_a_descriptor_without_seals_is_not_mapped(make: Callable[[], int]) -> No
     control = Control(bytearray(Control.size(1)))
     log = create_file("hocket-log", 0)
     nothing: Callable[[], None] = lambda: None  # noqa: E731
-    link = ProcessLink(ours, control, log, 1, nothing, nothing, lambda: "", Guard(spec))
+    link = ProcessLink(ours, control, log, spec, nothing, nothing, lambda: "", Guard(spec))
     link.send(Begin([0], [0], [("toy", "count", 7, 0)], [0], False, [{}]))
     fd = make()
     socket.send_fds(theirs, [pack(READY._replace(block=0, arrays=None))], [fd])
@@ -401,7 +401,7 @@ def test_descriptors_without_end_lose_the_worker() -> None:
     control = Control(bytearray(Control.size(1)))
     nothing: Callable[[], None] = lambda: None  # noqa: E731
     log = create_file("hocket-log", 0)
-    link = ProcessLink(ours, control, log, 1, nothing, nothing, lambda: "", Guard(spec))
+    link = ProcessLink(ours, control, log, spec, nothing, nothing, lambda: "", Guard(spec))
     link.send(Begin([0], [0], [("toy", "count", 7, 0)], [0], False, [{}]))
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(10):

@@ -26,7 +26,7 @@ from hocket.workers.inbox import (
     LanesRecycled,
     LanesUp,
 )
-from hocket.workers.link import Link
+from hocket.workers.links.link import Link
 from hocket.workers.local.runtime import LocalRuntime
 from hocket.workers.remote.dialing import dial
 from hocket.workers.remote.loopback import LoopbackRuntime

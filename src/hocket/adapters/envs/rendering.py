@@ -108,8 +108,9 @@ class CameraEnv:
 
     @property
     def _is_fast(self) -> bool:
-        """Whether shadows, multisampling and reflections are left out. For people too: on a CPU
-        they cost ten times what all else does, and nothing that moves is missing without them."""
+        """True where shadows, multisampling and reflections are left out. For people too: on a
+        CPU they cost ten times what all else does, and nothing that moves is missing without
+        them."""
         return self._config.render == "fast" or self._quality == "look"
 
     @property

@@ -66,8 +66,8 @@ class Captured:
 
 
 class Graphs:
-    """Calls a module as it is, but through a graph. To be used by one thread at a time, on the
-    device that is current, in inference mode. Parameters may change in place between calls."""
+    """A module that is called through CUDA graphs. Use it on one thread at a time, on the current
+    device, in inference mode. Parameters may change in place between calls."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._module = module
@@ -145,9 +145,9 @@ def own_dtype(module: torch.nn.Module) -> torch.dtype:
 
 
 def keep_threads() -> None:
-    """Let the number of threads that torch was set to hold on the calling thread, too. OpenMP has a
-    number for each thread, and torch hands its own down when it is asked for it; before that, small
-    products on a policy's thread wake other cores, which then spin."""
+    """Keep the number of threads that torch was set to on the calling thread. OpenMP counts for
+    each thread, and torch hands its own number down only when asked; before that, small products on
+    a policy's thread wake other cores, which then spin."""
     import torch
 
     torch.get_num_threads()

@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -36,10 +35,10 @@ from hocket.errors import (
     PolicyUnavailableError,
     WireError,
 )
+from hocket.system.key_file import API_KEY_VARIABLE, read_key
 from hocket.system.waits import awaiting
 
 DEFAULT_PORT = 5555
-TOKEN_VARIABLE = "HOCKET_API_KEY"
 PING_S = 2.0
 """Seconds for one ping while the server comes up."""
 
@@ -76,7 +75,8 @@ class Gr00t:
     def __init__(self, argument: str, config: Gr00tConfig | None = None) -> None:
         self._config = config or Gr00tConfig()
         self._address = _address(argument)
-        self._token = _token(self._config)
+        file = self._config.api_token_file
+        self._token = read_key(file) if file else os.environ.get(API_KEY_VARIABLE)
         self._mapping: Embodiment = open_mapping(self._config.mapping)
         self.spec = PolicySpec(
             chunk_length=0,
@@ -230,15 +230,6 @@ def _address(argument: str) -> str:
     if not host or not port.isdigit():
         raise ConfigError(f"{argument!r} is no address of a server. Write gr00t://host:5555.")
     return f"{host}:{port}"
-
-
-def _token(config: Gr00tConfig) -> str | None:
-    if not config.api_token_file:
-        return os.environ.get(TOKEN_VARIABLE)
-    try:
-        return Path(config.api_token_file).read_text(encoding="utf-8").strip()
-    except OSError as exc:
-        raise ConfigError(f"The file {config.api_token_file!r} cannot be read: {exc}") from exc
 
 
 def _default_key(key: str, value: Array) -> str:

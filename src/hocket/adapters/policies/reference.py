@@ -44,7 +44,7 @@ class ReferenceConfig:
 
 
 class Reference:
-    """Answers a state of an MT10 task with 16 actions."""
+    """The clone of the experts: a state of an MT10 task in, 16 actions out."""
 
     Config: ClassVar = ReferenceConfig
 
@@ -167,8 +167,7 @@ def _load(source: str) -> dict[str, Network]:
 
 
 class MetaWorldExpert:
-    """Answers with what the task's expert would do now. Experts see the goal: they fail where it
-    is hidden."""
+    """What the task's expert would do now. Experts see the goal: they fail where it is hidden."""
 
     Config: ClassVar = make_dataclass("ExpertConfig", ())
 

@@ -46,10 +46,10 @@ class RtcConfig:
     guidance: Literal["identity", "vjp"] = "identity"
     """identity: the pull is applied as it is. vjp: through a backward pass of the network."""
     schedule: Literal["exp", "linear", "ones", "zeros"] = "exp"
-    """How the pull falls from the committed actions to the end of what the last chunk said; zeros
-    pulls the committed ones alone."""
+    """How the pull falls from the committed actions to the end of the last chunk; zeros pulls the
+    committed ones alone."""
     weight: float = 5.0
-    """The most that the pull is multiplied by (beta)."""
+    """Upper bound of the pull's factor (beta)."""
     steps: int = 0
     """Steps from noise to a chunk; 0 takes the module's own `denoising_steps`."""
 
@@ -59,7 +59,7 @@ class RtcConfig:
 
 
 class Continuation:
-    """Makes the chunks of one module from its flow, so that they continue what is committed."""
+    """Samples chunks of one module's flow so that they continue the committed actions."""
 
     def __init__(self, module: Any, method: str, settings: Mapping[str, Any]) -> None:
         self.config = RtcConfig(**settings)
@@ -121,7 +121,7 @@ def pull(length: Tensor, delay: Tensor, size: int, schedule: str) -> Tensor:
 
 
 def gain(t: float, most: float) -> float:
-    """What the pull is multiplied by at time t."""
+    """The factor of the pull at time t."""
     return most if t == 0 else min(most, (t * t + (1 - t) ** 2) / (t * (1 - t)))
 
 
@@ -187,6 +187,6 @@ def row_noise(rows: Sequence[Row], size: int, shape: tuple[int, int]) -> Array:
 
 
 def _like(observation: Mapping[str, Any], seen: dict[str, Any]) -> Any:
-    """The tensors in a mapping of the kind that the module is used to."""
+    """The tensors in a mapping of the type that the module takes."""
     texts = getattr(observation, "texts", None)
     return seen if texts is None else type(observation)(seen, texts)  # type: ignore[call-arg]

@@ -13,27 +13,29 @@ import contextlib
 import importlib.util
 import json
 import os
-import select
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
+from hocket import rooms
 from hocket.adapters.policies.openpi.policy import OpenPI, OpenPIConfig
 from hocket.core.data import Actions, Batch, EnvSpec, PolicySpec, Row
 from hocket.errors import ConfigError, PolicyUnavailableError
+from hocket.system.child import Child
 from hocket.system.scratch import ScratchFolder
 from hocket.system.waits import awaiting
 
 LOCAL_OUTAGE_S = 3.0
 """Seconds after which a local socket that nobody answers has lost its process."""
 MAX_RESTARTS = 3
-"""A policy that dies more often than this would die for ever."""
-_KILL_S = 5.0
+"""Restarts of one policy; one that dies more often is given up."""
+_END_S = 2.0
+"""Seconds for the process to end by itself."""
 _LENT = ("msgpack", "websockets")
 _START = """\
 import sys
@@ -65,11 +67,12 @@ class Sidecar:
     def __init__(self, argument: str, config: SidecarConfig | None = None) -> None:
         if not argument:
             raise ConfigError("sidecar: needs the policy's name: sidecar:my_package:MyPolicy.")
+        rooms.require("serve")
         self._name = argument
         self._config = config or SidecarConfig()
         # Guards the child: threads that find it dead at once must start one, not two.
         self._lock = threading.Lock()
-        self._child: _Child | None = None
+        self._child: _Served | None = None
         self._starts = 0
         self._bound: list[EnvSpec] = []
         self._continued: tuple[str, Mapping[str, Any]] | None = None
@@ -81,7 +84,7 @@ class Sidecar:
 
     @property
     def is_stateful(self) -> bool:
-        """Whether the policy keeps state for attempts."""
+        """True where the policy keeps state for attempts."""
         return self._living().client.is_stateful
 
     def bind(self, spec: EnvSpec) -> None:
@@ -129,7 +132,7 @@ class Sidecar:
         if child is not None:
             child.close()
 
-    def _living(self) -> _Child:
+    def _living(self) -> _Served:
         with self._lock:
             if self._child is not None and self._child.is_alive:
                 return self._child
@@ -142,7 +145,7 @@ class Sidecar:
                         f"The sidecar of {self._name} died {self._starts} times. {last}"
                     )
             self._starts += 1
-            self._child = _Child(self._name, self._config)
+            self._child = _Served(self._name, self._config)
             for spec in self._bound:
                 self._child.client.bind(spec)
             if self._continued is not None:
@@ -150,84 +153,55 @@ class Sidecar:
             return self._child
 
 
-class _Child:
-    """The process, its folder, and the client that talks to it."""
+class _Served:
+    """The policy's process, its folder, and the client that talks to it."""
 
     def __init__(self, name: str, config: SidecarConfig) -> None:
         self._name = name
         self._folder = ScratchFolder("sidecar")
         folder = self._folder.path
-        self._log = folder / "log"
         socket = folder / "socket"
         hocket, lent = folder / "hocket-path", folder / "lent-path"
-        _lend(hocket, ("hocket",))
-        _lend(lent, _LENT)
-        program = _START.format(hocket=str(hocket), lent=str(lent))
-        with self._log.open("w") as log:
-            try:
-                self._process = subprocess.Popen(
-                    [config.python, "-c", program],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=log,
-                    text=True,
-                )
-            except OSError as exc:
-                self._folder.close()
-                raise ConfigError(f"{config.python!r} cannot be run: {exc}") from exc
-        try:
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._folder.close)
+            _lend(hocket, ("hocket",))
+            _lend(lent, _LENT)
+            program = _START.format(hocket=str(hocket), lent=str(lent))
+            words = [config.python, "-c", program]
+            self._child = Child(words, stdin=PIPE, stdout=PIPE, failure=ConfigError)
+            stack.callback(self._child.end, _END_S)
             order = {"policy": name, "config": dict(config.config), "socket": str(socket)}
-            assert self._process.stdin is not None
-            with contextlib.suppress(BrokenPipeError):
-                self._process.stdin.write(json.dumps(order) + "\n")
-                self._process.stdin.flush()
+            self._child.tell(json.dumps(order).encode() + b"\n")
             self._wait_until_ready(config.ready_timeout_s)
-        except BaseException:
-            self.close()
-            raise
-        self.client = OpenPI(
-            f"unix:{socket}",
-            OpenPIConfig(timeout_s=config.timeout_s, ready_timeout_s=LOCAL_OUTAGE_S),
-        )
+            self.client = OpenPI(
+                f"unix:{socket}",
+                OpenPIConfig(timeout_s=config.timeout_s, ready_timeout_s=LOCAL_OUTAGE_S),
+            )
+            self._closing = stack.pop_all()
 
     @property
     def is_alive(self) -> bool:
-        return self._process.poll() is None
+        return self._child.is_alive
 
     def status(self) -> str:
-        """Whether the process lives or how it ended, and the end of what it printed."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(1.0)
-        code = self._process.returncode
-        state = "is alive" if code is None else f"ended with code {code}"
-        said = self._log.read_text(errors="replace")[-3000:] if self._log.exists() else ""
-        return f"The sidecar of {self._name} {state}. It said last:\n{said}"
+        """How the process is or ended, and the end of what it printed."""
+        return f"The sidecar of {self._name} {self._child.ending()}"
 
     def kill(self) -> None:
         """End the process at once; calls that wait for it then fail."""
-        self._process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_KILL_S)  # until then it would be taken for alive
+        self._child.kill()
 
     def close(self) -> None:
-        if hasattr(self, "client"):
-            self.client.close()
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                with contextlib.suppress(OSError):
-                    stream.close()
-        try:
-            self._process.wait(2.0)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._folder.close()
+        self.client.close()
+        self._closing.close()
 
     def _wait_until_ready(self, timeout_s: float) -> None:
-        """Until the child says that it is ready, or why not; what it waits for is awaited here."""
+        """Wait until the child says that it is ready, or why not; show meanwhile what it waits
+        for."""
         deadline = time.monotonic() + timeout_s
         with contextlib.ExitStack() as waits:
-            for said in self._answers(deadline):
+            while line := self._child.line(deadline - time.monotonic()):
+                said = json.loads(line)
                 waits.close()
                 for text in said.get("awaited", ()):
                     waits.enter_context(awaiting(text))
@@ -241,21 +215,9 @@ class _Child:
             else f"{self._name} could not be loaded. {self.status()}"
         )
 
-    def _answers(self, deadline: float) -> Iterator[Mapping[str, Any]]:
-        """What the child says, a line at a time, until the deadline or its end."""
-        assert self._process.stdout is not None
-        pipe, unread = self._process.stdout.fileno(), b""
-        while (left := deadline - time.monotonic()) > 0:
-            if not select.select([pipe], [], [], left)[0]:
-                return
-            if not (some := os.read(pipe, 1 << 16)):
-                return
-            *lines, unread = (unread + some).split(b"\n")
-            yield from map(json.loads, lines)
-
 
 def _lend(folder: Path, packages: tuple[str, ...]) -> None:
-    """A folder for another interpreter's path that holds these packages of ours, and no others."""
+    """Make a folder for another interpreter's path that holds only these packages of this one."""
     folder.mkdir()
     for name in packages:
         found = importlib.util.find_spec(name)

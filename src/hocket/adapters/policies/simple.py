@@ -42,7 +42,7 @@ class RandomConfig(ZeroConfig):
 
 
 class _Adapting:
-    """Answers in actions of the env that a row is of."""
+    """A policy whose actions fit the env of each row."""
 
     _name: ClassVar[str]
 
@@ -82,8 +82,8 @@ class ZeroPolicy(_Adapting):
 
 
 class RandomPolicy(_Adapting):
-    """Answers with uniform noise, keyed by trial and chunk alone. Discrete actions are drawn from
-    all that the env has."""
+    """Uniform noise, keyed by trial and chunk alone. Discrete actions are drawn from all that the
+    env has."""
 
     Config: ClassVar = RandomConfig
     _name = "random"

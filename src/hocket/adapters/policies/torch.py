@@ -1,10 +1,10 @@
-"""Turns a torch module that returns chunks into a policy.
+"""A policy made of a torch module that returns chunks.
 
     policy = TorchPolicy(module, chunk_length=16, action_size=7, device="cuda")
 
 The module is called as `module(observation)` with a dict of tensors `[B, ...]` on its device, keys
 as in the batch, and returns a tensor `[B, T, A]`. A module whose `forward` has a parameter
-`noise_seeds` gets one too: int64 `[B]`, what its noise should be drawn from. torch is imported when
+`noise_seeds` gets int64 `[B]`: the seeds of each row's noise. torch is imported when
 the first policy is built, and not by importing this file.
 """
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 _CLOSE_S = 2.0
-"""Seconds that closing waits for a forward under way. Chosen by hand."""
+"""Seconds that closing waits for a forward that is under way."""
 
 
 class TorchPolicy:
@@ -106,8 +106,8 @@ class TorchPolicy:
         return continuations_of(self._module)
 
     def continue_by(self, method: str, settings: Mapping[str, Any]) -> None:
-        """Make chunks from the module's flow, with noise from each row's seed, so that they go on
-        from what is committed; `forward` is called where nothing is said of that."""
+        """Sample chunks from the module's flow, with noise from each row's seed, so that they
+        continue the committed actions. Batches without any are answered by `forward`."""
         self._continuation = Continuation(self._module, method, settings)
 
     def infer(self, batch: Batch) -> Actions:
@@ -157,7 +157,7 @@ class TorchPolicy:
         return made
 
     def close(self) -> None:
-        """Let go of the buffers; the module stays its owner's. A forward that never returns keeps
+        """Free the buffers; the module stays its owner's. A forward that never returns keeps
         them."""
         if self._lock.acquire(timeout=_CLOSE_S):
             self._buffers.clear()

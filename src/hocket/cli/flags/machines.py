@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import arg
 
-from hocket.machines.config import MachinesConfig, SiteConfig
+from hocket.runs.sites import MachinesConfig, SiteConfig
 
 if TYPE_CHECKING:
     from hocket.machines.machines import Machines

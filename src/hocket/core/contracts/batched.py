@@ -74,7 +74,7 @@ class BatchedEnv(Protocol):
         are the caller's: a policy reads them while other rows step."""
 
     def close(self) -> None:
-        """Let go of the simulator. Twice is safe."""
+        """Release the simulator. Twice is safe."""
 
 
 @runtime_checkable
@@ -98,8 +98,8 @@ class HoldsRows(Protocol):
 
 @runtime_checkable
 class CostsByRow(Protocol):
-    """A batched simulator that may say that a step takes as long as the rows that move in it take
-    together. A step of any other takes nearly as long for one row as for all."""
+    """A batched simulator whose steps may cost by the row. Its step time is the sum over moving
+    rows; otherwise a step costs the same for one row as for all."""
 
     @property
     def steps_cost_by_row(self) -> bool: ...

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from hocket.core.data import Ref
 
 if TYPE_CHECKING:
-    from hocket.workers.link import Link
+    from hocket.workers.links.link import Link
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 
 from hocket.core.contracts.policy import Policy, Restarts
@@ -145,7 +145,6 @@ class Inference:
         pairs = zip(policies, names, strict=True)
         self._replicas = [Replica(policy, name) for policy, name in pairs]
         self.has_sessions = keeps_state(policies[0])
-        self.spec = policies[0].spec
         self.restarts = 0
         """Times that a replica was started anew, and forgot its sessions."""
         self._deadline = deadline or InferDeadline()
@@ -160,6 +159,8 @@ class Inference:
             for _ in range(1 if one_at_a_time else replica.policy.spec.concurrency)
         ]
         self._is_single = len(self._seats) == 1
+        self.spec = replace(policies[0].spec, concurrency=len(self._seats))
+        """What the policy says of itself, for all copies together."""
         self._looked_at = time.perf_counter()
         self._warming: _WarmUp | None = None
         self._own = PolicyThread(policies[0], names[0])

@@ -59,10 +59,16 @@ class LeasedTrials(TrialQueue):
     def is_open(self) -> bool:
         return self._is_open
 
-    def __len__(self) -> int:
-        if self._inbox:
-            self._empty_inbox()
-        return super().__len__()
+    def refresh(self) -> None:
+        while self._inbox:
+            one = self._inbox[0]
+            if not callable(one) and not isinstance(one, LeaseId):
+                self._take(one)
+            self._inbox.popleft()
+            if isinstance(one, LeaseId):
+                self._return(one)
+            elif callable(one):
+                one()
 
     def number(self, trial: Trial) -> int:
         return self._unbegun[trial].popleft().attempt
@@ -78,17 +84,6 @@ class LeasedTrials(TrialQueue):
     def end(self, trial: Trial, attempt: int) -> None:
         """The attempt has ended, one way or the other, and what became of it is known."""
         del self._held[trial, attempt]
-
-    def _empty_inbox(self) -> None:
-        while self._inbox:
-            one = self._inbox[0]
-            if not callable(one) and not isinstance(one, LeaseId):
-                self._take(one)
-            self._inbox.popleft()
-            if isinstance(one, LeaseId):
-                self._return(one)
-            elif callable(one):
-                one()
 
     def _take(self, grant: Grant) -> None:
         index, attempt, fields, record = grant

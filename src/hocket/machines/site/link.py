@@ -45,7 +45,7 @@ Outgoing = Callable[[], Iterator[protocol.Message]]
 """Makes messages when their turn has come: the pieces of a file are not read before."""
 
 
-class Link:
+class DriverLink:
     """Connects, and says what is posted, in order. What was not sent when a connection broke is
     forgotten: the site and the driver compare what they hold when it is made again."""
 

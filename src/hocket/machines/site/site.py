@@ -13,11 +13,10 @@ from hocket.core.data import Ref, Trial
 from hocket.errors import HocketError, PolicyHungError, UsageError
 from hocket.machines import protocol
 from hocket.machines.identity import Identity, identity_of
-from hocket.machines.site.link import Link
+from hocket.machines.site.link import DriverLink
 from hocket.machines.site.site_work import MakeWork, SiteWork, TakesWeights
 from hocket.records.provenance import FileDigests, places_of, provenance
-from hocket.results.showing.tally import Tally
-from hocket.runs.assembly import Assembly
+from hocket.runs.assembly import Assembly, Recording
 from hocket.runs.config import EvalConfig
 from hocket.runs.readers import about_policy
 from hocket.runs.rollout import Rollout
@@ -54,18 +53,16 @@ class EvalWork(SiteWork):
     def _run_engine(
         self, rollout: Rollout, identity: Identity, depends_on: Mapping[str, Any]
     ) -> None:
-        sinks = [Ref(name=sink["name"], config=sink["config"]) for sink in self.welcome.sinks]
-        with rollout.inference() as inference, Fleets() as fleets:
-            self._tally = Tally(inference.concurrency)
-            engine = rollout.engine(
-                inference,
-                fleets,
-                readers=(self._tally, self._chunks, self),
-                sinks=sinks,
-                record=self._trials.record,
-                folder=str(self._folder),
-                gives_back=True,
-            )
+        recording = Recording(
+            sinks=tuple(Ref(name=s["name"], config=s["config"]) for s in self.welcome.sinks),
+            record=self._trials.record,
+            folder=str(self._folder),
+        )
+        readers = (self._tally, self._chunks, self)
+        with (
+            Fleets() as fleets,
+            rollout.engine(fleets, readers, recording, gives_back=True) as engine,
+        ):
             self._join(
                 engine,
                 lanes=rollout.lanes,
@@ -86,10 +83,10 @@ class Site:
         self._id = secrets.token_hex(8)
         self._runs: queue.SimpleQueue[protocol.Welcome | HocketError | None] = queue.SimpleQueue()
         self._work: SiteWork | None = None
-        self._link: Link | None = None
+        self._link: DriverLink | None = None
         self._is_over = False
 
-    def work(self, link: Link) -> None:
+    def work(self, link: DriverLink) -> None:
         """Take part until the driver says that there is no more to do, or raises why not."""
         self._link = link
         link.start(self._runs.put)
@@ -134,7 +131,7 @@ class Site:
         if self._link is not None:
             self._link.call(take)
 
-    def _take_part(self, welcome: protocol.Welcome, link: Link) -> None:
+    def _take_part(self, welcome: protocol.Welcome, link: DriverLink) -> None:
         make = self._kinds.get(welcome.kind)
         if make is None:
             raise UsageError(f"This site takes no part in runs of the kind {welcome.kind!r:.40}.")

@@ -34,14 +34,14 @@ from hocket.machines.leasing.lease import LeaseId
 from hocket.machines.receipts import PROOF
 from hocket.machines.rows import packed_rows
 from hocket.machines.site.leased_trials import LeasedTrials
-from hocket.machines.site.link import Link
+from hocket.machines.site.link import DriverLink
 from hocket.records.chunks import ChunkRows
 from hocket.records.evidence import salvage
 from hocket.results.showing.tally import Tally
 from hocket.system import machine
 from hocket.system.scratch import ScratchFolder
 from hocket.system.text import counted
-from hocket.workers.files import pieces
+from hocket.workers.links.files import pieces
 
 _FRESH_S = 0.2
 """Seconds after which what a site says of itself is told anew with an episode."""
@@ -72,7 +72,7 @@ class SiteWork(abc.ABC):
     """A site's part in one run: leases come, episodes go. What makes episodes of leases is left to
     its kinds."""
 
-    def __init__(self, welcome: protocol.Welcome, link: Link) -> None:
+    def __init__(self, welcome: protocol.Welcome, link: DriverLink) -> None:
         self.welcome = welcome
         self.beat_s = welcome.beat_s
         self.refusal: str | None = None
@@ -303,4 +303,4 @@ class SiteWork(abc.ABC):
             self._engine.wake()
 
 
-MakeWork = Callable[[protocol.Welcome, Link], SiteWork]
+MakeWork = Callable[[protocol.Welcome, DriverLink], SiteWork]

@@ -18,7 +18,7 @@ from hocket.core.data import Array, Episode
 from hocket.core.wire import Failed, Hello, Message, Render, Sealed
 from hocket.errors import HocketError, RunFolderError, WorkerFailed
 from hocket.workers.fleet import Borrowed
-from hocket.workers.link import Link
+from hocket.workers.links.link import Link
 
 _POLL_S = 0.2
 """How often silent workers are looked at, at least."""

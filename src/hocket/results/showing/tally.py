@@ -20,6 +20,7 @@ from hocket.core.events import (
     RunStarted,
     SitesChanged,
     SiteState,
+    TrialsPlanned,
     WorkDone,
     WorkerChanged,
 )
@@ -60,10 +61,9 @@ class _Work:
 class Tally:
     """A reader that adds up a run's events."""
 
-    def __init__(self, concurrency: int | None = None) -> None:
-        """`concurrency` is how many batches can be inferred at once; None takes what the policy
-        says of itself when the run starts."""
-        self._concurrency = concurrency
+    def __init__(self) -> None:
+        self._concurrency = 1
+        """Batches that can be inferred at once."""
         self.phase = "preparing"
         self.planned = 0
         self.lanes = 0
@@ -78,7 +78,6 @@ class Tally:
         self.rendered = (0, 0)
         """Episodes that have their video, and all that are to have one, once the run has ended."""
         self.complete = False
-        self._unmade = 0
         self.sites: Sequence[SiteState] = ()
         """The machines, where the run is on several."""
         self._sealed: dict[str, Episode] = {}
@@ -126,9 +125,10 @@ class Tally:
             self.lanes_up += change * len(event.lanes)
         elif isinstance(event, RunStarted):
             self._start(event)
+        elif isinstance(event, TrialsPlanned):
+            self.planned += len(event.trials)
         elif isinstance(event, RunEnded):
             self.complete = event.complete
-            self._unmade = int(event.notes.get("unmade", 0))
             self.phase = "done" if event.complete else "interrupted"
         elif isinstance(event, SitesChanged):
             self._hear_sites(event)
@@ -174,7 +174,7 @@ class Tally:
             episodes_per_s=(self.done - before.episodes) / span,
             mean_batch=(now.delivered - before.delivered) / batches if batches else None,
             cores_busy=min(1.0, (now.worked_s - before.worked_s) / span / self.cores),
-            policy_busy=min(1.0, inferred_s / span / (self._concurrency or 1)),
+            policy_busy=min(1.0, inferred_s / span / self._concurrency),
         )
 
     def done_here(self) -> WorkDone:
@@ -190,20 +190,18 @@ class Tally:
             env_steps=total.steps,
             chunks=total.executed,
             batches=total.batches,
-            policy_busy=_share(total.inferred_s, wall_s * (self._concurrency or 1)),
+            policy_busy=_share(total.inferred_s, wall_s * self._concurrency),
             cores_busy=_share(total.worked_s, wall_s * self.cores),
             wall_s=wall_s,
             lanes=self.lanes,
             cores=self.cores,
             failed_attempts=self.failed_attempts,
-            unmade_attempts=self._unmade,
         )
 
     def _start(self, event: RunStarted) -> None:
         self.phase, self.planned = "starting workers", len(event.trials)
         self.lanes, self.cores = event.lanes, event.cores
-        if self._concurrency is None:
-            self._concurrency = event.policy.concurrency
+        self._concurrency = event.policy.concurrency
         self.carried = len(event.done)
         self.outcomes.update(episode.outcome for episode in event.done)
         self._sealed.update({episode.trial.id: episode for episode in event.done})

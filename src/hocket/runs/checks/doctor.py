@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from hocket import rooms
 from hocket.core import plugins
 from hocket.core.contracts.runtime import Examined, Usability
 from hocket.records import provenance
@@ -66,6 +67,7 @@ def examine() -> list[Finding]:
         *rendering_findings(),
         *extra_findings(),
         *codec_findings(),
+        *room_findings(),
     ]
 
 
@@ -165,6 +167,16 @@ def codec_findings() -> list[Finding]:
             )
         )
     return found
+
+
+def room_findings() -> list[Finding]:
+    """The parts of hocket that were taken out."""
+    advice = "pip install --force-reinstall hocket"
+    return [
+        Finding(topic="parts", name=room, state="missing", detail=use, advice=advice)
+        for room, use in rooms.ROOMS.items()
+        if not rooms.is_here(room)
+    ]
 
 
 def registry() -> dict[str, Sequence[str]]:

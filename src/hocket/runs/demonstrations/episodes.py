@@ -173,7 +173,9 @@ class Demonstrations:
             self._watcher.advance(_SHOWING)
 
         run, workers = EvalConfig.from_plain(self._run.config), self._config.workers
-        rerender_episodes(run, self._scratch, jobs, sinks, on_rendered, workers=workers)
+        rerender_episodes(
+            run, Assembly(run), self._scratch, jobs, sinks, on_rendered, workers=workers
+        )
 
     def rate(self) -> float:
         """Control steps per second of all chosen tasks."""

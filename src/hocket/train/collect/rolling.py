@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from hocket.core import plugins
 from hocket.core.contracts.policy import Policy
@@ -14,9 +14,7 @@ from hocket.core.data import PolicySpec, Ref, Trial
 from hocket.engine.batches import BatchConfig
 from hocket.engine.chunk_rules import make_rule
 from hocket.engine.loop import Engine, EngineConfig
-from hocket.engine.trials import TrialQueue
-from hocket.results.showing.live import LiveStatus
-from hocket.runs.assembly import Assembly
+from hocket.runs.assembly import Assembly, EnginePlan
 from hocket.train.algorithms.rollout import group_of
 from hocket.train.collect import plan
 from hocket.train.collect.policy import CollectingPolicy, Holding
@@ -105,46 +103,26 @@ def _evaluated(config: TrainConfig, assembly: Assembly) -> dict[str, Ref]:
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=False)
-class Rolling:
-    """Makes engines for what is run, one after another."""
-
-    config: TrainConfig
-    assembly: Assembly
-    fleet: Fleet
-    policy: CollectingPolicy
-    readers: Sequence[Reader] = ()
-    live: LiveStatus | None = None
-
-    def to_the_end(self, reader: Reader, trials: TrialQueue) -> bool:
-        """Runs these trials; False where that was interrupted."""
-        with self.engine(reader) as engine:
-            return self.run(engine, trials)
-
-    def run(self, engine: Engine, trials: TrialQueue) -> bool:
-        """Runs trials on an engine; False where that was interrupted."""
-        return engine.run(trials, planned=(), cores=self.assembly.cores(self.config.lane_count))
-
-    @contextlib.contextmanager
-    def engine(self, reader: Reader, *, gives_back: bool = False) -> Iterator[Engine]:
-        """An engine, whose events the reader is told first. `gives_back`: see EngineConfig."""
-        config, lanes = self.config, self.config.lane_count
-        inference = self.assembly.inference(self.policy)
-        keeping = BatchConfig(pad=config.mode == "sync", keep_observations=config.algo != "bc")
-        with contextlib.closing(inference):
-            engine = Engine(
-                fleet=self.fleet,
-                inference=inference,
-                batches=self.assembly.batches(self.policy, inference, lanes, keeping),
-                make_rule=make_rule(self.policy.spec.replan, None),
-                config=EngineConfig(
-                    retries=config.retries,
-                    max_steps=config.max_steps,
-                    final_observation=True,
-                    gives_back=gives_back,
-                ),
-                readers=(reader, *self.readers),
-            )
-            if self.live is not None:
-                self.live.follow(engine.look)
-            yield engine
+@contextlib.contextmanager
+def engine_of(
+    config: TrainConfig,
+    assembly: Assembly,
+    fleet: Fleet,
+    policy: CollectingPolicy,
+    readers: Sequence[Reader],
+    *,
+    gives_back: bool = False,
+) -> Iterator[Engine]:
+    """The engine that joins policy and workers. `gives_back`: see EngineConfig."""
+    how = EnginePlan(
+        rule=make_rule(policy.spec.replan, None),
+        config=EngineConfig(
+            retries=config.retries,
+            max_steps=config.max_steps,
+            final_observation=True,
+            gives_back=gives_back,
+        ),
+        batching=BatchConfig(pad=config.mode == "sync", keep_observations=config.algo != "bc"),
+    )
+    with assembly.engine(policy, fleet, how, readers) as engine:
+        yield engine

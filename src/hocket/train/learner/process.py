@@ -14,7 +14,6 @@ import os
 import queue
 import socket
 import struct
-import subprocess
 import sys
 import threading
 import traceback
@@ -24,7 +23,7 @@ from typing import Any, BinaryIO
 
 from hocket.core import codec
 from hocket.errors import HocketError
-from hocket.system import children
+from hocket.system.child import Child
 from hocket.train.algorithms.ranks import Ranks
 from hocket.train.algorithms.rollout import Parcel, Segment
 from hocket.train.config import TrainConfig
@@ -114,11 +113,9 @@ class Remote:
         self._inbox: Inbox = queue.SimpleQueue()
         self._told: tuple[int, float] | None = None
         fds = (theirs.fileno(), self.block.fd)
-        self._process = subprocess.Popen(
+        self._child = Child(
             [sys.executable, "-m", "hocket.train.learner.process", *map(str, fds)],
             pass_fds=fds,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)},
         )
         theirs.close()
@@ -158,7 +155,7 @@ class Remote:
         self._outbox.put(None)
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
-        children.end(self._process, _CLOSE_S)
+        self._child.end(_CLOSE_S)
         self._socket.close()
         self.block.close()
 
@@ -172,7 +169,8 @@ class Remote:
                 raise HocketError(f"The learner was silent for {_START_S:g} s.") from None
             kind = message.pop("kind")
             if kind == "failed":
-                raise HocketError(f"The learner failed: {message['error']}")
+                said = message["error"] or f"its process {self._child.ending()}"
+                raise HocketError(f"The learner failed: {said}")
             if kind == "updated":
                 updates.append(Updated(**message))
             if kind == until:
@@ -185,7 +183,7 @@ class Remote:
                 send(self._socket, message)
 
     def _receive_all(self) -> None:
-        error = "its process ended."
+        error = None
         try:
             with self._socket.makefile("rb") as stream:
                 while (message := receive(stream)) is not None:

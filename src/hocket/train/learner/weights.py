@@ -17,6 +17,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
+from safetensors.torch import save
 
 from hocket.workers.shm import create_file, map_block
 
@@ -147,3 +148,25 @@ def _lock_pages(memory: torch.Tensor) -> bool:
 def _view(whole: torch.Tensor, start: int, like: torch.Tensor) -> torch.Tensor:
     size = like.numel() * like.element_size()
     return whole[start : start + size].view(like.dtype).view(like.shape)
+
+
+class PackedWeights:
+    """The newest weights, as they travel: packed once for each version."""
+
+    def __init__(self, block: WeightBlock, like: Mapping[str, torch.Tensor]) -> None:
+        self._block = block
+        self._copy = {name: torch.empty_like(one, device="cpu") for name, one in like.items()}
+        self._version = -1
+        self._data = b""
+
+    @property
+    def version(self) -> int:
+        """The version that was published last."""
+        return self._block.version
+
+    def newest(self) -> tuple[int, bytes]:
+        """The newest weights, and their version."""
+        if self._version != self._block.version:
+            self._version = self._block.read(self._copy)
+            self._data = save(self._copy)
+        return self._version, self._data

@@ -8,7 +8,7 @@ import os
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hocket.core.contracts.runtime import Usability
 from hocket.errors import UsageError, WorkerFailed
@@ -17,9 +17,12 @@ from hocket.workers.cloud.sandbox import PORT, CloudRuntime, Sandbox
 from hocket.workers.containers.images import context_hash, find_dockerfile
 from hocket.workers.remote.websocket import KEY_VARIABLE
 
+if TYPE_CHECKING:
+    import daytona
+
 _SESSION = "hocket"
 _BUILD_S = 3600.0
-"""Seconds for a snapshot to be built. Chosen by hand."""
+"""Seconds for a snapshot to be built."""
 _RENEW = "Make a new one at https://app.daytona.io and set DAYTONA_API_KEY."
 
 
@@ -61,7 +64,7 @@ class DaytonaRuntime(CloudRuntime):
 
     @classmethod
     def examine(cls) -> Usability:
-        """Whether the package is here, and a key; nobody is asked."""
+        """Look for the package and a key; nobody is asked."""
         if importlib.util.find_spec("daytona") is None:
             return Usability(
                 is_usable=False,
@@ -95,7 +98,7 @@ class DaytonaProvider:
             )
         if config.timeout < 60:
             raise UsageError("--runtime.timeout is 60 seconds or more on Daytona.")
-        self._client: Any = None
+        self._client: daytona.Daytona | None = None
 
     def prepare(self) -> None:
         import daytona

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hocket.core.contracts.runtime import Usability
 from hocket.errors import UsageError, WorkerFailed
@@ -16,6 +16,9 @@ from hocket.workers.cloud.receiver import LISTEN_VARIABLE, RECEIVER
 from hocket.workers.cloud.sandbox import PORT, CloudRuntime, Sandbox
 from hocket.workers.containers.images import find_dockerfile
 from hocket.workers.remote.websocket import KEY_VARIABLE
+
+if TYPE_CHECKING:
+    import modal
 
 _RENEW = "Make a new one with `modal token new`, or set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET."
 
@@ -55,7 +58,7 @@ class ModalRuntime(CloudRuntime):
 
     @classmethod
     def examine(cls) -> Usability:
-        """Whether the package is here, and a token; nobody is asked."""
+        """Look for the package and a token; nobody is asked."""
         if importlib.util.find_spec("modal") is None:
             return Usability(
                 is_usable=False,
@@ -91,8 +94,8 @@ class ModalProvider:
             )
         if not 0 < config.timeout <= 86400:
             raise UsageError("--runtime.timeout is between 1 and 86400 seconds on Modal.")
-        self._app: Any = None
-        self._image: Any = None
+        self._app: modal.App | None = None
+        self._image: modal.Image | None = None
 
     def prepare(self) -> None:
         import modal

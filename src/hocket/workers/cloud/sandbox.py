@@ -23,7 +23,7 @@ from hocket.errors import UsageError, WorkerFailed
 from hocket.system.owner import host, is_gone, owner
 from hocket.system.waits import awaiting
 from hocket.workers.cloud.receiver import send_code
-from hocket.workers.link import Link
+from hocket.workers.links.link import Link
 from hocket.workers.remote import websocket
 from hocket.workers.remote.dialing import dial
 
@@ -32,7 +32,6 @@ HOST_TAG, OWNER_TAG, LEASE_TAG = "hocket-host", "hocket-owner", "hocket-lease"
 PORT = 8080
 """The port on which a far end listens inside its sandbox; nothing leads there but the provider's
 entrance."""
-# Chosen by hand.
 _READY_S = 600.0
 """Seconds for a sandbox to answer, once it is there: images of simulators are large."""
 _OPEN_S = 60.0
@@ -96,7 +95,7 @@ class CloudRuntime:
         self._is_prepared = False
         # Guards that whatever was created is deleted by `close`.
         self._lock = threading.Lock()
-        self._leases: list[Lease] = []
+        self._leases: list[Rental] = []
         self._attaching = 0
 
     @property
@@ -129,7 +128,7 @@ class CloudRuntime:
             time.sleep(0.05)
         self._provider.close()
 
-    def _attach(self, stream: socket.socket) -> Lease:
+    def _attach(self, stream: socket.socket) -> Rental:
         with self._lock:
             self._attaching += 1
         try:
@@ -153,7 +152,7 @@ class CloudRuntime:
             with self._lock:
                 self._attaching -= 1
 
-    def _create(self, key: str) -> Lease:
+    def _create(self, key: str) -> Rental:
         number = uuid.uuid4().hex
         tags = {HOST_TAG: host(), OWNER_TAG: owner(), LEASE_TAG: number}
         try:
@@ -166,8 +165,8 @@ class CloudRuntime:
             raise
         return lease
 
-    def _keep(self, sandbox: Sandbox) -> Lease:
-        lease = Lease(self._provider, sandbox)
+    def _keep(self, sandbox: Sandbox) -> Rental:
+        lease = Rental(self._provider, sandbox)
         with self._lock:
             self._leases = [one for one in self._leases if not one.is_over] + [lease]
         return lease
@@ -178,7 +177,7 @@ class CloudRuntime:
             if is_gone(tags.get(OWNER_TAG, "")):
                 self._keep(sandbox).end()
 
-    def _join(self, lease: Lease, key: str, stream: socket.socket) -> None:
+    def _join(self, lease: Rental, key: str, stream: socket.socket) -> None:
         url, headers = self._patiently(lease, stream, lease.sandbox.entrance, _READY_S)
         if not url.startswith("https://"):
             raise WorkerFailed(f"{self._provider.name} gave a way in that is not encrypted: {url}")
@@ -193,7 +192,7 @@ class CloudRuntime:
         self._patiently(lease, stream, call, _OPEN_S)
 
     def _patiently(
-        self, lease: Lease, stream: socket.socket, ask: Callable[[], T], limit_s: float
+        self, lease: Rental, stream: socket.socket, ask: Callable[[], T], limit_s: float
     ) -> T:
         """What `ask` gives, once it does: until then it raises OSError."""
         deadline, pause_s = time.monotonic() + limit_s, _LOOK_S
@@ -221,7 +220,7 @@ class CloudRuntime:
             raise WorkerFailed("It is not wanted any more.")
 
 
-class Lease:
+class Rental:
     """A sandbox that has to be given back."""
 
     def __init__(self, provider: Provider, sandbox: Sandbox) -> None:

@@ -13,7 +13,6 @@ import json
 import os
 import select
 import socket
-import subprocess
 import threading
 import time
 from dataclasses import dataclass
@@ -24,28 +23,33 @@ import msgpack
 import hocket
 from hocket.core.contracts.runtime import Usability, WorkerSpec
 from hocket.errors import HocketError, UsageError, WorkerFailed
+from hocket.system.child import Child
 from hocket.system.scratch import ScratchFolder
 from hocket.system.waits import awaiting
 from hocket.workers.containers.command import Command, container_name
 from hocket.workers.containers.images import build_once
-from hocket.workers.files import LeftFolder
-from hocket.workers.guard import Guard
-from hocket.workers.link import Link
+from hocket.workers.links.files import LeftFolder
+from hocket.workers.links.guard import Guard
+from hocket.workers.links.link import Link
 from hocket.workers.local import bootstrap
 from hocket.workers.local.runtime import ONE_THREAD, start_worker
 from hocket.workers.local.zygote import FORK, REQUEST
-from hocket.workers.shm import create_file, read_tail
 
 _CODE = "/opt/hocket"
 _LINK = "/run/hocket"
 _FILES = "files"
 """The folder beside the socket that a worker's sinks write to: what a dead one wrote is there."""
 _END_S = 5.0
-"""Seconds for a container to end by itself once its socket has. Chosen by hand."""
+"""Seconds for a container to end by itself once its socket has."""
 _LOOK_S = 0.1
-_TAIL = 3000
 _NO_GPU = ("unresolvable CDI devices", "could not select device driver")
 """What Podman and Docker say where GPUs are asked for that are not there."""
+_MEANINGS = {
+    126: " The interpreter of the image cannot be run (--runtime.python).",
+    127: " The image has no such interpreter (--runtime.python).",
+    137: " It was killed, perhaps for its memory (--runtime.memory).",
+}
+"""What codes of Podman and Docker mean."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +96,7 @@ class ContainerRuntime:
 
     @classmethod
     def examine(cls) -> Usability:
-        """Whether the command is here, and answers."""
+        """Look for the command, and ask it something."""
         try:
             command = Command.find(cls.commands)
         except WorkerFailed as exc:
@@ -240,8 +244,7 @@ class Container:
         os.chmod(self._link, 0o755)
         os.chmod(files, 0o777)
         self.left = LeftFolder(files, f"{_LINK}/{_FILES}")
-        self._log = create_file("hocket-container-log", 0)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._child: Child | None = None
         self._trouble = ""
         self._thread: threading.Thread | None = None
         # Guards that the socket is used and closed once, by the thread that starts the container
@@ -271,25 +274,16 @@ class Container:
                 self._requests = None
 
     def explain(self) -> str:
-        if self._process is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(1.0)
-        if self._trouble:
+        if self._child is None or self._trouble:
             return self._trouble
-        code = None if self._process is None else self._process.returncode
-        said = read_tail(self._log, _TAIL).decode("utf-8", "replace").strip()
-        meaning = {
-            126: " The interpreter of the image cannot be run (--runtime.python).",
-            127: " The image has no such interpreter (--runtime.python).",
-            137: " It was killed, perhaps for its memory (--runtime.memory).",
-        }.get(code or 0, "")
-        if any(words in said for words in _NO_GPU):
+        meaning = _MEANINGS.get(self._child.code(1.0) or 0, "")
+        if any(words in self._child.tail() for words in _NO_GPU):
             meaning = " This machine has no such GPU to give it (--runtime.gpus)."
-        return f"The container {self._name} ended with code {code}.{meaning}\n{said}".strip()
+        return f"The container {self._name} {self._child.ending(meaning)}"
 
     def reap(self) -> bool:
-        """Whether it is over, with all that belonged to it."""
-        is_over = self._is_ended and self._process is not None and self._process.poll() is not None
+        """True once it is over; then all that belonged to it is closed."""
+        is_over = self._is_ended and self._child is not None and not self._child.is_alive
         if is_over:
             self.close(time.monotonic())
         return is_over
@@ -303,14 +297,10 @@ class Container:
             self._thread.join(max(0.0, deadline - time.monotonic()) + 1.0)
             if self._thread.is_alive():
                 return  # It builds an image, or waits for a daemon: nothing runs yet.
-        if self._process is not None:
-            try:
-                self._process.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
+        if self._child is not None:
+            if self._child.code(max(0.0, deadline - time.monotonic())) is None:
                 self._setup.ready()[0].remove(self._name)
-                self._process.kill()
-                self._process.wait()
-        os.close(self._log)
+            self._child.end(0.0)
         self._scratch.close()
 
     def _run(self, ident: int, index: int, fds: list[int]) -> None:
@@ -338,18 +328,11 @@ class Container:
             arguments = self._setup.arguments(self._name, link, self._spec)
             if self._is_ended:
                 raise WorkerFailed("It is not wanted any more.")
-            self._process = subprocess.Popen(
-                arguments,
-                stdin=subprocess.DEVNULL,
-                stdout=self._log,
-                stderr=self._log,
-                # Podman notes a lack of memory in a file of the folder that it was started in.
-                cwd=os.path.dirname(link),
-                start_new_session=True,
-            )
+            # Podman notes a lack of memory in a file of the folder that it was started in.
+            self._child = Child(arguments, cwd=os.path.dirname(link))
             with awaiting("containers to start"):
                 while not select.select([listener], [], [], _LOOK_S)[0]:
-                    if self._process.poll() is not None:
+                    if not self._child.is_alive:
                         raise WorkerFailed(self.explain())
                     if self._is_ended:
                         raise WorkerFailed("It is not wanted any more.")

@@ -8,12 +8,13 @@ import socket
 import time
 from collections.abc import Callable
 
+from hocket.core.contracts.runtime import WorkerSpec
 from hocket.system import machine
-from hocket.workers.guard import Guard
-from hocket.workers.shm import Control, read_tail
-from hocket.workers.stream_link import StreamLink
+from hocket.system.child import read_tail
+from hocket.workers.links.guard import Guard
+from hocket.workers.links.stream_link import StreamLink
+from hocket.workers.shm import Control
 
-# Chosen by hand, with no benchmark row.
 _TAIL = 4096
 """Bytes of a worker's log that an error quotes."""
 _SPEAK_S = 0.3
@@ -35,14 +36,13 @@ class ProcessLink(StreamLink):
         stream: socket.socket,
         control: Control,
         log: int,
-        lanes: int,
+        spec: WorkerSpec,
         end: Callable[[], None],
         speak: Callable[[], None],
         explain: Callable[[], str],
         guard: Guard | None = None,
-        slots: int = 1,
     ) -> None:
-        super().__init__(stream, lanes, guard, slots)
+        super().__init__(stream, spec.lanes, guard, spec.slots)
         self._control = control
         self._log = log
         self._end = end

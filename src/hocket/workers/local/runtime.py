@@ -11,7 +11,6 @@ import os
 import resource
 import shutil
 import socket
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -23,14 +22,14 @@ from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.plugins import NoSettings
 from hocket.core.wire import Open
 from hocket.errors import WorkerFailed
-from hocket.system import children
-from hocket.workers.guard import Guard
-from hocket.workers.link import Link
+from hocket.system.child import Child
+from hocket.workers.links.guard import Guard
+from hocket.workers.links.link import Link
+from hocket.workers.links.stream_link import make_roomy
 from hocket.workers.local import bootstrap
 from hocket.workers.local.process_link import ProcessLink
 from hocket.workers.local.zygote import FORK, KILL, REQUEST, SPEAK
-from hocket.workers.shm import Control, create_file, map_block, read_tail
-from hocket.workers.stream_link import make_roomy
+from hocket.workers.shm import Control, create_file, map_block
 
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
@@ -41,13 +40,10 @@ ONE_THREAD = {
     "NUMEXPR_NUM_THREADS": "1",
 }
 """What libraries read that would take all cores for each worker."""
-# Chosen by hand, with no benchmark row.
 _REQUEST_TIMEOUT_S = 60.0
 """Seconds for a zygote to take a request: it is busy only while it imports what it preloads."""
 _END_TIMEOUT_S = 4.0
 """Seconds for a zygote and its workers to end by themselves; all must be gone within 5."""
-_TAIL = 4096
-"""Bytes of a zygote's log that are shown."""
 _FILES = 16384
 """Open files that are enough for four thousand workers."""
 
@@ -95,8 +91,8 @@ class LocalRuntime:
 
 
 class Lent:
-    """A local runtime for one more fleet before the one that keeps it: closing it ends the workers
-    that were started through it, and leaves what forked them."""
+    """A local runtime that one more fleet may use: `close` ends the workers that were started
+    through it, and leaves the zygotes."""
 
     def __init__(self, runtime: LocalRuntime) -> None:
         self._runtime = runtime
@@ -153,9 +149,7 @@ def start_worker(
             zygote.request(KILL, ident)
 
     speak = functools.partial(zygote.request, SPEAK, ident)
-    link = ProcessLink(
-        ours, control, log, spec.lanes, end, speak, zygote.explain, guard, spec.slots
-    )
+    link = ProcessLink(ours, control, log, spec, end, speak, zygote.explain, guard)
     try:
         zygote.fork(ident, index, (theirs.fileno(), page, log))
     except OSError as exc:
@@ -184,30 +178,18 @@ class ZygoteProcess:
             "msgpack": os.path.dirname(os.path.abspath(msgpack.__file__)),
             "suites": list(suites),
         }
-        self._log: int | None = create_file("hocket-zygote-log", 0)
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._requests.settimeout(_REQUEST_TIMEOUT_S)
-        try:
-            self._process = subprocess.Popen(
-                [executable, bootstrap.__file__, str(theirs.fileno()), json.dumps(setup)],
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                stdout=self._log,
-                stderr=self._log,
-                env=_environment(is_foreign=python is not None),
-                start_new_session=True,
-            )
-        except OSError as exc:
-            self._requests.close()
-            os.close(self._log)
-            self._log = None
-            raise WorkerFailed(f"{self._name!r} cannot be run: {exc}") from exc
-        finally:
-            theirs.close()
+        words = [executable, bootstrap.__file__, str(theirs.fileno()), json.dumps(setup)]
+        with theirs, contextlib.ExitStack() as stack:
+            stack.enter_context(self._requests)
+            env = _environment(is_foreign=python is not None)
+            self._child = Child(words, pass_fds=(theirs.fileno(),), env=env)
+            stack.pop_all()
 
     @property
     def is_alive(self) -> bool:
-        return self._process.poll() is None
+        return self._child.is_alive
 
     def fork(self, ident: int, index: int, fds: tuple[int, int, int]) -> None:
         socket.send_fds(self._requests, [REQUEST.pack(FORK, ident, index)], fds)
@@ -219,20 +201,11 @@ class ZygoteProcess:
 
     def explain(self) -> str:
         """Say why workers ended that left no exit status: because this process ended."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(1.0)
-        code = self._process.returncode
-        text = f"The process that forks workers ({self._name}) ended with code {code}."
-        data = b"" if self._log is None else read_tail(self._log, _TAIL)
-        tail = data.decode("utf-8", "replace").strip()
-        return f"{text}\nIts last words:\n{tail}" if tail else text
+        return f"The process that forks workers ({self._name}) {self._child.ending()}"
 
     def close(self) -> None:
         self._requests.close()
-        children.end(self._process, _END_TIMEOUT_S)
-        if self._log is not None:
-            os.close(self._log)
-            self._log = None
+        self._child.end(_END_TIMEOUT_S)
 
 
 def _allow_files() -> None:

@@ -37,13 +37,13 @@ FORK, KILL, SPEAK = b"F", b"K", b"S"
 INDEX_VARIABLE = "HOCKET_WORKER_INDEX"
 _PR_SET_PDEATHSIG = 1
 _END_WAIT_S = 2.0
-"""How long killed workers are waited for when the parent is gone. Chosen by hand: SIGKILL takes
-milliseconds, and whatever is left dies with this process."""
+"""Seconds to wait for killed workers when the parent is gone: SIGKILL takes milliseconds, and
+whatever is left dies with this process."""
 _BEAT_S = 1.0
 """Seconds between two looks at all workers, which the parent sees."""
 
 
-class Child(NamedTuple):
+class Forked(NamedTuple):
     pid: int
     stream: socket.socket
     control: Control
@@ -54,7 +54,7 @@ class Zygote:
 
     def __init__(self, requests: socket.socket) -> None:
         self._requests = requests
-        self._children: dict[int, Child] = {}
+        self._children: dict[int, Forked] = {}
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._wake_in, self._wake_out = socket.socketpair()
         for end in (self._wake_in, self._wake_out):
@@ -122,7 +122,7 @@ class Zygote:
                 os._exit(code)
         control.pid = pid
         os.close(fds[2])
-        self._children[ident] = Child(pid, stream, control)
+        self._children[ident] = Forked(pid, stream, control)
 
     def _become_worker(self, zygote: int, index: int, log: int) -> None:
         """Turn a fork into a worker: it has its own session, so that Ctrl-C reaches the parent
@@ -161,7 +161,7 @@ class Zygote:
                     _report(child, os.waitstatus_to_exitcode(status))
 
 
-def _report(child: Child, code: int) -> None:
+def _report(child: Forked, code: int) -> None:
     child.control.exit_status = code
     with contextlib.suppress(OSError):  # The parent may have closed its end first.
         child.stream.shutdown(socket.SHUT_RDWR)

@@ -10,8 +10,8 @@ from typing import Protocol
 
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.errors import HocketError
+from hocket.workers.links.stream_link import make_roomy
 from hocket.workers.remote.link import RemoteLink
-from hocket.workers.stream_link import make_roomy
 
 _SETTLE_S = 2.0
 """Seconds for the thread to say what it has attached, whose stream may have ended already."""
@@ -54,7 +54,7 @@ class _Dialing:
         self._attachment: Attachment | None = None
         self._is_ended = False
         self._is_settled = threading.Event()
-        """Whether something is attached, or will never be."""
+        """Set once something is attached, or never will be."""
         self._trouble = ""
 
     def run(self) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.wire import Ended, Message, Open, Progress, Pulse, Said, SetWord, Speak
 from hocket.errors import WorkerFailed
-from hocket.workers.guard import Guard
-from hocket.workers.stream_link import StreamLink
+from hocket.workers.links.guard import Guard
+from hocket.workers.links.stream_link import StreamLink
 
 GREETING = b"\0hocket worker 1\n"
 """What the far end says first. Before it, a login may have printed whatever it likes."""

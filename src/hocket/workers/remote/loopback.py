@@ -5,7 +5,6 @@ It shows what that costs, and lets the whole way be tested where there is no clo
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import subprocess
@@ -15,14 +14,14 @@ import threading
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.plugins import NoSettings
 from hocket.errors import WorkerFailed
-from hocket.system import children
+from hocket.system.child import Child
 from hocket.system.scratch import ScratchFolder
-from hocket.workers.link import Link
+from hocket.workers.links.link import Link
 from hocket.workers.remote.archive import code_archive
 from hocket.workers.remote.dialing import dial
-from hocket.workers.shm import create_file, read_tail
 
-_TAIL = 4096
+_START_S = 120.0
+"""Seconds for a far end to listen."""
 _END_S = 4.0
 """Seconds for far ends to go by themselves once nobody talks to them."""
 
@@ -79,44 +78,28 @@ class FarProcess:
         from hocket.workers.remote.websocket import KEY_VARIABLE, new_key
 
         self._key = new_key()
-        self._log = create_file("hocket-far-log", 0)
-        try:
-            self._process = subprocess.Popen(
-                [python, code, "ws", "0"],
-                env={**os.environ, KEY_VARIABLE: self._key},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=self._log,
-                start_new_session=True,
-            )
-        except OSError as exc:
-            raise WorkerFailed(f"{python!r} cannot be run: {exc}") from exc
+        env = {**os.environ, KEY_VARIABLE: self._key}
+        self._child = Child([python, code, "ws", "0"], stdout=subprocess.PIPE, env=env)
 
     @property
     def is_gone(self) -> bool:
-        return self._process.poll() is not None
+        return not self._child.is_alive
 
     def join(self, stream: socket.socket) -> None:
         """Call it, and join it to a stream."""
         from hocket.workers.remote.websocket import join
 
-        assert self._process.stdout is not None
-        with self._process.stdout as output:
-            port = output.readline().strip()
+        port = self._child.line(_START_S)
         if not port.isdigit():
             raise WorkerFailed(self.explain())
-        join(f"ws://127.0.0.1:{int(port)}", self._key, stream)
+        join(f"ws://127.0.0.1:{port}", self._key, stream)
 
     def end(self) -> None:
         """Do nothing: it ends with its stream."""
 
     def explain(self) -> str:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(1.0)
-        text = f"The far end ended with code {self._process.returncode}."
-        return f"{text}\n{read_tail(self._log, _TAIL).decode('utf-8', 'replace')}".strip()
+        return f"The far end {self._child.ending()}"
 
     def close(self) -> None:
         """Wait for it to go, by force in the end."""
-        children.end(self._process, _END_S)
-        os.close(self._log)
+        self._child.end(_END_S)

@@ -12,6 +12,7 @@ import select
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 from hocket.core.contracts.recorder import EVIDENCE
 from hocket.core.contracts.runtime import Runtime, WorkerSpec
@@ -32,13 +33,11 @@ from hocket.core.wire import (
 )
 from hocket.errors import HocketError, WorkerFailed
 from hocket.system.scratch import ScratchFolder
-from hocket.workers.files import pieces
-from hocket.workers.link import LastWords, Link
+from hocket.workers.links.files import pieces
+from hocket.workers.links.link import LastWords, Link
 from hocket.workers.local.runtime import LocalRuntime
-from hocket.workers.remote.carriers import Carrier
 from hocket.workers.remote.link import GREETING
 
-# Chosen by hand: what a look costs, against how soon the engine must know.
 _PULSE_S = 2.0
 """Seconds between two signs of life."""
 _PROGRESS_S = 0.1
@@ -49,10 +48,27 @@ cut. An engine that has ended closes the stream, which is noticed at once."""
 _READ = 1 << 18
 
 
+class ByteStream(Protocol):
+    """Bytes both ways, as a socket carries them; one thread uses it."""
+
+    def fileno(self) -> int:
+        """What is readable when something has come."""
+
+    def recv(self, size: int, /) -> bytes:
+        """What has come; empty at the end. Raises BlockingIOError where nothing has,
+        OSError where the stream breaks."""
+
+    def sendall(self, data: bytes, /) -> None:
+        """Send all of these bytes. Raises OSError where that cannot be done."""
+
+    def close(self) -> None:
+        """End it. Twice is safe."""
+
+
 class Relay:
     """Passes messages on between a stream and a link to a worker beside it."""
 
-    def __init__(self, stream: Carrier, link: Link, lanes: int, folder: str) -> None:
+    def __init__(self, stream: ByteStream, link: Link, lanes: int, folder: str) -> None:
         """`folder` is where the worker writes."""
         self._stream = stream
         self._link = link
@@ -150,7 +166,7 @@ class Relay:
         self._stream.sendall(pack(message))
 
 
-def serve(stream: Carrier, runtime: Runtime | None = None) -> None:
+def serve(stream: ByteStream, runtime: Runtime | None = None) -> None:
     """Be the far end of a stream for as long as its one worker lives."""
     runtime = runtime or LocalRuntime()
     scratch = ScratchFolder("relay")
@@ -178,7 +194,7 @@ def serve(stream: Carrier, runtime: Runtime | None = None) -> None:
 
 
 def _relay(
-    stream: Carrier, frames: Frames, messages: list[Message], runtime: Runtime, folder: str
+    stream: ByteStream, frames: Frames, messages: list[Message], runtime: Runtime, folder: str
 ) -> None:
     first, *others = messages
     try:

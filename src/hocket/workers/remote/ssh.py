@@ -15,12 +15,11 @@ from dataclasses import dataclass
 
 from hocket.core.contracts.runtime import Usability, WorkerSpec
 from hocket.errors import UsageError
-from hocket.workers.link import Link
+from hocket.workers.links.link import Link
 from hocket.workers.remote.archive import LOADER
-from hocket.workers.remote.child import Child
 from hocket.workers.remote.dialing import dial
+from hocket.workers.remote.tunnel import Tunnel
 
-# Chosen by hand.
 _LOGINS = 8
 """Connections that are made to a host at the same time: by default a server refuses more than
 ten."""
@@ -56,10 +55,10 @@ class SshRuntime:
         if not names or any(name.startswith("-") for name in names):
             raise UsageError("Name the hosts, as in --runtime ssh:user@host,user@other.")
         self._config = config or SshConfig()
-        self._hosts = [Host(name, self._config) for name in names]
+        self._hosts = [SshHost(name, self._config) for name in names]
         # Guards that hosts are counted right, and that every connection is ended by `close`.
         self._lock = threading.Lock()
-        self._connections: list[Child] = []
+        self._connections: list[Tunnel] = []
 
     @classmethod
     def examine(cls) -> Usability:
@@ -74,9 +73,9 @@ class SshRuntime:
         if spec.python is not None:
             raise UsageError("--env-python is of this machine; over ssh: --runtime.python.")
 
-        def attach(stream: socket.socket) -> Child:
+        def attach(stream: socket.socket) -> Tunnel:
             host = self._choose()
-            connection = Child(
+            connection = Tunnel(
                 host.words(host.command),
                 f"ssh to {host.name}",
                 stream,
@@ -99,7 +98,7 @@ class SshRuntime:
         for connection in ending:
             connection.close()
 
-    def _choose(self) -> Host:
+    def _choose(self) -> SshHost:
         if len(self._hosts) > 1:
             for host in self._hosts:
                 host.count_cores()
@@ -109,13 +108,13 @@ class SshRuntime:
             best.lanes += 1
             return best
 
-    def _release(self, host: Host, has_failed: bool) -> None:  # noqa: FBT001
+    def _release(self, host: SshHost, has_failed: bool) -> None:  # noqa: FBT001
         with self._lock:
             host.lanes -= 1
             host.failures = host.failures + 1 if has_failed else 0
 
 
-class Host:
+class SshHost:
     """A machine, how many lanes it has, and how many cores."""
 
     def __init__(self, name: str, config: SshConfig) -> None:

@@ -26,8 +26,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 from websockets.http11 import Request, Response
 
 from hocket.errors import WorkerFailed
-from hocket.workers.remote.carriers import SEND_S
-from hocket.workers.stream_link import make_roomy
+from hocket.workers.links.stream_link import make_roomy
 
 KEY_HEADER = "X-Hocket-Key"
 KEY_VARIABLE = "HOCKET_KEY"
@@ -136,7 +135,6 @@ async def _listen(
             return False
         ours, theirs = socket.socketpair()
         make_roomy(ours)
-        ours.settimeout(SEND_S)
         carrying = asyncio.create_task(_carry(web, theirs))
         with ours:
             await asyncio.to_thread(use, ours)

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from hocket.core.contracts.runtime import WorkerSpec
-from hocket.core.data import Array, Observation, Trial
+from hocket.core.data import Array, TaskInfo, Trial
 from hocket.core.wire import TWICE, Begin, Message, Ready
-from hocket.workers.rows.endings import RowRecording
+from hocket.workers.rows.endings import RowEndings
 from hocket.workers.rows.looks import RowLooks
 from hocket.workers.rows.resets import WaitingResets, joined
 from hocket.workers.rows.sim import RowHistory, RowSims
@@ -28,19 +28,16 @@ class RowBegins:
         *,
         table: RowTable,
         sims: RowSims,
-        recording: RowRecording,
-        final: dict[int, Observation],
+        endings: RowEndings,
         history: RowHistory,
         looks: RowLooks | None,
     ) -> None:
-        """`final` are the last observations of rows, until they begin anew."""
         self._spec = spec
         self._clock = clock
         self._post = post
         self._table = table
         self._sims = sims
-        self._recording = recording
-        self._final = final
+        self._endings = endings
         self._history = history
         self._looks = looks
         self._tasks = [""] * spec.lanes
@@ -109,11 +106,8 @@ class RowBegins:
     def _halt(self, rows: Array, now: float) -> None:
         """End whatever these rows do."""
         table = self._table
-        self._recording.discard(rows[table.attempt[rows] >= 0])
-        running = rows[table.active[rows]]
-        if len(running):
-            table.halt(running, now)
-            table.settle()
+        self._endings.recording.discard(rows[table.attempt[rows] >= 0])
+        table.halt(rows[table.active[rows]], now)
 
     def _tell(
         self,
@@ -123,25 +117,13 @@ class RowBegins:
         build_s: float,
         differs: Mapping[int, str],
     ) -> None:
-        """Write down that these attempts have begun, in rows that were reset, and post it; with
-        what differed at the index of one that was reset twice."""
+        """Post that these attempts have begun, in rows that were reset. `differs`: index of an
+        attempt that was reset twice to what differed then."""
         sim, lanes, attempts = self._sims[home], message.lanes, message.attempts
-        rows = np.asarray(lanes, np.int64)
         trials = [Trial(*trial) for trial in message.trials]
         tasks = [self._sims.tasks[trial.suite, trial.task] for trial in trials]
-        final, limits = message.final_observation, message.max_steps
-        self._table.begin(rows, attempts, tasks, limits, final=final)
-        self._table.home[rows] = home
-        prompts = sim.prompts(rows, tasks)
-        for lane, trial in zip(lanes, trials, strict=True):
-            self._tasks[lane] = trial.task
-            self._final.pop(lane, None)
-            sim.learn(trial.task, lane, self._spec.reads)
-        self._history.restart(home, rows, sim, self._spec.reads)
-        if self._looks is not None:
-            self._looks.restart(rows)
-            sim.restart(rows)
-        self._recording.open(sim, rows, attempts, trials, tasks, prompts, message.record)
+        prompts = sim.prompts(np.asarray(lanes, np.int64), tasks)
+        self._note(message, home, trials, tasks, prompts)
         # A message has one spec: a task that is new gets a message of its own.
         for group in self._by_news(trials):
             spec = None
@@ -164,6 +146,30 @@ class RowBegins:
                     differs=next((differs[index] for index in group if index in differs), None),
                 )
             )
+
+    def _note(
+        self,
+        message: Begin,
+        home: int,
+        trials: Sequence[Trial],
+        tasks: Sequence[TaskInfo],
+        prompts: Sequence[str],
+    ) -> None:
+        """Begin attempts in the table, in the histories and in the recordings."""
+        sim, lanes, attempts = self._sims[home], message.lanes, message.attempts
+        rows = np.asarray(lanes, np.int64)
+        final, limits = message.final_observation, message.max_steps
+        self._table.begin(rows, attempts, tasks, limits, final=final)
+        self._table.home[rows] = home
+        for lane, trial in zip(lanes, trials, strict=True):
+            self._tasks[lane] = trial.task
+            self._endings.final.pop(lane, None)
+            sim.learn(trial.task, lane, self._spec.reads)
+        self._history.restart(home, rows, sim, self._spec.reads)
+        if self._looks is not None:
+            self._looks.restart(rows)
+            sim.restart(rows)
+        self._endings.recording.open(sim, rows, attempts, trials, tasks, prompts, message.record)
 
     def _by_news(self, trials: Sequence[Trial]) -> list[list[int]]:
         """Indices of trials: those of known tasks in one group, each new task in its own."""

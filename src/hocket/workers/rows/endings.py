@@ -21,10 +21,9 @@ from hocket.core.wire import (
 )
 from hocket.workers.env.attempt import Attempt, Recording
 from hocket.workers.rows.looks import RowLooks
-from hocket.workers.rows.moves import Ended
 from hocket.workers.rows.numbers import RowNumbers
 from hocket.workers.rows.sim import RowSim, on_host
-from hocket.workers.rows.table import RowTable
+from hocket.workers.rows.table import RowEnds, RowTable
 
 
 class RowRecording:
@@ -66,22 +65,23 @@ class RowRecording:
         sim: RowSim,
         table: RowTable,
         rows: Array,
-        ended: Ended | None,
+        ended: RowEnds | None,
         looks: RowLooks | None = None,
     ) -> None:
         """Record the step that these rows have just made; some episodes may end with it."""
         ends: dict[int, int] = {}
         if ended is not None:
             ends.update(zip(ended.rows.tolist(), ended.flags.tolist(), strict=True))
+        steps = table.steps
         for row in rows.tolist():
             attempt = self._rows[row][1]
-            attempt.steps = int(table.steps[row])
+            attempt.steps = int(steps[row])
             attempt.success = table.succeeded(row)
             attempt.ends = ends.get(row, 0)
         self._feed(sim, rows, table, looks)
 
     def seal(self, row: int, end: int) -> list[str]:
-        """Make everything of an ended attempt durable; gives its files."""
+        """Make everything of an ended attempt durable; return its files."""
         if row not in self._rows:
             return []
         recording, _ = self._rows[row]
@@ -101,7 +101,7 @@ class RowRecording:
                 self._spare.append(found[0])
 
     def abandon(self, rows: Array) -> Iterator[tuple[int, int, list[str]]]:
-        """Give up attempts that are lost to an error; gives row, attempt and the files that each
+        """Give up attempts that are lost to an error; yield row, attempt and the files that each
         leaves, where it was asked to leave some."""
         for row in rows.tolist():
             found = self._rows.pop(row, None)
@@ -125,14 +125,14 @@ class RowRecording:
         states: Array | None = None
         if sim.keeps_states and any(self._rows[row][0].needs.states for row in ids):
             states = sim.states(rows)
-        for index, row in enumerate(ids):
+        counts = [0] * len(ids) if table is None else table.done[rows].tolist()
+        for index, (row, done) in enumerate(zip(ids, counts, strict=True)):
             recording, attempt = self._rows[row]
             observation: Observation | None = None
             if row in seen_at:
                 observation = {key: array[seen_at[row]] for key, array in seen.items()}
             chunk = age = 0
             if table is not None:
-                done = int(table.done[row])
                 chunk, age = int(table.chunk[row]), done - 1
                 if looks is not None:
                     age = looks.age(row, done, attempt.steps)
@@ -140,7 +140,7 @@ class RowRecording:
             recording.step(
                 attempt,
                 None if table is None else sim.action(row),
-                0.0 if table is None else table.reward(row),
+                0.0 if table is None else float(table.rewards[row]),
                 chunk=-1 if table is None else chunk,
                 age=age,
                 observation=observation,
@@ -161,25 +161,25 @@ class RowEndings:
     ) -> None:
         """`gather` gives what the policy reads of some rows; `numbers` are told too."""
         self._table = table
-        self._recording = recording
+        self.recording = recording
         self._gather = gather
         self._post = post
         self._numbers = numbers
-        self._parts: list[Ended] = []
+        self._parts: list[RowEnds] = []
         self.final: dict[int, Observation] = {}
         """The observations at the ends of episodes, by row, until the row's next reset."""
 
     def __bool__(self) -> bool:
         return bool(self._parts)
 
-    def add(self, ended: Ended, now: float) -> None:
+    def add(self, ended: RowEnds, now: float) -> None:
         """Take chunks that have ended, by themselves or with their episodes."""
         self._table.halt(ended.rows, now)
         self._parts.append(ended)
 
     def cut(self, rows: Array, now: float) -> None:
         """Take chunks that were cut short; their episodes go on."""
-        self.add(Ended(rows, np.zeros(len(rows), np.int64)), now)
+        self.add(RowEnds(rows, np.zeros(len(rows), np.int64)), now)
 
     def tell(self) -> None:
         """Post all that was taken, and seal the recordings of episodes that ended."""
@@ -242,9 +242,9 @@ class RowEndings:
         self._table.attempt[rows] = -1
         for row, attempt, end in zip(rows.tolist(), attempts, ends.tolist(), strict=True):
             try:
-                files = self._recording.seal(row, end)
+                files = self.recording.seal(row, end)
             except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent
-                self._recording.discard(np.array([row]))
+                self.recording.discard(np.array([row]))
                 self._post(Failed.of(row, attempt, exc))
             else:
                 self._post(Sealed(row, attempt, files))

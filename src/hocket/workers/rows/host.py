@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from hocket.core.contracts.batched import RowSteps
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Array, Observation, Signature
 from hocket.core.wire import (
@@ -30,11 +29,10 @@ from hocket.errors import ChunkValueError, WireError
 from hocket.workers.rows.begins import RowBegins
 from hocket.workers.rows.endings import RowEndings, RowRecording
 from hocket.workers.rows.looks import RowLooks
-from hocket.workers.rows.moves import Ended, Moving
 from hocket.workers.rows.numbers import RowNumbers
 from hocket.workers.rows.sim import RowHistory, RowSim, RowSims, on_host
 from hocket.workers.rows.stepping import StepRule
-from hocket.workers.rows.table import RowTable
+from hocket.workers.rows.table import Moving, RowTable
 from hocket.workers.shm import STOP, Control
 
 
@@ -63,10 +61,6 @@ class RowsHost:
         self._looks = RowLooks(spec.lanes) if spec.slots > 1 else None
         """When rows are observed that go on meanwhile; None where none does."""
         self._has_looked = False
-        self._keeps_steps = (
-            bool(spec.sinks) or spec.history > 1 or self._looks is not None or spec.tells
-        )
-        """Whether every step is looked at by someone."""
         self.rule = StepRule()
         self._begins = RowBegins(
             spec,
@@ -74,8 +68,7 @@ class RowsHost:
             post,
             table=self._table,
             sims=self._sims,
-            recording=self._recording,
-            final=self._endings.final,
+            endings=self._endings,
             history=self._history,
             looks=self._looks,
         )
@@ -113,23 +106,25 @@ class RowsHost:
         come and the rule says to hold the step for them.
         """
         now = self._clock()
-        if self._begins and self._begins_due_s(now) <= 0.0:
+        if self._begins_due_s(now) <= 0.0:
             self._perform(self._begins.go_on)
             return True
         if self._must_hold(now):
             return False
         until = now + seconds
+        # Both change between calls alone, and to ask anew after each step would cost as much again.
+        may_pause = bool(self._begins) or self.rule.is_expecting
         self._has_looked = False
         failed: Failed | None = None
         try:
             self._obey()
-            while self._table.moving().count:
-                self._step(until, is_called)
-                if is_called() or self._has_looked or (self._endings and not awaits_all):
+            while len(self._table.moving().rows):
+                now = self._step()
+                if now >= until or is_called() or self._has_looked:
                     break
-                now = self._clock()
-                is_over = now >= until or (self._begins and self._begins_due_s(now) <= 0.0)
-                if is_over or self._must_hold(now):
+                if self._endings and not awaits_all:
+                    break
+                if may_pause and (self._begins_due_s(now) <= 0.0 or self._must_hold(now)):
                     break
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent, whatever it is
             failed = Failed.of(-1, -1, exc)
@@ -141,26 +136,27 @@ class RowsHost:
         if failed is not None:
             self._fail(failed)
             self._table.halt(self._table.moving().rows, self._clock())
-        self._table.settle()
+        self._table.publish()
         if self._took:
             self.rule.stepped(sorted(self._took)[len(self._took) // 2])
             self._took.clear()
         return True
 
     def _begins_due_s(self, now: float) -> float:
+        if not self._begins:
+            return inf
         running = int(np.count_nonzero(self._table.attempt >= 0))
         return self._begins.due_s(running, self.rule.coming, now)
 
     def _must_hold(self, now: float) -> bool:
-        count = self._table.moving().count
+        count = len(self._table.moving().rows)
         return not count or (self.rule.is_expecting and self.rule.hold_s(count, now) > 0)
 
     def due_s(self) -> float | None:
         """Seconds until `work` has something to do; None until a message comes."""
-        count, now = self._table.moving().count, self._clock()
+        count, now = len(self._table.moving().rows), self._clock()
         held_s = self.rule.hold_s(count, now) if count else None
-        due_s = self._begins_due_s(now) if self._begins else inf
-        due_s = min(due_s, inf if held_s is None else held_s)
+        due_s = min(self._begins_due_s(now), inf if held_s is None else held_s)
         return None if due_s == inf else due_s
 
     @property
@@ -213,90 +209,88 @@ class RowsHost:
     # -- Messages ------------------------------------------------------------------------------
 
     def _execute(self, message: Execute) -> None:
+        if self._table.attempt[list(message.lanes)].tolist() != list(message.attempts):
+            raise WireError("A chunk came for an attempt that is not running here.")
+        self.rule.came(len(message.lanes))
+        self._take(message)
+
+    def _take(self, message: Execute) -> None:
+        """Take chunks whose attempts are running."""
         rows = np.asarray(message.lanes, np.int64)
         counts = np.asarray(message.counts, np.int64)
-        if self._table.attempt[rows].tolist() != list(message.attempts):
-            raise WireError("A chunk came for an attempt that is not running here.")
-        self.rule.came(len(rows))
         homes = self._table.home[rows]
-        if self._looks is not None and isinstance(message.actions, np.ndarray):
-            packed = np.ascontiguousarray(message.actions, "<f8").tobytes()
-            message = message._replace(actions=packed)
+        sim, is_one = self._sims[int(homes[0])], bool((homes == homes[0]).all())
         if isinstance(message.actions, np.ndarray):
-            sim = self._sims[int(homes[0])]
-            if (homes == homes[0]).all() and sim.drive.takes(message.actions):
-                sim.load_block(rows, message.actions)
-                self._table.load(rows, message.chunks, counts, self._clock())
+            if is_one and sim.drive.takes(message.actions):
+                actions = message.actions.reshape(-1, *sim.drive.spec.shape)
+                self._load(message, sim, rows, counts, actions)
                 return
             packed = np.ascontiguousarray(message.actions, "<f8").tobytes()
             message = message._replace(actions=packed)
-        if (homes == homes[0]).all():
-            self._load(message, int(homes[0]), rows, counts)
+        if not is_one:
+            self._take_apart(message, rows)
             return
-        offsets = np.concatenate([[0], np.cumsum(counts)])
-        for index, home in enumerate(homes.tolist()):
-            size = 8 * self._sims[home].drive.spec.size
-            part = message._replace(
-                lanes=[message.lanes[index]],
-                attempts=[message.attempts[index]],
-                chunks=[message.chunks[index]],
-                counts=[message.counts[index]],
-                actions=message.actions[size * offsets[index] : size * offsets[index + 1]],
-                observe_at=message.observe_at[index : index + 1],
-                holds=message.holds[index : index + 1],
-            )
-            self._load(part, home, rows[index : index + 1], counts[index : index + 1])
-
-    def _load(self, message: Execute, home: int, rows: Array, counts: Array) -> None:
-        """Take the chunks of rows of one simulator. Where some are no actions, halves are tried
-        until the rows that sent them stand alone: only their attempts are lost."""
-        sim = self._sims[home]
         try:
             actions = sim.drive.decode(message.actions, int(counts.sum()))
         except ChunkValueError as exc:
-            if len(rows) == 1:
-                self.abandon(rows)
-                self._post(Failed.of(int(rows[0]), message.attempts[0], exc))
-                self._drop(rows)
+            if len(rows) > 1:
+                self._take_apart(message, rows)
                 return
-            middle, cut = len(rows) // 2, int(counts[: len(rows) // 2].sum())
-            cut *= 8 * sim.drive.spec.size
-            for part, data in (
-                (slice(0, middle), message.actions[:cut]),
-                (slice(middle, len(rows)), message.actions[cut:]),
-            ):
-                half = message._replace(
-                    attempts=message.attempts[part],
-                    chunks=message.chunks[part],
-                    actions=data,
-                    observe_at=message.observe_at[part],
-                    holds=message.holds[part],
-                )
-                self._load(half, home, rows[part], counts[part])
+            self.abandon(rows)
+            self._post(Failed.of(int(rows[0]), message.attempts[0], exc))
+            self._drop(rows)
             return
-        sim.load(rows, counts, actions)
-        if self._looks is not None:
-            counts = self._looks.load(message, rows, counts, self._table.steps[rows])
-        self._table.load(rows, message.chunks, counts, self._clock())
-        if self._looks is not None:
-            self._observe_due(rows)
+        self._load(message, sim, rows, counts, actions)
+
+    def _take_apart(self, message: Execute, rows: Array) -> None:
+        """Take the chunk of each row by itself: they are for several simulators, or some are no
+        actions, which costs the attempts of these rows alone."""
+        at = 0
+        for index, home in enumerate(self._table.home[rows].tolist()):
+            one = slice(index, index + 1)
+            end = at + 8 * self._sims[home].drive.spec.size * message.counts[index]
+            self._take(
+                message._replace(
+                    lanes=message.lanes[one],
+                    attempts=message.attempts[one],
+                    chunks=message.chunks[one],
+                    counts=message.counts[one],
+                    actions=message.actions[at:end],
+                    observe_at=message.observe_at[one],
+                    holds=message.holds[one],
+                )
+            )
+            at = end
+
+    def _load(
+        self, message: Execute, sim: RowSim, rows: Array, counts: Array, actions: Array
+    ) -> None:
+        """Take the chunks of rows of one simulator, actions `[sum of counts, ...]`."""
+        table, looks = self._table, self._looks
+        held, totals = np.zeros(len(rows), np.int64), counts
+        if looks is not None:
+            totals = looks.load(message, rows, counts, table.steps[rows])
+            held = looks.begin[rows]
+        sim.load(table.tick, rows, held, counts, actions)
+        table.load(rows, message.chunks, totals, self._clock())
+        if looks is not None:
+            self._observe_due(looks, rows)
             # The delay was as long as a decision lasts, and the next answer is there at once.
-            if len(empty := rows[counts == 0]):
+            if len(empty := rows[totals == 0]):
                 self._endings.cut(empty, self._clock())
 
-    def _observe_due(self, rows: Array) -> None:
-        """Tell what those of these rows see whose next decision is due, and let them go on."""
-        assert self._looks is not None
+    def _observe_due(self, looks: RowLooks, rows: Array) -> None:
+        """Post what each of `rows` sees that must be observed now; the rows keep stepping."""
         table = self._table
         done, steps = table.done[rows], table.steps[rows]
-        due = self._looks.due(rows, done, table.count[rows], steps)
+        due = looks.due(rows, done, table.count[rows], steps)
         if not len(due):
             return
         self._has_looked = True
         homes = table.home[due]
         for home in np.unique(homes).tolist():  # Each may see other shapes.
             mine = due[homes == home]
-            self._looks.keep(mine, self._see(mine))
+            looks.keep(mine, self._see(mine))
         self._post(
             Observed(
                 lanes=due.tolist(),
@@ -321,7 +315,6 @@ class RowsHost:
     def _drop(self, rows: Array) -> None:
         self._table.attempt[rows] = -1
         self._table.halt(rows[self._table.active[rows]], self._clock())
-        self._table.settle()
         self._recording.discard(rows)
 
     # -- Steps ---------------------------------------------------------------------------------
@@ -340,68 +333,50 @@ class RowsHost:
         if len(rows):
             self._endings.cut(rows, self._clock())
 
-    def _step(self, until: float, is_called: Callable[[], bool]) -> None:
-        """Make one step in each simulator that has rows to move, or several at once where only the
-        last of them can end a chunk."""
-        table = self._table
+    def _step(self) -> float:
+        """Make one step in each simulator that has rows to move; return the time at its end."""
+        table, tick, now = self._table, self._table.tick, 0.0
         if len(self._sims) == 1:
-            # Steps are made one by one where someone looks at each (sinks, histories, the rule that
-            # holds a step), or where the simulator has no mask and needs its actions copied.
-            moving, sim, most = table.moving(), self._sims[0], table.quiet_steps
-            if (
-                most <= 0
-                or self._keeps_steps
-                or self.rule.is_expecting
-                or not sim.takes_any(moving)
-            ):
-                self._step_in(0, moving)
-                return
-            stride = sim.stride(moving, table.together, most, until, self._clock, is_called)
-            self._took += stride.took
-            table.passed(stride.rewards, is_judging=moving.is_judging)
-            self._judge(0, moving, stride.last)
-            return
+            return self._step_in(0, table.moving(), tick)
         for home in range(len(self._sims)):
             moving = table.moving_in(home)
-            if moving.count:
-                self._step_in(home, moving)
+            if len(moving.rows):
+                now = self._step_in(home, moving, tick)
+        return now
 
-    def _step_in(self, home: int, moving: Moving) -> None:
+    def _step_in(self, home: int, moving: Moving, tick: int) -> float:
+        table, sim, looks = self._table, self._sims[home], self._looks
         began = self._clock()
-        sim, looks = self._sims[home], self._looks
         if looks is None:
-            result = sim.step(moving, self._table.action_index(moving.rows))
+            result = sim.step(moving, tick)
         else:
-            actions = looks.actions(sim, moving.rows, self._table.done[moving.rows])
-            result = sim.act(moving, actions)
-        self._took.append(self._clock() - began)
-        self._judge(home, moving, result)
-
-    def _judge(self, home: int, moving: Moving, result: RowSteps) -> None:
-        table, sim = self._table, self._sims[home]
+            done = tick - table.since[moving.rows]
+            result = sim.act(moving, looks.actions(sim, moving.rows, done, tick))
+        now = self._clock()
+        self._took.append(now - began)
+        table.tick = tick + 1
         ended = table.judge(moving, result)
         if self._numbers is not None:
             self._numbers.add(moving.rows, table.done[moving.rows], result.numbers)
-        if self._keeps_steps:
-            self._keep(home, sim, moving.rows, ended)
-        finished = table.finished(moving, ended)
-        if finished is not None:
-            self._endings.add(finished, self._clock())
-        if self._looks is not None:
+        if self._history.length > 1:
+            self._remember(home, sim, moving.rows)
+        if self._recording.is_on:
+            self._recording.step(sim, table, moving.rows, ended, looks)
+        if ended is not None:
+            self._endings.add(ended, now)
+        if looks is not None:
             rows = moving.rows
             if ended is not None:
-                rows = rows[~np.isin(rows, ended.rows)]
-            self._observe_due(rows)
+                rows = rows[~np.isin(rows, ended.rows[ended.flags > 0])]
+            self._observe_due(looks, rows)
+        return now
 
-    def _keep(self, home: int, sim: RowSim, rows: Array, ended: Ended | None) -> None:
-        """Observe and record the step just made, where anyone asked for it."""
-        if self._history.length > 1:
-            left = self._table.count[rows] - self._table.done[rows]
-            is_seen = (left < self._history.length) | self._table.wants_final[rows]
-            if self._looks is not None:
-                to_look = self._looks.at[rows] - self._table.done[rows]
-                is_seen |= (to_look >= 0) & (to_look < self._history.length)
-            seen = rows[is_seen]
-            self._history.push(home, seen, sim, self._spec.reads, self._table.steps)
-        if self._recording.is_on:
-            self._recording.step(sim, self._table, rows, ended, self._looks)
+    def _remember(self, home: int, sim: RowSim, rows: Array) -> None:
+        """Observe the step just made, where it will be in a history that the policy reads."""
+        table, length = self._table, self._history.length
+        done = table.done[rows]
+        is_seen = (table.count[rows] - done < length) | table.wants_final[rows]
+        if self._looks is not None:
+            to_look = self._looks.at[rows] - done
+            is_seen |= (to_look >= 0) & (to_look < length)
+        self._history.push(home, rows[is_seen], sim, self._spec.reads, table.steps)

@@ -21,7 +21,7 @@ class RowLooks:
     def __init__(self, rows: int) -> None:
         self.at = np.full(rows, -1, np.int64)
         """Steps of its running chunk after which each row is observed; -1 where it was."""
-        self._begin = np.zeros(rows, np.int64)
+        self.begin = np.zeros(rows, np.int64)
         self._end = np.zeros(rows, np.int64)
         """Steps of its running chunk between which each row executes actions, and holds still in
         others."""
@@ -33,15 +33,15 @@ class RowLooks:
         """By row: what was seen by all that looked with it, and its index there."""
 
     def load(self, message: Execute, rows: Array, counts: Array, steps: Array) -> Array:
-        """Take what a message says of these rows, which have made so many steps of their attempts;
-        gives how many steps each makes with its chunk."""
+        """Take what a message says of these rows, which have made `steps` of their attempts; return
+        how many steps each makes with its chunk."""
         holds = np.zeros((len(rows), 2), np.int64)
         if message.holds:
             holds[:] = message.holds
         before, after = holds.T
         totals: Array = counts + before + after
         self.at[rows] = message.observe_at or totals
-        self._begin[rows], self._end[rows] = before, before + counts
+        self.begin[rows], self._end[rows] = before, before + counts
         self._lead[rows] = steps - self._asked[rows]
         for row in rows.tolist():
             self._kept.pop(row, None)
@@ -55,8 +55,8 @@ class RowLooks:
             self._kept.pop(row, None)
 
     def due(self, rows: Array, done: Array, totals: Array, steps: Array) -> Array:
-        """Those of these rows that are to be observed now, with steps of their chunks left. Rows
-        that are to be observed at the end are so too, by whoever asks."""
+        """Return the rows that must be observed now and have steps of their chunks left; note the
+        time of observation of those too that have none left, whom their reader observes."""
         is_due = self.at[rows] == done
         looking = rows[is_due]
         self._asked[looking] = steps[is_due]
@@ -97,14 +97,14 @@ class RowLooks:
         return int(self._lead[row]) + done - 1
 
     def is_held(self, row: int, done: int) -> bool:
-        """Whether a row held still in the last of `done` steps."""
-        return not int(self._begin[row]) < done <= int(self._end[row])
+        """True where a row held still in the last of `done` steps."""
+        return not int(self.begin[row]) < done <= int(self._end[row])
 
-    def actions(self, sim: RowSim, rows: Array, done: Array) -> Array:
-        """What these rows execute next, `[k, ...]`: actions of their chunks, or what the simulator
-        says it means to hold still."""
-        begin, end = self._begin[rows], self._end[rows]
-        actions = sim.planned(rows, np.clip(done - begin, 0, np.maximum(end - begin - 1, 0)))
+    def actions(self, sim: RowSim, rows: Array, done: Array, tick: int) -> Array:
+        """What these rows execute in the step `tick`, `[k, ...]`: actions of their chunks, or what
+        the simulator says it means to hold still."""
+        begin, end = self.begin[rows], self._end[rows]
+        actions = sim.planned(rows, tick)
         holding = (done < begin) | (done >= end)
         if holding.any():
             if not isinstance(sim.env, HoldsRows):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from mmap import mmap
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,7 +22,7 @@ class Block(NamedTuple):
 
     number: int
     layout: Layout
-    memory: Any
+    memory: memoryview | bytearray | mmap
 
 
 class RowsProcess(RowsHost):

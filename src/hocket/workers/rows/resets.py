@@ -18,14 +18,13 @@ import numpy as np
 
 from hocket.core.wire import Begin
 
-# Chosen by hand.
 WINDOW = 16
 """Calls of which it is learnt what they cost."""
 OUTLIER = 4.0
-"""A call that took this many medians is not looked at: it compiled something, most likely."""
+"""A call that took this many medians is left out: it compiled something, most likely."""
 LONGEST = 10.0
 """Rows wait for each other at most this many times what a call costs. In runs whose episodes end
-one after the other it is about three; the last rows of a run must not wait for nobody."""
+one after the other they wait about three; the last rows of a run must not wait for nobody."""
 
 
 class WaitingResets:
@@ -40,7 +39,7 @@ class WaitingResets:
         return len(self._waiting)
 
     def took(self, rows: int, seconds: float) -> None:
-        """Learn what a call for so many rows cost."""
+        """Learn what a call for a number of rows cost."""
         self._took.append((rows, seconds))
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -20,22 +20,14 @@ from hocket.core.data import Array, EnvSpec, Observation, Signature, TaskInfo, s
 from hocket.errors import EnvError, SecondResetError, SuspensionError
 from hocket.workers.env.simulator_model import find_model, model_digest
 from hocket.workers.env.spaces import Drive, array_specs, choose, is_image
-from hocket.workers.rows.moves import Moving, as_bytes, with_room
+from hocket.workers.rows.ring import StepRing
+from hocket.workers.rows.table import Moving
 from hocket.workers.suites import Suites, find_task, with_rate
 
 WAYS = {
     "mask": "Rows that wait for a chunk are masked out of the simulator's step.",
     "snapshot": "Rows that wait for a chunk are put back to a snapshot after each step of others.",
 }
-
-
-class Stride(NamedTuple):
-    last: RowSteps
-    """What the last step gave, which nobody has looked at yet."""
-    rewards: Sequence[bytes]
-    """For each step before the last, the rewards of all rows, float64."""
-    took: Sequence[float]
-    """Seconds of each step."""
 
 
 class RowSim:
@@ -52,16 +44,15 @@ class RowSim:
         self.env = env
         # Asked once: to look for a Protocol's methods takes longer than a small batch.
         self.shares_steps = not (isinstance(env, CostsByRow) and env.steps_cost_by_row)
-        """Whether a step takes nearly as long for one row as for all."""
+        """True where a step takes nearly as long for one row as for all."""
         self.drive = Drive(env.action_space)
         action = self.drive.spec
-        self._chunks = np.zeros((1, rows, *action.shape), action.dtype)
-        """The running chunks `[longest, N, ...]`: the actions of one step lie side by side, and are
-        given to the simulator as they lie."""
-        self._actions = np.zeros((rows, *action.shape), action.dtype)
-        self._last = self._actions
+        self._chunks = StepRing(rows, action.shape, action.dtype)
+        """The running chunks: the actions of one step are given to the simulator as they lie."""
+        self._executed = np.zeros((rows, *action.shape), action.dtype)
+        """What each row executed last, where `act` was told."""
+        self._last = self._executed
         """The actions that the simulator was given last."""
-        self._is_masked = env.suspension == "mask"
         self._seen: dict[str, Signature] = {}
 
     @property
@@ -80,8 +71,8 @@ class RowSim:
         return tuple(name for name, is_there in can.items() if is_there)
 
     def reset_again(self, row: Array, task: str, seed: int) -> str:
-        """Reset a row `[1]` that was just reset; gives what it sees otherwise now, empty where that
-        is nothing."""
+        """Reset a row `[1]` that was just reset; return what it sees otherwise now, empty where
+        that is nothing."""
         first = {key: np.array(array) for key, array in self.look(row).items()}
         try:
             self.env.reset(row, [task], [seed])
@@ -89,90 +80,36 @@ class RowSim:
             raise SecondResetError(f"{type(exc).__name__}: {exc}") from exc
         return first_difference(first, self.look(row)) or ""
 
-    def load(self, rows: Array, counts: Array, actions: Array) -> None:
-        """Take chunks `[sum of counts, ...]` for these rows, one after the other."""
-        longest = int(counts.max())
-        self._chunks = with_room(self._chunks, longest)
-        if int(counts.min()) == longest:
-            blocks = actions.reshape(len(rows), longest, *actions.shape[1:])
-            self._chunks[:longest, rows] = blocks.swapaxes(0, 1)
-            return
-        at = 0
-        for row, count in zip(rows.tolist(), counts.tolist(), strict=True):
-            self._chunks[:count, row] = actions[at : at + count]
-            at += count
+    def load(self, tick: int, rows: Array, held: Array, counts: Array, actions: Array) -> None:
+        """Take chunks `[sum of counts, ...]` for these rows, one after the other. Each begins
+        `held` steps after the step `tick`, which is next."""
+        self._chunks.reserve(int((held + counts).max()), tick)
+        self._chunks.put(rows, tick + held, counts, actions)
 
-    def load_block(self, rows: Array, chunks: Array) -> None:
-        """Take chunks `[B, k, A]`, one for each of these rows."""
-        count = chunks.shape[1]
-        self._chunks = with_room(self._chunks, count)
-        shape = (len(rows), count, *self._chunks.shape[2:])
-        self._chunks[:count, rows] = chunks.reshape(shape).swapaxes(0, 1)
-
-    def step(self, moving: Moving, at: Array | int) -> RowSteps:
-        """Make one step: rows that move execute the actions at this index, an int or `[k]`."""
-        if isinstance(at, int) and self.takes_any(moving):
-            self._last = self._chunks[at]
-        else:
-            rows = moving.rows
-            self._actions[rows] = self._chunks[at, rows]
-            self._last = self._actions
+    def step(self, moving: Moving, tick: int) -> RowSteps:
+        """Make the step `tick`: rows that move execute what their chunks have for it."""
+        self._last = self._chunks[tick]
         return self.env.step(self._last, moving.mask)
 
-    def planned(self, rows: Array, at: Array) -> Array:
-        """The actions of these rows' chunks at these indices, a copy."""
-        actions: Array = self._chunks[at, rows]
+    def planned(self, rows: Array, tick: int) -> Array:
+        """What these rows' chunks have for a step, a copy; anything where they have nothing."""
+        actions: Array = self._chunks[tick][rows]
         return actions
 
     def last_actions(self, rows: Array) -> Array:
         """What these rows executed last, where `act` was told; zeros after a reset."""
-        actions: Array = self._actions[rows]
+        actions: Array = self._executed[rows]
         return actions
 
     def act(self, moving: Moving, actions: Array) -> RowSteps:
         """Make one step with these actions `[k, ...]` of the rows that move."""
-        self._actions[moving.rows] = actions
-        self._last = self._actions
+        self._executed[moving.rows] = actions
+        self._last = self._executed
         return self.env.step(self._last, moving.mask)
 
     def restart(self, rows: Array) -> None:
         """Forget what these rows executed: their attempts begin anew."""
-        self._actions[rows] = 0
-
-    def takes_any(self, moving: Moving) -> bool:
-        """Whether the simulator may be given any actions for rows that do not move: then a step's
-        actions need not be copied."""
-        return self._is_masked or moving.count == len(moving.mask)
-
-    def stride(
-        self,
-        moving: Moving,
-        at: int,
-        most: int,
-        until: float,
-        clock: Callable[[], float],
-        is_called: Callable[[], bool],
-    ) -> Stride:
-        """Make steps of rows that are all at this index of their chunks, until one is not quiet, a
-        call comes, or the time `until` is over; at most `most` steps and one more.
-
-        There is as little as possible between two steps: after a step of 20 ms none of this code is
-        in the processor's caches, and each line takes ten times as long as in a busy loop.
-        """
-        step, chunks, mask = self.env.step, self._chunks, moving.mask
-        rewards: list[bytes] = []
-        took: list[float] = []
-        last = at + most
-        now = clock()
-        while True:
-            result = step(chunks[at], mask)
-            began, now = now, clock()
-            took.append(now - began)
-            if at >= last or now >= until or is_called() or not moving.is_quiet(result):
-                self._last = chunks[at]
-                return Stride(result, rewards, took)
-            rewards.append(as_bytes(result.rewards))
-            at += 1
+        self._executed[rows] = 0
 
     def action(self, row: int) -> Array:
         """The action that a row executed in the last step, in which it moved."""
@@ -247,7 +184,7 @@ class RowSims:
 
     @property
     def share_steps(self) -> bool:
-        """Whether all rows are in one simulator, whose step costs the same for any of them."""
+        """True where all rows are in one simulator, whose step costs the same for any of them."""
         return len(self._sims) == 1 and self._sims[0].shares_steps
 
     def home(self, suite: str, task: str) -> int:

@@ -34,8 +34,7 @@ from math import ceil
 
 from hocket.workers.median import RunningMedian
 
-# The constants are chosen by hand, on the simulated and the real runs of `docs/batched.md`; no row
-# there shows what each one alone is worth.
+# `benchmarks/batched/cpu.py --simulation` shows what these constants give together.
 WINDOW = 31
 """Measurements of which a median is taken."""
 OVERDUE = 0.5
@@ -87,7 +86,8 @@ class Rhythm:
         return max(ceil(steps - doubt) - steps, doubt) * self.step_s
 
     def keeps_together(self, *, are_together: bool, gained_s: float = 0.0) -> bool:
-        """Whether to infer all rows in one batch; without that a cycle is `gained_s` shorter."""
+        """Answer true where all rows should be inferred in one batch; without that a cycle is
+        `gained_s` shorter."""
         stubborn = STUBBORN if are_together else 1 / STUBBORN
         return self.saved_s + gained_s < stubborn * self.lost_s
 
@@ -121,7 +121,7 @@ class StepRule:
 
     @property
     def is_expecting(self) -> bool:
-        """Whether any chunks are expected; without them nobody is held."""
+        """True while chunks are expected; without them nobody is held."""
         return bool(self.coming)
 
     def hold_s(self, active: int, now: float) -> float:

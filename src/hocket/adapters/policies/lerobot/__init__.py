@@ -88,7 +88,7 @@ class LeRobot:
         return ("rtc",) if can_be_guided(self._loaded.policy) else ()
 
     def continue_by(self, method: str, settings: Mapping[str, Any]) -> None:
-        """Let LeRobot guide the chunks of batches that say what is committed."""
+        """Let LeRobot guide the chunks of batches with committed actions."""
         del method
         guide(self._loaded.policy, RtcConfig(**settings))
 
@@ -111,8 +111,8 @@ class LeRobot:
     def _answer(
         self, batch: Batch, rows: list[Row], committed: tuple[int, int] | None = None
     ) -> Array:
-        """The chunks `[B, T, A]` of rows that have as many actions committed: of a prefix of so
-        many actions, those that are executed before the answer."""
+        """The chunks `[B, T, A]` of rows whose prefixes have the same number of committed actions:
+        those that are executed before the answer."""
         import torch
 
         from hocket.adapters.policies.lerobot.noise import KeyedNoise
@@ -208,8 +208,8 @@ class SingleActions(LeRobot):
 
 
 class LeRobotSessions(LeRobot):
-    """A policy that carries state from call to call: here each attempt has its own, which is
-    forgotten when the attempt ends or begins again, and all share the weights."""
+    """A policy that carries state from call to call. Each attempt has its own, forgotten when the
+    attempt ends or begins again; all share the weights."""
 
     def __init__(self, folder: Path, settings: LeRobotConfig) -> None:
         super().__init__(folder, settings)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class LeRobotModule(nn.Module):  # type: ignore[misc]
-    """What all kinds share: reading observations and giving actions."""
+    """Reading observations and giving actions, as all kinds do."""
 
     def __init__(self, folder: Path, settings: LeRobotConfig) -> None:
         from hocket.adapters.policies.lerobot import keys_of, spec_of
@@ -103,7 +103,7 @@ class SmolVLAModule(LeRobotModule):
         self.flow_size = int(self.policy.config.max_action_dim)
 
     def encode(self, observation: Mapping[str, Tensor]) -> tuple[Tensor, Any]:
-        """Which tokens count, and the language model's keys and values of them."""
+        """The mask of the tokens, and the language model's keys and values."""
         from lerobot.policies.smolvla.modeling_smolvla import make_att_2d_masks
 
         policy, model = self.policy, self.policy.model

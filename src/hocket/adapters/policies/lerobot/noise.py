@@ -15,8 +15,8 @@ Named = dict[str, Any]
 
 
 class KeyedNoise(TorchFunctionMode):  # type: ignore[misc]
-    """While it is entered, whatever torch draws for a batch is drawn row by row, each row from a
-    generator with its own seed. What has no row for each lane comes from one seed, `shared`."""
+    """A context in which torch draws noise row by row, each row from a generator with its own seed.
+    Noise without a row for each lane comes from one seed, `shared`."""
 
     def __init__(self, seeds: Sequence[int], device: torch.device, *, shared: int = 0) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class KeyedNoise(TorchFunctionMode):  # type: ignore[misc]
         return tensor
 
     def _parts(self, tensor: torch.Tensor) -> list[tuple[torch.Tensor, torch.Generator]]:
-        """A tensor's part of each lane: its first axis may count several rows for each."""
+        """Each lane's part of a tensor, whose first axis may have several rows for each."""
         count = len(self._rows)
         if tensor.ndim == 0 or not len(tensor) or len(tensor) % count:
             return [(tensor, self._shared)]

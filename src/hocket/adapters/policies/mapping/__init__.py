@@ -110,7 +110,7 @@ class Embodiment(Protocol):
 
 
 class Identity:
-    """Sends the env's keys as they are, and takes the server's actions as they come."""
+    """The mapping that changes nothing: the env's keys out, the server's actions back."""
 
     def request(self, observation: Observation, prompt: str) -> dict[str, Any]:
         return {**observation, "prompt": prompt}

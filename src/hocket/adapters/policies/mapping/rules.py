@@ -16,7 +16,7 @@ from hocket.core.plugins import did_you_mean
 from hocket.errors import ChunkShapeError, ConfigError, ObservationError
 
 ROOT = "observation/"
-"""What the keys of envs begin with that hocket runs itself."""
+"""The prefix of the keys of hocket's envs."""
 _BITS = 22
 _HALF = 1 << (_BITS - 1)
 
@@ -156,7 +156,7 @@ class RuleMapping:
     replan: int | None = None
 
     def missing(self, keys: Container[str]) -> str | None:
-        """The first source that an env with these keys does not give; None where it gives all."""
+        """The first source that an env with these keys lacks, or None."""
         for field in self.fields.values():
             for source, found in zip(field.sources, field.find(keys), strict=True):
                 if found is None:
@@ -194,8 +194,8 @@ class RuleMapping:
 
 
 def find_key(source: str, keys: Container[str]) -> str | None:
-    """The key that a source means: with `observation/` before it as in envs that hocket runs, or
-    without as in a loop of the user's own; `a.b` stands for `a/b`."""
+    """The observation's key for a source: with `observation/` before it as in hocket's envs, or
+    without as in a user's own loop; `a.b` stands for `a/b`."""
     for name in dict.fromkeys((source, source.replace(".", "/"))):
         bare = name.removeprefix(ROOT)
         for key in (name, bare, f"{ROOT}{bare}"):

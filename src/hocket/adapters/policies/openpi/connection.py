@@ -36,7 +36,7 @@ from hocket.errors import (
 
 DEFAULT_PORT = 8000
 OPEN_TIMEOUT_S = 10.0
-"""Seconds for a connection and its metadata. Chosen by hand; no benchmark row."""
+"""Seconds for a connection and its metadata."""
 PING_INTERVAL_S = 20.0
 """The default of websockets."""
 MAX_REPLY_BYTES = 256 << 20
@@ -48,7 +48,7 @@ REFUSED_STATUSES = (401, 403, 404)
 
 Answer = TypeVar("Answer")
 Read = Callable[[bytes], Answer]
-"""Reads a reply. It raises where the frame is no reply, and the connection then ends."""
+"""Turns a reply into an answer. What it raises ends the connection."""
 
 
 class Unreachable(PolicyUnavailableError):
@@ -84,7 +84,7 @@ def parse_endpoint(text: str) -> Endpoint:
 
 
 class PolicyConnection:
-    """An open connection whose metadata has come, and which answers one question at a time."""
+    """An open connection with its metadata, which answers one question at a time."""
 
     def __init__(self, socket_: ClientConnection, metadata: Any, source: str) -> None:
         self._socket = socket_
@@ -93,7 +93,7 @@ class PolicyConnection:
         self.source = source
         self._is_usable = True
         self._expected: asyncio.Future[str | bytes | None] | None = None
-        """What is waited for; its result is None where the connection ended instead."""
+        """The awaited reply; None where the connection ended instead."""
         self._failure: Exception = ConnectionResetError("closed by the server")
         """Why it ended, once it has."""
         self._reader = asyncio.get_running_loop().create_task(self._read())

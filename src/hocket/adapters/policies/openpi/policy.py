@@ -125,31 +125,26 @@ class OpenPI:
         return self._spec
 
     def bind(self, spec: EnvSpec) -> None:
-        """Check that an env can feed the mapping; a hocket server's policy is told of it too."""
+        """Check that an env can feed the mapping, and tell servers of hocket's of the env."""
         check_env(self._mapping, self._config.mapping, spec)
         client = self._connect()
         if self._announcement is not None and isinstance(self._mapping, Identity):
             number = self._envs.setdefault(spec, len(self._envs))
-            request, read = self._extended("bind", env=spec.to_plain(), number=number)
             key = bind_key(self._name, number)
-            work = client.servers.tell_all(key, pack(request), read)
-            for reply in client.run(work):
-                check_extended(reply.answers[0], reply.source)
+            self._tell_all(client, key, "bind", env=spec.to_plain(), number=number)
 
     @property
     def continuations(self) -> tuple[str, ...]:
-        """What the server announces. With a mapping, too: the server is given back its own
-        actions, as they were before they were mapped."""
+        """The methods that the server announces, with a mapping too: the server is given back its
+        own actions, as they were before they were mapped."""
         self._connect()
         return () if self._announcement is None else self._announcement.continuations
 
     def continue_by(self, method: str, settings: Mapping[str, Any]) -> None:
         """Tell every server, now and whenever it is connected to again."""
-        client = self._connect()
-        request, read = self._extended("continue", method=method, settings=dict(settings))
-        work = client.servers.tell_all(continue_key(self._name), pack(request), read)
-        for reply in client.run(work):
-            check_extended(reply.answers[0], reply.source)
+        key = continue_key(self._name)
+        told = {"method": method, "settings": dict(settings)}
+        self._tell_all(self._connect(), key, "continue", **told)
 
     def infer(self, batch: Batch) -> Actions:
         """The server's answer to all rows of a batch, all from one connection."""
@@ -161,18 +156,18 @@ class OpenPI:
     def begin_session(self, row: Row) -> None:
         """Tell a server that keeps state of an attempt; others have nothing to know."""
         client = self._connect()
-        if self._announcement is not None and self._announcement.is_stateful:
+        if self.is_stateful:
             client.run(client.servers.begin(row.session))
 
     @property
     def is_stateful(self) -> bool:
-        """Whether the server keeps state for attempts."""
+        """True where the server keeps state for attempts."""
         self._connect()
         return self._announcement is not None and self._announcement.is_stateful
 
     def end_session(self, session: str) -> None:
         client = self._connect()
-        if self._announcement is not None and self._announcement.is_stateful:
+        if self.is_stateful:
             request, read = self._extended("reset", session=session)
             reply = client.run(client.servers.end(session, pack(request), read))
             check_extended(reply.answers[0], reply.source)
@@ -285,10 +280,15 @@ class OpenPI:
         return Actions(_pad(values, batch.pad), extras, found["version"], source)
 
     def _extended(self, op: str, **asked: Any) -> tuple[dict[str, Any], Read[Mapping[str, Any]]]:
-        """A numbered request with hocket's extensions, and what reads its reply."""
+        """A numbered request of hocket's protocol, and the function that reads its reply."""
         number = next(self._numbers)
         head = {"op": op, "id": number, "client": self._name}
         return {EXTENSION: {**head, **asked}}, partial(read_extended, number=number)
+
+    def _tell_all(self, client: ServersThread, key: bytes, op: str, **told: Any) -> None:
+        request, read = self._extended(op, **told)
+        for reply in client.run(client.servers.tell_all(key, pack(request), read)):
+            check_extended(reply.answers[0], reply.source)
 
     def _ask_batch(self, client: ServersThread, batch: Batch, sessions: Sequence[str]) -> Reply:
         rows = batch_rows(batch, self._envs)
@@ -309,7 +309,7 @@ class OpenPI:
         return reply
 
     def _sharing(self, client: ServersThread) -> SharedArrays | None:
-        """Shared memory with the one server, where that is on this machine; tried once for each
+        """Memory shared with the one server, None where that is elsewhere. Tried once for each
         start of it."""
         found = client.servers.replicas[0].announcement
         if found is None or not found.channel or len(self._endpoints) > 1:
@@ -333,7 +333,7 @@ class OpenPI:
         return self.request(observation, batch.rows[row].prompt)
 
     def _mapped(self, batch: Batch) -> Batch:
-        """The batch as the mapping's server would see it; what is committed is in the server's own
+        """The batch as the mapping's server would see it. Committed actions are in the server's own
         space already."""
         told = {key: value for key, value in batch.arrays.items() if key in _COMMITTED}
         seen = replace(batch, arrays={k: v for k, v in batch.arrays.items() if k not in told})
@@ -364,8 +364,8 @@ def _endpoints(argument: str, config: OpenPIConfig) -> tuple[Endpoint, ...]:
 
 
 def _of_width(prefix: Array, size: int | None) -> Array:
-    """Prefixes `[B, T, size]`: where nothing is committed yet they came as wide as the env's
-    actions, and a server's may be more or fewer."""
+    """Prefixes `[B, T, size]`. Before anything is committed they are as wide as the env's actions,
+    which the server's need not be."""
     if size is None or prefix.shape[2] == size:
         return prefix
     fitting = np.zeros((*prefix.shape[:2], size), prefix.dtype)

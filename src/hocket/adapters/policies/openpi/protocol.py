@@ -1,13 +1,14 @@
 """What travels between an OpenPI client and server, stock and with hocket's extensions.
 
-Stock: the server's first frame is its metadata, then each binary request has one binary reply, in
-order; a text frame is an error and the connection ends. hocket's server adds a map `hocket` to the
-metadata; a client that found it there may send requests with a key `hocket`: several observations
-at once, who they are (noise seed, session, env), what is committed of each one's last chunk where
-the server says that its policy continues chunks, and messages that tell of envs, of how chunks are
-to be continued, and of ends of sessions. Such a request carries a number that its reply repeats,
-and a name that its client drew: sessions and envs are that client's, over whichever connection they
-come.
+Stock: the server's first frame is its metadata. Then each binary request has one binary reply, in
+order; a text frame is an error and ends the connection.
+
+Extended: hocket's server adds a map `hocket` to the metadata, and its clients send requests with a
+map `hocket`. `op` says what for: `infer` has several observations, with the noise seed, session and
+env of each, and with committed actions where the policy continues chunks; `bind` tells of an env,
+`continue` of how chunks are continued, `reset` of a session's end, `leave` of a client's. Each
+request has a number, which its reply repeats, and a name that its client drew: sessions and envs
+belong to that client, on all of its connections.
 """
 
 from __future__ import annotations
@@ -60,9 +61,9 @@ class Announcement:
     """New with every start of the server: no session outlives it."""
     is_stateful: bool
     machine: str | None = None
-    """Where it runs, and for whom: memory is shared with clients who are there too ..."""
+    """The machine and user it runs as: clients of the same share memory with it ..."""
     channel: str | None = None
-    """... over this local socket, by which memory files come."""
+    """... over this local socket, which takes memory files."""
     continuations: tuple[str, ...] = ()
     """The methods by which its policy can continue chunks."""
 
@@ -119,8 +120,7 @@ def find_announcement(metadata: Any) -> Announcement | None:
 
 
 def batch_rows(batch: Batch, envs: Mapping[EnvSpec, int]) -> list[list[Any]]:
-    """The rows of a batch as they travel; `envs` are those that the server was told of,
-    and the number of each."""
+    """The rows of a batch as they travel. `envs`: the number of each env that the server knows."""
     return [
         [
             [*row.trial],
@@ -136,20 +136,20 @@ def batch_rows(batch: Batch, envs: Mapping[EnvSpec, int]) -> list[list[Any]]:
 
 
 def bind_key(client: str, number: int) -> bytes:
-    """What messages about one env of one client have in common."""
+    """The key of all messages about one env of one client."""
     return f"{client}/{number}".encode()
 
 
 def continue_key(client: str) -> bytes:
-    """What messages about how one client's chunks are continued have in common."""
+    """The key of all messages about how one client's chunks are continued."""
     return f"{client}/continue".encode()
 
 
 def read_observation(
     request: Mapping[str, Any], wanted: Container[str] | None = None
 ) -> tuple[Observation, str | None]:
-    """A stock request as a flat observation and its prompt; nested maps get slash keys. Only what
-    is `wanted` is read, where that is known."""
+    """A stock request as a flat observation and its prompt; nested maps get slash keys. Only the
+    keys in `wanted` are read, where that is given."""
     observation: Observation = {}
     prompt: str | None = None
     left: list[tuple[Any, Any]] = list(request.items())
@@ -214,7 +214,7 @@ def read_chunk(frame: bytes, reply_key: str = "") -> Array:
 
 
 def read_extended(frame: bytes, number: int) -> Mapping[str, Any]:
-    """An extended reply, where it answers request `number`: server and client are in step."""
+    """An extended reply; WrongNumberError unless it answers request `number`."""
     reply = unpack(frame)
     if isinstance(reply, Mapping):
         found = reply.get(EXTENSION)
@@ -224,7 +224,7 @@ def read_extended(frame: bytes, number: int) -> Mapping[str, Any]:
 
 
 def check_extended(reply: Mapping[str, Any], source: str) -> Mapping[str, Any]:
-    """The head of an extended reply; an error that it carries is raised."""
+    """The head of an extended reply. Raises the error that it carries."""
     found: Mapping[str, Any] = reply[EXTENSION]
     error = found.get("error")
     if error is not None:
@@ -238,4 +238,4 @@ _KINDS: Mapping[str, type[HocketError]] = {
     "StateMovedError": StateMovedError,
     "SharedArraysError": SharedArraysError,
 }
-"""Errors of a server that a client treats in their own ways; any other is a PolicyError."""
+"""Errors of a server that its client knows by name; any other is a PolicyError."""

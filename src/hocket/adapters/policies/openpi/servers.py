@@ -34,8 +34,8 @@ STOCK_CONNECTIONS = 2
 """A stock server works on one request at a time: one more is on its way meanwhile."""
 FIRST_BACKOFF_S = 0.1
 LONGEST_BACKOFF_S = 5.0
-"""Waits after failures double from the first to the longest, so that a server that comes back is
-found soon and one that is down is not flooded. Chosen by hand; no benchmark row."""
+"""Waits after failures double from the first to the longest: a server that comes back is found
+soon, and one that is down is not flooded."""
 MAX_GREETINGS = 4096
 """Envs that a new connection is told of: a gateway's clients may name new ones without end."""
 
@@ -78,15 +78,15 @@ class Servers:
         pinned, generation = pins[0]
         try:
             return await self._until_answered(
-                lambda replica: replica.ask(frames, read, generation), pinned, repeats=0
+                lambda replica: replica.ask(frames, read, generation), pinned
             )
         except Dropped as exc:
             raise SessionLostError(f"{exc}; what it knew of this attempt is lost.") from exc
 
     async def tell_all(self, key: bytes, frame: bytes, read: Read[Any] = bytes) -> list[Reply]:
-        """Send a frame to every server, and first thing over every connection that is made later;
-        it supersedes an earlier frame of the same key. A server that is down is told when it is
-        back; at least one must be up. A frame that fails is not told again."""
+        """Send a frame to every server now, and at the beginning of every later connection, in
+        place of an earlier frame of the same key. At least one server must be up; one that is down
+        is told when it is back. A frame that fails is not sent again."""
         for replica in self.replicas:
             replica.greet(key, frame, read)
         try:
@@ -96,12 +96,12 @@ class Servers:
             raise
 
     def forget_frame(self, key: bytes) -> None:
-        """Begin no connection with the frame of this key any more."""
+        """Do not begin connections with the frame of this key any more."""
         for replica in self.replicas:
             replica.ungreet(key)
 
     async def tell_once(self, frame: bytes) -> None:
-        """Send a frame to every server that is up; one that cannot be told has nothing to know."""
+        """Send a frame to every server that is up. One that cannot be told has nothing to know."""
         with contextlib.suppress(HocketError):
             await self._tell(frame, bytes)
 
@@ -133,7 +133,7 @@ class Servers:
         self._pins[session] = (replica, replica.generation)
 
     async def end(self, session: str, frame: bytes, read: Read[Any] = bytes) -> Reply:
-        """Tell a session's server that it is over; the pin goes whether or not there is a reply."""
+        """Tell a session's server that it is over. The pin goes even without a reply."""
         try:
             return await self.ask([frame], [session], read)
         finally:
@@ -148,7 +148,7 @@ class Servers:
         return sum(replica.reconnects for replica in self.replicas)
 
     def knows(self, source: str) -> bool:
-        """Whether `source` names a connection that still lives."""
+        """True while the connection of this source lives."""
         return any(replica.knows(source) for replica in self.replicas)
 
     @property
@@ -162,53 +162,41 @@ class Servers:
         self,
         ask: Callable[[ServerReplica], Awaitable[Answer]],
         only: ServerReplica | None = None,
-        repeats: int | None = None,
     ) -> Answer:
-        """Ask the least loaded server, or `only` that one, again after drops and outages."""
-        repeats = self._config.retries if repeats is None else repeats
-        with contextlib.ExitStack() as outage:
-            return await self._keep_asking(ask, only, repeats, outage)
-
-    async def _keep_asking(
-        self,
-        ask: Callable[[ServerReplica], Awaitable[Answer]],
-        only: ServerReplica | None,
-        repeats: int,
-        outage: contextlib.ExitStack,
-    ) -> Answer:
-        """Ask until there is an answer; `outage` is entered while no server is reached."""
+        """Ask the least loaded server, again after drops and outages; or `only` that one, and once,
+        where it keeps state."""
+        among, repeats = ([only], 0) if only else (self.replicas, self._config.retries)
         clock = asyncio.get_running_loop().time
+        limit_s = self._config.ready_timeout_s
         drops, is_told = 0, False
-        while True:
-            now = clock()
-            replica = only or min(self.replicas, key=lambda one: (one.retry_at > now, one.load))
-            if replica.retry_at > clock():
-                await asyncio.sleep(replica.retry_at - clock())
-            try:
-                return await ask(replica)
-            except Unreachable as exc:
-                replica.failed(clock())
-                outages = [one.outage_since for one in ([only] if only else self.replicas)]
-                limit_s = self._config.ready_timeout_s
-                if not is_told:
-                    is_told = True
-                    outage.enter_context(
-                        awaiting(f"a policy server, up to {limit_s:.0f} s ({exc})")
-                    )
-                if all(since is not None and clock() - since >= limit_s for since in outages):
-                    raise PolicyUnavailableError(
-                        f"No server answered for {limit_s:.0f} s (the last: {exc}). Is it running? "
-                        f"--policy.ready-timeout-s says how long to wait."
-                    ) from exc
-            except Dropped as exc:
-                replica.failed(clock())
-                drops += 1
-                if drops > repeats:
-                    raise Dropped(f"Asked {drops} times, the last time: {exc}") from exc
+        with contextlib.ExitStack() as outage:
+            while True:
+                now = clock()
+                replica = min(among, key=lambda one: (one.retry_at > now, one.load))
+                if replica.retry_at > now:
+                    await asyncio.sleep(replica.retry_at - now)
+                try:
+                    return await ask(replica)
+                except Unreachable as exc:
+                    replica.failed(clock())
+                    if not is_told:
+                        is_told = True
+                        what = f"a policy server, up to {limit_s:.0f} s ({exc})"
+                        outage.enter_context(awaiting(what))
+                    if all(one.is_out_for(limit_s, clock()) for one in among):
+                        raise PolicyUnavailableError(
+                            f"No server answered for {limit_s:.0f} s (the last: {exc}). Is it "
+                            f"running? --policy.ready-timeout-s says how long to wait."
+                        ) from exc
+                except Dropped as exc:
+                    replica.failed(clock())
+                    drops += 1
+                    if drops > repeats:
+                        raise Dropped(f"Asked {drops} times, the last time: {exc}") from exc
 
 
 class ServerReplica:
-    """One server: its connections, made when they are needed, and how it fares."""
+    """One server and its connections, which are made when they are needed."""
 
     def __init__(self, endpoint: Endpoint, config: OpenPIConfig, *, is_row_wise: bool) -> None:
         self._endpoint = endpoint
@@ -226,24 +214,23 @@ class ServerReplica:
         self.reconnects = 0
         """Connections that were made after one was lost."""
         self._in_flight = 0
-        self._drops = 0
         self._has_answered = False
         self._backoff_s = FIRST_BACKOFF_S
         self.retry_at = 0.0
         """On the loop's clock: nobody should try before."""
-        self.outage_since: float | None = None
+        self._outage_since: float | None = None
         """On the loop's clock; None while the server is up."""
         self.load = 0
         """Questions in flight here, or waiting for a connection."""
         self.announcement: Announcement | None = None
         self._greetings: dict[bytes, tuple[bytes, Read[Any]]] = {}
-        """Frames that begin every new connection, since it may lead to a new server, and what reads
-        the replies."""
+        """Frames that begin every new connection, which may lead to a new server, and the functions
+        that read the replies."""
 
     @property
     def generation(self) -> str:
-        """Changes when state that the server kept may be gone."""
-        return self.announcement.instance if self.announcement else str(self._drops)
+        """Changes when the state is gone that the server kept: stock servers keep none."""
+        return self.announcement.instance if self.announcement else ""
 
     async def ask(self, frames: Sequence[bytes], read: Read[Any], generation: str | None) -> Reply:
         """The answers to all frames, in order, from one connection. SessionLostError where the
@@ -292,10 +279,13 @@ class ServerReplica:
         self._greetings.pop(key, None)
 
     def failed(self, now: float) -> None:
-        """Remember a failure: nobody tries again before the backoff is over."""
-        self.outage_since = self.outage_since or now
+        """Remember a failure: nobody asks again before the backoff is over."""
+        self._outage_since = self._outage_since or now
         self.retry_at = now + self._backoff_s * random.uniform(0.5, 1.5)
         self._backoff_s = min(LONGEST_BACKOFF_S, 2 * self._backoff_s)
+
+    def is_out_for(self, seconds: float, now: float) -> bool:
+        return self._outage_since is not None and now - self._outage_since >= seconds
 
     async def _ask(self, connection: PolicyConnection, frame: bytes, read: Read[Any]) -> Any:
         alone_s = self._config.timeout_s
@@ -306,7 +296,6 @@ class ServerReplica:
         try:
             answer = await connection.ask(frame, timeout_s, read)
         except Dropped:
-            self._drops += 1
             self._has_answered = False
             raise
         finally:
@@ -332,7 +321,6 @@ class ServerReplica:
                 return connection
             self._open -= 1
             self._lost += 1
-            self._drops += 1
         self._open += 1
         try:
             return await self._dial()
@@ -341,7 +329,7 @@ class ServerReplica:
             raise
 
     async def _dial(self) -> PolicyConnection:
-        """A new connection, told all that every connection begins with."""
+        """Open a connection, and begin it with the greetings."""
         self._opened += 1
         connection = await PolicyConnection.open(self._endpoint, self._opened)
         if self._lost:
@@ -349,7 +337,7 @@ class ServerReplica:
             self.reconnects += 1
         self._living = [one for one in self._living if one.is_open] + [connection]
         self.announcement = connection.announcement
-        self.retry_at, self._backoff_s, self.outage_since = 0.0, FIRST_BACKOFF_S, None
+        self.retry_at, self._backoff_s, self._outage_since = 0.0, FIRST_BACKOFF_S, None
         for _ in range(self._limit - self._open):
             self._wake_next()  # the server may have announced that it takes more at once
         try:
@@ -375,8 +363,8 @@ class ServerReplica:
                 raise
 
     def _give_back(self, connection: PolicyConnection | None) -> None:
-        """Return a connection to the pool; None where it could not be made. This never waits: a
-        cancelled question must not keep a connection from others."""
+        """Return a connection to the pool; None where none could be made. Never waits: a question
+        that was cancelled must not keep a connection from others."""
         if connection is not None and connection.is_open:
             self._idle.append(connection)
         else:

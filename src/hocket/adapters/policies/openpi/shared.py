@@ -59,7 +59,7 @@ class SharedFile:
     number: int
     map: mmap.mmap
     description: dict[str, Any] = field(default_factory=dict)
-    """What lies where, as a request says it."""
+    """Where each array lies, as a request says it."""
 
 
 class SharedArrays:

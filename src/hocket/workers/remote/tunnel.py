@@ -4,27 +4,22 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import select
 import socket
 import subprocess
 import threading
 from collections.abc import Callable, Sequence
 
-from hocket.errors import WorkerFailed
-from hocket.system import children
+from hocket.system.child import Child
 from hocket.system.waits import awaiting
 from hocket.workers.remote.archive import code_message
-from hocket.workers.shm import create_file, read_tail
 
-# Chosen by hand.
 _END_S = 4.0
 """Seconds for the program to end by itself."""
 _READ = 1 << 18
-_TAIL = 3000
 
 
-class Child:
+class Tunnel:
     """An Attachment: a program that runs `python -c LOADER` elsewhere. What comes goes straight
     into the stream; what is sent, the code first, goes by a thread."""
 
@@ -37,25 +32,14 @@ class Child:
         login: contextlib.AbstractContextManager[object] | None = None,
         on_end: Callable[[bool], None] = lambda _: None,
     ) -> None:
-        """`login` is held until the far end takes the code. `on_end` is told once, when the program
-        has ended, whether it did before that."""
+        """`login` is held until the far end has taken the code. `on_end` is called once, when the
+        program has ended: with true where it ended before that."""
         self._name = name
         self._stream = stream
         self._login = login or contextlib.nullcontext()
         self._on_end = on_end
-        self._log = create_file("hocket-child-log", 0)
         self._has_begun = False
-        try:
-            self._process = subprocess.Popen(
-                words,
-                stdin=subprocess.PIPE,
-                stdout=stream.fileno(),
-                stderr=self._log,
-                start_new_session=True,
-            )
-        except OSError as exc:
-            os.close(self._log)
-            raise WorkerFailed(f"{words[0]} cannot be run: {exc}") from exc
+        self._child = Child(words, stdin=subprocess.PIPE, stdout=stream.fileno())
         self._threads = [threading.Thread(target=self._send, daemon=True)]
         self._threads.append(threading.Thread(target=self._watch, daemon=True))
         for thread in self._threads:
@@ -69,21 +53,18 @@ class Child:
         """Do nothing: the program ends with its stream, and so does what it runs."""
 
     def explain(self) -> str:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(1.0)
-        said = read_tail(self._log, _TAIL).decode("utf-8", "replace").strip()
-        code = self._process.returncode
-        return f"{self._name} ended with code {code}.\n{said}".strip()
+        return f"{self._name} {self._child.ending()}"
 
     def close(self) -> None:
         """Wait for it to end, by force in the end."""
-        children.end(self._process, _END_S)
+        if self._child.code(_END_S) is None:  # Its thread may be writing: it is not hung up.
+            self._child.kill()
         for thread in self._threads:
             thread.join()
-        os.close(self._log)
+        self._child.end(0.0)
 
     def _send(self) -> None:
-        pipe = self._process.stdin
+        pipe = self._child.pipe
         assert pipe is not None
         with contextlib.suppress(OSError):
             # The code is longer than a pipe holds: it is written when somebody reads it there.
@@ -98,8 +79,7 @@ class Child:
             pipe.close()
 
     def _wait(self) -> bytes:
-        """The next bytes to send. (ssh makes its output, which is this socket too, one that does
-        not wait.)"""
+        """The next bytes to send. (ssh makes its output, which is this socket, non-blocking.)"""
         while True:
             poller = select.poll()
             poller.register(self._stream, select.POLLIN)
@@ -108,7 +88,7 @@ class Child:
                 return self._stream.recv(_READ)
 
     def _watch(self) -> None:
-        self._process.wait()
+        self._child.code(wait_s=None)
         with contextlib.suppress(OSError):
             self._stream.shutdown(socket.SHUT_RDWR)
         self._threads[0].join()

@@ -32,14 +32,14 @@ from hocket.core.wire import (
     Told,
 )
 from hocket.errors import WireError
-from hocket.workers.files import QUOTA, Delivery, LeftFolder, declared_names
+from hocket.workers.links.files import QUOTA, Incoming, LeftFolder, declared_names
 
 _LIFE = (Progress, Pulse, Said, Ended)
 """What a worker elsewhere says of itself, at any time."""
 _MOST_REMARKS, _LONGEST_REMARK = 100, 2000
-"""How much a worker may tell the user. Chosen by hand: an env has a few sentences to say."""
+"""How much a worker may tell the user. An env has a few sentences to say."""
 _MOST_NUMBERS = 1000
-"""Keys in `info` that a worker may tell of. Chosen by hand."""
+"""Keys in `info` that a worker may tell of."""
 
 
 class Question(NamedTuple):
@@ -48,12 +48,12 @@ class Question(NamedTuple):
     answer: type[Any]
     attempt: int
     chunk: int
-    delivery: Delivery
+    incoming: Incoming
     """Takes the files of the attempt."""
     actions: int = 0
     """Most steps of the chunk."""
     looks: bool = False
-    """Whether Observed may come first."""
+    """True where Observed may come first."""
 
 
 class Begun(NamedTuple):
@@ -62,10 +62,10 @@ class Begun(NamedTuple):
     attempt: int
     slug: str
     """The name of its trial."""
-    delivery: Delivery
+    incoming: Incoming
     """Takes its files."""
     keeps: bool
-    """Whether files may come without its end, because it is lost."""
+    """True where files may come without its end, because it is lost."""
 
 
 class Guard:
@@ -88,7 +88,7 @@ class Guard:
         self._tells = spec.tells
         self._quota = quota
         self.has_files = False
-        """Whether files are coming now."""
+        """True while files come."""
 
     def ask(self, message: Message) -> Message:
         """Note what a message asks for; gives it as the worker may see it: without paths of this
@@ -99,22 +99,22 @@ class Guard:
                 counts = [n + sum(h) for n, h in zip(counts, message.holds, strict=True)]
             rows = zip(message.lanes, message.attempts, message.chunks, counts, strict=True)
             for lane, attempt, chunk, most in rows:
-                delivery = self._begun[lane].delivery
-                question = Question(Executed, attempt, chunk, delivery, most, looks)
+                incoming = self._begun[lane].incoming
+                question = Question(Executed, attempt, chunk, incoming, most, looks)
                 self._asked[lane].append(question)
         elif isinstance(message, Begin):
             begun = zip(
                 message.lanes, message.attempts, message.trials, message.record, strict=True
             )
             for lane, attempt, trial, record in begun:
-                delivery = self._delivery(trial, attempt, record)
+                incoming = self._incoming(trial, attempt, record)
                 keeps, slug = bool(record.get(EVIDENCE)), Trial(*trial).slug
-                self._begun[lane] = Begun(attempt, slug, delivery, keeps)
-                self._asked[lane].append(Question(Ready, attempt, -1, delivery))
+                self._begun[lane] = Begun(attempt, slug, incoming, keeps)
+                self._asked[lane].append(Question(Ready, attempt, -1, incoming))
             return message._replace(record=[_without_folder(record) for record in message.record])
         elif isinstance(message, Render):
-            delivery = self._delivery(message.trial, message.attempt, message.record)
-            self._asked[message.lane].append(Question(Sealed, message.attempt, -1, delivery))
+            incoming = self._incoming(message.trial, message.attempt, message.record)
+            self._asked[message.lane].append(Question(Sealed, message.attempt, -1, incoming))
             return message._replace(record=_without_folder(message.record))
         elif isinstance(message, Describe):
             self._describing += 1
@@ -137,28 +137,28 @@ class Guard:
         if they were lost are lost now."""
         for lane, begun in self._begun.items():
             if begun.keeps and self._left is not None:
-                self._left.hand_over(lane, begun.attempt, begun.slug, begun.delivery)
+                self._left.hand_over(lane, begun.attempt, begun.slug, begun.incoming)
         for questions in self._asked:
             for question in questions:
-                question.delivery.discard()
+                question.incoming.discard()
         for begun in self._begun.values():
             if begun.keeps:
-                begun.delivery.discard()
+                begun.incoming.discard()
 
-    def _delivery(self, trial: Sequence[Any], attempt: int, record: Mapping[str, Any]) -> Delivery:
+    def _incoming(self, trial: Sequence[Any], attempt: int, record: Mapping[str, Any]) -> Incoming:
         root = record.get("folder") or self._folder
         slug, keeps = Trial(*trial).slug, bool(record.get(EVIDENCE))
-        return Delivery(root, slug, attempt, self._patterns, self._quota, keeps=keeps)
+        return Incoming(root, slug, attempt, self._patterns, self._quota, keeps=keeps)
 
-    def _taker(self, piece: Piece) -> Delivery:
-        """What takes a piece: of an attempt that has ended, or of one that is about to be lost."""
+    def _taker(self, piece: Piece) -> Incoming:
+        """What takes a piece of an attempt that has ended, or that is about to be lost."""
         lane = piece.lane
         asked = self._asked[lane] if type(lane) is int and lane >= 0 else None
         begun = self._begun.get(lane)
         if (asked and asked[0].answer is Sealed) or begun is None or not begun.keeps:
-            return self._expected(lane, Sealed, piece.attempt)[0].delivery
+            return self._expected(lane, Sealed, piece.attempt)[0].incoming
         _require(begun.attempt == piece.attempt, piece)
-        return begun.delivery
+        return begun.incoming
 
     def _admit(self, message: Message) -> Message | None:
         if isinstance(message, Executed):
@@ -176,7 +176,7 @@ class Guard:
         elif isinstance(message, Sealed):
             question = self._answered(message.lane, Sealed, message.attempt)
             self.has_files = False
-            return message._replace(files=question.delivery.finish(message.files))
+            return message._replace(files=question.incoming.finish(message.files))
         elif isinstance(message, Failed):
             self._failed(message)
         elif isinstance(message, Described):
@@ -199,7 +199,7 @@ class Guard:
         return message
 
     def _answered(self, lane: int, kind: type[Any], attempt: int, chunk: int = -1) -> Question:
-        """Take the lane's next question, which these must answer."""
+        """Take the lane's next question, which the message must answer."""
         return self._expected(lane, kind, attempt, chunk).popleft()
 
     def _expected(
@@ -238,7 +238,7 @@ class Guard:
             )
             if end:
                 self._begun[lane] = self._begun[lane]._replace(keeps=False)
-                self._asked[lane].appendleft(Question(Sealed, attempt, -1, question.delivery))
+                self._asked[lane].appendleft(Question(Sealed, attempt, -1, question.incoming))
         _require(
             type(rewards) is bytes
             and len(rewards) == 8 * sum(message.steps)
@@ -247,7 +247,7 @@ class Guard:
         )
 
     def _told(self, message: Told) -> None:
-        """Numbers come before the answer of the chunk that they belong to."""
+        """Check numbers, which come before the answer of their chunk."""
         rows = zip(message.lanes, message.attempts, message.chunks, message.steps, strict=True)
         for lane, attempt, chunk, steps in rows:
             question = self._expected(lane, Executed, attempt, chunk)[0]
@@ -277,7 +277,7 @@ class Guard:
         _require(bool(asked) and message.lane >= 0, message)
         assert asked
         _require(asked[0].attempt == message.attempt, message)
-        asked.popleft().delivery.discard()
+        asked.popleft().incoming.discard()
         begun = self._begun.get(message.lane)
         if begun is not None and begun.attempt == message.attempt:
             self._begun[message.lane] = begun._replace(keeps=False)

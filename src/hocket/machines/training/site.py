@@ -21,16 +21,16 @@ from hocket.machines import protocol
 from hocket.machines.commands import Outlet
 from hocket.machines.identity import identity_of
 from hocket.machines.leasing.lease import LeaseId
-from hocket.machines.site.link import Link
+from hocket.machines.site.link import DriverLink
 from hocket.machines.site.site_work import SiteWork
 from hocket.results.showing.tally import Tally
 from hocket.runs.assembly import Assembly
 from hocket.train.algorithms.ranks import local_device
 from hocket.train.algorithms.rollout import Segment
 from hocket.train.collect.rolling import (
-    Rolling,
     auto_lanes,
     base_of,
+    engine_of,
     fleet_of,
     max_batch,
     policy_of,
@@ -45,7 +45,9 @@ from hocket.train.rewards import Rewards
 class CollectingWork(SiteWork):
     """A site's part in a training run."""
 
-    def __init__(self, welcome: protocol.Welcome, link: Link, outlet: Outlet | None = None) -> None:
+    def __init__(
+        self, welcome: protocol.Welcome, link: DriverLink, outlet: Outlet | None = None
+    ) -> None:
         """`outlet` takes what was collected beside the connection, as long as that is the first."""
         super().__init__(welcome, link)
         self._outlet = outlet
@@ -88,8 +90,10 @@ class CollectingWork(SiteWork):
             )
             fleet = stack.enter_context(fleet_of(config, assembly, policy.spec))
             self._tally = Tally()
-            rolling = Rolling(config, assembly, fleet, policy, readers=(self._tally, self._chunks))
-            engine = stack.enter_context(rolling.engine(self, gives_back=True))
+            readers = (self, self._tally)
+            engine = stack.enter_context(
+                engine_of(config, assembly, fleet, policy, readers, gives_back=True)
+            )
             self._join(
                 engine,
                 lanes=config.lane_count,

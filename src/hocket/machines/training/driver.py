@@ -4,79 +4,24 @@ what it heard, in order."""
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-
-import torch
-from safetensors.torch import save
+from collections.abc import Sequence
 
 from hocket.core import codec
 from hocket.core.data import Episode, Trial
-from hocket.core.events import Event
 from hocket.errors import HocketError, WireError
 from hocket.machines import protocol
-from hocket.machines.config import SiteConfig
 from hocket.machines.driver import Driver, Post
 from hocket.machines.leasing.lease import Lease, LeaseId
 from hocket.machines.roster import Entry
 from hocket.machines.server import Carrier
 from hocket.runs.elsewhere import Work
+from hocket.runs.sites import SiteConfig
 from hocket.train.algorithms.rollout import Segment
-from hocket.train.learner.weights import WeightBlock
+from hocket.train.collect.elsewhere import FloorRose, Gathered, Tell, WorkGrew
+from hocket.train.learner.weights import PackedWeights
 
 _LARGEST = 1 << 30
 """Most bytes of one stretch of a trajectory."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Gathered:
-    """A stretch of an attempt has come from a site."""
-
-    segment: Segment
-    terms: Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FloorRose:
-    """What a site has not sent yet is of no older version than this; None where it is gone."""
-
-    site: str
-    floor: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkGrew:
-    """What sites have done since this was told last."""
-
-    steps: int
-    worked_s: float
-    inferred_s: float
-
-
-SiteEvent = Event | Gathered | FloorRose | WorkGrew
-Tell = Callable[[SiteEvent], None]
-
-
-class Weights:
-    """The newest weights, as they travel: packed once for each version."""
-
-    def __init__(self, block: WeightBlock, like: Mapping[str, torch.Tensor]) -> None:
-        self._block = block
-        self._copy = {name: torch.empty_like(one, device="cpu") for name, one in like.items()}
-        self._version = -1
-        self._data = b""
-
-    @property
-    def version(self) -> int:
-        """The version that was published last."""
-        return self._block.version
-
-    def newest(self) -> tuple[int, bytes]:
-        """The newest weights, and their version."""
-        if self._version != self._block.version:
-            self._version = self._block.read(self._copy)
-            self._data = save(self._copy)
-        return self._version, self._data
 
 
 class CollectingDriver(Driver):
@@ -88,7 +33,7 @@ class CollectingDriver(Driver):
         config: SiteConfig,
         post: Post,
         *,
-        weights: Weights,
+        weights: PackedWeights,
         tell: Tell,
         carrier: Carrier | None = None,
     ) -> None:

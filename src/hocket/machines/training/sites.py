@@ -9,30 +9,22 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from hocket.core.data import Episode, Trial
 from hocket.core.events import AttemptFailed, SitesChanged
-from hocket.engine.trials import TrialQueue
-from hocket.machines.config import SiteConfig
 from hocket.machines.driver import Driver, Post
-from hocket.machines.machines import Machines
-from hocket.machines.unkept import Unkept
+from hocket.machines.training.driver import CollectingDriver
+from hocket.records.folder import RunFolder
 from hocket.runs.elsewhere import Work
+from hocket.runs.sites import SiteConfig
 from hocket.train.algorithms.rollout import Segment
-from hocket.train.collect.site_driver import (
-    CollectingDriver,
-    FloorRose,
-    Gathered,
-    SiteEvent,
-    Tell,
-    Weights,
-)
-from hocket.train.config import TrainConfig
-from hocket.train.networks.building import Description
+from hocket.train.collect.elsewhere import Collecting, FloorRose, Gathered, SiteEvent, Tell
+
+if TYPE_CHECKING:
+    from hocket.machines.machines import Machines
 
 _END_S = 30.0
 """Seconds for the driver's thread to end."""
@@ -43,48 +35,38 @@ class _Failed:
     error: Exception
 
 
-class Sites:
+class CollectingSites:
     """Collecting sites, as the trainer sees them: it does what `Trajectories` does, with what they
     send. The engine's thread calls it."""
 
-    def __init__(
-        self,
-        config: TrainConfig,
-        machines: Machines,
-        run: Path,
-        tasks: Sequence[tuple[str, str]],
-        description: Description,
-        weights: Weights,
-        wake: Callable[[], None],
-        learn: Callable[[Mapping[str, Any]], None],
-    ) -> None:
-        """`wake` lets the engine take a turn; `learn` is told, on the driver's thread, what sites
-        there are."""
+    def __init__(self, machines: Machines, asked: Collecting) -> None:
         self._machines = machines
-        self._weights = weights
-        self._wake = wake
+        self._weights = asked.weights
+        self._wake = asked.wake
         self._inbox: queue.SimpleQueue[SiteEvent | _Failed] = queue.SimpleQueue()
         self._driver: CollectingDriver | None = None
         self._floors: dict[str, int] = {}
         self._ended: dict[tuple[str, int], Gathered] = {}
         self._running = 0
         self._is_over = False
-        keeping = Unkept(run)
         self._work = Work(
-            config=config,
-            ledger=keeping,
+            config=asked.config,
+            folder=RunFolder.at(asked.run),
             planned=(),
-            remaining=[Trial(*tasks[0], config.seed)],
+            remaining=[Trial(*asked.tasks[0], asked.config.seed)],
             done=(),
-            readers=(keeping, self._Inbox(self._put)),
+            readers=(self._Inbox(self._put),),
             sinks=(),
             record=lambda *_: {},
             begin=lambda _: None,
-            learn=lambda _, about: learn(about),
+            learn=lambda _, about: asked.learn(about),
             kind="collect",
-            start={"description": description.to_plain(), "tasks": [task for _, task in tasks]},
+            start={
+                "description": asked.description.to_plain(),
+                "tasks": [task for _, task in asked.tasks],
+            },
             in_order=True,
-            at_once=config.batch_count,
+            at_once=asked.config.batch_count,
         )
         self._thread = threading.Thread(target=self._drive, name="hocket-driver", daemon=True)
 
@@ -212,26 +194,3 @@ class Sites:
         """Returns what an episode that counts adds to the log; asked once, last."""
         found = self._ended.pop((episode.trial.id, episode.attempt), None)
         return {} if found is None else dict(found.terms)
-
-
-class SiteTrials(TrialQueue):
-    """What the engine here runs while sites collect: evaluations. It stays open, and every turn of
-    the engine hears what sites have said."""
-
-    def __init__(self, hear: Callable[[], None]) -> None:
-        super().__init__()
-        self._hear = hear
-        self._is_hearing = False
-
-    @property
-    def is_open(self) -> bool:
-        return True
-
-    def __len__(self) -> int:
-        if not self._is_hearing:
-            self._is_hearing = True
-            try:
-                self._hear()
-            finally:
-                self._is_hearing = False
-        return super().__len__()

@@ -1,0 +1,1 @@
+"""Sites that collect for a training run: the part of machines that needs train/."""

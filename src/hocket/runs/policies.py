@@ -1,0 +1,86 @@
+"""A subject's policy: found by name, held to its outline, and given its threads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hocket.core import plugins
+from hocket.core.contracts.policy import Policy, Replicas, Sessions
+from hocket.core.data import PolicySpec
+from hocket.core.modules import places_of
+from hocket.engine.inferring.deadline import InferDeadline
+from hocket.engine.inferring.inference import Inference
+from hocket.errors import HocketError, PolicyError, UsageError
+from hocket.runs.subject import Subject
+from hocket.system.waits import awaiting
+
+
+def load_policy(subject: Subject) -> Policy:
+    """The policy, in an interpreter of its own where the subject names one."""
+    name, settings = subject.policy, subject.policy_config
+    if subject.policy_python is not None:
+        name = f"sidecar:{name}"
+        settings = {"python": subject.policy_python, "config": dict(settings)}
+    with awaiting(f"the policy {subject.policy} to load"):
+        built = require_policy(build_policy(name, settings), subject.policy)
+        _ = built.spec  # a policy over the wire connects here
+    return built
+
+
+def build_policy(name: str, settings: Mapping[str, Any]) -> Any:
+    """The policy of a name; what its maker raises comes as PolicyError, with the maker's lines."""
+    try:
+        return plugins.build("policies", name, settings)
+    except HocketError:
+        raise
+    except Exception as exc:
+        raise PolicyError(
+            f"Policy {name!r} cannot be made: {type(exc).__name__}: {exc}{places_of(exc)}"
+        ) from exc
+
+
+def require_policy(policy: Any, name: str) -> Policy:
+    """The object itself, where it has the outline of a policy; an error says what it lacks."""
+    spec = getattr(policy, "spec", None)
+    lacks = [] if isinstance(spec, PolicySpec) else ["`spec`, a hocket.PolicySpec"]
+    lacks += [
+        f"the method `{method}`"
+        for method in ("infer(batch)", "close()")
+        if not callable(getattr(policy, method.partition("(")[0], None))
+    ]
+    if lacks:
+        raise PolicyError(
+            f"{name!r} is no policy: {type(policy).__name__!r} lacks {' and '.join(lacks)}. "
+            "hocket.testing.check_policy(policy) tests the whole contract."
+        )
+    found: Policy = policy
+    return found
+
+
+def inference_of(
+    subject: Subject, policy: Policy, *, alone: bool, timeout_s: float | None
+) -> Inference:
+    """Threads for the policy, or for its copies on the devices that the subject names. Chunks
+    carry the name of the copy that made them. Where rows are inferred `alone`, one call runs at a
+    time; one that takes longer than `timeout_s` is given up."""
+    name, devices = subject.policy, subject.policy_devices
+    deadline = InferDeadline(seconds=timeout_s)
+    if not devices:
+        return Inference([policy], [name], one_at_a_time=alone, deadline=deadline)
+    if not isinstance(policy, Replicas):
+        raise UsageError(
+            f"Policy {name!r} cannot stand on several devices; leave out --policy-devices."
+        )
+    if isinstance(policy, Sessions) and len(devices) > 1:
+        raise UsageError(
+            f"Policy {name!r} keeps state for each episode, which one copy of it alone would "
+            "know: name one device in --policy-devices."
+        )
+    if alone and len(devices) > 1:
+        raise UsageError(
+            f"--exact asks one copy of policy {name!r} for one row at a time: name one device "
+            "in --policy-devices."
+        )
+    copies = policy.replicas(devices)
+    return Inference(copies, devices, one_at_a_time=alone, deadline=deadline)
