@@ -44,7 +44,7 @@ def test_trials_have_the_same_results_here_and_on_three_sites(
     assert sorted(site["first_lane"] for site in about["sites"]) == [0, 1, 2]
     # What results depend on is told as of a run here.
     here = load_about(tmp_path / "here")
-    for part in ("code", "packages", "accelerator", "settings", "chunks", "versions"):
+    for part in ("code", "hardware", "settings", "chunks", "versions"):
         assert about[part] == here[part]
     assert report.provenance["settings"] == here["settings"]
 

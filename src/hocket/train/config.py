@@ -328,6 +328,13 @@ class TrainConfig(GRPOConfig, PPOConfig, Subject):
         if self.algo == "grpo" and self.segment_chunks:
             raise ConfigError("GRPO learns from whole episodes; leave out --segment-chunks.")
 
+    @property
+    def functions(self) -> list[str]:
+        """The user's own functions, each package.module:function."""
+        return [term.name for term in reward_terms(self.reward) if term.is_function] + (
+            [self.curriculum] if ":" in self.curriculum else []
+        )
+
     def _check_data(self) -> None:
         if self.algo == "bc" and not self.data:
             raise ConfigError("bc learns from recorded episodes: name them with --data.")

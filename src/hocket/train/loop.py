@@ -21,6 +21,7 @@ from hocket.engine.trials import TrialQueue
 from hocket.errors import SpecMismatchError, UsageError
 from hocket.records import run_file as run_config
 from hocket.records.folder import RunFolder
+from hocket.records.provenance import FileDigests, places_of, provenance, this_process
 from hocket.results.showing.live import LiveStatus
 from hocket.runs.assembly import Assembly
 from hocket.runs.probe import probe, retried
@@ -317,7 +318,9 @@ def _save_start(run: Path, config: TrainConfig, data: Path | None, made: Made) -
     if data is not None:
         data.rename(run / DATA)
     checkpoint.save_frozen(run, frozen_parameters(made.network))
-    run_config.save_run(run, config.to_plain(), about=run_config.about_this_run())
+    about = {**this_process(), **provenance(config, config.functions)}
+    about["files"] = FileDigests(places_of(config, [config.weights])).finish()
+    run_config.save_run(run, config.to_plain(), about=about)
 
 
 def _look(

@@ -157,6 +157,13 @@ class Reader(Protocol):
 
 
 @runtime_checkable
+class Hears(Protocol):
+    """A reader of some kinds of events, which the engine does not call for others."""
+
+    hears: Collection[type[Event]]
+
+
+@runtime_checkable
 class Durable(Protocol):
     """A reader whose work must not be lost."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import importlib.util
 import json
 import os
@@ -17,6 +16,7 @@ from typing import Literal
 from hocket import rooms
 from hocket.core import plugins
 from hocket.core.contracts.runtime import Examined, Usability
+from hocket.records import provenance
 from hocket.system import machine
 from hocket.workers.env import gl
 from hocket.workers.shm import create_block
@@ -78,6 +78,7 @@ def machine_findings() -> list[Finding]:
     python = f"{platform.python_version()} ({sys.executable})"
     return [
         Finding(topic="machine", name="python", state="ok", detail=python),
+        Finding(topic="machine", name="cpu", state="ok", detail=provenance.hardware()["cpu"]),
         Finding(topic="machine", name="cores", state="ok", detail=f"{cores}{limited}"),
         Finding(topic="machine", name="memory", state="ok", detail=f"{gib:.1f} GiB"),
         _shared_memory(),
@@ -138,7 +139,8 @@ def extra_findings() -> list[Finding]:
     for extra, names in sorted(modules.items()):
         missing = [name for name in sorted(names) if importlib.util.find_spec(name) is None]
         state: State = "missing" if missing else "ok"
-        versions = ", ".join(f"{name} {_version(name)}" for name in sorted(names - {*missing}))
+        there = provenance.installed(names - {*missing})
+        versions = ", ".join(f"{name} {there.get(name, '')}" for name in sorted(names - {*missing}))
         detail = f"no module {', '.join(missing)}" if missing else versions
         advice = plugins.install_advice(extra) if missing else ""
         found.append(Finding(topic="extras", name=extra, state=state, detail=detail, advice=advice))
@@ -206,10 +208,3 @@ def _shared_memory() -> Finding:
         return Finding(topic="machine", name="shared memory", state="slow", detail=detail)
     detail = "by file descriptor; /dev/shm is not needed"
     return Finding(topic="machine", name="shared memory", state="ok", detail=detail)
-
-
-def _version(name: str) -> str:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
