@@ -14,7 +14,7 @@ from hocket.cli.flags.parse import parse
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from hocket.runs.checks.doctor import DoctorFinding
+    from hocket.runs.checks.doctor import Verdict
 
 _STYLE = {"ok": "green", "slow": "yellow", "missing": "red"}
 
@@ -48,7 +48,7 @@ def run(arguments: Sequence[str]) -> int:
     return cli.OK
 
 
-def _table(findings: Sequence[DoctorFinding], names: dict[str, Sequence[str]]) -> Table:
+def _table(findings: Sequence[Verdict], names: dict[str, Sequence[str]]) -> Table:
     from rich.table import Table
     from rich.text import Text
 

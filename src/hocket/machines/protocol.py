@@ -49,7 +49,7 @@ class Joined(NamedTuple):
     identity: Mapping[str, Mapping[str, str]]
     """Versions, hashes and hardware; see `identity.py`."""
     depends_on: Mapping[str, Any]
-    """What else its numbers depend on, for `about` of the run; see `runs/provenance.py`."""
+    """What else its numbers depend on, for `about` of the run; see `records/provenance.py`."""
     is_shared: bool
     """It writes where the driver reads."""
     holds: Sequence[tuple[int, int]]

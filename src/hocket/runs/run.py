@@ -18,7 +18,7 @@ from hocket.errors import PolicyHungError, UsageError
 from hocket.records.chunks import ChunkRows
 from hocket.records.evidence import Evidence, EvidencePlan, Salvage, kept_evidence
 from hocket.records.ledger.ledger import Ledger
-from hocket.records.run_file import about_this_run
+from hocket.records.provenance import FileDigests, places_of, provenance, this_process, versions
 from hocket.records.state_rows import StateRows
 from hocket.records.step_rows import StepRows
 from hocket.records.video.selection import VideoPlan, VideoSelection
@@ -34,8 +34,7 @@ from hocket.runs.assembly import Assembly, Recording
 from hocket.runs.config import EvalConfig
 from hocket.runs.early_stop import decider_of, rounds_of
 from hocket.runs.elsewhere import Elsewhere, Keeping, Work
-from hocket.runs.provenance import FileDigests, files_of, provenance
-from hocket.runs.readers import AboutReader, ExactnessReader
+from hocket.runs.readers import AboutReader, ExactnessReader, about_policy
 from hocket.runs.rollout import Rollout, fixed_delay
 from hocket.runs.run_folder import clear_unbegun, rebuild_report, remove_if_empty
 from hocket.runs.video import (
@@ -238,10 +237,10 @@ class Run:
             if self.folder is None:
                 tally = self._roll(rollout, readers, fleets, check=check)
                 return self._report(tally, same.claim, {})
-            known = {**about_this_run(), "exactness": same.claim.level, "lanes": rollout.lanes}
-            known |= provenance(self.config, policy)
+            known = {**this_process(), "exactness": same.claim.level, "lanes": rollout.lanes}
+            known |= {**provenance(self.config), **about_policy(self.config, policy)}
             about = AboutReader(self.folder, self.config, known)
-            digests = FileDigests(files_of(self.config, policy))
+            digests = FileDigests(places_of(self.config, getattr(policy, "files", ())))
             tally = self._roll(rollout, (*readers, about), fleets, check=check)
             about.add("files", digests.finish())
             return self._report(tally, same.claim, about.known)
@@ -258,7 +257,7 @@ class Run:
         record = self._evidence_plan(self._ledger, asked)
         self._attach_files(self._ledger)
         self._ledger.sync_files()
-        about = AboutReader(folder, self.config, about_this_run())
+        about = AboutReader(folder, self.config, {**this_process(), "versions": versions()})
 
         def learn(level: Exactness, more: Mapping[str, Any]) -> None:
             same.lower(level)

@@ -36,7 +36,7 @@ from hocket.train.collect.rolling import (
     policy_of,
 )
 from hocket.train.collect.trajectories import Trajectories
-from hocket.train.config import TrainConfig, reward_terms
+from hocket.train.config import TrainConfig
 from hocket.train.learner.weights import ReceivedWeights
 from hocket.train.networks.building import Description, make_network
 from hocket.train.rewards import Rewards
@@ -65,11 +65,10 @@ class CollectingWork(SiteWork):
         torch.set_num_threads(config.threads)
         rewards = Rewards(config.reward)
         description = Description.from_plain(self.welcome.start["description"])
-        modules = [term.name for term in reward_terms(config.reward) if term.is_function]
         with contextlib.ExitStack() as stack:
             assembly = Assembly(config, config.lanes)
             assembly.require_envs()
-            identity = identity_of(config, modules, [config.weights])
+            identity = identity_of(config, config.functions, [config.weights])
             base = base_of(config, assembly)
             if base is not None:
                 stack.callback(base.close)

@@ -94,9 +94,10 @@ class Guard:
         """Note what a message asks for; gives it as the worker may see it: without paths of this
         machine."""
         if isinstance(message, Execute):
-            looks, counts = bool(message.observe_at), message.counts
-            if message.holds:
-                counts = [n + sum(h) for n, h in zip(counts, message.holds, strict=True)]
+            looks, counts = bool(message.courses), message.counts
+            if looks:
+                pairs = zip(counts, message.courses, strict=True)
+                counts = [count + course.before + course.after for count, course in pairs]
             rows = zip(message.lanes, message.attempts, message.chunks, counts, strict=True)
             for lane, attempt, chunk, most in rows:
                 incoming = self._begun[lane].incoming
@@ -269,6 +270,7 @@ class Guard:
     def _failed(self, message: Failed) -> None:
         texts = (message.kind, message.message, message.traceback)
         _require(all(type(text) is str for text in texts), message)
+        _require(type(message.spends) is bool, message)
         self.has_files = False
         if message.lane == -1:
             self._describing = 0
