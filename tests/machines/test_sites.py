@@ -19,8 +19,9 @@ from hocket.records.ledger.view import LedgerView
 from hocket.records.run_file import load_about
 from hocket.results.showing.progress import Progress
 from hocket.results.timing import load_timing
+from hocket.runs.arms import Jobs
 from hocket.runs.export.collect import CollectConfig, collect
-from hocket.runs.jobs import Job, run_jobs
+from hocket.runs.jobs import run_jobs
 from hocket.runs.run import Run
 from hocket.runs.sites import MachinesConfig, SiteConfig
 from support.sites import ThreadSites, assert_same, attempts, machines, run_here, run_on, toys
@@ -114,18 +115,16 @@ def test_an_env_that_cannot_be_built_stops_the_run_in_words(tmp_path: Path) -> N
 
 
 def test_jobs_keep_their_sites(tmp_path: Path) -> None:
-    jobs = [
-        Job(name=name, config=toys(seed=seed, episodes=3)) for name, seed in (("a", 0), ("b", 9))
-    ]
+    jobs = Jobs(runs={name: toys(seed=seed, episodes=3) for name, seed in (("a", 0), ("b", 9))})
     launcher = ThreadSites(2)
     config = MachinesConfig(where="local:1", site=SiteConfig())
     with Machines(config, more=True, launcher=launcher) as elsewhere:
-        results = run_jobs(
-            jobs, tmp_path, reader=lambda _: Progress(quiet=True), elsewhere=elsewhere
+        table = run_jobs(
+            jobs, tmp_path, readers=lambda _: [Progress(quiet=True)], elsewhere=elsewhere
         )
-    assert [result.error for result in results] == [None, None]
+    assert [arm.error for arm in table.arms] == [None, None]
     assert len(launcher.sites) == 2
-    run_here(jobs[1].config, tmp_path / "here")
+    run_here(jobs.runs["b"], tmp_path / "here")
     assert_same(tmp_path / "here", tmp_path / "b")
 
 

@@ -362,7 +362,9 @@ def test_training_on_a_ray_cluster_survives_a_node(tmp_path: Path, cluster: Any)
 
     config = settings(mode="async", steps=5000, eval_every=1200, eval_episodes=10, epochs=8)
     with Machines(where) as machines:
-        result = train(config, tmp_path / "run", readers=[KillANode()], say=None, machines=machines)
+        result = train(
+            config, tmp_path / "run", readers=lambda _: [KillANode()], say=None, machines=machines
+        )
     assert result.complete
     assert not nodes[1:]
     last = check_counts(result)

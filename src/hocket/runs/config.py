@@ -53,11 +53,8 @@ class EvalConfig(Subject):
     max_steps: int | None = None
     """End episodes after N control steps (truncated), instead of each task's own limit."""
     perturb: str = ""
-    """Disturb what the policy sees or does, by trial and step: image:blur=2, image:noise=0.1,
-    image:occlude=0.2, image:blank, prompt:empty, prompt:file=F, state:noise=0.02,
-    action:noise=0.02, camera:shift=0.05, light:dim=0.5 (the last two with MuJoCo). Each of them,
-    separated by commas, is an arm of its own (A+B disturbs both at once); all are compared with a
-    clean arm of the same trials."""
+    """Disturb what the policy sees or does, by trial and step: state:noise=0.02, or
+    image:blur=2+prompt:empty for both at once (docs/perturbations.md)."""
     retries: int = 2
     """Further attempts at a trial whose env crashed, hung or raised. Only when they are used up
     does the trial count as an error; an error is never a failure of the policy."""

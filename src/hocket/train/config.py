@@ -269,8 +269,6 @@ class TrainConfig(GRPOConfig, PPOConfig, Subject):
     """Seed of the first of them; training uses others."""
     checkpoint_every: int = 20_000
     """Env steps between checkpoints; 0 for one at the end only."""
-    tracker: Literal["none", "wandb", "trackio"] = "none"
-    """Log there too; TensorBoard files are always written."""
 
     device: str = "cpu"
     """Where learning happens."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from hocket.core.data import Array, Observation, Outcome, TaskInfo, Trial
@@ -131,6 +132,19 @@ class NamesFiles(Protocol):
 
     files: tuple[str, ...]
     """Patterns of names without folders, as `fnmatch` has them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Followed:
+    """The run that a named reader is made for: `hocket eval --reader NAME=ARG` calls what NAME
+    means with ARG and this."""
+
+    folder: Path
+    config: Mapping[str, Any]
+    """Its settings, as run.yaml has them."""
+    resumed_at: int | None = None
+    """The env step that an interrupted training run goes on from: what was told beyond it did not
+    happen."""
 
 
 class Reader(Protocol):
