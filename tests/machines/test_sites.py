@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hocket.core.data import Actions, Batch, Outcome, PolicySpec
-from hocket.errors import ConfigError, EnvError, UsageError
+from hocket.errors import ConfigError, EnvError, RunFolderError, UsageError
 from hocket.machines.machines import Machines
 from hocket.machines.receipts import INBOXES
 from hocket.machines.site.site_work import SiteWork
@@ -101,6 +101,11 @@ def test_a_trial_that_always_fails_ends_as_an_error_with_its_retries_spent(tmp_p
     assert "ToyError" in (failed.error or "")
     with LedgerView.open(tmp_path / "run") as ledger:
         assert len([f for f in ledger.failures() if f.trial.seed == 2]) == 2
+
+
+def test_a_full_disk_at_a_site_stops_the_run_in_words(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match="No space is left for 'x'"):
+        run_on(toys(env=("support.full_disk:FullAt2",)), tmp_path / "run", ThreadSites(1))
 
 
 def test_an_env_that_cannot_be_built_stops_the_run_in_words(tmp_path: Path) -> None:

@@ -116,12 +116,14 @@ class RunView:
         if new := self._curves.update():
             change["curves"] = new
         self._status = read_status(self.folder)
-        change |= self._changed("head", self._make_head())
+        before, self._head = self._head, self._make_head()
+        change |= {} if self._head == before else {"head": self._head}
         is_lost = self._cells is not None and self._head["lost_attempts"] != self._lost
         if is_lost and (lost := self._add_lost()):
             self._lost = self._head["lost_attempts"]
             change["feed"] = [*change.get("feed", ()), *lost]
-        change |= self._changed("lanes", self._make_lanes())
+        were, self._lanes = self._lanes, self._make_lanes()
+        change |= {} if self._lanes == were else {"lanes": self._lanes}
         if self._read_labels():
             change["labels"] = self._labels_by_cell()
         if fresh := self._look_for_films():
@@ -246,11 +248,6 @@ class RunView:
             if self._cells is not None and "trial" in lane:
                 lane["cell"] = self._cells.plan.find(lane["trial"])
         return lanes
-
-    def _changed(self, key: str, now: Any) -> dict[str, Any]:
-        before = getattr(self, f"_{key}")
-        setattr(self, f"_{key}", now)
-        return {} if before == now else {key: now}
 
     def _begin_feed(self) -> None:
         assert self._cells is not None

@@ -8,7 +8,7 @@ from itertools import compress
 from typing import Any, NamedTuple, Union
 
 from hocket.core.data import Array, EnvSpec
-from hocket.errors import HocketError, UsageError, WorkerFailed, from_name
+from hocket.errors import HocketError, RunFolderError, UsageError, WorkerFailed, from_name
 
 
 class LanesUp(NamedTuple):
@@ -120,11 +120,13 @@ class LaneFailed(NamedTuple):
 
     def verdict(self, *, any_built: bool) -> HocketError | None:
         """The error that ends the run, where another attempt would fare no better: no worker can be
-        started, or the first env that was asked for cannot be."""
+        started, the first env that was asked for cannot be, or a sink cannot write. Were the run to
+        go on, a full disk would count as an ERROR of every trial left."""
         if self.kind is WorkerFault.START:
             return WorkerFailed(f"No worker could be started. {self.account}")
         mistake = from_name(self.kind, self.message)
-        return mistake if isinstance(mistake, UsageError) and not any_built else None
+        is_usage = isinstance(mistake, UsageError) and not any_built
+        return mistake if is_usage or isinstance(mistake, RunFolderError) else None
 
 
 class LanesRecycled(NamedTuple):

@@ -267,11 +267,6 @@ class Ledger(LedgerView):
             connection.execute("INSERT OR REPLACE INTO specs VALUES (?, ?, ?)", row)
 
     def _lose(self, event: AttemptFailed) -> None:
-        kind, _, message = event.error.partition(": ")
-        if kind == RunFolderError.__name__:
-            # A sink that cannot write says nothing of the trial: were the run to go on, a full
-            # disk would count as an ERROR of every trial left.
-            raise RunFolderError(message.partition("\n")[0])
         row = self._row(event.trial)
         if event.again:
             self._running[row] = _LOST
