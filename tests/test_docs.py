@@ -105,7 +105,7 @@ def assert_understood(words: list[str]) -> None:
 @pytest.mark.parametrize("command", commands())
 def test_every_command_is_understood(command: str) -> None:
     words = shlex.split(command)[1:]
-    if words[0] == "eval" and "--jobs" not in words:
+    if words[0] in ("eval", "train") and not {"--jobs", "--resume"} & set(words):
         words.append("--dry-run")
     elif words[0] != "plan":
         words.append("--help")

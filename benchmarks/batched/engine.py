@@ -17,8 +17,9 @@ from hocket.core.data import Ref, Trial
 from hocket.core.events import BatchInferred, ChunksExecuted, Event, RunEnded
 from hocket.engine.batches import BatchConfig, Batches
 from hocket.engine.chunk_rules import make_rule
+from hocket.engine.config import EngineConfig
 from hocket.engine.inferring.inference import Inference
-from hocket.engine.loop import Engine, EngineConfig
+from hocket.engine.loop import Engine
 from hocket.engine.scheduling.scheduler import Scheduler, SchedulerConfig
 from hocket.engine.trials import TrialQueue
 from hocket.workers.fleet import Fleet, FleetConfig
@@ -86,7 +87,6 @@ def roll(
         scheduler = Scheduler(SchedulerConfig(cores=rows, max_batch=policy.spec.max_batch))
         engine = Engine(
             fleet=fleet,
-            inference=inference,
             batches=Batches(policy, inference, scheduler, BatchConfig()),
             make_rule=make_rule(None, None),
             config=EngineConfig(),

@@ -30,8 +30,9 @@ from hocket.core.data import Array, Batch, PolicySpec, Ref, Trial
 from hocket.core.events import BatchInferred, ChunksExecuted, Event
 from hocket.engine.batches import BatchConfig, Batches
 from hocket.engine.chunk_rules import make_rule
+from hocket.engine.config import EngineConfig
 from hocket.engine.inferring.inference import Inference
-from hocket.engine.loop import Engine, EngineConfig
+from hocket.engine.loop import Engine
 from hocket.engine.scheduling.scheduler import Scheduler, SchedulerConfig
 from hocket.engine.trials import TrialQueue
 from hocket.workers.fleet import Fleet, FleetConfig
@@ -102,7 +103,6 @@ def run_engine(rule: Rule, seconds: float) -> dict[str, float]:
         batches = Batches(policy, inference, rule, BatchConfig())  # type: ignore[arg-type]
         engine = Engine(
             fleet=fleet,
-            inference=inference,
             batches=batches,
             make_rule=make_rule(None, None),
             config=EngineConfig(),

@@ -21,13 +21,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hocket.machines.config import MachinesConfig, SiteConfig
 from hocket.machines.machines import Machines
 from hocket.records.ledger.view import LedgerView
 from hocket.records.step_rows import load_steps
 from hocket.runs.config import EvalConfig
 from hocket.runs.elsewhere import Elsewhere
 from hocket.runs.run import Run
+from hocket.runs.sites import MachinesConfig, SiteConfig
 
 SITES = 3
 

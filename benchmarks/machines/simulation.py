@@ -47,19 +47,19 @@ from hocket.core.contracts.recorder import StepRecord
 from hocket.core.data import Outcome, Ref, Trial
 from hocket.engine.garbage import gc_frozen
 from hocket.machines import protocol
-from hocket.machines.config import SiteConfig
 from hocket.machines.driver import Driver
 from hocket.machines.leasing.lease import LeaseId
 from hocket.machines.rows import packed_rows
 from hocket.machines.server import LATER_S, TURN_S
-from hocket.machines.unkept import Unkept
 from hocket.records.chunks import ChunkRow
+from hocket.records.folder import RunFolder
 from hocket.records.ledger.ledger import Ledger
 from hocket.records.ledger.writer import LedgerConfig
 from hocket.records.state_rows import StateRows
 from hocket.records.step_rows import StepRows
 from hocket.runs.config import EvalConfig
-from hocket.runs.elsewhere import Work
+from hocket.runs.elsewhere import Keeping, Work
+from hocket.runs.sites import SiteConfig
 from hocket.workers.sinks.steps import StepsConfig, StepsTrack
 
 DELAY_S = 0.005
@@ -152,22 +152,23 @@ class Simulation:
             means[i % TASKS] * scale * min(LIMIT, draw.lognormvariate(-0.125, 0.5))
             for i in range(count)
         ]
+        self.ledger: Ledger | None = None
         if arguments.ledger:
             config = LedgerConfig(max_pending=2 * UNCOMMITTED)
-            ledger: Any = Ledger.create(folder, self.trials, {}, config=config)
-            ledger.attach(StepRows(folder))
-            ledger.attach(StateRows(folder))
-        else:
-            ledger = Unkept(folder)
+            self.ledger = Ledger.create(folder, self.trials, {}, config=config)
+            self.ledger.attach(StepRows(folder))
+            self.ledger.attach(StateRows(folder))
+            self.ledger.sync_files()
         self.files = pieces_of(arguments.ledger, arguments.steps, folder)
-        self.ledger = ledger
+        self.keeping = Keeping() if self.ledger is None else Keeping.of(self.ledger)
         work = Work(
             config=EvalConfig(env=("toy:count",), policy="random"),
-            ledger=ledger,
+            folder=RunFolder.at(folder),
+            keeping=self.keeping,
             planned=self.trials,
             remaining=self.trials,
             done=[],
-            readers=(ledger,),
+            readers=() if self.ledger is None else (self.ledger,),
             sinks=[Ref(name=name) for name in SINKS] if arguments.ledger else (),
             record=lambda *_: {},
             begin=lambda _: None,
@@ -208,7 +209,8 @@ class Simulation:
                 call(*arguments)
         began = time.thread_time()
         self.driver.finish(self.now)
-        self.ledger.close()
+        if self.ledger is not None:
+            self.ledger.close()
         mine += time.thread_time() - began
         self.busy = mine - self.waiting + time.process_time() - time.thread_time() - others
 
@@ -217,7 +219,7 @@ class Simulation:
     def await_disk(self) -> None:
         """Let time stand still while the disk is behind: it passes faster here than in a run."""
         began = time.thread_time()
-        while self.episodes - self.ledger.committed > UNCOMMITTED:
+        while self.episodes - self.keeping.committed() > UNCOMMITTED:
             time.sleep(0.001)
         self.waiting += time.thread_time() - began
 
@@ -251,7 +253,7 @@ class Simulation:
     def join(self, name: str, speed: float) -> None:
         site = self.sites[name] = SimulatedSite(name, self.arguments.lanes, speed, self.now)
         version = hocket.__version__
-        self.driver.open(protocol.Hello(protocol.PROTOCOL, version, name, name))
+        self.driver.open(protocol.SiteHello(protocol.PROTOCOL, version, name, name))
         self.say(
             site,
             protocol.Joined(

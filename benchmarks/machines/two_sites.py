@@ -15,10 +15,10 @@ import time
 from pathlib import Path
 
 from hocket.core.events import EpisodesSealed, Event
-from hocket.machines.config import MachinesConfig, SiteConfig
 from hocket.machines.machines import Machines
 from hocket.runs.config import EvalConfig
 from hocket.runs.run import Run
+from hocket.runs.sites import MachinesConfig, SiteConfig
 
 
 class Pace:

@@ -20,10 +20,12 @@ from metaworld.policies import ENV_POLICY_MAP
 
 from hocket.adapters.envs.metaworld import MetaWorld
 from hocket.core.data import ArraySpec
-from hocket.results.delays import paired
+from hocket.results.comparing.compare import compare_runs
+from hocket.results.comparing.side import Side
 from hocket.results.report import Report
-from hocket.results.showing.progress import Progress
-from hocket.runs.sweep import run_sweep, sweep_jobs
+from hocket.results.showing.progress import ProgressDisplay
+from hocket.runs.arms import arms_of
+from hocket.runs.jobs import run_jobs
 from hocket.train.algorithms.cloning import cloning_loss
 from hocket.train.data.windows import Window
 from hocket.train.learner import checkpoint
@@ -106,7 +108,7 @@ def clone(folder: Path, task: str, episodes: int, updates: int) -> None:
 def run_method(given: argparse.Namespace, policy: Path, method: str) -> dict[str, Report]:
     """The report of each delay. Runs that are finished stay; one that was cut off goes on."""
     name, _, guidance = method.partition(":")
-    jobs = sweep_jobs(
+    jobs = arms_of(
         {
             "env": f"metaworld:{given.task}",
             "env_config": {"max_steps": MAX_STEPS},
@@ -119,19 +121,26 @@ def run_method(given: argparse.Namespace, policy: Path, method: str) -> dict[str
             "method": name,
             "rtc_config": {"guidance": guidance} if guidance else {},
             "video": "none",
-        }
+        },
+        None,
     )
+    assert jobs is not None, "a curve needs several delays"
     folder = given.out / method.replace(":", "-")
-    results, report = run_sweep(jobs, folder, reader=lambda _: Progress(quiet=True))
-    print(f"--method {method}\n{report.table().text(120)}\n", flush=True)
-    return {str(r.job.config.delay): r.report for r in results if r.report is not None}
+    table = run_jobs(jobs, folder, readers=lambda _: [ProgressDisplay(quiet=True)])
+    print(f"--method {method}\n{table.table().text(140)}\n", flush=True)
+    return {arm.delay: arm.report for arm in table.arms if arm.report is not None}
+
+
+def side(report: Report) -> Side:
+    """A report as one of two that are compared."""
+    return Side.of_report(report, Path("."), [episode.trial for episode in report.episodes])
 
 
 def beside(found: Mapping[str, Mapping[str, Report]], base: str, other: str) -> str:
     """What one method gains over another at each delay, on the same trials."""
     lines = [f"{other} less {base}, on the same trials:"]
     for delay, report in found[other].items():
-        gain = paired(report, found[base][delay])
+        gain = compare_runs(side(report), side(found[base][delay])).comparison.overall
         if gain.value is not None:
             p = "" if gain.p_value is None else f", p = {gain.p_value:.2g}"
             lines.append(f"  delay {delay}: {100 * gain.value:+.1f} points of {gain.n} pairs{p}")

@@ -26,7 +26,7 @@ from hocket.core import plugins
 from hocket.core.contracts.runtime import Runtime, WorkerSpec
 from hocket.core.data import Ref, Trial
 from hocket.workers.fleet import Fleet, FleetConfig
-from hocket.workers.inbox import LaneFailed, LanesExecuted, LanesReady, LanesUp
+from hocket.workers.notices import LaneFailed, LanesBegun, LanesExecuted, LanesUp
 
 LANES = 2
 CHUNK = 16
@@ -70,7 +70,7 @@ class Lanes:
         began, steps = time.perf_counter(), 0
         while (now := time.perf_counter()) < began + seconds:
             for notice in self._poll():
-                if isinstance(notice, LanesReady):
+                if isinstance(notice, LanesBegun):
                     for lane in notice.lanes:
                         self._execute(lane)
                 elif isinstance(notice, LanesExecuted):

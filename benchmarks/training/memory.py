@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from hocket.core.data import ArraySpec, Trial
 from hocket.train.algorithms.ppo import PPO
 from hocket.train.algorithms.ranks import Ranks
-from hocket.train.algorithms.ratios import Comparison
+from hocket.train.algorithms.ratios import RatioRule
 from hocket.train.algorithms.rollout import Segment
 from hocket.train.config import PPOConfig, Precision
 from hocket.train.networks.contract import Observations, Shapes, trainable_parameters
@@ -191,7 +191,7 @@ def measure(setup: Benchmark, name: str) -> None:
     say("| micro-batch | peak GB | of it before the update | chunks/s |\n|---|---|---|---|")
     optimizer = torch.optim.Adam(trained.values(), lr=1e-5)
     data = segments(setup.rows, size)
-    how = Comparison(level="action", correction="none", truncate=2.0)
+    how = RatioRule(level="action", correction="none", truncate=2.0)
     for micro_batch in setup.micro_batches:
         config = PPOConfig(
             epochs=1,

@@ -5,6 +5,7 @@ HocketError
 │   ├── UnknownNameError    no such env, policy, task, runtime or recorder; suggests the nearest
 │   │   └── UnimportableError   a module or file that was named cannot be imported
 │   ├── MissingExtraError   an optional dependency is not installed; says the pip command
+│   ├── MissingRoomError    a part of hocket was taken out
 │   └── ConfigError         a key or value of a configuration is wrong
 ├── SpecMismatchError       env and policy do not fit each other; names the key
 ├── EnvError                an env broke its contract
@@ -45,6 +46,10 @@ class UnimportableError(UnknownNameError):
 
 class MissingExtraError(UsageError):
     """An optional dependency is not installed."""
+
+
+class MissingRoomError(UsageError):
+    """A part of hocket was taken out."""
 
 
 class ConfigError(UsageError):

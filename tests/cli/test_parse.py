@@ -5,11 +5,12 @@ from typing import Any, Literal
 import pytest
 
 from hocket.cli.eval import Eval
-from hocket.cli.flags.parse import Parsed, env_settings, knobs_of, parse_run, scan
+from hocket.cli.flags.parse import Parsed, knobs_of, parse_run
+from hocket.cli.flags.settings import env_settings, scan
 from hocket.cli.flags.values import FIELDS, SITE_FIELDS
 from hocket.errors import ConfigError, UnknownNameError
-from hocket.machines.config import SiteConfig
 from hocket.runs.config import EvalConfig
+from hocket.runs.sites import SiteConfig
 from hocket.train.config import TrainConfig
 
 

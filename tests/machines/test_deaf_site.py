@@ -58,7 +58,7 @@ class DeafSite:
             connection.transport.abort()
 
     async def _join(self, connection: ClientConnection) -> None:
-        hello = protocol.Hello(protocol.PROTOCOL, hocket.__version__, "d" * 32, "deaf")
+        hello = protocol.SiteHello(protocol.PROTOCOL, hocket.__version__, "d" * 32, "deaf")
         joined = protocol.Joined(1, 1, "bitwise", {"code": {}, "hardware": {}}, {}, False, [])
         await connection.send(protocol.pack([hello, joined]))
         async for data in connection:

@@ -11,10 +11,10 @@ import pytest
 
 from hocket.core.events import EpisodesSealed, Event, SitesChanged
 from hocket.machines import ray as ray_sites
-from hocket.machines.config import MachinesConfig, SiteConfig
 from hocket.machines.machines import Machines
 from hocket.records.ledger.view import LedgerView
 from hocket.runs.run import Run
+from hocket.runs.sites import MachinesConfig, SiteConfig
 from support.sites import assert_same, run_here, toys
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from hocket.core.data import Actions, Batch, Outcome, PolicySpec
-from hocket.errors import ConfigError, EnvError, UsageError
-from hocket.machines.config import MachinesConfig, SiteConfig
+from hocket.errors import ConfigError, EnvError, RunFolderError, UsageError
 from hocket.machines.machines import Machines
 from hocket.machines.receipts import INBOXES
 from hocket.machines.site.site_work import SiteWork
@@ -18,11 +17,13 @@ from hocket.records.chunks import load_chunks
 from hocket.records.evidence import kept_evidence
 from hocket.records.ledger.view import LedgerView
 from hocket.records.run_file import load_about
-from hocket.results.showing.progress import Progress
+from hocket.results.showing.progress import ProgressDisplay
 from hocket.results.timing import load_timing
+from hocket.runs.arms import Jobs
 from hocket.runs.export.collect import CollectConfig, collect
-from hocket.runs.jobs import Job, run_jobs
+from hocket.runs.jobs import run_jobs
 from hocket.runs.run import Run
+from hocket.runs.sites import MachinesConfig, SiteConfig
 from support.sites import ThreadSites, assert_same, attempts, machines, run_here, run_on, toys
 
 
@@ -43,7 +44,7 @@ def test_trials_have_the_same_results_here_and_on_three_sites(
     assert sorted(site["first_lane"] for site in about["sites"]) == [0, 1, 2]
     # What results depend on is told as of a run here.
     here = load_about(tmp_path / "here")
-    for part in ("code", "packages", "accelerator", "settings", "chunks", "versions"):
+    for part in ("code", "hardware", "settings", "chunks", "versions"):
         assert about[part] == here[part]
     assert report.provenance["settings"] == here["settings"]
 
@@ -102,6 +103,11 @@ def test_a_trial_that_always_fails_ends_as_an_error_with_its_retries_spent(tmp_p
         assert len([f for f in ledger.failures() if f.trial.seed == 2]) == 2
 
 
+def test_a_full_disk_at_a_site_stops_the_run_in_words(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match="No space is left for 'x'"):
+        run_on(toys(env=("support.full_disk:FullAt2",)), tmp_path / "run", ThreadSites(1))
+
+
 def test_an_env_that_cannot_be_built_stops_the_run_in_words(tmp_path: Path) -> None:
     with pytest.raises(EnvError, match="cannot be built"):
         run_on(toys(env_config={"raise_in_init": True}), tmp_path / "run", ThreadSites(2))
@@ -109,18 +115,16 @@ def test_an_env_that_cannot_be_built_stops_the_run_in_words(tmp_path: Path) -> N
 
 
 def test_jobs_keep_their_sites(tmp_path: Path) -> None:
-    jobs = [
-        Job(name=name, config=toys(seed=seed, episodes=3)) for name, seed in (("a", 0), ("b", 9))
-    ]
+    jobs = Jobs(runs={name: toys(seed=seed, episodes=3) for name, seed in (("a", 0), ("b", 9))})
     launcher = ThreadSites(2)
     config = MachinesConfig(where="local:1", site=SiteConfig())
     with Machines(config, more=True, launcher=launcher) as elsewhere:
-        results = run_jobs(
-            jobs, tmp_path, reader=lambda _: Progress(quiet=True), elsewhere=elsewhere
+        table = run_jobs(
+            jobs, tmp_path, readers=lambda _: [ProgressDisplay(quiet=True)], elsewhere=elsewhere
         )
-    assert [result.error for result in results] == [None, None]
+    assert [arm.error for arm in table.arms] == [None, None]
     assert len(launcher.sites) == 2
-    run_here(jobs[1].config, tmp_path / "here")
+    run_here(jobs.runs["b"], tmp_path / "here")
     assert_same(tmp_path / "here", tmp_path / "b")
 
 

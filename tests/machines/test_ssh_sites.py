@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hocket.machines.config import MachinesConfig, SiteConfig
 from hocket.machines.machines import Machines
 from hocket.runs.run import Run
+from hocket.runs.sites import MachinesConfig, SiteConfig
 from support.sites import assert_same, run_here, toys
 from support.sshd import running_sshd
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hocket.core.data import Episode, Trial
-from hocket.core.events import AttemptFailed, Event
+from hocket.core.events import Event
 from hocket.errors import RunFolderError
 from hocket.records.ledger.ledger import Ledger
 from hocket.records.ledger.view import LedgerView
@@ -112,18 +112,6 @@ def test_run_with_all_its_tables_survives_a_full_disk(small_disk: Path, size_kib
     after = check_counted(root)
     assert set(after) == set(trials)
     assert before.items() <= after.items()
-
-
-def test_sink_without_space_stops_the_run_instead_of_counting_errors(root: Path) -> None:
-    trial = plan(1)[0]
-    error = "RunFolderError: No space is left for 'x'.\nTraceback ..."
-    lost = AttemptFailed(time=0.0, lane=0, trial=trial, attempt=0, error=error, again=False)
-    with Ledger.create(root, [trial], {}, config=QUICK) as ledger:
-        ledger.on(began(trial))
-        with pytest.raises(RunFolderError, match=r"^No space is left for 'x'\.$"):
-            ledger.on(lost)
-    with Ledger.open(root) as again:
-        assert again.remaining() == [trial]
 
 
 class BrokenRows:

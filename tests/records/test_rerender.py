@@ -14,8 +14,8 @@ from hocket.core.contracts.recorder import IMAGES, RESTORED, VIDEO
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Array, Episode, Outcome, Ref, Trial
 from hocket.records.video.rerender import Rendered, RenderJob, VideoWorkersConfig, rerender
-from hocket.workers.inbox import LaneFailed, LaneSealed, LanesExecuted, LanesReady, LanesUp
 from hocket.workers.local.runtime import LocalRuntime
+from hocket.workers.notices import LaneFailed, LanesBegun, LaneSealed, LanesExecuted, LanesUp
 from hocket.workers.sinks.states import FILE, ROWS_FILE, load_states, save_states
 from hocket.workers.sinks.video import rerender_record
 from support.rig import Rig
@@ -36,7 +36,7 @@ def play(
     with Rig(suite=suite, sinks=sinks, folder=str(folder), cameras=()) as rig:
         rig.wait(LanesUp)
         rig.fleet.begin([0], [0], [trial], [12], final_observation=False, record=[record])
-        rig.wait(LanesReady)
+        rig.wait(LanesBegun)
         chunk, ends = 0, 0
         while not ends:
             seen.append(sorted(rig.fleet.arrays(0)))

@@ -5,19 +5,19 @@ import pytest
 from hocket.core.plugins import share_settings
 from hocket.errors import ConfigError
 from hocket.records import run_file
+from hocket.records.provenance import this_process, versions
 
 
 def test_what_was_saved_is_loaded_without_the_about_section(tmp_path: Path) -> None:
     plain = {"env": ["toy"], "policy": "scripted", "ensemble": None}
-    run_file.save_run(tmp_path, plain, about=run_file.about_this_run())
+    run_file.save_run(tmp_path, plain, about=this_process())
     assert run_file.load_run(tmp_path / "run.yaml") == plain
     assert run_file.load_run(tmp_path) == plain
 
 
 def test_the_about_section_names_versions_and_hardware() -> None:
-    about = run_file.about_this_run()
-    assert about["versions"]["hocket"]
-    assert about["machine"]["cores"] >= 1
+    assert versions()["hocket"]
+    assert this_process()["machine"]["cores"] >= 1
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from hocket.core.events import (
     WorkDone,
     WorkerChanged,
 )
-from hocket.results.showing.progress import Progress, clock, lines
+from hocket.results.showing.progress import ProgressDisplay, clock, lines
 from hocket.results.showing.tally import Tally
 from hocket.system.waits import awaited, awaiting
 from support.processes import wait_until
@@ -196,7 +196,7 @@ def test_workers_that_went_are_no_longer_up() -> None:
 
 def test_a_log_gets_lines_when_the_phase_changes_and_no_control_codes() -> None:
     stream = io.StringIO()
-    with Progress(stream=stream) as progress:
+    with ProgressDisplay(stream=stream) as progress:
         progress.on(started())
         for second in range(1, 50):
             progress.on(batch(float(second)))
@@ -214,7 +214,7 @@ def test_a_log_tells_the_time_that_is_left_of_the_run_and_of_filming(
     clock = itertools.count(100.0, 20.0)
     monkeypatch.setattr("hocket.results.showing.progress.time.perf_counter", lambda: next(clock))
     stream = io.StringIO()
-    with Progress(stream=stream) as progress:
+    with ProgressDisplay(stream=stream) as progress:
         progress.on(started())
         progress.on(batch(1.0))
         progress.on(ended(11.0, Outcome.SUCCESS))
@@ -228,7 +228,7 @@ def test_a_log_tells_the_time_that_is_left_of_the_run_and_of_filming(
 
 def test_equal_errors_are_shown_once_and_the_others_counted() -> None:
     stream = io.StringIO()
-    with Progress(stream=stream) as progress:
+    with ProgressDisplay(stream=stream) as progress:
         progress.on(started())
         for attempt in range(5):
             progress.on(failed(f"Boom in process {100 + attempt} at 0xff{attempt}"))
@@ -252,7 +252,7 @@ def test_a_note_of_an_env_is_shown_once() -> None:
         notes=("Images differ.",),
     )
     stream = io.StringIO()
-    with Progress(stream=stream) as progress:
+    with ProgressDisplay(stream=stream) as progress:
         for time in (1.0, 2.0):
             progress.on(SpecLearned(time=time, suite="s", spec=spec))
     assert stream.getvalue().count("Images differ.") == 1
@@ -265,7 +265,7 @@ class Terminal(io.StringIO):
 
 def test_a_terminal_is_left_clean_with_only_errors_standing() -> None:
     terminal = Terminal()
-    with Progress(stream=terminal) as progress:
+    with ProgressDisplay(stream=terminal) as progress:
         progress.on(started())
         progress.on(batch(1.0))
         progress.on(failed("Boom"))
@@ -278,7 +278,7 @@ def test_a_terminal_is_left_clean_with_only_errors_standing() -> None:
 
 def test_what_is_awaited_before_a_run_begins_is_told_while_it_is() -> None:
     stream = io.StringIO()
-    with Progress(stream=stream, age_s=30.0), awaiting("a server at nowhere:9"):
+    with ProgressDisplay(stream=stream, age_s=30.0), awaiting("a server at nowhere:9"):
         wait_until(lambda: "waiting for a server at nowhere:9" in stream.getvalue())
     text = stream.getvalue()
     assert text.startswith("[   30."), "the clock began with the command"
@@ -293,7 +293,7 @@ def test_what_is_awaited_in_the_middle_of_a_run_is_told() -> None:
 
 def test_quiet_says_nothing() -> None:
     stream = io.StringIO()
-    with Progress(stream=stream, quiet=True) as progress:
+    with ProgressDisplay(stream=stream, quiet=True) as progress:
         progress.on(started())
         progress.on(failed("Boom"))
     assert stream.getvalue() == ""

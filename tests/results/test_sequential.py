@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from typing import Any
 
@@ -13,8 +12,7 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import beta
 
-from hocket.errors import MissingExtraError
-from hocket.results.comparing.sequential import PairedSequentialTest, Stake, StepSequentialTest
+from hocket.results.comparing.sequential import PairedSequentialTest, Stake
 
 
 @given(st.integers(0, 40), st.integers(0, 40), st.sampled_from([1.0, 2.0]))
@@ -212,21 +210,3 @@ def test_a_test_that_cannot_be_is_refused(wrong: dict[str, float]) -> None:
 def test_unequal_sides_are_refused() -> None:
     with pytest.raises(ValueError, match="one value each"):
         PairedSequentialTest().run([True], [True, False])
-
-
-HAS_STEP = importlib.util.find_spec("sequentialized_barnard_tests") is not None
-
-
-@pytest.mark.skipif(HAS_STEP, reason="the package of the STEP test is installed")
-def test_step_without_its_package_names_the_pip_command() -> None:
-    with pytest.raises(MissingExtraError, match="pip install sequentialized-barnard-tests"):
-        StepSequentialTest().run([True], [False])
-
-
-@pytest.mark.skipif(not HAS_STEP, reason="needs the package of the STEP test")
-def test_step_decides_for_the_better_side() -> None:
-    rng = np.random.default_rng(0)
-    a, b = rng.random(200) < 0.8, rng.random(200) < 0.4
-    assert StepSequentialTest().run(a, b).decision == "a better"
-    assert StepSequentialTest().run(b, a).decision == "b better"
-    assert StepSequentialTest().run(a, a).decision == "undecided"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hocket.records.chunks import ChunkRows
 from hocket.records.ledger.ledger import Ledger
-from hocket.results.timing import SHARES, Pace, load_timing
+from hocket.results.timing import SHARES, StepsOverTime, load_timing
 from support.recorded_runs import (
     ERROR,
     EXECUTE_S,
@@ -83,7 +83,7 @@ def test_parts_of_a_resumed_run_are_laid_end_to_end(tmp_path: Path) -> None:
     st.lists(st.lists(st.tuples(st.floats(0, 1e6), st.integers(0, 50)), max_size=20), max_size=6)
 )
 def test_pace_loses_no_step_however_long_the_run(parts: list[list[tuple[float, int]]]) -> None:
-    pace, total = Pace(), 0
+    pace, total = StepsOverTime(), 0
     for part in parts:
         times, steps = np.array([t for t, _ in part]), np.array([s for _, s in part], float)
         pace.add(times, steps)

@@ -89,7 +89,7 @@ def test_a_run_names_what_its_numbers_depend_on(card: Path) -> None:
     run = card.parent / "run"
     about = load_about(run)
     assert len(about["code"]["support.carded"]["sha256"]) == 64
-    assert about["accelerator"]["cpu"]
+    assert about["hardware"]["cpu"]
     assert about["chunks"]["replan"] == 3
     report = Report.load(run)
     assert report.provenance["code"] == about["code"]

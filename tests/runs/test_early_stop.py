@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 import hocket
 from hocket.core.data import Episode, Outcome, Trial
 from hocket.core.events import AttemptsBegan, EpisodesSealed, Event, RunStarted
-from hocket.errors import ConfigError, MissingExtraError, UsageError
+from hocket.errors import ConfigError, UsageError
 from hocket.records.ledger.view import LedgerView
 from hocket.results.comparing.compare import compare_runs
 from hocket.results.comparing.decision import Decision, PairedRuns
@@ -22,7 +21,7 @@ from hocket.results.comparing.sequential import PairedSequentialTest
 from hocket.results.comparing.side import Side
 from hocket.results.showing.tally import Tally
 from hocket.runs.config import EvalConfig
-from hocket.runs.early_stop import Decider, rounds_of, sequential_test
+from hocket.runs.early_stop import Decider, rounds_of
 from hocket.runs.run import Run
 from hocket.runs.run_folder import rebuild_report
 
@@ -41,7 +40,7 @@ STARTED = RunStarted(trials=(), done=(), lanes=1, cores=1, policy=hocket.PolicyS
 
 def decider_of(planned: Sequence[Trial], baseline: dict[str, Episode]) -> Decider:
     rounds = rounds_of(planned)
-    return Decider(rounds, baseline, sequential_test("paired", rounds, alpha=0.05))
+    return Decider(rounds, baseline, PairedSequentialTest(pairs_per_round=len(rounds[0])))
 
 
 def play(
@@ -279,21 +278,6 @@ def test_a_run_that_may_be_decided_has_the_lanes_of_one_that_is_not(tmp_path: Pa
     assert plain.lanes == decided.lanes == 12
     assert min(decided.left) >= (0, 0.0)
     assert decided.tally.planned == decided.tally.done == 12
-
-
-def test_the_step_test_says_what_to_install_where_it_is_missing(tmp_path: Path) -> None:
-    if importlib.util.find_spec("sequentialized_barnard_tests") is not None:
-        pytest.skip("the package is installed")
-    run(tmp_path, "a", episodes=3)
-    with pytest.raises(MissingExtraError, match="pip install sequentialized-barnard-tests"):
-        run(
-            tmp_path,
-            "b",
-            episodes=3,
-            until="decided",
-            sequential="step",
-            against=str(tmp_path / "a"),
-        )
 
 
 def test_a_run_against_other_trials_is_refused(tmp_path: Path) -> None:

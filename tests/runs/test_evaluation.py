@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 import hocket
-from hocket.core.data import Batch, PolicySpec
+from hocket.core.data import Batch, Outcome, PolicySpec
 from hocket.core.events import AttemptsBegan, BatchInferred, ChunksExecuted
-from hocket.errors import ConfigError, PolicyError, UnknownNameError, UsageError
+from hocket.errors import ConfigError, PolicyError, RunFolderError, UnknownNameError, UsageError
+from hocket.records.ledger.view import LedgerView
 from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
 from hocket.runs.evaluation import name_of
@@ -278,3 +279,21 @@ def test_envs_whose_tasks_have_one_name_do_not_meet() -> None:
     for episode in alone.episodes:
         low, high = (-12, 0) if episode.trial.suite == envs[0] else (60, 108)
         assert low <= episode.total_reward <= high
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_a_sink_without_space_stops_the_run_instead_of_counting_errors(
+    tmp_path: Path, lanes: int
+) -> None:
+    with pytest.raises(RunFolderError, match=r"^No space is left for 'x'\.$"):
+        hocket.evaluate(
+            env="support.full_disk:FullAt2",
+            policy="zero",
+            episodes=6,
+            lanes=lanes,
+            video="none",
+            out=tmp_path / "run",
+        )
+    with LedgerView.open(tmp_path / "run") as ledger:
+        assert 2 in [trial.seed for trial in ledger.remaining()]
+        assert all(episode.outcome is Outcome.FAILURE for episode in ledger.episodes())

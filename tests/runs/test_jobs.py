@@ -9,7 +9,9 @@ import yaml
 import hocket
 from hocket.core.events import WorkerChanged
 from hocket.errors import ConfigError
-from hocket.runs.jobs import Job, load_jobs, run_jobs, summary
+from hocket.results.arms import ArmTable
+from hocket.runs.arms import load_jobs
+from hocket.runs.jobs import run_jobs
 from support.heard import Heard
 
 SHARED = {"env": "toy:count", "policy": "scripted", "episodes": 4, "lanes": 2, "video": "none"}
@@ -24,11 +26,13 @@ def write(tmp_path: Path, runs: dict[str, Any]) -> Path:
 def make(path: Path, folder: Path) -> tuple[list[Any], dict[str, Heard]]:
     logs: dict[str, Heard] = {}
 
-    def follow(job: Job) -> Heard:
-        logs[job.name] = Heard()
-        return logs[job.name]
+    def follow(name: str) -> list[Heard]:
+        logs[name] = Heard()
+        return [logs[name]]
 
-    return run_jobs(load_jobs(path), folder, reader=follow), logs
+    table = run_jobs(load_jobs(path), folder, readers=follow)
+    assert (folder / "jobs.json").exists()
+    return list(table.arms), logs
 
 
 def test_every_job_has_a_run_folder_and_equals_the_run_made_alone(tmp_path: Path) -> None:
@@ -42,7 +46,7 @@ def test_every_job_has_a_run_folder_and_equals_the_run_made_alone(tmp_path: Path
     page = (tmp_path / "out" / "jobs.html").read_text()
     assert "a/report.html" in page
     assert "toy:image" in page
-    assert summary(results).text().count("\n") >= 4
+    assert ArmTable(arms=tuple(results)).table().text().count("\n") >= 4
 
 
 def test_the_second_run_finds_the_workers_of_the_first_up(tmp_path: Path) -> None:
@@ -84,6 +88,7 @@ def test_a_job_whose_settings_changed_is_refused(tmp_path: Path) -> None:
         ("runs: {a: {episods: 3, env: toy:count, policy: scripted}}", "episodes"),
         ("runs: {}", "needs 'runs'"),
         ("rons: {a: {}}", "rons"),
+        ("runs: {a: {env: toy, policy: zero}}\nbase: b", "base 'b' is none of a"),
         ("runs: {a/b: {env: toy:count, policy: scripted}}", "cannot be a run's name"),
     ],
 )

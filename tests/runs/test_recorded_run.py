@@ -14,8 +14,9 @@ from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Episode, Outcome, Ref, Trial
 from hocket.engine.batches import BatchConfig, Batches
 from hocket.engine.chunk_rules import make_rule
+from hocket.engine.config import EngineConfig
 from hocket.engine.inferring.inference import Inference
-from hocket.engine.loop import Engine, EngineConfig
+from hocket.engine.loop import Engine
 from hocket.engine.scheduling.scheduler import Scheduler, SchedulerConfig
 from hocket.engine.trials import TrialQueue
 from hocket.records.chunks import ChunkRows, load_chunks
@@ -40,7 +41,6 @@ def run(ledger: Ledger, env_config: dict[str, Any], *, lanes: int = 3, retries: 
         scheduler = Scheduler(SchedulerConfig(cores=1, max_batch=8, concurrency=1))
         engine = Engine(
             fleet=fleet,
-            inference=inference,
             batches=Batches(policy, inference, scheduler, BatchConfig()),
             make_rule=make_rule(None, None),
             config=EngineConfig(retries=retries),

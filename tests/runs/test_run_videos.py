@@ -15,9 +15,10 @@ from hocket.records.ledger.view import LedgerView
 from hocket.records.parquet import find_rows
 from hocket.records.video.rerender import VideoWorkers
 from hocket.results.report import Report
+from hocket.runs.arms import Jobs
 from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
-from hocket.runs.jobs import Job, run_jobs
+from hocket.runs.jobs import run_jobs
 from hocket.runs.run import Run
 from hocket.runs.video import RenderConfig, plan_render, sinks_of
 from hocket.system.durable import temporary
@@ -270,8 +271,8 @@ def test_workers_that_filmed_go_on_with_the_next_run(
     start = Supervisor.start
     monkeypatch.setattr(Supervisor, "start", lambda *a: (started.append(a), start(*a)))
     settings = {"env": "toy:image", "policy": "random", "episodes": 2, "lanes": 2, "video": "all"}
-    jobs = [Job(name=name, config=EvalConfig.from_plain(settings)) for name in ("a", "b")]
-    results = run_jobs(jobs, tmp_path, reader=lambda _: Heard())
-    assert [result.error for result in results] == [None, None]
+    jobs = Jobs(runs=dict.fromkeys(("a", "b"), EvalConfig.from_plain(settings)))
+    table = run_jobs(jobs, tmp_path, readers=lambda _: [Heard()])
+    assert [arm.error for arm in table.arms] == [None, None]
     assert len(started) == 2
     assert filmed(tmp_path / "a") == filmed(tmp_path / "b") == {0: BOTH, 1: BOTH}

@@ -13,7 +13,7 @@ from hocket.core.data import Trial
 from hocket.core.events import Noted, RunStarted
 from hocket.errors import UsageError
 from hocket.results.showing.notebook import NotebookProgress, open_progress
-from hocket.results.showing.progress import Progress
+from hocket.results.showing.progress import ProgressDisplay
 from hocket.runs.evaluation import name_of
 from support.processes import DEADLINE_S, wait_until
 
@@ -120,4 +120,4 @@ def test_a_notebook_shows_progress_in_one_output(monkeypatch: pytest.MonkeyPatch
 def test_elsewhere_progress_is_shown_on_a_terminal_or_where_it_is_wanted() -> None:
     assert open_progress(wanted=False) is None
     assert open_progress(wanted=None) is None, "the tests' standard error is no terminal"
-    assert isinstance(open_progress(wanted=True), Progress)
+    assert isinstance(open_progress(wanted=True), ProgressDisplay)

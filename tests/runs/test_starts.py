@@ -13,7 +13,7 @@ from hocket import cli
 from hocket.core.events import BatchInferred, Event, StartsCompared
 from hocket.results.report import Report
 from hocket.results.showing.live import read_status
-from hocket.results.showing.progress import Progress
+from hocket.results.showing.progress import ProgressDisplay
 from hocket.runs.checks.check import CheckResult, run_check
 from hocket.runs.config import EvalConfig
 from hocket.runs.run import Run
@@ -160,7 +160,7 @@ def test_who_follows_a_run_is_told_at_once(tmp_path: Path) -> None:
     )
     said = io.StringIO()
     with Run.new(config, tmp_path / "run") as begun:
-        begun.finish(readers=[Progress(stream=said)])
+        begun.finish(readers=[ProgressDisplay(stream=said)])
     assert "gave another start when one trial was reset twice" in said.getvalue()
     status = read_status(tmp_path / "run")
     assert status is not None

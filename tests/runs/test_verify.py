@@ -9,7 +9,7 @@ import pytest
 import hocket
 from hocket.core.data import Array, Outcome, Trial
 from hocket.errors import EnvError, RunFolderError, UnknownNameError
-from hocket.runs.checks.verify import Recorded, compare, find_trial, verify
+from hocket.runs.checks.verify import RecordedNumbers, compare, find_trial, verify
 from support.changed_states import change_states
 
 DRIFT = '''
@@ -163,9 +163,9 @@ def test_a_trial_that_ended_as_an_error_has_nothing_to_compare(tmp_path: Path) -
 def test_nan_equals_nan_and_nothing_else() -> None:
     trial = Trial(suite="a", task="b", seed=0)
 
-    def episode(reward: float) -> Recorded:
+    def episode(reward: float) -> RecordedNumbers:
         row = {"action": None, "terminated": False, "truncated": False, "success": None}
-        return Recorded(rows=[{**row, "reward": reward}], states=None, observed=[{}])
+        return RecordedNumbers(rows=[{**row, "reward": reward}], states=None, observed=[{}])
 
     assert compare(trial, episode(np.nan), episode(np.nan)).difference is None
     difference = compare(trial, episode(np.nan), episode(1.0)).difference

@@ -10,7 +10,6 @@ import hocket
 from hocket.core.data import Ref, Trial
 from hocket.core.events import Event
 from hocket.machines import protocol
-from hocket.machines.config import SiteConfig
 from hocket.machines.driver import OUTLIVES, Driver
 from hocket.machines.leasing.lease import LeaseId
 from hocket.machines.rows import packed_rows
@@ -18,7 +17,8 @@ from hocket.records.chunks import ChunkRow
 from hocket.records.file_rows import ROOM
 from hocket.records.ledger.ledger import Ledger
 from hocket.records.step_rows import StepRows
-from hocket.runs.elsewhere import Work
+from hocket.runs.elsewhere import Keeping, Work
+from hocket.runs.sites import SiteConfig
 from support.sites import toys
 
 IDENTITY = {"code": {"hocket": "1"}, "hardware": {"cpu": "one"}}
@@ -52,7 +52,8 @@ class Desk:
         ended = {episode.trial for episode in done}
         self.work = Work(
             config=toys(retries=retries),
-            ledger=self.ledger,
+            folder=self.ledger.folder,
+            keeping=Keeping.of(self.ledger),
             planned=self.trials,
             remaining=[trial for trial in self.trials if trial not in ended],
             done=done,
@@ -81,7 +82,7 @@ class Desk:
         return found
 
     def hello(self, site: str, version: str = hocket.__version__) -> None:
-        self.driver.open(protocol.Hello(protocol.PROTOCOL, version, site, f"name of {site}"))
+        self.driver.open(protocol.SiteHello(protocol.PROTOCOL, version, site, f"name of {site}"))
 
     def join(self, site: str, lanes: int = 1, now: float = 0.0, **fields: Any) -> None:
         self.hello(site)

@@ -13,16 +13,16 @@ import numpy as np
 from hocket.core.contracts.runtime import Runtime, WorkerSpec
 from hocket.core.data import Array, EnvSpec, Ref, Trial
 from hocket.workers.fleet import Fleet, FleetConfig
-from hocket.workers.inbox import (
+from hocket.workers.local.runtime import LocalRuntime
+from hocket.workers.notices import (
     LaneFailed,
+    LanesBegun,
     LaneSealed,
     LanesExecuted,
-    LanesReady,
     LanesRecycled,
     LanesUp,
     Notice,
 )
-from hocket.workers.local.runtime import LocalRuntime
 from support.processes import DEADLINE_S
 
 N = TypeVar("N", bound=Notice)
@@ -162,7 +162,7 @@ class Rig:
                     free.update(notice.lanes)
                 elif isinstance(notice, LanesRecycled):
                     free.difference_update(notice.lanes)
-                elif isinstance(notice, LanesReady):
+                elif isinstance(notice, LanesBegun):
                     for lane in notice.lanes:
                         self.execute(self.act(lane, chunk), lane=lane, attempt=running[lane][1])
                 elif isinstance(notice, LanesExecuted):

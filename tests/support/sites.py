@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 
 from hocket.errors import HocketError
-from hocket.machines.config import MachinesConfig, SiteConfig
 from hocket.machines.credentials import Credentials
 from hocket.machines.machines import Machines
 from hocket.machines.site.link import DriverLink
@@ -21,6 +20,7 @@ from hocket.records.step_rows import load_steps
 from hocket.results.report import Report
 from hocket.runs.config import EvalConfig
 from hocket.runs.run import Run
+from hocket.runs.sites import MachinesConfig, SiteConfig
 from support.processes import DEADLINE_S
 
 Wrap = Callable[[str], str]

@@ -15,7 +15,7 @@ from hocket.core.contracts.recorder import AttemptStart, SinkNeeds, StepRecord
 from hocket.core.data import Outcome, Trial
 from hocket.core.events import AttemptFailed, ChunksExecuted, Event, RunEnded
 from hocket.records.ledger.ledger import Ledger
-from hocket.results.showing.progress import Progress
+from hocket.results.showing.progress import ProgressDisplay
 from hocket.results.showing.tally import Tally
 from hocket.testing import (
     ConformanceError,
@@ -96,13 +96,15 @@ BROKEN_READERS = [
 ]
 
 
-@pytest.mark.parametrize("make", [Listener, lambda _: Tally(), lambda _: Progress(quiet=True)])
+@pytest.mark.parametrize(
+    "make", [Listener, lambda _: Tally(), lambda _: ProgressDisplay(quiet=True)]
+)
 def test_readers_that_keep_nothing_on_disk_are_sound(make: Callable[[Any], Any]) -> None:
     check_reader(make)
 
 
 def test_the_progress_in_a_log_is_sound() -> None:
-    check_reader(lambda _: Progress(stream=io.StringIO()))
+    check_reader(lambda _: ProgressDisplay(stream=io.StringIO()))
 
 
 def test_the_ledger_is_sound(tmp_path: Path) -> None:

@@ -24,7 +24,6 @@ from hocket.core.events import AttemptFailed, AttemptsBegan, EpisodesSealed
 from hocket.errors import UsageError, WireError
 from hocket.machines import protocol
 from hocket.machines.commands import HANDED, Outlet
-from hocket.machines.config import MachinesConfig, SiteConfig
 from hocket.machines.leasing.lease import Lease, LeaseId
 from hocket.machines.leasing.leases import LeaseBook
 from hocket.machines.machines import Machines
@@ -33,9 +32,10 @@ from hocket.machines.server import FetchError
 from hocket.machines.site.link import DriverLink
 from hocket.machines.training.driver import CollectingDriver
 from hocket.machines.training.site import CollectingWork, packed
-from hocket.machines.unkept import Unkept
+from hocket.records.folder import RunFolder
 from hocket.records.run_file import load_about
 from hocket.runs.elsewhere import Work
+from hocket.runs.sites import MachinesConfig, SiteConfig
 from hocket.train.algorithms.rollout import Segment
 from hocket.train.collect.elsewhere import FloorRose, Gathered, WorkGrew
 from hocket.train.learner.weights import PackedWeights, WeightBlock
@@ -64,14 +64,13 @@ class Desk:
         like = {"w": torch.zeros(3)}
         self.block = WeightBlock(like)
         self.publish(0)
-        kept = Unkept(folder)
         work = Work(
             config=settings(mode="async"),
-            ledger=kept,
+            folder=RunFolder.at(folder),
             planned=(),
             remaining=TRIALS[:1],
             done=(),
-            readers=(kept, self),
+            readers=(self,),
             sinks=(),
             record=lambda *_: {},
             begin=lambda _: None,
@@ -96,7 +95,7 @@ class Desk:
         self.block.publish({"w": torch.full((3,), float(version))}, version)
 
     def join(self, site: str, holds: list[LeaseId] | None = None) -> None:
-        self.driver.open(protocol.Hello(protocol.PROTOCOL, hocket.__version__, site, site))
+        self.driver.open(protocol.SiteHello(protocol.PROTOCOL, hocket.__version__, site, site))
         joined = protocol.Joined(1, 1, "inputs", {}, {}, is_shared=False, holds=holds or [])
         self.hear(site, joined)
         self.driver.turn(0.0)
@@ -105,7 +104,9 @@ class Desk:
         self.driver.hear(site, message, 0.0)
 
     def collected(self, site: str, lease: LeaseId, one: Segment) -> None:
-        self.hear(site, protocol.Collected(*lease, packed(one, {"success": 1.0}), is_whole=True))
+        self.hear(
+            site, protocol.CollectedPart(*lease, packed(one, {"success": 1.0}), is_whole=True)
+        )
 
     def take(self, kind: type[Any]) -> list[Any]:
         """What was posted or told of a kind since the last time."""
@@ -203,7 +204,7 @@ def test_what_is_no_trajectory_of_the_lease_is_refused(desk: Desk, data: bytes) 
     desk.join("a")
     lease = desk.lease()
     with pytest.raises(WireError):
-        desk.hear("a", protocol.Collected(*lease, data, is_whole=True))
+        desk.hear("a", protocol.CollectedPart(*lease, data, is_whole=True))
     with pytest.raises(WireError, match="another lease"):
         desk.collected("a", lease, stretch(TRIALS[1], 0, ends=True))
 
@@ -363,7 +364,9 @@ def test_training_on_a_ray_cluster_survives_a_node(tmp_path: Path, cluster: Any)
 
     config = settings(mode="async", steps=5000, eval_every=1200, eval_episodes=10, epochs=8)
     with Machines(where) as machines:
-        result = train(config, tmp_path / "run", readers=[KillANode()], say=None, machines=machines)
+        result = train(
+            config, tmp_path / "run", readers=lambda _: [KillANode()], say=None, machines=machines
+        )
     assert result.complete
     assert not nodes[1:]
     last = check_counts(result)
@@ -484,7 +487,7 @@ def test_weights_are_put_once_for_a_version_and_fetched_once_by_each_node(
         fetched.append(len(data))
         return data
 
-    def collect_one(self: Any, name: str, message: protocol.Collected) -> None:
+    def collect_one(self: Any, name: str, message: protocol.CollectedPart) -> None:
         stretches.append(len(message.data))
         collect(self, name, message)
 

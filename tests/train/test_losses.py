@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hocket.train.algorithms.ratios import (
-    Comparison,
+    RatioRule,
     clipped_loss,
     compare,
     joined,
@@ -19,7 +19,7 @@ MASK = torch.tensor([[True, True, False], [True, False, False]])
 def _ratio(correction: str, age: int = 1, level: str = "chunk", truncate: float = 2.0):
     behaviour = torch.tensor([[-1.0, -2.0, -50.0], [-1.0, 0.0, 0.0]])
     start, new = behaviour + 0.5, behaviour + 0.7
-    how = Comparison(correction=correction, level=level, truncate=truncate)
+    how = RatioRule(correction=correction, level=level, truncate=truncate)
     return compare(
         new=new,
         start=start,
@@ -70,7 +70,7 @@ def test_with_fresh_data_every_correction_is_plain_ppo() -> None:
             behaviour=same,
             mask=MASK,
             age=torch.zeros(2),
-            how=Comparison(level="chunk", correction=correction, truncate=2.0),
+            how=RatioRule(level="chunk", correction=correction, truncate=2.0),
         )
         clipped_loss(ratio, torch.tensor([1.0, -1.0]), 0.2, 0.2).sum().backward()
         expected = torch.tensor([[0.0, 0.0, 0.0], [math.exp(0.1), 0.0, 0.0]])
@@ -86,7 +86,7 @@ def test_proximal_weights_carry_no_gradient() -> None:
         behaviour=torch.full((2, 3), -1.5),
         mask=MASK,
         age=torch.tensor([2, 2]),
-        how=Comparison(level="chunk", correction="interpolated", truncate=2.0),
+        how=RatioRule(level="chunk", correction="interpolated", truncate=2.0),
     )
     assert not ratio.weight.requires_grad
     assert ratio.log.requires_grad
@@ -99,7 +99,7 @@ def test_clip_higher_lets_good_actions_grow_further_than_bad_ones_shrink() -> No
         behaviour=torch.zeros(2, 1),
         mask=torch.ones(2, 1, dtype=torch.bool),
         age=torch.zeros(2),
-        how=Comparison(level="chunk", correction="none", truncate=2.0),
+        how=RatioRule(level="chunk", correction="none", truncate=2.0),
     )
     loss = clipped_loss(ratio, torch.ones(2), 0.2, 0.28)
     torch.testing.assert_close(loss, torch.tensor([-math.exp(0.22), -1.28]))

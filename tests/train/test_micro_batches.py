@@ -14,7 +14,7 @@ import torch
 from hocket.train.algorithms.grpo import GRPO
 from hocket.train.algorithms.ppo import PPO
 from hocket.train.algorithms.ranks import Measures, Ranks
-from hocket.train.algorithms.ratios import Comparison
+from hocket.train.algorithms.ratios import RatioRule
 from hocket.train.algorithms.rollout import Segment
 from hocket.train.algorithms.update import Algorithm
 from hocket.train.config import GRPOConfig, PPOConfig
@@ -87,7 +87,7 @@ def make(algo: str, level: Any, micro_batch: int | None) -> tuple[Algorithm, Cou
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.add_(torch.sin(torch.arange(parameter.numel())).view_as(parameter) * 0.3)
-    how = Comparison(level=level, correction="decoupled", truncate=2.0)
+    how = RatioRule(level=level, correction="decoupled", truncate=2.0)
     shared = {"entropy": 0.01, "micro_batch": micro_batch}
     if algo == "ppo":
         return PPO(network, Keep(), PPOConfig(**shared), how, Ranks()), network

@@ -15,7 +15,7 @@ import torch
 from hocket.train.algorithms.grpo import GRPO
 from hocket.train.algorithms.ppo import PPO
 from hocket.train.algorithms.ranks import Measures, Ranks, local_device
-from hocket.train.algorithms.ratios import Comparison
+from hocket.train.algorithms.ratios import RatioRule
 from hocket.train.algorithms.rollout import Segment, make_rollout
 from hocket.train.algorithms.update import Algorithm
 from hocket.train.config import GRPOConfig, PPOConfig
@@ -63,7 +63,7 @@ def gradients(algo: str, parts: list[Segment], ranks: Ranks) -> dict[str, torch.
     network = ChunkActor(SHAPES, ActorConfig(chunk_length=4, hidden=(16,)))
     parts = as_if_sampled(network, parts)
     measures = Measures(ranks)
-    how = Comparison(level="chunk", correction="none", truncate=2.0)
+    how = RatioRule(level="chunk", correction="none", truncate=2.0)
     learner: Algorithm
     if algo == "ppo":
         learner = PPO(network, Keep(), PPOConfig(max_grad_norm=1e9), how, ranks)

@@ -50,8 +50,8 @@ def test_an_interpreter_that_is_not_there_leaves_no_folder(
 def test_a_missing_tracker_leaves_no_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flags = ["--env", "toy:count", "--policy", "actor", "--tracker", "trackio"]
-    assert "pip install trackio" in refused(capsys, tmp_path / "run", *flags)
+    flags = ["--env", "toy:count", "--policy", "actor", "--reader", "trackio"]
+    assert "pip install 'hocket[trackio]'" in refused(capsys, tmp_path / "run", *flags)
 
 
 def test_weights_that_are_a_pickle_are_refused_with_the_way_to_convert_them(

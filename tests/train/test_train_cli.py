@@ -16,7 +16,7 @@ def test_help_lists_the_flags_and_the_settings_of_the_named_policy(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["train", "--env", "toy:count", "--policy", "actor", "--help"])
+        main(["train", "--env", "toy:count", "--policy", "actor", "--help-all"])
     assert ended.value.code == 0
     text = capsys.readouterr().out
     for flag in ("--max-staleness", "--correction", "--pin-version", "--policy.chunk-length"):
@@ -62,8 +62,8 @@ def test_a_tracker_that_is_not_installed_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = ["--env", "toy:count", "--policy", "actor", "--steps", "50", "--lanes", "1"]
-    assert main(["train", *flags, "--tracker", "trackio", "--out", str(tmp_path / "run")]) == 2
-    assert "pip install trackio" in capsys.readouterr().err
+    assert main(["train", *flags, "--reader", "trackio", "--out", str(tmp_path / "run")]) == 2
+    assert "pip install 'hocket[trackio]'" in capsys.readouterr().err
 
 
 def test_an_untrained_policy_cannot_be_evaluated(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,9 +11,9 @@ import torch
 
 from hocket.train.algorithms.ppo import PPO
 from hocket.train.algorithms.ranks import Ranks
-from hocket.train.algorithms.ratios import Comparison, compare, kl_estimate
+from hocket.train.algorithms.ratios import RatioRule, compare, kl_estimate
 from hocket.train.algorithms.rollout import Segment
-from hocket.train.algorithms.update import Algorithm, Pace
+from hocket.train.algorithms.update import Algorithm, StepShare
 from hocket.train.config import PPOConfig
 from hocket.train.networks.actor import ChunkActor
 from hocket.train.networks.policies import ActorConfig
@@ -21,7 +21,7 @@ from support.trajectories import segment
 from train.test_collecting import SHAPES
 from train.test_ranks import as_if_sampled
 
-HOW = Comparison(level="action", correction="decoupled", truncate=2.0)
+HOW = RatioRule(level="action", correction="decoupled", truncate=2.0)
 
 
 def actor(**changes: Any) -> ChunkActor:
@@ -122,7 +122,7 @@ def test_a_stopped_update_makes_the_next_ones_slower_until_all_their_minibatches
 
 
 def test_the_pace_returns_to_the_learning_rate_and_never_exceeds_it() -> None:
-    pace = Pace()
+    pace = StepShare()
     pace.adapt(0, 24)
     assert pace.share == 0.25
     for _ in range(20):
@@ -158,7 +158,7 @@ def test_no_weight_of_stale_data_outweighs_a_minibatch() -> None:
             behaviour=torch.tensor([[-50.0]]),
             mask=torch.ones(1, 1, dtype=torch.bool),
             age=torch.tensor([3]),
-            how=Comparison(level="chunk", correction=correction, truncate=2.0),
+            how=RatioRule(level="chunk", correction=correction, truncate=2.0),
         )
         assert ratio.weight.item() <= 10.001
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from hocket.core.data import Array
-from hocket.workers.inbox import LanesExecuted, LanesReady
 from hocket.workers.inline import InlineRuntime
 from hocket.workers.links.link import Link
+from hocket.workers.notices import LanesBegun, LanesExecuted
 from hocket.workers.shm import STOP, Control, word
 from support.processes import wait_until
 from support.rig import Rig
@@ -29,7 +29,7 @@ def link_of(rig: Rig) -> Link:
 def begun(rig: Rig, actions: Array, *, steps: int, task: str = "count") -> None:
     """Execute a chunk and wait until it has made some steps."""
     rig.begin(task=task)
-    rig.wait(LanesReady)
+    rig.wait(LanesBegun)
     rig.execute(actions)
     wait_until(lambda: link_of(rig).steps(0) >= steps)
 
@@ -38,7 +38,7 @@ def rewards_of(actions: Array) -> list[float]:
     """Of a whole chunk, run without any disturbance."""
     with Rig(toy=LONG) as rig:
         rig.begin()
-        rig.wait(LanesReady)
+        rig.wait(LanesBegun)
         rig.execute(actions)
         found: list[float] = rig.wait(LanesExecuted).rewards[0].tolist()
     return found
@@ -68,7 +68,7 @@ def test_recalled_chunk_answers_with_the_steps_made_and_a_whole_history(
 def test_a_chunk_recalled_early_in_its_episode_ends_with_a_whole_history(at: int) -> None:
     with Rig(toy=LONG, history=4, runtime=InlineRuntime()) as rig:
         rig.begin()
-        rig.wait(LanesReady)
+        rig.wait(LanesBegun)
         link = link_of(rig)
         env = link._host._env._env  # type: ignore[attr-defined]
         advance = env.advance
@@ -90,7 +90,7 @@ def test_a_chunk_recalled_early_in_its_episode_ends_with_a_whole_history(at: int
 def test_word_for_another_chunk_is_ignored() -> None:
     with Rig(toy=SLOW) as rig:
         rig.begin()
-        rig.wait(LanesReady)
+        rig.wait(LanesBegun)
         rig.execute(np.zeros((2, 4)))
         rig.wait(LanesExecuted)
         rig.fleet.recall(0, 0, 0)
@@ -104,7 +104,7 @@ def test_recall_that_came_too_late_does_not_stop_the_same_chunk_of_the_next_atte
     with Rig(toy={**SLOW, "length_min": 5, "length_max": 5}) as rig:
         for _ in range(2):
             rig.begin()
-            rig.wait(LanesReady)
+            rig.wait(LanesBegun)
             rig.execute(np.zeros((20, 4)))
             assert rig.wait(LanesExecuted).steps == [5]
             # As if the recall had been sent just before the answer came.
@@ -119,7 +119,7 @@ def test_recalls_at_any_moment_lose_and_repeat_nothing(transport: str) -> None:
     made: list[float] = []
     with Rig(toy=LONG, transport=transport) as rig:
         rig.begin()
-        rig.wait(LanesReady)
+        rig.wait(LanesBegun)
         chunk = 0
         while len(made) < 300:
             rig.execute(np.zeros((min(20, 300 - len(made)), 4)), chunk=chunk)

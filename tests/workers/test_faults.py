@@ -12,15 +12,9 @@ import numpy as np
 import pytest
 
 from hocket.core.data import Ref
-from hocket.workers.inbox import (
-    LaneFailed,
-    LanesExecuted,
-    LanesReady,
-    LanesRecycled,
-    LanesUp,
-)
 from hocket.workers.inline import InlineRuntime
 from hocket.workers.local.runtime import LocalRuntime
+from hocket.workers.notices import LaneFailed, LanesBegun, LanesExecuted, LanesRecycled, LanesUp
 from support.processes import DEADLINE_S, children, wait_until
 from support.rig import Result, Rig, trials
 
@@ -61,7 +55,7 @@ def test_fault_costs_one_attempt_and_the_others_do_not_notice(
 def test_env_that_raises_sends_its_own_traceback() -> None:
     with Rig(toy={"raise_at": 2}) as rig:
         rig.begin()
-        rig.wait(LanesReady)
+        rig.wait(LanesBegun)
         rig.execute(np.zeros((4, 4)))
         failed = rig.wait(LaneFailed)
     assert "toy.py" in failed.traceback
@@ -96,12 +90,12 @@ def test_unknown_task_is_named_with_the_nearest() -> None:
 def test_chunk_that_does_not_fit_fails_its_attempt_only(actions: Any, kind: str) -> None:
     with Rig() as rig:
         rig.begin()
-        rig.wait(LanesReady)
+        rig.wait(LanesBegun)
         rig.execute(actions)
         failed = rig.wait(LaneFailed)
         assert (failed.kind, failed.gone) == (kind, False)
         rig.begin()
-        rig.wait(LanesReady)
+        rig.wait(LanesBegun)
 
 
 def test_missing_key_is_named_when_the_policy_reads_it() -> None:
@@ -115,7 +109,7 @@ def test_missing_key_is_named_when_the_policy_reads_it() -> None:
 def test_native_crash_leaves_its_last_words() -> None:
     with Rig(toy={"segfault_at": 3}) as rig:
         rig.begin()
-        rig.wait(LanesReady)
+        rig.wait(LanesBegun)
         rig.execute(np.zeros((4, 4)))
         failed = rig.wait(LaneFailed)
     assert "Fatal Python error: Segmentation fault" in failed.message
@@ -126,7 +120,7 @@ def test_leaking_env_is_killed_in_the_middle_of_an_episode() -> None:
     toy = {"leak": 20_000_000, "step_s": 0.05, "length_min": 9999, "length_max": 9999}
     with Rig(toy=toy, fleet={"worker_memory": 300_000_000}) as rig:
         rig.begin()
-        rig.wait(LanesReady)
+        rig.wait(LanesBegun)
         rig.execute(np.zeros((200, 4)))
         failed = rig.wait(LaneFailed)
         assert (failed.kind, failed.gone) == ("WorkerMemory", True)
@@ -150,7 +144,7 @@ def test_env_that_is_not_ready_in_time_is_given_up(
 def test_hanging_env_is_told_with_the_place_where_it_hangs() -> None:
     with Rig(toy={"hang_at": 2}, fleet={"step_timeout_s": 2.0}) as rig:
         rig.begin()
-        rig.wait(LanesReady)
+        rig.wait(LanesBegun)
         rig.execute(np.zeros((4, 4)))
         assert "toy.py" in rig.wait(LaneFailed).message
 
@@ -159,7 +153,7 @@ def test_slow_steps_within_the_timeout_are_progress() -> None:
     toy = {"step_s": 0.4, "length_min": 6, "length_max": 6}
     with Rig(toy=toy, fleet={"step_timeout_s": 2.0}) as rig:
         rig.begin()
-        rig.wait(LanesReady)
+        rig.wait(LanesBegun)
         rig.execute(np.zeros((6, 4)))
         assert rig.wait(LanesExecuted).steps == [6]
 
@@ -180,14 +174,14 @@ def test_zygote_that_dies_is_replaced_with_its_workers() -> None:
     before = set(children(os.getpid()))
     with Rig(lanes=2, runtime=LocalRuntime()) as rig:
         rig.begin(lane=0)
-        rig.wait(LanesReady)
+        rig.wait(LanesBegun)
         zygote = min(set(children(os.getpid())) - before)
         os.kill(zygote, signal.SIGKILL)
         failed = rig.wait(LaneFailed)
         assert failed.kind == "WorkerCrashed"
         assert "forks workers" in failed.message
         rig.begin(lane=0)
-        rig.wait(LanesReady)
+        rig.wait(LanesBegun)
 
 
 def test_interpreter_that_is_not_there_is_reported_and_not_tried_forever() -> None:
@@ -227,7 +221,7 @@ def test_output_of_envs_stays_off_the_terminal(
     monkeypatch.chdir(tmp_path)
     with Rig(suite=Ref(name="noisy_envs:make")) as rig:
         rig.begin(task="make")
-        rig.wait(LanesReady)
+        rig.wait(LanesBegun)
         rig.execute(np.zeros((4, 4)))
         message = rig.wait(LaneFailed).message
     assert "hear me\nand me\nand me too" in message
@@ -249,7 +243,7 @@ def test_chatty_env_fills_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(tmp_path)
     with Rig(suite=Ref(name="chatty_envs:make")) as rig:
         rig.begin(task="make")
-        rig.wait(LanesReady)
+        rig.wait(LanesBegun)
         rig.execute(np.zeros((200, 4)))
         failed = rig.wait(LaneFailed)
     assert failed.message.endswith("blah")
@@ -279,7 +273,7 @@ def test_pause_of_the_parent_is_no_hang_of_the_worker(monkeypatch: pytest.Monkey
     toy = {"step_s": 0.15, "length_min": 40, "length_max": 40}
     with Rig(toy=toy, fleet={"step_timeout_s": 2.0}) as rig:
         rig.begin()
-        rig.wait(LanesReady)
+        rig.wait(LanesBegun)
         rig.execute(np.zeros((20, 4)))
         link = rig.fleet._workers[0].link
         assert link is not None

@@ -12,16 +12,16 @@ from hocket.core.data import Ref, Trial
 from hocket.core.wire import END_OBSERVED, END_TRUNCATED
 from hocket.errors import EnvError, UnknownNameError, UsageError
 from hocket.workers.fleet import Fleet, FleetConfig, Fleets
-from hocket.workers.inbox import (
+from hocket.workers.inline import InlineRuntime
+from hocket.workers.local.runtime import LocalRuntime
+from hocket.workers.notices import (
     LaneFailed,
+    LanesBegun,
     LaneSealed,
     LanesExecuted,
-    LanesReady,
     LanesRecycled,
     LanesUp,
 )
-from hocket.workers.inline import InlineRuntime
-from hocket.workers.local.runtime import LocalRuntime
 from support.processes import DEADLINE_S, children
 from support.rig import Rig, trials
 
@@ -62,7 +62,7 @@ def test_every_toy_plays_to_its_end(task: str) -> None:
 def test_ready_always_tells_what_the_env_is() -> None:
     with Rig(toy={"length_min": 3, "length_max": 3}) as rig:
         rig.play([*trials(2), *trials(1, "image")])
-        told = [notice.spec for notice in rig.heard if isinstance(notice, LanesReady)]
+        told = [notice.spec for notice in rig.heard if isinstance(notice, LanesBegun)]
     first, again, other = told
     assert first is not None
     assert other is not None
@@ -79,21 +79,21 @@ def test_ready_always_tells_what_the_env_is() -> None:
 def test_prompt_in_the_observation_wins_over_the_tasks() -> None:
     with Rig() as rig:
         rig.begin(task="talk", seed=5)
-        assert rig.wait(LanesReady).prompts == ["count from 5"]
+        assert rig.wait(LanesBegun).prompts == ["count from 5"]
 
 
 def test_live_names_what_the_worker_has_built() -> None:
     with Rig() as rig:
         assert rig.fleet.live(0) is None
         rig.begin(task="count")
-        rig.wait(LanesReady)
+        rig.wait(LanesBegun)
         assert rig.fleet.live(0) == ("toy", "count")
 
 
 def test_episode_ends_exactly_where_it_ends_and_the_rest_of_the_chunk_is_not_run() -> None:
     with Rig(toy={"length_min": 5, "length_max": 5}) as rig:
         rig.begin()
-        rig.wait(LanesReady)
+        rig.wait(LanesBegun)
         rig.execute(np.zeros((16, 4)))
         done = rig.wait(LanesExecuted)
         assert done.steps == [5]
@@ -104,7 +104,7 @@ def test_episode_ends_exactly_where_it_ends_and_the_rest_of_the_chunk_is_not_run
 def test_step_limit_truncates_and_final_observation_comes_when_asked_for() -> None:
     with Rig() as rig:
         rig.begin(max_steps=4, final=True)
-        rig.wait(LanesReady)
+        rig.wait(LanesBegun)
         before = rig.fleet.arrays(0)["observation/state"].copy()
         rig.execute(np.zeros((16, 4)))
         done = rig.wait(LanesExecuted)
@@ -118,7 +118,7 @@ def test_step_limit_truncates_and_final_observation_comes_when_asked_for() -> No
 def test_without_being_asked_no_final_observation_is_taken() -> None:
     with Rig() as rig:
         rig.begin(max_steps=4)
-        rig.wait(LanesReady)
+        rig.wait(LanesBegun)
         rig.execute(np.zeros((16, 4)))
         assert not rig.wait(LanesExecuted).ends[0] & END_OBSERVED
         assert rig.fleet.arrays(0)["observation/state"][4] == 0
@@ -129,7 +129,7 @@ def test_without_being_asked_no_final_observation_is_taken() -> None:
 def test_history_holds_the_last_control_steps_oldest_first(task: str, count: int) -> None:
     with Rig(history=4) as rig:
         rig.begin(task=task)
-        rig.wait(LanesReady)
+        rig.wait(LanesBegun)
         assert rig.fleet.arrays(0)["observation/state"][:, 4].tolist() == [0.0] * 4
         rig.execute(np.zeros((count, 4)))
         rig.wait(LanesExecuted)
@@ -140,7 +140,7 @@ def test_history_holds_the_last_control_steps_oldest_first(task: str, count: int
 def test_only_keys_and_cameras_that_are_read_travel() -> None:
     with Rig(reads=("observation/wrist_image",), cameras=("observation/wrist_image",)) as rig:
         rig.begin(task="image")
-        rig.wait(LanesReady)
+        rig.wait(LanesBegun)
         assert list(rig.fleet.arrays(0)) == ["observation/wrist_image"]
 
 
@@ -167,7 +167,7 @@ def begun_pair(rig: Rig) -> None:
     for lane in (0, 1):
         rig.begin(lane=lane, seed=lane)
     for _ in range(2):
-        rig.wait(LanesReady)
+        rig.wait(LanesBegun)
 
 
 def test_a_poll_lingers_until_enough_chunks_have_ended() -> None:
@@ -202,7 +202,7 @@ def test_the_end_of_an_episode_is_told_at_once() -> None:
 def test_lanes_may_begin_before_their_worker_is_up() -> None:
     with Rig(lanes=2) as rig:
         rig.begin(lane=1, seed=3)
-        assert rig.wait(LanesReady).lanes == [1]
+        assert rig.wait(LanesBegun).lanes == [1]
 
 
 def test_describe_asks_a_worker_for_the_tasks() -> None:
@@ -228,11 +228,11 @@ def test_describe_raises_the_workers_own_error(
 def test_discarded_attempt_leaves_no_answer_behind() -> None:
     with Rig(toy={"step_s": 0.02, "length_min": 500, "length_max": 500}) as rig:
         rig.begin(seed=1)
-        rig.wait(LanesReady)
+        rig.wait(LanesBegun)
         rig.execute(np.zeros((400, 4)))
         rig.fleet.discard([0], [0])
         rig.begin(seed=2)
-        rig.wait(LanesReady)
+        rig.wait(LanesBegun)
         rig.execute(np.zeros((2, 4)))
         assert rig.wait(LanesExecuted).steps == [2]
         assert sum(isinstance(notice, LanesExecuted) for notice in rig.heard) == 1
@@ -292,7 +292,7 @@ def test_closing_twice_is_safe_and_leaves_no_process() -> None:
     rig = Rig(lanes=2, runtime=LocalRuntime())
     with rig:
         rig.begin(seed=1)
-        rig.wait(LanesReady)
+        rig.wait(LanesBegun)
         assert len(set(children(os.getpid())) - before) == 3
     assert set(children(os.getpid())) <= before
     rig.fleet.close()
@@ -302,7 +302,7 @@ def test_closing_ends_a_worker_that_does_not_listen() -> None:
     before = set(children(os.getpid()))
     with Rig(toy={"hang_at": 1}, runtime=LocalRuntime()) as rig:
         rig.begin()
-        rig.wait(LanesReady)
+        rig.wait(LanesBegun)
         rig.execute(np.zeros((4, 4)))
     assert set(children(os.getpid())) <= before
 
@@ -326,7 +326,7 @@ def test_discarded_reset_leaves_the_next_ones_arrays_whole() -> None:
         rig.begin(task="count")
         rig.fleet.discard([0], [0])
         rig.begin(task="pixels")
-        rig.wait(LanesReady)
+        rig.wait(LanesBegun)
         assert rig.fleet.arrays(0)["observation/image"].any()
 
 
@@ -335,7 +335,7 @@ def test_discarded_reset_does_not_swallow_what_the_env_is() -> None:
         rig.begin(seed=1)
         rig.fleet.discard([0], [0])
         rig.begin(seed=2)
-        ready = rig.wait(LanesReady)
+        ready = rig.wait(LanesBegun)
         assert ready.spec is not None
         assert ready.spec.task.name == "count"
 

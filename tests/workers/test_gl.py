@@ -10,7 +10,7 @@ import pytest
 from hocket.adapters.envs.metaworld import MetaWorld
 from hocket.errors import ConfigError, MissingExtraError
 from hocket.workers.env import gl
-from hocket.workers.env.gl import Device, Probe
+from hocket.workers.env.gl import Device, GlProbe
 
 GPUS = tuple(Device(backend="egl", index=i, renderer="NVIDIA H200/PCIe") for i in range(2))
 CPU = Device(backend="egl", index=2, renderer="llvmpipe (LLVM 15.0.6, 256 bits)")
@@ -29,7 +29,7 @@ def offer(monkeypatch, **devices):
     monkeypatch.setattr(
         gl,
         "probe",
-        lambda backend: Probe(
+        lambda backend: GlProbe(
             backend=backend, devices=devices.get(backend, ()), reason=f"{backend}: no library"
         ),
     )

@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.core.wire import END_TRUNCATED, Executed
-from hocket.workers.inbox import Inbox, LanesExecuted, Phase, WorkerSlot
+from hocket.workers.inbox import Inbox
+from hocket.workers.notices import LanesExecuted
+from hocket.workers.slots import Phase, WorkerSlot
 
 REWARDS = st.lists(st.lists(st.floats(-1e9, 1e9), min_size=0, max_size=20), min_size=1, max_size=12)
 

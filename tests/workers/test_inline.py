@@ -13,8 +13,8 @@ from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Ref
 from hocket.errors import UsageError
 from hocket.testing.toy import ToyConfig, ToyEnv
-from hocket.workers.inbox import LanesExecuted, LanesReady, LanesRecycled
 from hocket.workers.inline import InlineRuntime
+from hocket.workers.notices import LanesBegun, LanesExecuted, LanesRecycled
 from support.processes import children
 from support.rig import Rig, trials
 
@@ -39,7 +39,7 @@ def test_env_runs_in_the_callers_process_and_thread() -> None:
     before = children(os.getpid())
     with Rig(runtime=InlineRuntime(), suite=Ref(name="test_inline:make")) as rig:
         rig.begin(task="make")
-        rig.wait(LanesReady)
+        rig.wait(LanesBegun)
         rig.execute(np.zeros((3, 4)))
         rig.wait(LanesExecuted)
         assert children(os.getpid()) == before
@@ -49,7 +49,7 @@ def test_env_runs_in_the_callers_process_and_thread() -> None:
 def test_arrays_are_views_that_stay() -> None:
     with Rig(runtime=InlineRuntime()) as rig:
         rig.begin()
-        rig.wait(LanesReady)
+        rig.wait(LanesBegun)
         view = rig.fleet.arrays(0)["observation/state"]
         rig.execute(np.zeros((3, 4)))
         rig.wait(LanesExecuted)

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from hocket.core.data import Ref
-from hocket.workers.inbox import LaneFailed, LanesExecuted, LanesReady, LanesUp
 from hocket.workers.local.runtime import LocalRuntime
+from hocket.workers.notices import LaneFailed, LanesBegun, LanesExecuted, LanesUp
 from support.processes import DEADLINE_S, alive, children, wait_gone
 from support.rig import Rig
 
@@ -81,14 +81,14 @@ sys.path.insert(0, {rig!r})
 import numpy as np
 from support.processes import children
 from support.rig import Rig
-from hocket.workers.inbox import LanesReady
+from hocket.workers.notices import LanesBegun
 import os
 
 with Rig(lanes=2, toy={toy!r}) as rig:
     rig.begin(lane=0)
-    rig.wait(LanesReady)
+    rig.wait(LanesBegun)
     rig.begin(lane=1)
-    rig.wait(LanesReady)
+    rig.wait(LanesBegun)
     rig.execute(np.zeros((4, 4)), lane=0)
     print(*children(os.getpid()), flush=True)
     while True:
@@ -105,7 +105,7 @@ def telling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ref:
 
 def told(rig: Rig, lane: int = 0) -> dict[str, Any]:
     rig.begin(lane=lane, task="make")
-    found: dict[str, Any] = json.loads(rig.wait(LanesReady).prompts[0])
+    found: dict[str, Any] = json.loads(rig.wait(LanesBegun).prompts[0])
     return found
 
 
@@ -263,7 +263,7 @@ def test_children_of_envs_die_with_their_worker(
     monkeypatch.chdir(tmp_path)
     with Rig(suite=Ref(name="parent_envs:make")) as rig:
         rig.begin(task="make")
-        sleeper = int(rig.wait(LanesReady).prompts[0])
+        sleeper = int(rig.wait(LanesBegun).prompts[0])
         assert alive(sleeper)
         rig.execute(np.zeros((4, 4)))
         rig.wait(LaneFailed)

@@ -213,7 +213,7 @@ def test_arms_are_run_beside_a_clean_one_and_compared_with_it(tmp_path: Path) ->
     assert "95 % interval" in done.stdout
     folders = {path.name for path in (tmp_path / "arms").iterdir() if path.is_dir()}
     assert folders == {"clean", "state-noise-2", "prompt-empty"}
-    assert "prompt:empty" in (tmp_path / "arms" / "factors.html").read_text()
+    assert "prompt:empty" in (tmp_path / "arms" / "jobs.html").read_text()
     trial = Trial(suite="toy:count", task="count", seed=2).id
     replayed = run_here(tmp_path, "replay", "arms/state-noise-2", trial)
     assert replayed.returncode == 0, replayed.stdout + replayed.stderr

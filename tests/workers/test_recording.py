@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hocket.core.data import Ref, Trial
-from hocket.workers.inbox import LaneFailed, LaneSealed, LanesExecuted, LanesReady
+from hocket.workers.notices import LaneFailed, LanesBegun, LaneSealed, LanesExecuted
 from support.rig import Rig, trials
 
 SINKS = """
@@ -114,14 +114,14 @@ def test_sealing_does_not_delay_the_answer(tmp_path: Path) -> None:
     toy = {"length_min": 3, "length_max": 3}
     with Rig(toy=toy, sinks=(sink,), folder=str(tmp_path / "run")) as rig:
         rig.begin()
-        rig.wait(LanesReady)
+        rig.wait(LanesBegun)
         rig.execute(np.zeros((5, 4)))
         assert rig.wait(LanesExecuted).ends[0]
         rig.begin(seed=1)
         assert not any(isinstance(notice, LaneSealed) for notice in rig.heard)
         go.touch()
         assert rig.wait(LaneSealed).files
-        rig.wait(LanesReady)
+        rig.wait(LanesBegun)
 
 
 def test_recycled_worker_still_seals_its_last_attempt(tmp_path: Path) -> None:
@@ -131,11 +131,11 @@ def test_recycled_worker_still_seals_its_last_attempt(tmp_path: Path) -> None:
     folder = str(tmp_path / "run")
     with Rig(toy=toy, sinks=(sink,), folder=folder, fleet={"recycle_after": 1}) as rig:
         rig.begin()
-        rig.wait(LanesReady)
+        rig.wait(LanesBegun)
         rig.execute(np.zeros((5, 4)))
         assert rig.wait(LanesExecuted).ends[0]
         rig.begin(seed=1)
-        rig.wait(LanesReady)
+        rig.wait(LanesBegun)
         go.touch()
         assert rig.wait(LaneSealed).files == ["episodes/toy-count-0/0/rows.json"]
 
@@ -145,20 +145,20 @@ def test_sink_that_cannot_seal_is_told_apart_from_the_next_attempt(tmp_path: Pat
     toy = {"length_min": 3, "length_max": 3}
     with Rig(toy=toy, sinks=(sink,), folder=str(tmp_path / "run")) as rig:
         rig.begin()
-        rig.wait(LanesReady)
+        rig.wait(LanesBegun)
         rig.execute(np.zeros((5, 4)))
         rig.wait(LanesExecuted)
         rig.begin(seed=1)
         failed = rig.wait(LaneFailed)
         assert (failed.sealing, failed.gone, failed.kind) == (True, False, "OSError")
-        rig.wait(LanesReady)
+        rig.wait(LanesBegun)
 
 
 def test_sink_that_breaks_fails_the_attempt_and_discards_its_track(tmp_path: Path) -> None:
     sink = Ref(name="some_sinks:nothing", config={"action": "break"})
     with Rig(sinks=(sink,), folder=str(tmp_path / "run")) as rig:
         rig.begin()
-        rig.wait(LanesReady)
+        rig.wait(LanesBegun)
         rig.execute(np.zeros((5, 4)))
         assert rig.wait(LaneFailed).message == "disk full"
     assert (tmp_path / "run/episodes/toy-count-0/0/discarded").exists()
@@ -168,9 +168,9 @@ def test_discarded_attempt_is_not_sealed(tmp_path: Path) -> None:
     sink = Ref(name="some_sinks:nothing")
     with Rig(sinks=(sink,), folder=str(tmp_path / "run")) as rig:
         rig.begin(attempt=2)
-        rig.wait(LanesReady)
+        rig.wait(LanesBegun)
         rig.fleet.discard([0], [2])
         rig.begin(seed=1)
-        rig.wait(LanesReady)
+        rig.wait(LanesBegun)
     folder = tmp_path / "run/episodes" / Trial(suite="toy", task="count", seed=0).slug / "2"
     assert [path.name for path in folder.iterdir()] == ["discarded"]

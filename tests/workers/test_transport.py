@@ -13,7 +13,7 @@ import pytest
 
 from hocket.core.data import Ref
 from hocket.core.wire import Frames, Message, Said, pack
-from hocket.workers.inbox import LaneFailed, LanesExecuted, LanesReady
+from hocket.workers.notices import LaneFailed, LanesBegun, LanesExecuted
 from hocket.workers.shm import create_block, map_block
 from support.rig import Rig, trials
 
@@ -64,7 +64,7 @@ def test_shared_memory_that_was_insisted_on_and_is_full_fails_the_attempt() -> N
 def test_pictures_arrive_whole_by_either_transport(transport: str) -> None:
     with Rig(toy={"image_size": 300}, transport=transport) as rig:
         rig.begin(task="image", seed=3)
-        rig.wait(LanesReady)
+        rig.wait(LanesBegun)
         first = rig.fleet.arrays(0)["observation/image"].copy()
         assert first.shape == (300, 300, 3)
         rig.execute(np.zeros((4, 4)))
@@ -80,7 +80,7 @@ def test_views_stay_the_same_while_the_layout_does(transport: str) -> None:
         views = []
         for task in ("count", "count", "pixels"):
             rig.begin(task=task)
-            rig.wait(LanesReady)
+            rig.wait(LanesBegun)
             views.append(next(iter(rig.fleet.arrays(0).values())))
             rig.execute(np.zeros((5, 4)))
             rig.wait(LanesExecuted)
@@ -92,7 +92,7 @@ def test_message_larger_than_a_socket_buffer_arrives_whole() -> None:
     toy = {"length_min": 10**6, "length_max": 10**6, "action_size": 50}
     with Rig(toy=toy) as rig:
         rig.begin()
-        rig.wait(LanesReady)
+        rig.wait(LanesBegun)
         rig.execute(np.zeros((4000, 50)))
         assert rig.wait(LanesExecuted).steps == [4000]
 

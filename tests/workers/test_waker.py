@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hocket.workers.inbox import Waker
+from hocket.workers.waker import Waker
 
 
 @pytest.fixture

@@ -58,4 +58,9 @@ BUILTIN: Mapping[Kind, Mapping[str, Builtin]] = {
         "states": Builtin("hocket.workers.sinks.states:StatesSink"),
         "video": Builtin("hocket.workers.sinks.video:VideoSink", modules=("av",)),
     },
+    "readers": {
+        "otlp": Builtin("hocket.telemetry:Telemetry", "otel", ("opentelemetry",)),
+        "wandb": Builtin("hocket.train.trackers:wandb", "wandb", ("wandb",)),
+        "trackio": Builtin("hocket.train.trackers:trackio", "trackio", ("trackio",)),
+    },
 }

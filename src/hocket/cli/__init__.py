@@ -17,6 +17,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hocket import rooms
 from hocket.core.plugins import did_you_mean
 from hocket.errors import HocketError, RunFolderError, UsageError
 from hocket.system.address_space import require_address_space
@@ -39,6 +40,8 @@ class Verb:
     module: str
     summary: str
     function: str = "run"
+    room: str = ""
+    """The part of hocket that it needs, where that can be taken out."""
 
 
 VERBS = {
@@ -47,18 +50,36 @@ VERBS = {
         "hocket.cli.eval", "Finish a run that was interrupted; nothing runs twice.", "resume"
     ),
     "report": Verb("hocket.cli.eval", "Make report.json and report.html of a run again.", "report"),
-    "watch": Verb("hocket.cli.watch", "See a run in the browser, while it goes on or afterwards."),
+    "watch": Verb(
+        "hocket.cli.watch",
+        "See a run in the browser, while it goes on or afterwards.",
+        room="watch",
+    ),
     "compare": Verb("hocket.cli.compare", "Compare two runs trial by trial: which is better?"),
     "card": Verb("hocket.cli.card", "Put a run on a card that others can check."),
     "verify": Verb("hocket.cli.verify", "Check a card: run a sample of its trials again."),
     "video": Verb("hocket.cli.video", "Film episodes of a run afterwards, from its states."),
-    "export": Verb("hocket.cli.export", "Write a run for LeRobot, robomimic, Rerun or Perfetto."),
-    "collect": Verb("hocket.cli.collect", "Collect demonstrations straight to a dataset."),
+    "export": Verb(
+        "hocket.cli.export",
+        "Write a run for LeRobot, robomimic, Rerun or Perfetto.",
+        room="runs.export",
+    ),
+    "collect": Verb(
+        "hocket.cli.collect", "Collect demonstrations straight to a dataset.", room="runs.export"
+    ),
     "replay": Verb("hocket.cli.replay", "Run one trial of a run again and verify every step."),
-    "train": Verb("hocket.cli.train", "Train a policy: clone recordings, improve by PPO or GRPO."),
-    "work": Verb("hocket.cli.work", "Take part in a run that a driver elsewhere leads."),
+    "train": Verb(
+        "hocket.cli.train",
+        "Train a policy: clone recordings, improve by PPO or GRPO.",
+        room="train",
+    ),
+    "work": Verb(
+        "hocket.cli.work", "Take part in a run that a driver elsewhere leads.", room="machines"
+    ),
     "check": Verb("hocket.cli.check", "Show what the policy really sees, on one chunk; no run."),
-    "serve": Verb("hocket.cli.serve", "Serve a policy over OpenPI's protocol, in batches."),
+    "serve": Verb(
+        "hocket.cli.serve", "Serve a policy over OpenPI's protocol, in batches.", room="serve"
+    ),
     "plan": Verb("hocket.cli.plan", "Predict throughput from lanes, cores and policy latency."),
     "image": Verb(
         "hocket.cli.setup", "Write a Dockerfile for a simulator, to run it in containers.", "image"
@@ -119,7 +140,10 @@ def _do(given: list[str]) -> int:
                 f"Verbs: {', '.join(VERBS)}; hocket --help tells more."
             )
         require_address_space()
-        code: int = getattr(importlib.import_module(verb.module), verb.function)(given[1:])
+        if verb.room:
+            rooms.require(verb.room)
+        with rooms.explained():
+            code: int = getattr(importlib.import_module(verb.module), verb.function)(given[1:])
     except HocketError as error:
         sys.stderr.write(f"hocket: {printable(str(error))}\n")
         return USAGE if isinstance(error, (UsageError, RunFolderError)) else FAILED

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from hocket.cli.flags.machines import MachineFlags, machines_of
+from hocket.cli.flags.machines import MachineFlags, machines_asked, machines_of
 from hocket.cli.flags.parse import FileFlags, knobs_of, parse_run
-from hocket.cli.flags.telemetry import told_to
+from hocket.cli.flags.readers import ReaderFlags, following, readers_of
 from hocket.cli.watch import shown
+from hocket.core.contracts.recorder import Followed
 from hocket.runs.config import EvalConfig
 from hocket.system.text import printable
 
@@ -38,7 +39,7 @@ KNOBS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Collect(MachineFlags, FileFlags):
+class Collect(ReaderFlags, MachineFlags, FileFlags):
     """Collect a fixed number of episodes of each task straight to a dataset: successes alone,
     unless told otherwise. A collection that was interrupted goes on with the same command."""
 
@@ -58,9 +59,6 @@ class Collect(MachineFlags, FileFlags):
     episodes of the dataset alone; full keeps every picture while running, for other envs."""
     fps: Annotated[float | None, arg(metavar="N")] = None
     """Steps per second, where the env does not say."""
-    telemetry: Annotated[str | None, arg(metavar="otlp[=URL]")] = None
-    """Send runs, episodes, chunks, inferences, stalls and videos as OpenTelemetry spans and metrics
-    to a collector, by default at http://localhost:4318 (pip install 'hocket[otel]')."""
     watch: bool = False
     """Show the run in the browser while it goes on; see hocket watch --help."""
 
@@ -70,7 +68,7 @@ def run(arguments: Sequence[str]) -> int:
     parsed = parse_run(Collect, knobs_of(EvalConfig, only=KNOBS), arguments, verb="collect")
     from hocket import cli
     from hocket.cli.export import Teller
-    from hocket.results.showing.progress import Progress
+    from hocket.results.showing.progress import ProgressDisplay
     from hocket.runs.demonstrations.chosen import ExportConfig
     from hocket.runs.export.collect import CollectConfig, collect, run_folder
 
@@ -84,14 +82,15 @@ def run(arguments: Sequence[str]) -> int:
     )
     with contextlib.ExitStack() as stack:
         folder = run_folder(flags.out, flags.to)
+        named, about = readers_of(flags), Followed(folder=folder, config=config.run.to_plain())
 
         def readers() -> list[Reader]:
-            told = stack.enter_context(told_to(flags.telemetry, folder))
-            return [stack.enter_context(Progress()), *told]
+            told = stack.enter_context(following(named, about))
+            return [stack.enter_context(ProgressDisplay()), *told]
 
         stack.enter_context(shown(folder, wanted=flags.watch))
         teller = stack.enter_context(contextlib.closing(Teller()))
-        machines = stack.enter_context(machines_of(flags, more=True))
+        machines = stack.enter_context(machines_of(machines_asked(flags), more=True))
         done = collect(config, flags.out, readers=readers, watcher=teller, elsewhere=machines)
     sys.stderr.write("".join(f"note: {printable(text)}\n" for text in teller.notes))
     if not done.is_complete:

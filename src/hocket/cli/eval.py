@@ -4,10 +4,11 @@ screen: `hocket resume` and `hocket report`."""
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,44 +16,52 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from hocket.cli import FAILED, INTERRUPTED, OK
-from hocket.cli.flags.machines import MachineFlags, machines_of
-from hocket.cli.flags.parse import FileFlags, knobs_of, parse, parse_run, refuse_bad_run_file, scan
-from hocket.cli.flags.telemetry import told_to
+from hocket.cli.flags.machines import MachineFlags, machines_asked, machines_of
+from hocket.cli.flags.parse import FileFlags, knobs_of, parse, parse_run, refuse_bad_run_file
+from hocket.cli.flags.plan import RunPlan
+from hocket.cli.flags.readers import ReaderFlags, following, make_readers, readers_of
+from hocket.cli.flags.settings import scan
 from hocket.cli.flags.values import format_bytes
 from hocket.cli.watch import shown
+from hocket.core.contracts.recorder import Followed
 from hocket.core.plugins import share_settings
+from hocket.errors import UsageError
+from hocket.runs.arms import Jobs, arms_of, folder_of, load_jobs
 from hocket.runs.config import EvalConfig
 from hocket.system import machine
 from hocket.system.waits import awaiting
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.table import Table
 
     from hocket.core.contracts.recorder import Reader
+    from hocket.results.arms import ArmTable
     from hocket.results.report import Report
-    from hocket.results.showing.progress import Progress
+    from hocket.results.showing.progress import ProgressDisplay
     from hocket.runs.elsewhere import Elsewhere
-    from hocket.runs.jobs import Job, JobResult
     from hocket.runs.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)
-class Eval(MachineFlags, FileFlags):
+class Eval(MachineFlags, ReaderFlags, FileFlags):
     """Run a policy on every task of the named envs, many episodes at once, and report success per
     task, per suite and overall, with intervals. The flags of the named env and policy themselves
     are listed below once they are named: hocket eval --env NAME --policy NAME --help."""
 
+    arms: Annotated[str | None, arg(name="perturb", metavar="FACTOR[,FACTOR...]")] = None
+    """Disturb what the policy sees or does, by trial and step: image:blur=2, image:noise=0.1,
+    image:occlude=0.2, image:blank, prompt:empty, prompt:file=F, state:noise=0.02,
+    action:noise=0.02, camera:shift=0.05, light:dim=0.5 (the last two with MuJoCo). Each of them,
+    separated by commas, is a run of its own (A+B disturbs both at once), at every --delay; all are
+    compared with a clean run of the same trials."""
     out: Annotated[Path | None, arg(metavar="FOLDER")] = None
     """The run folder itself, for run.yaml and report.json; must be new or empty. The default is
-    runs/TIME-ENV-POLICY."""
+    runs/TIME-ENV-POLICY. Of several runs: the folder that holds theirs, and jobs.html."""
     json: bool = False
     """Print the report as JSON on standard output; progress goes to standard error."""
     watch: bool = False
-    """Show the run in the browser while it goes on, from a process beside it, and print the page's
-    address; see hocket watch --help."""
-    telemetry: Annotated[str | None, arg(metavar="otlp[=URL]")] = None
-    """Send runs, episodes, chunks, inferences, stalls and videos as OpenTelemetry spans and metrics
-    to a collector, by default at http://localhost:4318 (pip install 'hocket[otel]')."""
+    """Show the run in the browser while it goes on; see hocket watch --help."""
     dry_run: bool = False
     """Print what would be run, and build no simulator."""
     jobs: Annotated[Path | None, arg(metavar="FILE")] = None
@@ -60,24 +69,26 @@ class Eval(MachineFlags, FileFlags):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Jobs(MachineFlags):
+class JobFlags(MachineFlags, ReaderFlags):
     """Make many runs from one file: `shared:` settings, and `runs:` by name with their own, each
-    setting named as in run.yaml. Workers are kept warm between runs that need the same ones. A run
-    that cannot be made does not stop the others; the same command again goes on where it stopped.
-    """
+    setting named as in run.yaml; `base:` names the one that the others are compared with. Workers
+    are kept warm between runs that need the same ones. A run that cannot be made does not stop the
+    others; the same command again goes on where it stopped."""
 
     jobs: Annotated[Path, arg(metavar="FILE")]
     """The file of jobs."""
     out: Annotated[Path, arg(metavar="FOLDER")] = Path("runs/jobs")
-    """Holds one run folder for each job, and jobs.html."""
+    """Holds one run folder for each job, jobs.html and jobs.json."""
     watch: bool = False
     """Show the runs in the browser while they go on."""
     json: bool = False
-    """Print all reports as JSON on standard output, by name."""
+    """Print all reports as JSON on standard output."""
+    dry_run: bool = False
+    """Print what would be run, and build no simulator."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Resume(MachineFlags):
+class Resume(MachineFlags, ReaderFlags):
     """Finish a run that was interrupted, by Ctrl-C, a crash or kill -9: finished episodes stay and
     are counted once, the others run again from their start. A finished run is only reported."""
 
@@ -104,56 +115,91 @@ class ReportFlags:
 
 def run(arguments: Sequence[str]) -> int:
     """Evaluate; 1 where trials ended as errors, 130 after Ctrl-C."""
-    if scan(arguments, "--jobs") is not None:
-        return _run_jobs(arguments)
-    refuse_bad_run_file(arguments)
-    knobs = knobs_of(EvalConfig)
-    parsed = parse_run(Eval, knobs, arguments, verb="eval")
-    from hocket.records.run_file import new_folder
-
-    flags = parsed.flags
-    arms = scan(arguments, "--perturb")
-    if arms is not None:  # one that only stands in the file is of that run alone
-        parsed.config["perturb"] = ""
-    if "," in str(parsed.config["delay"]):
-        return _run_sweep(parsed.config, flags)
-    config = EvalConfig.from_plain(parsed.config)
-    if arms is not None and not flags.dry_run:
-        return _run_arms(config, arms, flags)
-    if flags.dry_run:
+    plan = plan_of(arguments)
+    if plan.is_dry:
         from hocket.results.terminal import Console
 
-        Console().print(_describe(config, new_folder(flags.out, config.env, config.policy)))
+        Console().print(_describe(plan))
         return OK
-    from hocket.results.showing.progress import Progress
+    for note in plan.notes:
+        sys.stderr.write(f"note: {note}\n")
+    return _make_run(plan) if plan.is_one else _make_jobs(plan)
 
-    with machines_of(flags) as machines, contextlib.ExitStack() as imports:
+
+def plan_of(arguments: Sequence[str]) -> RunPlan[EvalConfig]:
+    """What the arguments ask for."""
+    if scan(arguments, "--jobs") is None:
+        refuse_bad_run_file(arguments)
+        parsed = parse_run(Eval, knobs_of(EvalConfig), arguments, verb="eval")
+        return plan_runs(parsed.flags, parsed.config)
+    known = {f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(JobFlags)}
+    for word in arguments:
+        flag = word.partition("=")[0].replace("_", "-")
+        is_known = flag in known or flag.startswith(("--site.", "--help"))
+        if flag.startswith("--") and not is_known:
+            raise UsageError(f"--jobs takes no {flag}: the settings of its runs are in the file.")
+    return plan_jobs(parse(JobFlags, arguments, verb="eval"))
+
+
+def plan_runs(flags: Eval, config: Mapping[str, Any]) -> RunPlan[EvalConfig]:
+    """The plan of flags and the configuration beside them: one run, or one for each disturbance
+    and delay."""
+    jobs = arms_of(config, flags.arms)
+    notes: tuple[str, ...] = ()
+    if jobs is None:
+        jobs = Jobs(runs={"": EvalConfig.from_plain(config)})
+    elif jobs.base is None:
+        notes = ("No run is without a delay to compare with: add 0 to --delay.",)
+    return _planned(flags, jobs, flags.out, notes)
+
+
+def plan_jobs(flags: JobFlags) -> RunPlan[EvalConfig]:
+    """The plan of a file of jobs."""
+    return _planned(flags, load_jobs(flags.jobs), flags.out, ())
+
+
+def _planned(
+    flags: Eval | JobFlags, jobs: Jobs, out: Path | None, notes: tuple[str, ...]
+) -> RunPlan[EvalConfig]:
+    return RunPlan(
+        runs=jobs.runs,
+        base=jobs.base,
+        out=out,
+        readers=readers_of(flags),
+        machines=machines_asked(flags),
+        is_watched=flags.watch,
+        is_json=flags.json,
+        is_dry=flags.dry_run,
+        notes=notes,
+    )
+
+
+def _make_run(plan: RunPlan[EvalConfig]) -> int:
+    """Make the one run of a plan."""
+    from hocket.records.run_file import new_folder
+    from hocket.results.showing.progress import ProgressDisplay
+
+    (config,) = plan.runs.values()
+    with machines_of(plan.machines) as machines, contextlib.ExitStack() as imports:
         imports.enter_context(awaiting("imports"))  # before the first line, which says so
-        with Progress(age_s=machine.process_age_s()) as progress:
+        with ProgressDisplay(age_s=machine.process_age_s()) as progress:
             from hocket.runs.run import Run
             from hocket.runs.run_folder import clear_unbegun
 
             imports.close()
-            if flags.out is not None:
-                clear_unbegun(flags.out)
-            out = new_folder(flags.out, config.env, config.policy)
-            with (
-                Run.new(config, out) as planned,
-                shown(out, wanted=flags.watch),
-                told_to(flags.telemetry, out) as told,
-            ):
-                readers = [progress, *told]
-                return _finish(planned, progress, readers, out, machines, as_json=flags.json)
+            if plan.out is not None:
+                clear_unbegun(plan.out)
+            out = new_folder(plan.out, config.env, config.policy)
+            with Run.new(config, out) as planned:
+                return _finish(planned, progress, out, plan, machines)
 
 
 def _finish(
     run: Run,
-    progress: Progress,
-    readers: Sequence[Reader],
+    progress: ProgressDisplay,
     out: Path,
+    plan: RunPlan[EvalConfig],
     machines: Elsewhere | None,
-    *,
-    as_json: bool,
 ) -> int:
     """Run what is left, and print the report as soon as it is known, before anything is filmed."""
     code = OK
@@ -162,17 +208,86 @@ def _finish(
         nonlocal code
         with progress.paused():
             is_kept = bool(report.episodes) or not run.is_new
-            code = _conclude(report, out, as_json=as_json, is_kept=is_kept)
+            code = _conclude(report, out, as_json=plan.is_json, is_kept=is_kept)
 
-    run.finish(readers=readers, elsewhere=machines, on_report=tell)
+    about = Followed(folder=out, config=run.config.to_plain())
+    with shown(out, wanted=plan.is_watched), following(plan.readers, about) as readers:
+        run.finish(readers=[progress, *readers], elsewhere=machines, on_report=tell)
     return code
 
 
-def _describe(config: EvalConfig, out: Path) -> RenderableType:
-    """The planned trials per task, the lanes, and each adapter's settings."""
+def _make_jobs(plan: RunPlan[EvalConfig]) -> int:
+    """Make the runs of a plan, and compare them with their base where they have one."""
+    from hocket.records.run_file import new_folder
+    from hocket.results.showing.progress import ProgressDisplay
+    from hocket.runs.jobs import run_jobs
+
+    first = next(iter(plan.runs.values()))
+    out = plan.out or new_folder(None, first.env, first.policy)
+
+    def readers(name: str) -> Sequence[Reader]:
+        sys.stderr.write(f"-- {name}\n")
+        about = Followed(folder=out / folder_of(name), config=plan.runs[name].to_plain())
+        return [ProgressDisplay().__enter__(), *make_readers(plan.readers, about)]
+
+    jobs = Jobs(runs=plan.runs, base=plan.base)
+    with (
+        machines_of(plan.machines, more=True) as machines,
+        shown(out, wanted=plan.is_watched, is_one_run=False),
+    ):
+        table = run_jobs(jobs, out, readers=readers, elsewhere=machines)
+    if plan.is_json:
+        sys.stdout.write(json.dumps(table.to_json(), indent=2) + "\n")
+    else:
+        _show_table(table, out)
+    reports = [arm.report for arm in table.arms if arm.report is not None]
+    if any(not report.complete for report in reports):
+        return INTERRUPTED
+    is_sound = not any(arm.error for arm in table.arms)
+    return OK if is_sound and not any(report.overall.errors for report in reports) else FAILED
+
+
+def _show_table(table: ArmTable, folder: Path) -> None:
+    from hocket.results.terminal import Console
+
+    console = Console()
+    console.print(table.table().rich())
+    for name, why in table.failed:
+        console.print(f"{name}: {why}", highlight=False, style="red")
+    for arm in table.arms:
+        if arm.report is None and arm.error is None:
+            console.print(f"{arm.name}: not begun", highlight=False)
+    where = f"Runs, jobs.html and jobs.json: {folder}"
+    console.print(where, highlight=False, soft_wrap=True)
+
+
+def _describe(plan: RunPlan[EvalConfig]) -> RenderableType:
+    """The plan; of one run also its trials per task, the lanes, and each adapter's settings."""
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
+
+    lines = [Text(line) for line in plan.describe()]
+    if not plan.is_one:
+        return Group(*lines, Text(f"folder: {plan.out or 'runs/...'} (not made)"))
+    from hocket.records.run_file import new_folder
+
+    (config,) = plan.runs.values()
+    cores, memory = machine.cores(), format_bytes(machine.memory_bytes())
+    more = [
+        f"lanes: {config.lanes} ({cores} cores, {memory} memory here)",
+        f"policy: {config.policy} {dict(config.policy_config) or ''}".rstrip(),
+        *(
+            f"env: {name} {settings or ''}".rstrip()
+            for name, settings in share_settings("envs", config.env, config.env_config).items()
+        ),
+        f"run folder: {new_folder(plan.out, config.env, config.policy)} (not made)",
+    ]
+    return Group(_trial_table(config), *(Text(line) for line in more), *lines)
+
+
+def _trial_table(config: EvalConfig) -> Table:
+    """The planned trials of each task."""
+    from rich.table import Table
 
     from hocket.runs.assembly import Assembly
 
@@ -188,148 +303,34 @@ def _describe(config: EvalConfig, out: Path) -> RenderableType:
     for (suite, task), known in seeds.items():
         span = f"{min(known)}" if min(known) == max(known) else f"{min(known)}-{max(known)}"
         table.add_row(suite, task, str(len(known)), span)
-    cores, memory = machine.cores(), format_bytes(machine.memory_bytes())
-    lines = [
-        f"lanes: {config.lanes} ({cores} cores, {memory} memory here)",
-        f"policy: {config.policy} {dict(config.policy_config) or ''}".rstrip(),
-        *(
-            f"env: {name} {settings or ''}".rstrip()
-            for name, settings in share_settings("envs", config.env, config.env_config).items()
-        ),
-        f"run folder: {out} (not made)",
-    ]
-    return Group(table, *(Text(line) for line in lines))
-
-
-def _run_jobs(arguments: Sequence[str]) -> int:
-    """Make every run of a file of jobs."""
-    flags = parse(Jobs, arguments, verb="eval")
-    from hocket.runs.jobs import load_jobs, run_jobs
-
-    with (
-        machines_of(flags, more=True) as machines,
-        shown(flags.out, wanted=flags.watch, is_one_run=False),
-    ):
-        results = run_jobs(load_jobs(flags.jobs), flags.out, reader=_follow, elsewhere=machines)
-    if flags.json:
-        document = {r.job.name: r.report.to_json() if r.report else None for r in results}
-        sys.stdout.write(json.dumps(document, indent=2) + "\n")
-    else:
-        _show_jobs(results, flags.out)
-    return _exit_code(results)
-
-
-def _run_arms(config: EvalConfig, arms: str, flags: Eval) -> int:
-    """Run a clean arm and one for each disturbance, on the same trials, and compare them."""
-    from hocket.records.run_file import new_folder
-    from hocket.results.factors import FactorReport
-    from hocket.results.terminal import Console
-    from hocket.runs.jobs import arms_of, run_jobs
-
-    jobs = arms_of(config, arms)
-    out = flags.out or new_folder(None, config.env, f"{config.policy}-arms")
-    with machines_of(flags, more=True) as machines:
-        results = run_jobs(list(jobs.values()), out, reader=_follow, elsewhere=machines)
-    code = _exit_code(results)
-    if any(result.report is None or not result.report.complete for result in results):
-        _show_jobs(results, out)
-        return code or FAILED
-    report = FactorReport.open(out, [(arm, job.name) for arm, job in jobs.items() if arm])
-    page = report.save(out)
-    if flags.json:
-        sys.stdout.write(json.dumps(report.to_json(), indent=2) + "\n")
-    else:
-        console = Console()
-        console.print(report.table().rich())
-        console.print(f"Runs: {out}. Page: {page}", highlight=False, soft_wrap=True)
-    return code
-
-
-def _follow(job: Job) -> Progress:
-    """Show the progress of a job, under its name."""
-    from hocket.results.showing.progress import Progress
-
-    sys.stderr.write(f"-- {job.name}\n")
-    progress = Progress()
-    progress.__enter__()
-    return progress
-
-
-def _run_sweep(plain: dict[str, Any], flags: Eval) -> int:
-    """Make a run for each delay, on the same trials, and report what latency costs."""
-    from hocket.records.run_file import new_folder
-    from hocket.results.terminal import Console
-    from hocket.runs.sweep import run_sweep, sweep_jobs
-
-    jobs = sweep_jobs(plain)
-    first = jobs[0].config
-    if flags.dry_run:
-        for job in jobs:
-            Console().print(f"{job.name}: --delay {job.config.delay}", highlight=False)
-        return OK
-    folder = flags.out or new_folder(None, first.env, first.policy)
-    with (
-        machines_of(flags, more=True) as machines,
-        shown(folder, wanted=flags.watch, is_one_run=False),
-    ):
-        results, report = run_sweep(jobs, folder, reader=_follow, elsewhere=machines)
-    if flags.json:
-        sys.stdout.write(json.dumps(report.to_json(), indent=2) + "\n")
-    else:
-        _show_failed(results)
-        Console().print(report.table().rich())
-        where = f"Runs, delays.json and delays.html: {folder}"
-        Console().print(where, highlight=False, soft_wrap=True)
-    return _exit_code(results)
-
-
-def _show_jobs(results: Sequence[JobResult], folder: Path) -> None:
-    from hocket.results.terminal import Console
-    from hocket.runs.jobs import summary
-
-    console = Console()
-    console.print(summary(results).rich())
-    _show_failed(results)
-    console.print(f"Runs and jobs.html: {folder}", highlight=False, soft_wrap=True)
-
-
-def _show_failed(results: Sequence[JobResult]) -> None:
-    from hocket.results.terminal import Console
-
-    console = Console()
-    for result in results:
-        if result.error is not None:
-            console.print(f"{result.job.name}: {result.error}", highlight=False, style="red")
-        elif result.report is None:
-            console.print(f"{result.job.name}: not begun", highlight=False)
-
-
-def _exit_code(results: Sequence[JobResult]) -> int:
-    if any(r.report is not None and not r.report.complete for r in results):
-        return INTERRUPTED
-    if any(r.error or (r.report is not None and r.report.overall.errors) for r in results):
-        return FAILED
-    return OK
+    return table
 
 
 def resume(arguments: Sequence[str]) -> int:
     """Run what is left of a run."""
     flags = parse(Resume, arguments, verb="resume")
-    from hocket.results.showing.progress import Progress
+    from hocket.results.showing.progress import ProgressDisplay
     from hocket.runs.run import Run
 
+    plan: RunPlan[EvalConfig] = RunPlan(
+        runs={},
+        out=flags.folder,
+        is_resumed=True,
+        readers=readers_of(flags),
+        machines=machines_asked(flags),
+        is_watched=flags.watch,
+        is_json=flags.json,
+    )
     with Run.open(flags.folder, infer_timeout_s=flags.infer_timeout_s) as unfinished:
         if not unfinished.remaining:
             sys.stderr.write(
                 f"Nothing is left to run: all {len(unfinished.trials)} planned trials have ended.\n"
             )
         with (
-            machines_of(flags) as machines,
-            shown(flags.folder, wanted=flags.watch),
-            Progress(age_s=machine.process_age_s()) as progress,
+            machines_of(plan.machines) as machines,
+            ProgressDisplay(age_s=machine.process_age_s()) as progress,
         ):
-            out, readers = flags.folder, [progress]
-            return _finish(unfinished, progress, readers, out, machines, as_json=flags.json)
+            return _finish(unfinished, progress, flags.folder, plan, machines)
 
 
 def report(arguments: Sequence[str]) -> int:

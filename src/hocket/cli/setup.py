@@ -19,7 +19,7 @@ from hocket.system.venvs.table import VENVS
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from hocket.runs.checks.doctor import Finding
+    from hocket.runs.checks.doctor import Verdict
 
 _STYLE = {"ok": "green", "slow": "yellow", "missing": "red"}
 
@@ -53,7 +53,7 @@ def doctor(arguments: Sequence[str]) -> int:
     return cli.OK
 
 
-def _findings(findings: Sequence[Finding], names: dict[str, Sequence[str]]) -> Table:
+def _findings(findings: Sequence[Verdict], names: dict[str, Sequence[str]]) -> Table:
     from rich.table import Table
     from rich.text import Text
 

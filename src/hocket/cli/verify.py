@@ -47,12 +47,12 @@ def run(arguments: Sequence[str]) -> int:
     flags = parsed.flags
     from hocket import cli
     from hocket.results.card import Card
-    from hocket.results.showing.progress import Progress
+    from hocket.results.showing.progress import ProgressDisplay
     from hocket.runs.checks.card import check_card, config_for
 
     card = Card.load(flags.card)
     config = config_for(card, EvalConfig.from_plain(parsed.config))
-    with Progress(age_s=machine.process_age_s()) as progress:
+    with ProgressDisplay(age_s=machine.process_age_s()) as progress:
         found = check_card(
             card,
             config,

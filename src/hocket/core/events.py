@@ -263,6 +263,15 @@ class Noted:
     text: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """Numbers of a training run, by curve."""
+
+    env_steps: int
+    """Where on the x axis they belong."""
+    values: Mapping[str, float]
+
+
 Event = Union[
     RunStarted,
     TrialsPlanned,
@@ -282,4 +291,5 @@ Event = Union[
     RunEnded,
     EpisodeFilmed,
     Noted,
+    Measured,
 ]

@@ -3,11 +3,13 @@
 
 A name is that of an adapter, with an argument for it after the colon. Built-in adapters stand in
 one table, which the package names (`hocket.BUILTIN`); others come from entry points of the groups
-`hocket.envs`, `hocket.policies`, `hocket.runtimes` and `hocket.recorders`; any other `module:attr`
-or `file.py:attr` is imported (`core/modules.py`). Nothing is imported that was not asked for.
+`hocket.envs`, `hocket.policies`, `hocket.runtimes`, `hocket.recorders` and `hocket.readers`; any
+other `module:attr` or `file.py:attr` is imported (`core/modules.py`). Nothing is imported that was
+not asked for.
 
 An adapter is a callable `(argument, config)` with an attribute `Config`, a dataclass whose fields
-become flags. A plain callable works too: its keyword parameters become the configuration.
+become flags. A plain callable works too: its keyword parameters become the configuration. Readers
+alone have no settings: one is a callable `(argument, run)`.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import hocket
+from hocket import rooms
 from hocket.core import modules
 from hocket.errors import ConfigError, MissingExtraError, UnknownNameError
 from hocket.system.text import did_you_mean as did_you_mean
@@ -33,7 +36,7 @@ from hocket.system.venvs.table import VENVS
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoints
 
-Kind = Literal["envs", "policies", "runtimes", "recorders"]
+Kind = Literal["envs", "policies", "runtimes", "recorders", "readers"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,13 @@ class NoSettings:
     """The configuration of an adapter that has nothing to set."""
 
 
-_SINGULAR = {"envs": "env", "policies": "policy", "runtimes": "runtime", "recorders": "recorder"}
+_SINGULAR = {
+    "envs": "env",
+    "policies": "policy",
+    "runtimes": "runtime",
+    "recorders": "recorder",
+    "readers": "reader",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +90,31 @@ def names(kind: Kind) -> list[str]:
 
 def find(kind: Kind, name: str) -> Adapter:
     """The adapter that a name means. Its module is imported, the library behind it is not."""
+    found, argument, plain = _look_up(kind, name)
+    return _adapter(name, argument, found, plain=plain)
+
+
+def load(kind: Kind, name: str) -> Callable[..., Any]:
+    """What a name means as it stands in its module, for a kind that has no settings."""
+    found, _, _ = _look_up(kind, name)
+    if not callable(found):
+        raise UnknownNameError(f"{name!r} is a {type(found).__name__}, not a class or a function.")
+    loaded: Callable[..., Any] = found
+    return loaded
+
+
+def _look_up(kind: Kind, name: str) -> tuple[Any, str, bool]:
+    """The object that a name means, the argument after the name, and whether it is the user's."""
     head, argument = _split(name)
     own = builtin()[kind].get(head)
     if own is not None:
-        return _adapter(name, argument, _import(own.target))
+        return _import(own.target), argument, False
     for point in _entry_points(kind):
         if point.name == head:
-            return _adapter(name, argument, point.load())
+            return point.load(), argument, False
     target = modules.target_of(name)
     if target is not None:
-        return _adapter(name, "", modules.attribute(target), plain=True)
+        return modules.attribute(target), "", True
     raise _unknown(kind, name, head)
 
 
@@ -237,7 +261,8 @@ def _split(name: str) -> tuple[str, str]:
 def _import(target: str) -> Any:
     """An attribute of a module of hocket's own."""
     module, _, attribute = target.partition(":")
-    return getattr(importlib.import_module(module), attribute)
+    with rooms.explained():
+        return getattr(importlib.import_module(module), attribute)
 
 
 def _unknown(kind: Kind, name: str, head: str) -> UnknownNameError:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Union, get_args
 import msgpack
 
 from hocket.core.data import Array
-from hocket.errors import WireError
+from hocket.errors import SecondResetError, WireError
 
 MAX_FRAME = 1 << 30
 """Most bytes of a message. Chosen by hand, far above any observation: a stream that claims more is
@@ -59,6 +59,17 @@ class Begin(NamedTuple):
     """What is asked of each attempt: what the sinks record, and TWICE."""
 
 
+class Course(NamedTuple):
+    """What a lane does around the actions of a chunk, where it goes on while the policy thinks."""
+
+    observe_at: int
+    """Steps after which it is observed for its next decision: where it has steps left then,
+    Observed tells, and it goes on."""
+    before: int
+    """Steps for which it holds still before its actions, as its env says; and after them."""
+    after: int
+
+
 class Execute(NamedTuple):
     """Run one chunk in each lane; answered by Executed, or Failed."""
 
@@ -70,12 +81,8 @@ class Execute(NamedTuple):
     actions: bytes | Array
     """float64, little-endian: each lane's `[count, A]`, one after the other. A batched simulator in
     this process gets an array `[B, k, A]` instead, which it reads before `send` returns."""
-    observe_at: Sequence[int] = ()
-    """For each lane, after how many steps it is observed for its next decision: where it has steps
-    left then, Observed tells, and it goes on. Empty where all are observed at their ends."""
-    holds: Sequence[tuple[int, int]] = ()
-    """For each lane, how many steps it holds still before its actions and after them, as its env
-    says; empty where none does."""
+    courses: Sequence[Course] = ()
+    """What each lane does around its actions; empty where all wait."""
 
 
 class Discard(NamedTuple):
@@ -207,11 +214,14 @@ class Failed(NamedTuple):
     """Name of the exception."""
     message: str
     traceback: str
+    spends: bool = True
+    """The trial has a retry less. What was only looked at costs it none."""
 
     @classmethod
     def of(cls, lane: int, attempt: int, exc: BaseException) -> Failed:
         text = "".join(traceback.format_exception(type(exc), exc, exc.__traceback__))
-        return cls(lane, attempt, type(exc).__name__, str(exc), text)
+        spends = not isinstance(exc, SecondResetError)
+        return cls(lane, attempt, type(exc).__name__, str(exc), text, spends)
 
 
 class Progress(NamedTuple):

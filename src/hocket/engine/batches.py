@@ -5,35 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, overload
 
 from hocket.core.contracts.policy import Binds, Policy, Reconnects
-from hocket.core.data import (
-    UNCHECKED,
-    Array,
-    Chunk,
-    Chunks,
-    EnvSpec,
-    Observation,
-    Row,
-    RowChecks,
-    noise_seeds,
-)
-from hocket.core.events import BatchInferred, ChunksExecuted
-from hocket.core.wire import END_TERMINATED, END_TRUNCATED
+from hocket.core.data import UNCHECKED, EnvSpec, Observation, RowChecks
 from hocket.engine.chunk_rules import SharedRule
+from hocket.engine.dispatch import Delay, Dispatch, NoDelay, PendingBatch, Rows, noise_seed
 from hocket.engine.inferring.inference import Inference, WarmedUp
 from hocket.engine.inferring.policy_thread import Answered, Job
 from hocket.engine.inferring.row_checks import other_batch
 from hocket.engine.scheduling.model import size_to_time, with_stairs
 from hocket.engine.scheduling.scheduler import BatchPlan, Scheduler
 from hocket.engine.trials import LaneState
-from hocket.errors import HocketError, PolicyHungError
+from hocket.errors import PolicyHungError
 from hocket.workers.fleet import Fleet
-from hocket.workers.inbox import LanesExecuted
-
-if TYPE_CHECKING:
-    from hocket.engine.delay import DelayedLanes
 
 HANDLING_S = 6e-5
 HANDLING_ROW_S = 3e-5
@@ -58,171 +42,6 @@ class BatchConfig:
     """Give back what each row saw."""
 
 
-class Rows(Sequence[Row]):
-    """What the policy is told of the chunks that lanes wait for: made when it is asked for, since
-    many a policy reads nothing but arrays."""
-
-    __slots__ = ("_made", "_states", "chunks")
-
-    def __init__(self, states: Sequence[LaneState]) -> None:
-        self._states = states
-        self._made: tuple[Row, ...] | None = None
-        self.chunks = [state.chunk for state in states]
-        """Index of each row's chunk."""
-
-    def __len__(self) -> int:
-        return len(self._states)
-
-    @overload
-    def __getitem__(self, index: int) -> Row: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> tuple[Row, ...]: ...
-
-    def __getitem__(self, index: int | slice) -> Row | tuple[Row, ...]:
-        if self._made is None:
-            pairs = zip(self._states, self.chunks, strict=True)
-            self._made = tuple(_row(state, chunk) for state, chunk in pairs)
-        return self._made[index]
-
-
-def _noise_seed(state: LaneState, chunk: int) -> int:
-    if state.noise is None:
-        state.noise = noise_seeds(state.trial)
-    return state.noise(chunk)
-
-
-def _row(state: LaneState, chunk: int) -> Row:
-    return Row(
-        trial=state.trial,
-        attempt=state.attempt,
-        chunk=chunk,
-        noise_seed=_noise_seed(state, chunk),
-        prompt=state.prompt,
-        session=state.session,
-        env=state.env,
-    )
-
-
-class PendingBatch(NamedTuple):
-    lanes: tuple[int, ...]
-    states: list[LaneState]
-    rows: Rows
-    ready_at: list[float]
-    """When each row's observation had come."""
-
-
-class Delivery(NamedTuple):
-    """What is to be done with an answer."""
-
-    answer: Answered
-    batch: PendingBatch
-    lanes: Sequence[int]
-    """Lanes that get actions."""
-    states: Sequence[LaneState]
-    actions: Sequence[Array] | Array
-    """Actions `[k, A]` for each of these lanes, or all in one array `[B, k, A]`."""
-    sources: Sequence[str]
-    """Who made the actions of each."""
-    delivered: Sequence[Chunk | None]
-    """The chunk of every row of the batch; None where nothing is sent."""
-    failed: Sequence[tuple[int, LaneState, Exception]]
-    """Lanes whose attempts are lost by an error of the policy."""
-    observe_at: Sequence[int] = ()
-    """Steps after which each of these lanes is observed, where that is not at the end."""
-    holds: Sequence[tuple[int, int]] = ()
-    """Steps for which each holds still, before and after its actions."""
-    early: Sequence[int] = ()
-    """Lanes that get their actions once they have executed what was committed."""
-    is_late: bool = False
-    """These lanes were such, and are known to be under way."""
-
-    def event(self, now: float, start: float) -> BatchInferred:
-        """What readers are told of it; `start` is when the run began by the policy's clock."""
-        answer, batch = self.answer, self.batch
-        return BatchInferred(
-            time=now,
-            batch=answer.job.number,
-            began=answer.began - start,
-            ended=answer.ended - start,
-            lanes=batch.lanes,
-            trials=[state.trial for state in batch.states],
-            attempts=[state.attempt for state in batch.states],
-            chunks=batch.rows.chunks,
-            delivered=self.delivered,
-            ready=batch.ready_at,
-            size=answer.job.size,
-            observations=answer.observations,
-        )
-
-
-def deliver(
-    answer: Answered,
-    batch: PendingBatch,
-    running: Mapping[int, LaneState],
-    rule: SharedRule | None,
-) -> Delivery:
-    """Decide which actions go to which lanes. `running` is what lanes do now: attempts that ended
-    meanwhile get nothing. `rule` serves all lanes, where one does."""
-    chunks, lanes, states = answer.chunks, batch.lanes, batch.states
-    if rule is None or not isinstance(chunks, Chunks) or [*map(running.get, lanes)] != states:
-        return _deliver_singly(answer, batch, running)
-    try:
-        actions = rule.take_all(chunks.actions)
-    except HocketError:  # which each row is told of
-        return _deliver_singly(answer, batch, running)
-    return Delivery(answer, batch, lanes, states, actions, [chunks.source] * len(lanes), chunks, ())
-
-
-def _deliver_singly(
-    answer: Answered, batch: PendingBatch, running: Mapping[int, LaneState]
-) -> Delivery:
-    sent: list[tuple[int, LaneState, Array, str]] = []
-    failed: list[tuple[int, LaneState, Exception]] = []
-    delivered: list[Chunk | None] = [None] * len(batch.states)
-    for i, (lane, state) in enumerate(zip(batch.lanes, batch.states, strict=True)):
-        if running.get(lane) is not state:
-            continue
-        chunk = delivered[i] = answer.chunks[i]
-        try:
-            if chunk is None:
-                raise answer.errors[i] or HocketError("The policy gave no answer.")
-            actions = state.rule.take(chunk.actions, state.steps)
-            sent.append((lane, state, actions, chunk.source))
-        except Exception as exc:  # noqa: BLE001 - an error of a user's policy costs its row
-            failed.append((lane, state, exc))
-    if not sent:
-        return Delivery(answer, batch, (), (), (), (), delivered, failed)
-    lanes, states, moves, sources = zip(*sent, strict=True)
-    return Delivery(answer, batch, lanes, states, moves, sources, delivered, failed)
-
-
-def told_of(
-    notice: LanesExecuted,
-    states: Sequence[LaneState],
-    final: Sequence[Observation | None],
-    now: float,
-) -> ChunksExecuted:
-    """What readers are told of chunks that lanes ran; `final` is seen at ends of episodes."""
-    ends = notice.ends
-    none: Sequence[bool] = (False,) * len(states)
-    has_ended = any(ends)
-    return ChunksExecuted(
-        time=now,
-        lanes=notice.lanes,
-        trials=[state.trial for state in states],
-        attempts=notice.attempts,
-        chunks=notice.chunks,
-        steps=notice.steps,
-        rewards=notice.rewards,
-        terminated=[end & END_TERMINATED != 0 for end in ends] if has_ended else none,
-        truncated=[end & END_TRUNCATED != 0 for end in ends] if has_ended else none,
-        busy=notice.busy_s,
-        observed=notice.observe_s,
-        final=final,
-    )
-
-
 class Batches:
     """Joins the scheduler, which decides, with the policy's threads, which infer.
 
@@ -236,21 +55,21 @@ class Batches:
         inference: Inference,
         scheduler: Scheduler,
         config: BatchConfig,
-        delayed: DelayedLanes | None = None,
+        delay: Delay | None = None,
     ) -> None:
-        """`delayed` knows the lanes, where they go on while the policy thinks."""
+        """Without a `delay` lanes wait while the policy thinks."""
         self.scheduler = scheduler
-        self.delayed = delayed
+        self.inference = inference
+        self.delay: Delay = delay or NoDelay()
         self._policy = policy
         # Asked once: a look for a Protocol's methods costs more than a whole turn.
         self._binds = policy if isinstance(policy, Binds) else None
-        # What was committed is executed: with a delay nothing is recalled.
-        flushes = delayed is None and isinstance(policy, Reconnects) and policy.flushes
+        flushes = isinstance(policy, Reconnects) and policy.flushes and not self.delay.goes_on
         self._flushed = policy if flushes and isinstance(policy, Reconnects) else None
         self.recalls = self._flushed is not None
         """Whether chunks may have to be recalled when their source is gone."""
+        self.checks = config.checks
         self._reconnects = 0
-        self._inference = inference
         self._config = config
         self._pad_to = policy.spec.max_batch if config.pad else 0
         self._to_bind: list[EnvSpec] = []
@@ -364,7 +183,7 @@ class Batches:
         more = None if self._pad_to else partial(size_to_time, declared=declared)
         self._is_warming = True
         job = self._job(-1, Rows([state]), [state], [lane], fleet)
-        self._inference.warm_up(job, self._sizes, more)
+        self.inference.warm_up(job, self._sizes, more)
 
     def _submit(self, plan: BatchPlan, lanes: Mapping[int, LaneState], fleet: Fleet) -> None:
         states = [lanes[lane] for lane in plan.lanes]
@@ -374,29 +193,34 @@ class Batches:
         self._pending[self._count] = PendingBatch(plan.lanes, states, rows, ready_at)
         job = self._job(self._count, rows, states, plan.lanes, fleet)
         if self._config.checks:
-            seed = _noise_seed(states[0], states[0].chunk)
+            seed = noise_seed(states[0], states[0].chunk)
             job = job._replace(other=other_batch(len(states), seed, self._sizes))
         job = job._replace(expected_s=self.scheduler.latency.about(len(states)))
         self.scheduler.share_step(fleet.step_s)
-        answer = self._inference.at_once(job)
+        answer = self.inference.at_once(job)
         if answer is not None:
             self._answered.append(answer)
             return
-        self._inference.submit(job)
-        if self.delayed is None:  # Others move meanwhile: nobody holds a step for them.
+        self.inference.submit(job)
+        if not self.delay.goes_on:  # Others move meanwhile: nobody holds a step for them.
             fleet.expect(plan.lanes, self.scheduler.latency.about(len(states)))
 
     def _job(
         self, number: int, rows: Rows, states: list[LaneState], lanes: Sequence[int], fleet: Fleet
     ) -> Job:
-        stacked = fleet.gather(lanes)
+        stacked, views = fleet.gather(lanes), list[Observation]()
         self._is_at_hand = stacked is not None
-        views: Sequence[Observation] = ()
-        if self.delayed is not None:
-            stacked = stacked and {**stacked, **self.delayed.committed(states)}
-            views = self.delayed.views(states, lanes, fleet) if stacked is None else ()
-        elif stacked is None:
-            views = [fleet.arrays(lane) for lane in lanes]
+        told = self.delay.committed(lanes, states)
+        if stacked is not None:
+            stacked = {**stacked, **told} if told else stacked
+        else:
+            pairs = zip(lanes, states, strict=True)
+            views = [fleet.arrays(lane, state.chunk) for lane, state in pairs]
+            if told:
+                views = [
+                    {**view, **{key: column[row] for key, column in told.items()}}
+                    for row, view in enumerate(views)
+                ]
         return Job(
             number=number,
             queue=states[0].queue,
@@ -414,19 +238,20 @@ class Batches:
         """Whether the policy is asked, or about to be, for a chunk of this attempt."""
         return any(state in batch.states for batch in self._pending.values())
 
-    def deliveries(
+    def dispatches(
         self, running: Mapping[int, LaneState], rule: SharedRule | None, now: float
-    ) -> list[Delivery]:
+    ) -> list[Dispatch]:
         """What is to be done with each answer that has come."""
         found = []
-        came = [*self._answered, *self._inference.answers()]
+        came = [*self._answered, *self.inference.answers()]
         self._answered.clear()
         for answer in came:
             if isinstance(answer, WarmedUp):
                 # After an error rows err one by one, each with its own trial's name.
                 self._is_warming = False
                 self._warm.add(answer.queue)
-                self._checks += answer.checks
+                if self.checks:
+                    self._checks += answer.checks
                 self._cold.pop(answer.queue, None)
                 if answer.latencies:
                     timed = with_stairs(answer.latencies, self._policy.spec.batch_sizes)
@@ -434,41 +259,38 @@ class Batches:
                         {n: took_s + self._handling_s(n) for n, took_s in timed.items()}
                     )
                 continue
-            self._checks += answer.checks
+            if self.checks:
+                self._checks += answer.checks
             batch = self._pending.pop(answer.job.number)
             size = len(batch.lanes)
             if isinstance(answer.errors[0], PolicyHungError):
-                self.scheduler.given_up(now, self._inference.concurrency)
+                self.scheduler.given_up(now, self.inference.concurrency)
             else:
                 took_s = answer.ended - answer.began + self._handling_s(size)
                 self.scheduler.inferred(size, took_s, now)
-            if self.delayed is None:
-                found.append(deliver(answer, batch, running, rule))
-            else:
-                delivery = self.delayed.deliver(answer, batch, running, now)
-                self._under_way(delivery.early, [running[lane] for lane in delivery.early], now)
-                found.append(delivery)
+            dispatch = self.delay.answered(answer, batch, running, rule, now)
+            if dispatch.early:
+                self._under_way(dispatch.early, [running[lane] for lane in dispatch.early], now)
+            found.append(dispatch)
         return found
 
     def take_checks(self) -> RowChecks:
         """What came of the rows that were inferred again since the last call."""
-        checks = self._checks if self._config.checks else UNCHECKED
-        self._checks = UNCHECKED
+        checks, self._checks = self._checks, UNCHECKED
         return checks
 
     def _handling_s(self, rows: int) -> float:
         return HANDLING_S + (0.0 if self._is_at_hand else HANDLING_ROW_S * rows)
 
-    def execute(self, delivery: Delivery, fleet: Fleet, now: float) -> None:
-        lanes, states = delivery.lanes, delivery.states
+    def execute(self, dispatch: Dispatch, fleet: Fleet, now: float) -> None:
+        """Send lanes their actions."""
+        lanes, states = dispatch.lanes, dispatch.states
         if self.recalls:
-            for state, source in zip(states, delivery.sources, strict=True):
+            for state, source in zip(states, dispatch.sources, strict=True):
                 state.source = source
         attempts, chunks = [state.attempt for state in states], [state.chunk for state in states]
-        fleet.execute(
-            lanes, attempts, chunks, delivery.actions, delivery.observe_at, delivery.holds
-        )
-        if not delivery.is_late:
+        fleet.execute(lanes, attempts, chunks, dispatch.actions, dispatch.courses)
+        if not dispatch.is_late:
             self._under_way(lanes, states, now)
 
     def _under_way(self, lanes: Sequence[int], states: Sequence[LaneState], now: float) -> None:

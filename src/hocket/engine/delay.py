@@ -16,40 +16,29 @@ no part in it: a lane whose answer is late waits, and an answer that is early wa
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import compress
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from hocket.core.contracts.policy import DELAY, PREFIX, PREFIX_LENGTH
-from hocket.core.data import Array, Chunk, EnvSpec, Observation, Trial
-from hocket.engine.batches import Delivery, PendingBatch
+from hocket.core.data import Array, Chunk, EnvSpec, Trial
+from hocket.core.wire import Course
+from hocket.engine.chunk_rules import SharedRule
 from hocket.engine.delays import Delays
+from hocket.engine.dispatch import Dispatch, NextChunks, PendingBatch, given
 from hocket.engine.inferring.policy_thread import Answered
 from hocket.engine.trials import LaneState
-from hocket.errors import ConfigError, HocketError
-from hocket.workers.fleet import Fleet
+from hocket.errors import ConfigError
 
 Method = Literal["pause", "blocking", "naive", "rtc", "prefix"]
 CONTINUES = ("rtc", "prefix")
 """Methods in which the policy is told what is committed."""
 
 
-class Course(NamedTuple):
-    """What a lane does with one chunk."""
-
-    first: int
-    """Index of the first action that is executed."""
-    more: int
-    """Actions beyond the `replan` first ones that are executed too."""
-    observe_at: int
-    """Steps after which the lane is observed for its next chunk."""
-    holds: tuple[int, int]
-    """Steps for which it holds still before these actions, and after them."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
+class DelayPlan:
     """When answers can be used, and what is done until then."""
 
     method: Method
@@ -65,12 +54,20 @@ class Timing:
             return 0
         return self.delays.steps(trial, chunk, rate)
 
+    def actions(self, trial: Trial, chunk: int, rate: float | None) -> tuple[int, int]:
+        """The index of the first action of a chunk that is executed, and how many are beyond the
+        `replan` first ones."""
+        if self.method == "blocking":
+            return 0, 0
+        return self.delay(trial, chunk, rate), self.delay(trial, chunk + 1, rate)
+
     def course(self, trial: Trial, chunk: int, rate: float | None) -> Course:
-        here, then = (self.delay(trial, index, rate) for index in (chunk, chunk + 1))
+        """What a lane does around the actions of a chunk."""
+        here = self.delay(trial, chunk, rate)
         before = here if chunk == 0 else 0
         if self.method == "blocking":
-            return Course(0, 0, before + self.replan, (before, then))
-        return Course(here, then, before + self.replan - here, (before, 0))
+            return Course(before + self.replan, before, self.delay(trial, chunk + 1, rate))
+        return Course(before + self.replan - here, before, 0)
 
     def check(self, length: int, rate: float | None) -> None:
         """Raise where chunks of `length` actions are too short; 0 where that is not known."""
@@ -128,87 +125,99 @@ class Ahead:
     answered_at: float = 0.0
     """When its last chunk was there."""
     early: Early | None = None
-    previous: Array | None = field(default=None)
+    previous: Array | None = None
     """The last chunk `[T, A]`, where the policy continues it."""
 
 
-class DelayedLanes:
-    """All lanes of a run with a delay. The engine owns it."""
+class ControlDelay:
+    """Lanes go on for some control steps until their answers can be used."""
 
-    def __init__(self, timing: Timing, *, length: int) -> None:
+    goes_on = True
+
+    def __init__(self, plan: DelayPlan, *, length: int) -> None:
         """`length` is that of the policy's chunks, 0 where it is not known."""
-        self.timing = timing
+        self._plan = plan
         self._length = length
+        self._continues = plan.method in CONTINUES
+        self._ahead: dict[int, Ahead] = {}
+        """By lane, of its attempt."""
         self.dropped = 0
-        """Answers that nobody used: their episodes had ended meanwhile."""
 
-    def observed(self, states: Sequence[LaneState], steps: Sequence[int]) -> None:
-        """Lanes were observed on the way, after so many steps of their chunks."""
-        for state, made in zip(states, steps, strict=True):
-            state.ahead.is_ahead = True
-            state.ahead.seen_at = state.steps + made
+    def begins(self, lane: int) -> None:
+        self._ahead[lane] = Ahead()
+
+    # -- what lanes did --------------------------------------------------------------------------
+
+    def observed(
+        self, lanes: Sequence[int], states: Sequence[LaneState], steps: Sequence[int], now: float
+    ) -> NextChunks:
+        for lane, state, made in zip(lanes, states, steps, strict=True):
+            ahead = self._ahead[lane]
+            ahead.is_ahead = True
+            ahead.seen_at = state.steps + made
             state.chunk += 1
+        return self._next(lanes, states, now)
 
-    def executed(self, states: Sequence[LaneState], ends: Sequence[int]) -> list[bool]:
-        """Lanes are at the ends of their chunks, whose steps are counted; says of each whether it
-        was observed on the way."""
-        was_ahead = []
-        for state, end in zip(states, ends, strict=True):
-            ahead = state.ahead
-            was_ahead.append(ahead.is_ahead)
+    def executed(
+        self,
+        lanes: Sequence[int],
+        states: Sequence[LaneState],
+        ends: Sequence[int],
+        busy_s: Sequence[float],
+        now: float,
+    ) -> NextChunks:
+        waits: list[bool] = []
+        due: list[int] = []
+        for lane, state, end in zip(lanes, states, ends, strict=True):
+            ahead = self._ahead[lane]
+            waits.append(not (ahead.is_ahead or end))
             if ahead.is_ahead and end:
                 self.dropped += 1
             elif ahead.is_ahead:
                 state.chunk -= 1  # It was counted when it was observed.
+                due.append(lane)
             else:
                 ahead.seen_at = state.steps
             ahead.is_ahead = False
-        return was_ahead
+        waiting = self._next(list(compress(lanes, waits)), list(compress(states, waits)), now)
+        return waiting._replace(due=self._come_to(due))
+
+    def _next(self, lanes: Sequence[int], states: Sequence[LaneState], now: float) -> NextChunks:
+        """Lanes that wait, with the seconds from each one's last answer. That is what batches are
+        planned by: the steps that were executed beside the policy's work are no part of it."""
+        return NextChunks(lanes, states, [now - self._ahead[lane].answered_at for lane in lanes])
 
     # -- what the policy reads -------------------------------------------------------------------
 
-    def views(
-        self, states: Sequence[LaneState], lanes: Sequence[int], fleet: Fleet
-    ) -> list[Observation]:
-        """What each lane saw for the chunk that it waits for."""
-        seen = [fleet.arrays(lane, state.chunk) for lane, state in zip(lanes, states, strict=True)]
-        told = self.committed(states)
-        return [
-            {**view, **{key: column[row] for key, column in told.items()}}
-            for row, view in enumerate(seen)
-        ]
-
-    def committed(self, states: Sequence[LaneState]) -> dict[str, Array]:
-        """What the policy is told of the chunk that each lane goes on with, stacked; nothing where
-        the method has no use for it."""
-        if self.timing.method not in CONTINUES:
+    def committed(self, lanes: Sequence[int], states: Sequence[LaneState]) -> dict[str, Array]:
+        if not self._continues:
             return {}
-        known = [state.ahead.previous for state in states if state.ahead.previous is not None]
+        last = [self._ahead[lane].previous for lane in lanes]
         # A policy's own space may have more numbers than the env's.
-        size = max([states[0].action_size, *(chunk.shape[1] for chunk in known)])
+        sizes = [chunk.shape[1] for chunk in last if chunk is not None]
+        size = max([states[0].action_size, *sizes])
         prefix = np.zeros((len(states), self._length, size), np.float64)
         lengths = np.zeros(len(states), np.int64)
         delays = np.zeros(len(states), np.int64)
-        for row, state in enumerate(states):
-            delays[row] = self.timing.delay(state.trial, state.chunk, state.rate)
-            if state.ahead.previous is not None:
-                left = state.ahead.previous[self.timing.replan :]
+        for row, (state, chunk) in enumerate(zip(states, last, strict=True)):
+            delays[row] = self._plan.delay(state.trial, state.chunk, state.rate)
+            if chunk is not None:
+                left = chunk[self._plan.replan :]
                 prefix[row, : len(left)] = left
                 lengths[row] = len(left)
         return {PREFIX: prefix, PREFIX_LENGTH: lengths, DELAY: delays}
 
     # -- answers ---------------------------------------------------------------------------------
 
-    def durations(self, states: Sequence[LaneState], now: float) -> list[float]:
-        """Seconds from each lane's last answer to its next question. That is what batches are
-        planned by: the steps that were executed beside the policy's work are no part of it."""
-        return [now - state.ahead.answered_at for state in states]
-
-    def deliver(
-        self, answer: Answered, batch: PendingBatch, running: Mapping[int, LaneState], now: float
-    ) -> Delivery:
-        """Decide which actions go to which lanes now. Answers for lanes that still execute what was
-        committed are kept until they have."""
+    def answered(
+        self,
+        answer: Answered,
+        batch: PendingBatch,
+        running: Mapping[int, LaneState],
+        rule: SharedRule | None,
+        now: float,
+    ) -> Dispatch:
+        """Keep answers for lanes that still execute what was committed until they have."""
         delivered: list[Chunk | None] = [None] * len(batch.states)
         due: list[int] = []
         early: list[int] = []
@@ -216,61 +225,51 @@ class DelayedLanes:
             if running.get(lane) is not state:
                 continue
             delivered[index] = answer.chunks[index]
-            state.ahead.answered_at = now
-            if state.ahead.is_ahead:
-                state.ahead.early = Early(answer, batch, index)
+            ahead = self._ahead[lane]
+            ahead.answered_at = now
+            if ahead.is_ahead:
+                ahead.early = Early(answer, batch, index)
                 early.append(lane)
             else:
                 due.append(index)
-        return self._delivery(answer, batch, due)._replace(delivered=delivered, early=early)
+        return self._dispatch(answer, batch, due)._replace(delivered=delivered, early=early)
 
-    def catch_up(self, states: Sequence[LaneState]) -> list[Delivery]:
-        """What is to be done with the answers that lanes have now come to."""
+    def _come_to(self, lanes: Sequence[int]) -> list[Dispatch]:
+        """What is to be done with the early answers that these lanes have now come to."""
         found: dict[int, tuple[Answered, PendingBatch, list[int]]] = {}
-        for state in states:
-            early, state.ahead.early = state.ahead.early, None
+        for lane in lanes:
+            ahead = self._ahead[lane]
+            early, ahead.early = ahead.early, None
             if early is not None:
                 answer, batch, row = early
                 found.setdefault(id(answer), (answer, batch, []))[2].append(row)
-        return [self._delivery(*each)._replace(is_late=True) for each in found.values()]
+        return [self._dispatch(*each)._replace(is_late=True) for each in found.values()]
 
-    def _delivery(self, answer: Answered, batch: PendingBatch, rows: Sequence[int]) -> Delivery:
-        sent: list[tuple[int, LaneState, Array, str]] = []
-        courses: list[Course] = []
+    def _dispatch(self, answer: Answered, batch: PendingBatch, rows: Sequence[int]) -> Dispatch:
+        sent: list[tuple[int, LaneState, Array, str, Course]] = []
         failed: list[tuple[int, LaneState, Exception]] = []
         for index in rows:
             lane, state = batch.lanes[index], batch.states[index]
-            chunk = answer.chunks[index]
-            course = self.timing.course(state.trial, state.chunk, state.rate)
             try:
-                if chunk is None:
-                    raise answer.errors[index] or HocketError("The policy gave no answer.")
-                self.timing.check(len(chunk.actions), state.rate)
-                actions = state.rule.take(
-                    chunk.actions, state.ahead.seen_at, course.first, course.more
-                )
+                chunk = given(answer, index)
+                actions = self._actions(lane, state, chunk)
             except Exception as exc:  # noqa: BLE001 - an error of a user's policy costs its row
                 failed.append((lane, state, exc))
                 continue
-            if self.timing.method in CONTINUES:
-                state.ahead.previous = np.array(chunk.extras.get(PREFIX, chunk.actions))
-            sent.append((lane, state, actions, chunk.source))
-            courses.append(course)
-        if not sent:
-            return Delivery(answer, batch, (), (), (), (), (), failed)
-        lanes, states, moves, sources = zip(*sent, strict=True)
-        return Delivery(
-            answer,
-            batch,
-            lanes,
-            states,
-            moves,
-            sources,
-            (),
-            failed,
-            [course.observe_at for course in courses],
-            [course.holds for course in courses],
-        )
+            course = self._plan.course(state.trial, state.chunk, state.rate)
+            sent.append((lane, state, actions, chunk.source, course))
+        lanes, states, moves, sources, courses = zip(*sent, strict=True) if sent else ((),) * 5
+        return Dispatch(answer, batch, lanes, states, moves, sources, (), failed, courses)
+
+    def _actions(self, lane: int, state: LaneState, chunk: Chunk) -> Array:
+        """What a lane executes of a chunk."""
+        plan, ahead = self._plan, self._ahead[lane]
+        plan.check(len(chunk.actions), state.rate)
+        first, more = plan.actions(state.trial, state.chunk, state.rate)
+        actions = state.rule.take(chunk.actions, ahead.seen_at, first, more)
+        if self._continues:
+            ahead.previous = np.array(chunk.extras.get(PREFIX, chunk.actions))
+        return actions
 
 
 class HeldLanes:
@@ -291,7 +290,7 @@ class HeldLanes:
         self._held[lane] = (state, False)
 
     def set_free(self, lane: int, *, is_free: bool) -> None:
-        """Say whether a held lane has a worker that waits for an attempt."""
+        """Note whether a held lane has a worker that waits for an attempt."""
         self._held[lane] = (self._held[lane][0], is_free)
 
     def answered(self, batch: PendingBatch) -> list[tuple[int, LaneState, bool]]:

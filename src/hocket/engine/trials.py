@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Protocol, runtime_checkable
 
 from hocket.core.data import EnvSpec, Episode, Outcome, Trial
 from hocket.core.wire import END_JUDGED, END_SUCCESS, END_TERMINATED, END_TRUNCATED
@@ -37,10 +37,6 @@ class TrialQueue:
     def is_open(self) -> bool:
         """Whether more trials may come though none waits: a run goes on until that is settled."""
         return False
-
-    def refresh(self) -> None:
-        """Take in what has come since, before lanes get trials: once in each turn of the engine, on
-        its thread."""
 
     def number(self, trial: Trial) -> int | None:
         """The number of the attempt at a trial that was just taken; None leaves it to the engine,
@@ -80,6 +76,15 @@ class TrialQueue:
         )
 
 
+@runtime_checkable
+class Refreshes(Protocol):
+    """A TrialQueue that hears of trials while a run goes on."""
+
+    def refresh(self) -> None:
+        """Take in what has come since, before lanes get trials: once in each turn of the engine, on
+        its thread."""
+
+
 @dataclass(slots=True, eq=False)
 class LaneState:
     """One lane's attempt, from its dispatch to its end. The engine alone changes it."""
@@ -88,7 +93,7 @@ class LaneState:
     attempt: int
     rule: ChunkRule
     kind: int
-    """What the duration of its chunks depends on."""
+    """What the duration of its chunks depends on: a number for each task, recorded or not."""
     began: float
     run: str
     """Names the engine's run among all that ask the policy."""
@@ -111,8 +116,6 @@ class LaneState:
     """When its last observation had come."""
     source: str = ""
     """Who made the chunk that it executes, where chunks may have to be recalled."""
-    ahead: Any = None
-    """What `hocket.engine.delay` knows of it, where lanes go on while the policy thinks."""
 
     def __post_init__(self) -> None:
         self.session = f"{self.trial.id}@{self.attempt} of {self.run}"

@@ -20,8 +20,8 @@ from hocket.system.child import Child
 from hocket.workers.remote.ssh import SshConfig, SshHost
 
 HANDED = struct.Struct(">qQ")
-"""What stands before weights on a site's standard input, and before what it gives in return: their
-version or number, and how many bytes."""
+"""What precedes weights on a site's standard input, and what it gives in return: a version or
+number, and the count of bytes."""
 GIVES = "HOCKET_GIVES"
 """The variable that tells a site the file descriptor on which it gives data to its starter."""
 _END_S = 15.0
@@ -169,7 +169,7 @@ def _work(port: int, name: str) -> list[str]:
 
 
 def places_here(count: int) -> list[Here]:
-    """So many sites on this machine."""
+    """`count` sites on this machine, which share its cores."""
     if count < 1:
         raise UsageError("Say how many sites, as in --machines local:3.")
     return [Here(_share_of_cores(place, count)) for place in range(count)]
@@ -238,7 +238,7 @@ class CommandLauncher:
 
 
 def _share_of_cores(place: int, count: int) -> list[int]:
-    """The cores of one site of so many; none where there are too few to share out."""
+    """The cores of site `place` of `count`; none where there are too few to share out."""
     if not hasattr(os, "sched_getaffinity") or count > machine.cores():
         return []
     cores = sorted(os.sched_getaffinity(0))

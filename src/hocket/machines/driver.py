@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 
+from hocket.core.contracts.recorder import Durable
 from hocket.core.data import EnvSpec, Episode, Outcome, PolicySpec, RowChecks, Trial
 from hocket.core.events import (
     AttemptFailed,
@@ -24,13 +25,13 @@ from hocket.core.events import (
 )
 from hocket.errors import EnvError, HocketError, SpecMismatchError, UsageError, WireError, from_name
 from hocket.machines import protocol
-from hocket.machines.config import SiteConfig
 from hocket.machines.intake import Intake
 from hocket.machines.leasing.lease import Lease, LeaseConfig, LeaseId
 from hocket.machines.leasing.leases import LeaseBook
 from hocket.machines.receipts import INBOXES
 from hocket.machines.roster import Entry, Roster
 from hocket.runs.elsewhere import Work
+from hocket.runs.sites import SiteConfig
 
 Post = Callable[[str, protocol.Message], None]
 OUTLIVES = "sites_outlive"
@@ -43,7 +44,7 @@ _DELIVERIES = (
     protocol.FilePiece,
     protocol.SealedEpisode,
     protocol.Returned,
-    protocol.Collected,
+    protocol.CollectedPart,
     protocol.Follows,
 )
 """What a site says of its leases, and says again after it has joined."""
@@ -59,7 +60,8 @@ class Driver:
         self.config = config
         self._post = post
         self._trials = list(work.planned)
-        self._ledger = work.ledger
+        self._keeping = work.keeping
+        self._durable = [reader for reader in work.readers if isinstance(reader, Durable)]
         self._intake = Intake(work, self._emit)
         self._files = self._intake.files
         self._book = LeaseBook(
@@ -70,13 +72,13 @@ class Driver:
             )
         )
         done = {episode.trial.id: episode.attempt for episode in work.done}
-        self._book.add(self._trials, work.ledger.next_attempts(), done)
+        self._book.add(self._trials, work.keeping.numbers, done)
         self._sites = Roster(work)
         self._specs: set[tuple[str, str]] = set()
         self._hungry: dict[str, None] = {}
         """Sites that have spoken since leases were granted, in that order."""
         self._told = -_TELL_S
-        self._honours = bool(work.ledger.meta().get(OUTLIVES))
+        self._honours = bool(work.keeping.facts.get(OUTLIVES))
         self.trouble: HocketError | None = None
         """Why the last site that left in trouble did so."""
 
@@ -96,7 +98,7 @@ class Driver:
         )
         if self._honours:
             index = {trial: i for i, trial in enumerate(self._trials)}
-            for trial, attempt in self._ledger.unsettled():
+            for trial, attempt in self._keeping.standing:
                 self._book.stand(LeaseId(index[trial], attempt), _EARLIER, now)
 
     def _plan(self, trials: Sequence[Trial]) -> None:
@@ -130,15 +132,14 @@ class Driver:
         if self._book.late:
             plural = "s" if self._book.late > 1 else ""
             self.note(f"{self._book.late} episode{plural} came too late to count.")
-        self._ledger.flush()
-        notes = {"late": self._book.late, "unmade": self._ledger.unmade()}
+        notes = {"late": self._book.late}
         self._emit(RunEnded(time=now, complete=self.is_done, notes=notes))
         self._acknowledge()
-        shutil.rmtree(self._ledger.folder.root / INBOXES, ignore_errors=True)
+        shutil.rmtree(self._work.folder.root / INBOXES, ignore_errors=True)
 
     # -- sites come and go ---------------------------------------------------------------------
 
-    def open(self, hello: protocol.Hello) -> None:
+    def open(self, hello: protocol.SiteHello) -> None:
         """A site has connected, for the first time or again."""
         self._post(hello.site, self._sites.greet(hello, self.config.lease_s))
 
@@ -269,7 +270,7 @@ class Driver:
         after each lot of messages."""
         self._intake.tell(now)
         self._acknowledge()
-        if self._hungry and not self._ledger.behind():
+        if self._hungry and not any(reader.behind() for reader in self._durable):
             self._grant(self._book.grant(now, self._hungry), now)
             self._hungry.clear()
 
@@ -344,7 +345,7 @@ class Driver:
         lost attempt, but a driver that goes on must not wait for it."""
         trial = self._trials[one.trial]
         if not error:
-            self._ledger.forget(trial, one.attempt)
+            self._keeping.forget(trial, one.attempt)
             return
         self._emit(
             AttemptFailed(

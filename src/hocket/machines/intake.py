@@ -21,12 +21,13 @@ class Intake:
     """Takes episodes in. Who may deliver one was decided before."""
 
     def __init__(self, work: Work, tell: Callable[[Event], None]) -> None:
-        self._ledger = work.ledger
+        keeping = self._keeping = work.keeping
         self._tell = tell
-        self._rows = SiteRows(leg=work.ledger.leg)
-        work.ledger.attach(self._rows)
-        work.ledger.sync_files()
-        self.files = Receipts(work.ledger.folder, declared_names(work.sinks), work.ledger.receivers)
+        self._rows: SiteRows | None = None
+        if keeping.attach is not None:
+            self._rows = SiteRows(leg=keeping.leg)
+            keeping.attach(self._rows)
+        self.files = Receipts(work.folder, declared_names(work.sinks), keeping.receivers)
         self._untold: list[tuple[str, LeaseId, Episode]] = []
         """Episodes that count, and of which readers are told at the next turn, all at once."""
         self._accepted: deque[tuple[str, LeaseId]] = deque()
@@ -50,8 +51,9 @@ class Intake:
     ) -> Episode:
         """The episode that a site has sealed; WireError where it is none."""
         episode = checked_episode(message, trial, self.receive(one, trial, site, message.files))
-        shift = 0.0 if site.shift is None else site.shift
-        self._rows.put(trial, message, lane=site.first_lane, site=site.number, shift=shift)
+        if self._rows is not None:
+            shift = 0.0 if site.shift is None else site.shift
+            self._rows.put(trial, message, lane=site.first_lane, site=site.number, shift=shift)
         site.episodes += 1
         return episode
 
@@ -65,9 +67,7 @@ class Intake:
         if not self._untold:
             return
         untold, self._untold = self._untold, []
-        for site, one, episode in untold:
-            self._ledger.choose(episode.trial, one.attempt)
-            self._accepted.append((site, one))
+        self._accepted += [(site, one) for site, one, _ in untold]
         episodes = [episode for _, _, episode in untold]
         self._tell(EpisodesEnded(time=now, lanes=[0] * len(episodes), episodes=episodes))
         self._tell(EpisodesSealed(time=now, episodes=episodes))
@@ -78,7 +78,7 @@ class Intake:
 
     def acknowledged(self) -> dict[str, list[LeaseId]]:
         """The leases, by site, whose episodes have become durable since this was asked last."""
-        committed = self._ledger.committed
+        committed = self._keeping.committed()
         found: dict[str, list[LeaseId]] = {}
         while self._accepted and self._acknowledged < committed:
             site, one = self._accepted.popleft()

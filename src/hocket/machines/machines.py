@@ -15,11 +15,11 @@ from hocket.core.plugins import did_you_mean
 from hocket.engine.garbage import gc_frozen
 from hocket.errors import UsageError
 from hocket.machines.commands import CommandLauncher, places_behind_ssh, places_here
-from hocket.machines.config import MachinesConfig, SiteConfig
 from hocket.machines.credentials import DriverSecrets
 from hocket.machines.driver import OUTLIVES, Driver, Post
 from hocket.machines.server import Carrier, Launcher, Server
 from hocket.runs.elsewhere import Work
+from hocket.runs.sites import MachinesConfig, SiteConfig
 from hocket.system.text import printable
 from hocket.workers.remote.ssh import SshConfig
 
@@ -95,7 +95,7 @@ class Machines:
 
     def roll(self, work: Work, drive: Drive = Driver) -> None:
         """Run what remains of a run, with a driver of this kind."""
-        folder = work.ledger.folder.root
+        folder = work.folder.root
         found, listener = self._open(folder)
         found.save(folder / SECRETS)
         if self._config.kind == "listen":
@@ -104,7 +104,7 @@ class Machines:
         server = Server(listener, found.key, found.server_context(), self.launcher)
         self._server = server
         driver = drive(work, self._config.site, server.post)
-        work.ledger.keep(OUTLIVES, self.launcher.outlives)
+        work.keeping.keep(OUTLIVES, self.launcher.outlives)
         with contextlib.suppress(KeyboardInterrupt), gc_frozen(len(work.planned)):
             asyncio.run(server.run(driver, goes_on=self._more))
         # After a crash sites may still be there, and the next driver is to be known to them.

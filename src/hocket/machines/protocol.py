@@ -27,7 +27,7 @@ PART = 1 << 20
 # -- From a site -----------------------------------------------------------------------------------
 
 
-class Hello(NamedTuple):
+class SiteHello(NamedTuple):
     """The first message of every connection."""
 
     protocol: int
@@ -49,7 +49,7 @@ class Joined(NamedTuple):
     identity: Mapping[str, Mapping[str, str]]
     """Versions, hashes and hardware; see `identity.py`."""
     depends_on: Mapping[str, Any]
-    """What else its numbers depend on, for `about` of the run; see `runs/provenance.py`."""
+    """What else its numbers depend on, for `about` of the run; see `records/provenance.py`."""
     is_shared: bool
     """It writes where the driver reads."""
     holds: Sequence[tuple[int, int]]
@@ -116,7 +116,7 @@ class Learned(NamedTuple):
     """What was another when a trial of the suite was reset twice."""
 
 
-class Collected(NamedTuple):
+class CollectedPart(NamedTuple):
     """A part of what an attempt gave to a learner. All parts come, in order, before the
     SealedEpisode of the attempt."""
 
@@ -228,14 +228,14 @@ class Over(NamedTuple):
 
 
 Message = Union[
-    Hello,
+    SiteHello,
     Joined,
     Began,
     Returned,
     FilePiece,
     SealedEpisode,
     Learned,
-    Collected,
+    CollectedPart,
     Follows,
     Beat,
     Left,

@@ -21,8 +21,8 @@ import yaml
 
 from hocket.errors import ConfigError, MissingExtraError, UsageError
 from hocket.machines.commands import SiteProcess
-from hocket.machines.config import MachinesConfig
 from hocket.machines.server import FetchError
+from hocket.runs.sites import MachinesConfig
 
 _LOOK_S = 2.0
 """Seconds between two looks at what else the cluster can place."""

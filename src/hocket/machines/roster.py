@@ -16,7 +16,7 @@ from hocket.errors import WireError
 from hocket.machines import protocol
 from hocket.machines.identity import Identity, differences
 from hocket.machines.receipts import INBOXES, PROOF
-from hocket.runs.elsewhere import Kept, Work
+from hocket.runs.elsewhere import Keeping, Work
 
 _LEVELS: tuple[Exactness, ...] = get_args(Exactness)
 _KEY = "machines"
@@ -74,8 +74,8 @@ class Roster:
 
     def __init__(self, work: Work) -> None:
         self._work = work
-        self._run = _run_name(work.ledger)
-        self._inboxes = work.ledger.folder.root / INBOXES
+        self._run = _run_name(work.keeping)
+        self._inboxes = work.folder.root / INBOXES
         self._entries: dict[str, Entry] = {}
         self._first: Entry | None = None
         """The first site that joined: others are compared with it."""
@@ -95,7 +95,9 @@ class Roster:
         """The identifiers of sites with this name."""
         return [site for site, entry in self._entries.items() if entry.name == name]
 
-    def greet(self, hello: protocol.Hello, lease_s: float) -> protocol.Welcome | protocol.Refused:
+    def greet(
+        self, hello: protocol.SiteHello, lease_s: float
+    ) -> protocol.Welcome | protocol.Refused:
         """What a site is told that has connected, for the first time or again."""
         if not _ID.fullmatch(hello.site):
             raise WireError("A site has an identifier that no site has.")
@@ -211,12 +213,12 @@ class Roster:
         return WorkDone(*map(sum, columns))
 
 
-def _run_name(ledger: Kept) -> str:
+def _run_name(keeping: Keeping) -> str:
     """Names the run for sites, which may have known it under an earlier driver."""
-    found = ledger.meta().get(_KEY)
+    found = keeping.facts.get(_KEY)
     if found is None:
         found = secrets.token_hex(16)
-        ledger.keep(_KEY, found)
+        keeping.keep(_KEY, found)
     return str(found)
 
 

@@ -240,7 +240,7 @@ class Server:
                 if isinstance(data, str):
                     raise WireError("Text came where messages were expected.")
                 for message in protocol.unpack(data):
-                    if isinstance(message, protocol.Hello):
+                    if isinstance(message, protocol.SiteHello):
                         name = self._meet(message, connection)
                         driver.open(message)
                     else:
@@ -271,7 +271,7 @@ class Server:
         self, driver: Driver, name: str, message: protocol.Message
     ) -> protocol.Message:
         """The message, with what was given beside the connection."""
-        if not isinstance(message, protocol.Collected) or message.stored < 0:
+        if not isinstance(message, protocol.CollectedPart) or message.stored < 0:
             return message
         if not isinstance(self._launcher, Carrier):
             raise WireError("A site has given something to nobody.")
@@ -304,7 +304,7 @@ class Server:
         except HocketError as error:
             self._fail(error)
 
-    def _meet(self, hello: protocol.Hello, connection: Connection) -> str:
+    def _meet(self, hello: protocol.SiteHello, connection: Connection) -> str:
         before = self._connections.get(hello.site)
         if before is not None and before is not connection:
             before.cut()

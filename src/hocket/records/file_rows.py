@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Taken(Generic[T]):
+class EpisodeFile(Generic[T]):
     """An ended episode, and what its file holds where that is in memory."""
 
     episode: Episode
@@ -95,12 +95,12 @@ class FileRows(ABC, Generic[T]):
         if (file := self._held.pop((trial, attempt), None)) is not None:
             self._came -= self.size(file)
 
-    def take(self, episode: Episode) -> Taken[T]:
-        return Taken(episode, self._held.pop((episode.trial, episode.attempt), None))
+    def take(self, episode: Episode) -> EpisodeFile[T]:
+        return EpisodeFile(episode, self._held.pop((episode.trial, episode.attempt), None))
 
     # -- for the ledger's thread ---------------------------------------------------------------
 
-    def write(self, path: Path, taken: Sequence[Taken[T]]) -> int:
+    def write(self, path: Path, taken: Sequence[EpisodeFile[T]]) -> int:
         from hocket.records.parquet import write_segment
 
         try:
@@ -108,7 +108,7 @@ class FileRows(ABC, Generic[T]):
         finally:
             self._gone += sum(self.size(one.file) for one in taken if one.file is not None)
 
-    def _tables(self, taken: Iterable[Taken[T]]) -> Iterator[pa.Table]:
+    def _tables(self, taken: Iterable[EpisodeFile[T]]) -> Iterator[pa.Table]:
         """The rows of these episodes, a portion at a time."""
         portion: list[tuple[Episode, T]] = []
         size = 0
@@ -122,7 +122,7 @@ class FileRows(ABC, Generic[T]):
         if portion:
             yield self.columns(portion)
 
-    def _files(self, taken: Taken[T]) -> list[T]:
+    def _files(self, taken: EpisodeFile[T]) -> list[T]:
         if taken.file is not None:
             return [taken.file]
         # An episode that ended as an ERROR has no file.

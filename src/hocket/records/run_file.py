@@ -7,11 +7,8 @@ the same format, so that `--config runs/x/run.yaml` reproduces a run; `about` is
 
 from __future__ import annotations
 
-import importlib.metadata
 import itertools
-import platform
 import re
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,14 +18,12 @@ import yaml
 
 from hocket.errors import ConfigError, RunFolderError
 from hocket.records import formats
-from hocket.system import machine
 
 RUN_FILE = "run.yaml"
 _Dumper, _Loader = (
     getattr(yaml, f"C{name}", getattr(yaml, name)) for name in ("SafeDumper", "SafeLoader")
 )
 """libyaml's own, where yaml was built with it: a run writes its file once for every task."""
-_VERSIONS = ("hocket", "numpy", "gymnasium", "mujoco", "metaworld", "torch")
 
 
 def save_run(folder: Path, config: Mapping[str, Any], *, about: Mapping[str, Any]) -> Path:
@@ -88,25 +83,6 @@ def load_about(folder: Path) -> dict[str, Any]:
         return {}
     about = plain.get("about") if isinstance(plain, dict) else None
     return about if isinstance(about, dict) else {}
-
-
-def about_this_run() -> dict[str, Any]:
-    """The versions and the hardware of this process, for the `about` section."""
-    versions = {}
-    for name in _VERSIONS:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return {
-        "versions": {"python": platform.python_version(), **versions},
-        "machine": {
-            "platform": platform.platform(),
-            "cores": machine.cores(),
-            "memory_bytes": machine.memory_bytes(),
-        },
-        "command": list(sys.argv),
-    }
 
 
 class _StrictLoader(yaml.SafeLoader):

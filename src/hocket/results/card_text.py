@@ -12,7 +12,7 @@ from hocket.results.card import Card
 from hocket.results.scores import Score
 from hocket.results.tables import percent, percent_range
 
-_FACTS = ("versions", "packages", "accelerator", "chunks", "code", "policy", "files")
+_FACTS = ("versions", "hardware", "chunks", "code", "policy", "files")
 
 
 def markdown(card: Card) -> str:

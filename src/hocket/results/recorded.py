@@ -19,7 +19,7 @@ from hocket.records.video.selection import VideoSelection
 from hocket.results.comparing.decision import KEY, Decision
 from hocket.results.exactness import kept_claim
 from hocket.results.report import FILE_NAME, Report, Throughput
-from hocket.results.timing import Timing, load_timing
+from hocket.results.timing import RunTiming, load_timing
 from hocket.system.durable import TEMPORARY
 from hocket.workers.sinks.video import is_rendered_later
 
@@ -40,7 +40,7 @@ class RecordedRun:
     """Suite and task of the envs that have cameras and can be shown again from their states."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """What people said of episodes, by trial id."""
-    timing: Timing | None = None
+    timing: RunTiming | None = None
     damage: str | None = None
     """Why there is no timing, where its rows are there and cannot be trusted."""
 

@@ -20,7 +20,7 @@ from hocket.records.parquet import read_table
 SHARES = ("stepping", "observing", "waiting", "inferring", "handing over", "resetting", "done")
 """What a lane may be doing; `done` is when no trial is left for it."""
 BATCH_COLUMNS = ("leg", "batch", "batch_size", "batched", "inferred")
-"""What `Batches` wants of each chunk."""
+"""What `BatchRows` wants of each chunk."""
 
 _COLUMNS = [
     "leg",
@@ -43,7 +43,7 @@ _WINDOW_LANES = 24
 
 
 @dataclass(slots=True)
-class Pace:
+class StepsOverTime:
     """Steps over time. Bins get longer with the run, so that memory does not grow."""
 
     bin_s: float = _FINEST_S
@@ -66,7 +66,7 @@ class Pace:
         return width, padded.reshape(-1, merged).sum(axis=1) / width
 
 
-class Batches:
+class BatchRows:
     """Keeps each batch once, though its chunks lie in several episodes and segments. Rows are
     float64 `[n, 5]`, by BATCH_COLUMNS."""
 
@@ -97,7 +97,7 @@ class _LaneTime:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Window:
+class LaneWindow:
     """A part of one leg, chunk by chunk; times are those of the table."""
 
     begin: float
@@ -111,7 +111,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Timing:
+class RunTiming:
     """What became of the lanes' time and the policy's."""
 
     wall_s: float
@@ -128,8 +128,8 @@ class Timing:
     infer_s: Array
     """The seconds that each batch took to infer."""
     batch_sizes: Array
-    pace: Pace
-    window: Window | None
+    pace: StepsOverTime
+    window: LaneWindow | None
 
     @property
     def shares(self) -> dict[str, float]:
@@ -150,14 +150,14 @@ def concurrent_slots(begins: Iterable[float], ends: Iterable[float]) -> Iterator
         yield slot
 
 
-def load_timing(folder: FolderLike) -> Timing | None:
+def load_timing(folder: FolderLike) -> RunTiming | None:
     """The timing of a run folder; None where no chunk is recorded."""
     spans = _spans(folder)
     if not spans:
         return None
     offsets = dict(zip(spans, np.cumsum([0.0, *(b - a for a, b in spans.values())]), strict=False))
     lanes: dict[tuple[int, int], _LaneTime] = {}
-    pace, batches, chunks, steps = Pace(), Batches(), 0, 0
+    pace, batches, chunks, steps = StepsOverTime(), BatchRows(), 0, 0
     for part in _parts(folder):
         done = _where(np.isfinite(part["executed"]), part)
         chunks += len(done["leg"])
@@ -170,7 +170,7 @@ def load_timing(folder: FolderLike) -> Timing | None:
     wall_s = sum(end - begin for begin, end in spans.values())
     _, _, sizes, left, came = batches.distinct().T
     infer_s = came - left
-    return Timing(
+    return RunTiming(
         wall_s=wall_s,
         lanes=max(lane for _, lane in lanes) + 1 if lanes else 0,
         chunks=chunks,
@@ -250,7 +250,7 @@ def _window(
     lanes: dict[tuple[int, int], _LaneTime],
     chunks: int,
     wall_s: float,
-) -> Window | None:
+) -> LaneWindow | None:
     """A stretch from the middle of the longest leg, short enough to draw every chunk."""
     if not chunks or wall_s <= 0:
         return None
@@ -276,7 +276,7 @@ def _window(
     ]
     found = {name: np.concatenate([part[name] for part in parts]) for name in _COLUMNS}
     first = np.argsort(found["requested"], kind="stable")[: 4 * _WINDOW_CHUNKS]
-    return Window(
+    return LaneWindow(
         begin=begin,
         end=end,
         lanes=shown,

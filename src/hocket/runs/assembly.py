@@ -27,9 +27,10 @@ from hocket.core.contracts.runtime import Factor, Runtime, WorkerSpec
 from hocket.core.data import EnvSpec, PolicySpec, Ref, TaskInfo, Trial
 from hocket.engine.batches import BatchConfig, Batches
 from hocket.engine.chunk_rules import ChunkRule
-from hocket.engine.delay import DelayedLanes, Timing
+from hocket.engine.config import EngineConfig
+from hocket.engine.delay import ControlDelay, DelayPlan
 from hocket.engine.inferring.inference import Inference
-from hocket.engine.loop import Engine, EngineConfig
+from hocket.engine.loop import Engine
 from hocket.engine.scheduling.scheduler import Scheduler, SchedulerConfig
 from hocket.errors import UnknownNameError, UsageError
 from hocket.runs.interpreters import examine_python
@@ -55,7 +56,7 @@ class EnginePlan:
     """Makes what says which actions of a chunk are executed."""
     config: EngineConfig
     batching: BatchConfig = field(default_factory=BatchConfig)
-    timing: Timing | None = None
+    timing: DelayPlan | None = None
     """When answers can be used, where the world goes on while the policy thinks: lanes go on
     meanwhile, and their workers need two slots."""
     infer_timeout_s: float | None = None
@@ -315,7 +316,6 @@ class Assembly:
         with contextlib.closing(inference):
             yield Engine(
                 fleet=fleet,
-                inference=inference,
                 batches=batches,
                 make_rule=plan.rule,
                 config=plan.config,
@@ -336,7 +336,7 @@ class Assembly:
             concurrency=inference.concurrency,
         )
         if plan.timing is not None:
-            delayed = DelayedLanes(plan.timing, length=policy.spec.chunk_length)
+            delayed = ControlDelay(plan.timing, length=policy.spec.chunk_length)
         return Batches(policy, inference, Scheduler(settings), config, delayed)
 
 

@@ -53,11 +53,8 @@ class EvalConfig(Subject):
     max_steps: int | None = None
     """End episodes after N control steps (truncated), instead of each task's own limit."""
     perturb: str = ""
-    """Disturb what the policy sees or does, by trial and step: image:blur=2, image:noise=0.1,
-    image:occlude=0.2, image:blank, prompt:empty, prompt:file=F, state:noise=0.02,
-    action:noise=0.02, camera:shift=0.05, light:dim=0.5 (the last two with MuJoCo). Each of them,
-    separated by commas, is an arm of its own (A+B disturbs both at once); all are compared with a
-    clean arm of the same trials."""
+    """Disturb what the policy sees or does, by trial and step: state:noise=0.02, or
+    image:blur=2+prompt:empty for both at once (docs/perturbations.md)."""
     retries: int = 2
     """Further attempts at a trial whose env crashed, hung or raised. Only when they are used up
     does the trial count as an error; an error is never a failure of the policy."""
@@ -81,10 +78,6 @@ class EvalConfig(Subject):
     """With --until decided: the run folder to compare with, which has run the same trials."""
     alpha: float = 0.05
     """With --until decided: how often it may decide where there is no difference."""
-    sequential: Literal["paired", "step"] = "paired"
-    """With --until decided: the test. paired bets on pairs that differ where the envs declare that
-    tasks start independently, and on the mean of each round elsewhere; step is the unpaired STEP
-    test of the package sequentialized-barnard-tests, which must be installed."""
     record: Literal["none", "numbers", "full"] = "numbers"
     """What is kept of each step in the run folder. numbers: action, reward, state and the
     simulator's own state, from which video can be made later. full: every camera's picture too,
@@ -134,8 +127,6 @@ class EvalConfig(Subject):
             raise ConfigError("until='decided' and against=RUN go together: give both, or none.")
         if self.video_quality not in ("look", "full"):
             raise ConfigError(f"video_quality is {self.video_quality!r}; it is 'look' or 'full'.")
-        if self.sequential not in ("paired", "step"):
-            raise ConfigError(f"sequential is {self.sequential!r}; it is 'paired' or 'step'.")
         if not 0 < self.alpha < 1:
             raise ConfigError(f"alpha is {self.alpha}; it must lie between 0 and 1.")
         # Imported here because they import numpy, and the help of every verb reads this class.

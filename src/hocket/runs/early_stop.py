@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
 
 from hocket.core.data import Episode, Trial
 from hocket.core.events import AttemptsBegan, EpisodesSealed, Event, RunStarted
@@ -18,7 +17,7 @@ from hocket.errors import UsageError
 from hocket.records.ledger.view import LedgerView
 from hocket.records.run_file import load_run
 from hocket.results.comparing.decision import Decision, PairedRuns
-from hocket.results.comparing.sequential import PairedSequentialTest, Stake, StepSequentialTest
+from hocket.results.comparing.sequential import PairedSequentialTest, Stake
 from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
 
@@ -35,7 +34,7 @@ class Decider:
         self,
         rounds: Sequence[Sequence[Trial]],
         baseline: Mapping[str, Episode],
-        test: PairedSequentialTest | StepSequentialTest,
+        test: PairedSequentialTest,
         *,
         against: str = "",
     ) -> None:
@@ -119,21 +118,6 @@ class Decider:
             self._plan(more)
 
 
-def sequential_test(
-    kind: Literal["paired", "step"],
-    rounds: Sequence[Sequence[Trial]],
-    *,
-    alpha: float,
-    bets_on: Stake = "rounds",
-) -> PairedSequentialTest | StepSequentialTest:
-    """The test that decides about trials planned in these rounds."""
-    if kind == "step":
-        test = StepSequentialTest(alpha=alpha, cap=sum(map(len, rounds)))
-        test.begin()  # says now, not after an hour, that its package is missing
-        return test
-    return PairedSequentialTest(alpha=alpha, pairs_per_round=len(rounds[0]), bets_on=bets_on)
-
-
 def rounds_of(trials: Sequence[Trial]) -> list[list[Trial]]:
     """The planned trials, which must come seed by seed, in rounds of one for each task."""
     groups = [
@@ -177,5 +161,6 @@ def decider_of(config: EvalConfig, assembly: Assembly) -> Decider:
         baseline = paired_with(trials, ledger.episodes(), config.against)
     rounds = rounds_of(trials)
     bets_on: Stake = "pairs" if assembly.has_independent_starts() else "rounds"
-    test = sequential_test(config.sequential, rounds, alpha=config.alpha, bets_on=bets_on)
+    size = len(rounds[0])
+    test = PairedSequentialTest(alpha=config.alpha, pairs_per_round=size, bets_on=bets_on)
     return Decider(rounds, baseline, test, against=str(against.resolve()))

@@ -2,54 +2,55 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from hocket.core.contracts.recorder import Reader
 from hocket.core.data import Episode, Exactness, Ref, Trial
-from hocket.records.chunks import ChunkRows
 from hocket.records.folder import RunFolder
-from hocket.records.ledger.writer import ReceivesFiles
+from hocket.records.ledger.ledger import Ledger
+from hocket.records.ledger.writer import ReceivesFiles, RowRecorder
 
 
-class Kept(Reader, Protocol):
-    """What a driver asks of whatever keeps the results of its run: a ledger has all of it."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Keeping:
+    """How the results of a run are kept. By default nothing is: its episodes are used up at once,
+    and each is as durable as it will be once readers were told."""
 
-    @property
-    def folder(self) -> RunFolder: ...
+    numbers: Mapping[str, int] = field(default_factory=dict)
+    """The number of the next attempt, by trial id, at trials that have had some."""
+    standing: Sequence[tuple[Trial, int]] = ()
+    """Attempts of an earlier process, of which it is not known what became."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What is kept by key."""
+    leg: int = 0
+    attach: Callable[[RowRecorder], None] | None = None
+    """Takes who makes rows of chunks; None where none are kept."""
+    receivers: Mapping[str, ReceivesFiles] = field(default_factory=dict)
+    """Who takes the bytes of files instead of the files, by the files' names."""
+    committed: Callable[[], float] = lambda: math.inf
+    """Counts the episodes that are durable, in the order in which readers were told of them."""
+    forget: Callable[[Trial, int], None] = lambda *_: None
+    """Settles an attempt that was never made."""
+    keep: Callable[[str, Any], None] = lambda *_: None
+    """Keeps a plain value under a key."""
 
-    @property
-    def leg(self) -> int: ...
-
-    @property
-    def committed(self) -> int:
-        """Episodes that are durable."""
-
-    def attach(self, recorder: ChunkRows) -> None: ...
-
-    @property
-    def receivers(self) -> Mapping[str, ReceivesFiles]: ...
-
-    def sync_files(self) -> None: ...
-
-    def next_attempts(self) -> Mapping[str, int]: ...
-
-    def unsettled(self) -> Sequence[tuple[Trial, int]]: ...
-
-    def meta(self) -> Mapping[str, Any]: ...
-
-    def keep(self, key: str, value: Any) -> None: ...
-
-    def forget(self, trial: Trial, attempt: int) -> None: ...
-
-    def choose(self, trial: Trial, attempt: int) -> None: ...
-
-    def behind(self) -> bool: ...
-
-    def flush(self) -> None: ...
-
-    def unmade(self) -> int: ...
+    @classmethod
+    def of(cls, ledger: Ledger) -> Keeping:
+        """As a ledger keeps them."""
+        return cls(
+            numbers=ledger.next_attempts(),
+            standing=ledger.unsettled(),
+            facts=ledger.meta(),
+            leg=ledger.leg,
+            attach=ledger.attach,
+            receivers=ledger.receivers,
+            committed=lambda: ledger.committed,
+            forget=ledger.forget,
+            keep=ledger.keep,
+        )
 
 
 class RunsAnywhere(Protocol):
@@ -66,7 +67,7 @@ class Work:
     """What remains of a run. The events of whoever does it go to `readers`, the ledger first."""
 
     config: RunsAnywhere
-    ledger: Kept
+    folder: RunFolder
     planned: Sequence[Trial]
     """All trials of the run; more may be planned while it goes on."""
     remaining: Sequence[Trial]
@@ -80,6 +81,7 @@ class Work:
     """To be called once, before RunStarted, with a function that takes further trials."""
     learn: Callable[[Exactness, Mapping[str, Any]], None]
     """To be told how exact the results can be at most, and what is to stand in `about`."""
+    keeping: Keeping = field(default_factory=Keeping)
     kind: str = "eval"
     """What sites do, as in the protocol's Welcome."""
     start: Mapping[str, Any] = field(default_factory=dict)

@@ -1,159 +1,85 @@
-"""Many runs from one file: checkpoints times suites, one warm fleet, one folder for each.
-
-    shared:                      # settings of every run
-      episodes: 50
-      policy: reference
-    runs:
-      push: {env: metaworld:push-v3}
-      reach: {env: metaworld:reach-v3, seed: 100}
+"""Makes many runs with one warm fleet, each in its folder, and one table of all.
 
 A run that cannot be made does not stop the others. The same command again goes on where the last
-one stopped: finished runs stay, an unfinished one is resumed with its own seed scheme, and one that
-failed is tried again.
+one stopped: finished runs stay, an unfinished one is resumed, and one that failed is tried again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import functools
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from hocket.core.contracts.recorder import Reader
+from hocket.engine.delays import MEASURED
 from hocket.errors import ConfigError, HocketError
-from hocket.records import run_file as run_config
 from hocket.records.folder import RunFolder
-from hocket.results.factors import CLEAN
-from hocket.results.page.report_page import write_jobs_page
-from hocket.results.report import Report
-from hocket.results.scores import named_table
-from hocket.results.tables import ResultTable
+from hocket.results.arms import Arm, ArmTable
+from hocket.runs.arms import Jobs, folder_of
 from hocket.runs.config import EvalConfig
 from hocket.runs.elsewhere import Elsewhere
 from hocket.runs.run import Run
-from hocket.workers.env.factors import split_arms
 from hocket.workers.fleet import Fleets
-
-_NAME = re.compile(r"[\w.-]+")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """A run to be made."""
-
-    name: str
-    config: EvalConfig
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobResult:
-    """What became of a job: its report, or why there is none."""
-
-    job: Job
-    report: Report | None
-    error: str | None = None
-
-
-def load_jobs(path: Path) -> list[Job]:
-    """The jobs in a file, every one of them checked before any is run."""
-    plain = run_config.load_run(path)
-    unknown = sorted(set(plain) - {"shared", "runs"})
-    if unknown:
-        raise ConfigError(f"{path} has a section {unknown[0]!r}; it may have 'shared' and 'runs'.")
-    shared, runs = plain.get("shared") or {}, plain.get("runs")
-    if not isinstance(shared, dict) or not isinstance(runs, dict) or not runs:
-        raise ConfigError(f"{path} needs 'runs', a mapping of names to settings.")
-    jobs = []
-    for name, settings in runs.items():
-        if not _NAME.fullmatch(str(name)):
-            raise ConfigError(f"{name!r} cannot be a run's name: it names its folder too.")
-        if not isinstance(settings or {}, dict):
-            raise ConfigError(f"{path}: the run {name!r} must be settings, not {settings!r}.")
-        try:
-            config = EvalConfig.from_plain(_merged(shared, settings or {}))
-        except HocketError as error:
-            raise ConfigError(f"Run {name!r} of {path}: {error}") from error
-        jobs.append(Job(name=str(name), config=config))
-    return jobs
-
-
-def arms_of(config: EvalConfig, text: str) -> dict[str, Job]:
-    """A job for each arm that a text names, by what it disturbs; the clean one is first."""
-    jobs = {"": Job(name=CLEAN, config=dataclasses.replace(config, perturb=""))}
-    for arm in split_arms(text):
-        name = re.sub(r"[^\w.-]+", "-", arm).strip("-")
-        jobs[arm] = Job(name=name, config=dataclasses.replace(config, perturb=arm))
-    return jobs
 
 
 def run_jobs(
-    jobs: Sequence[Job],
+    jobs: Jobs,
     folder: Path,
     *,
-    reader: Callable[[Job], Reader],
+    readers: Callable[[str], Sequence[Reader]],
     elsewhere: Elsewhere | None = None,
-) -> list[JobResult]:
+) -> ArmTable:
     """Make every run that is not finished, each in its folder below `folder`, here or on other
-    machines. Stops only when it
-    is interrupted; jobs that were not begun then have neither report nor error."""
-    results: list[JobResult] = []
+    machines, followed by the `readers` of its name, and write the table of all. Stops only when it
+    is interrupted; runs that were not begun then have neither report nor error."""
+    arms = {name: Arm(name=name, folder=folder_of(name)) for name in jobs.runs}
     with Fleets() as fleets:
-        for job in jobs:
-            result = _run_job(job, folder / job.name, fleets, reader, elsewhere)
-            results.append(result)
-            if result.report is not None and not result.report.complete:
+        for name, config in jobs.runs.items():
+            following = functools.partial(readers, name)
+            arms[name] = _run_arm(arms[name], config, folder, fleets, following, elsewhere)
+            report = arms[name].report
+            if report is not None and not report.complete:
                 break
-    left = [JobResult(job=job, report=None) for job in jobs[len(results) :]]
-    write_jobs_page(folder, [(result.job.name, result.report, result.error) for result in results])
-    return results + left
+    table = ArmTable.open(folder, list(arms.values()), jobs.base)
+    table.save(folder)
+    return table
 
 
-def summary(results: Sequence[JobResult]) -> ResultTable:
-    """One line for each run that has a report."""
-    scores = {r.job.name: r.report.overall for r in results if r.report is not None}
-    return named_table(scores, heading="run")
-
-
-def _run_job(
-    job: Job,
+def _run_arm(
+    arm: Arm,
+    config: EvalConfig,
     folder: Path,
     fleets: Fleets,
-    reader: Callable[[Job], Reader],
+    readers: Callable[[], Sequence[Reader]],
     elsewhere: Elsewhere | None,
-) -> JobResult:
+) -> Arm:
+    own = folder / arm.folder
     try:
-        if RunFolder.at(folder).ledger.exists():
-            run = Run.open(folder)
-            _refuse_changed(job, run.config, folder)
+        if RunFolder.at(own).ledger.exists():
+            run = Run.open(own)
+            _refuse_changed(config, run.config, own)
         else:
-            run = Run.new(job.config, folder)
-        with run:
-            follower = reader(job)
-            try:
-                report = run.finish(readers=[follower], fleets=fleets, elsewhere=elsewhere)
-            finally:
-                follower.close()
+            run = Run.new(config, own)
+        with run, contextlib.ExitStack() as stack:
+            followers = readers()
+            for reader in followers:
+                stack.callback(reader.close)
+            report = run.finish(readers=followers, fleets=fleets, elsewhere=elsewhere)
     except HocketError as error:
-        return JobResult(job=job, report=None, error=f"{type(error).__name__}: {error}")
-    return JobResult(job=job, report=report)
+        return dataclasses.replace(arm, error=f"{type(error).__name__}: {error}")
+    return dataclasses.replace(arm, report=report)
 
 
-def _refuse_changed(job: Job, found: EvalConfig, folder: Path) -> None:
+def _refuse_changed(config: EvalConfig, found: EvalConfig, folder: Path) -> None:
+    asked = config
+    if asked.delay == MEASURED:  # what was measured when the run began
+        asked = dataclasses.replace(asked, delay=found.delay)
     for field in dataclasses.fields(EvalConfig):
-        ours, theirs = getattr(job.config, field.name), getattr(found, field.name)
+        ours, theirs = getattr(asked, field.name), getattr(found, field.name)
         if ours != theirs:
             raise ConfigError(
                 f"{folder} holds a run with another {field.name}: {theirs!r}, now {ours!r}. Give "
                 f"the run another name, or remove the folder."
             )
-
-
-def _merged(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """A run's own settings over the shared ones; those of adapters are merged key by key."""
-    merged = {**shared, **own}
-    for key in ("env_config", "policy_config"):
-        if isinstance(shared.get(key), dict) and isinstance(own.get(key), dict):
-            merged[key] = {**shared[key], **own[key]}
-    return merged

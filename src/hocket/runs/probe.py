@@ -23,7 +23,7 @@ from hocket.engine.inferring.policy_thread import Answered, Job, PolicyThread, a
 from hocket.engine.scheduling.estimates import Latency
 from hocket.engine.scheduling.model import Work, best_lanes
 from hocket.errors import EnvError, HocketError, PolicyError, PolicyHungError, WorkerFailed
-from hocket.workers import inbox as notices
+from hocket.workers import notices
 from hocket.workers.fleet import Fleet, FleetConfig
 
 _LONGEST_TIMING_S = 3.0
@@ -180,12 +180,12 @@ def _input_problem(key: str, wanted: ArraySpec, policy: PolicySpec, env: EnvSpec
     return None
 
 
-def _reset(fleet: Fleet, trial: Trial, timeout_s: float) -> tuple[notices.LanesReady, EnvSpec]:
+def _reset(fleet: Fleet, trial: Trial, timeout_s: float) -> tuple[notices.LanesBegun, EnvSpec]:
     """Start a fleet of one lane, and begin a trial in it."""
     fleet.start()
     wait_for(fleet, notices.LanesUp, timeout_s)
     fleet.begin([0], [0], [trial], [None], final_observation=False, record=[{}])
-    ready = wait_for(fleet, notices.LanesReady, timeout_s)
+    ready = wait_for(fleet, notices.LanesBegun, timeout_s)
     assert ready.spec is not None  # a new worker always tells
     return ready, ready.spec
 

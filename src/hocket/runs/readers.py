@@ -1,4 +1,4 @@
-"""Readers that keep what a run comes to know about itself while it goes on."""
+"""What a run comes to know about itself, and the readers that keep it while it goes on."""
 
 from __future__ import annotations
 
@@ -7,12 +7,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hocket.core.contracts.policy import Policy
 from hocket.core.data import Exactness
 from hocket.core.events import Event, RowsChecked, SpecLearned, StartsCompared
 from hocket.records.ledger.ledger import Ledger
 from hocket.records.run_file import load_about, save_run
 from hocket.results.exactness import KEY, Claim, kept_claim
 from hocket.runs.config import EvalConfig
+
+
+def about_policy(config: EvalConfig, policy: Policy) -> dict[str, Any]:
+    """Where a policy came from, and how its chunks are used."""
+    spec = policy.spec
+    chunks = {
+        "length": spec.chunk_length,
+        "replan": config.replan or spec.replan or spec.chunk_length,
+        "ensemble": config.ensemble,
+        "delay": config.delay,
+        "history": spec.history,
+        "policy_control_rate": spec.control_rate,
+    }
+    return {**({"policy": dict(spec.origin)} if spec.origin else {}), "chunks": chunks}
 
 
 class ExactnessReader:

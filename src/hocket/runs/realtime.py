@@ -9,7 +9,7 @@ from hocket.engine.delays import MEASURED, Delays, sweep
 from hocket.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
-    from hocket.engine.delay import Timing
+    from hocket.engine.delay import DelayPlan
     from hocket.runs.config import EvalConfig
 
 
@@ -38,12 +38,12 @@ def check_realtime(config: EvalConfig) -> None:
         raise ConfigError("The flags --rtc.* belong to --method rtc.")
 
 
-def timing_of(config: EvalConfig, policy: Policy) -> Timing | None:
+def timing_of(config: EvalConfig, policy: Policy) -> DelayPlan | None:
     """When answers can be used in this run; None where the world waits. Tells the policy of the
     method, where it has a part in it."""
     if config.method == "pause":
         return None
-    from hocket.engine.delay import CONTINUES, Timing  # the engine: not for checking settings
+    from hocket.engine.delay import CONTINUES, DelayPlan  # the engine: not for checking settings
 
     length = policy.spec.chunk_length
     replan = config.replan or policy.spec.replan
@@ -58,7 +58,7 @@ def timing_of(config: EvalConfig, policy: Policy) -> Timing | None:
         _check_continues(policy, method, config.policy)
     if method == "prefix" and delays.is_zero:
         method = "naive"  # Nothing is committed, so that the policy's own chunks are what it gives.
-    timing = Timing(
+    timing = DelayPlan(
         method=method,
         delays=delays,
         replan=replan,

@@ -11,10 +11,11 @@ from hocket.core.contracts.recorder import Reader
 from hocket.core.data import EnvSpec, Exactness, Trial
 from hocket.engine.batches import BatchConfig
 from hocket.engine.chunk_rules import make_rule
-from hocket.engine.delay import Timing
+from hocket.engine.config import EngineConfig
+from hocket.engine.delay import DelayPlan
 from hocket.engine.delays import MEASURED
 from hocket.engine.inferring.policy_thread import keeps_state
-from hocket.engine.loop import Engine, EngineConfig
+from hocket.engine.loop import Engine
 from hocket.errors import ConfigError, SpecMismatchError
 from hocket.runs.assembly import NOTHING_RECORDED, Assembly, EnginePlan, Recording
 from hocket.runs.config import EvalConfig
@@ -33,7 +34,7 @@ class Rollout:
     policy: Policy
     batching: BatchConfig
     lanes: int
-    timing: Timing | None = None
+    timing: DelayPlan | None = None
     """When answers can be used, where the world goes on while the policy thinks."""
 
     @classmethod
@@ -117,7 +118,7 @@ def _batching(config: EvalConfig, policy: Policy) -> BatchConfig:
     return BatchConfig(alone=alone, checks=checks)
 
 
-def _refuse_misfits(policy: Policy, timing: Timing | None = None) -> Callable[[EnvSpec], None]:
+def _refuse_misfits(policy: Policy, timing: DelayPlan | None = None) -> Callable[[EnvSpec], None]:
     def fits(spec: EnvSpec) -> None:
         if timing is not None:
             timing.fits(spec)

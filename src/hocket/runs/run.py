@@ -18,7 +18,7 @@ from hocket.errors import PolicyHungError, UsageError
 from hocket.records.chunks import ChunkRows
 from hocket.records.evidence import Evidence, EvidencePlan, Salvage, kept_evidence
 from hocket.records.ledger.ledger import Ledger
-from hocket.records.run_file import about_this_run
+from hocket.records.provenance import FileDigests, places_of, provenance, this_process, versions
 from hocket.records.state_rows import StateRows
 from hocket.records.step_rows import StepRows
 from hocket.records.video.selection import VideoPlan, VideoSelection
@@ -33,9 +33,8 @@ from hocket.results.showing.tally import Tally
 from hocket.runs.assembly import Assembly, Recording
 from hocket.runs.config import EvalConfig
 from hocket.runs.early_stop import decider_of, rounds_of
-from hocket.runs.elsewhere import Elsewhere, Work
-from hocket.runs.provenance import FileDigests, files_of, provenance
-from hocket.runs.readers import AboutReader, ExactnessReader
+from hocket.runs.elsewhere import Elsewhere, Keeping, Work
+from hocket.runs.readers import AboutReader, ExactnessReader, about_policy
 from hocket.runs.rollout import Rollout, fixed_delay
 from hocket.runs.run_folder import clear_unbegun, rebuild_report, remove_if_empty
 from hocket.runs.video import (
@@ -213,7 +212,7 @@ class Run:
             unseeded=claim.unseeded,
             trials=self.trials,
             episodes=tally.episodes,
-            throughput=tally.throughput(),
+            throughput=replace(tally.throughput(), unmade_attempts=self._unmade),
             decision=None if self.decider is None else self.decider.decision,
             kept_errors=[each.to_json() for each in self._evidence],
             provenance={} if self._ledger is None else depends_on(self._ledger, about),
@@ -238,10 +237,10 @@ class Run:
             if self.folder is None:
                 tally = self._roll(rollout, readers, fleets, check=check)
                 return self._report(tally, same.claim, {})
-            known = {**about_this_run(), "exactness": same.claim.level, "lanes": rollout.lanes}
-            known |= provenance(self.config, policy)
+            known = {**this_process(), "exactness": same.claim.level, "lanes": rollout.lanes}
+            known |= {**provenance(self.config), **about_policy(self.config, policy)}
             about = AboutReader(self.folder, self.config, known)
-            digests = FileDigests(files_of(self.config, policy))
+            digests = FileDigests(places_of(self.config, getattr(policy, "files", ())))
             tally = self._roll(rollout, (*readers, about), fleets, check=check)
             about.add("files", digests.finish())
             return self._report(tally, same.claim, about.known)
@@ -257,7 +256,8 @@ class Run:
         asked = VideoPlan(selection, self.trials, images=self._recorded.record == "full")
         record = self._evidence_plan(self._ledger, asked)
         self._attach_files(self._ledger)
-        about = AboutReader(folder, self.config, about_this_run())
+        self._ledger.sync_files()
+        about = AboutReader(folder, self.config, {**this_process(), "versions": versions()})
 
         def learn(level: Exactness, more: Mapping[str, Any]) -> None:
             same.lower(level)
@@ -266,7 +266,8 @@ class Run:
         learn("bitwise", {})
         work = Work(
             config=self._recorded,
-            ledger=self._ledger,
+            folder=self._ledger.folder,
+            keeping=Keeping.of(self._ledger),
             planned=self.trials,
             remaining=self.remaining,
             done=self._done,
@@ -351,6 +352,10 @@ class Run:
     def _evidence_plan(self, ledger: Ledger, asked: VideoPlan) -> EvidencePlan:
         most = self.config.keep_errors
         return EvidencePlan(asked, ledger.folder, most=most, kept=self._evidence)
+
+    @property
+    def _unmade(self) -> int:
+        return 0 if self._ledger is None else self._ledger.unmade()
 
     @property
     def _evidence(self) -> list[Evidence]:

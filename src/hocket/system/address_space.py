@@ -1,4 +1,4 @@
-"""Whether a limited address space (`ulimit -v`) has room for the libraries that hocket loads.
+"""Look for room in a limited address space (`ulimit -v`) for the libraries that hocket loads.
 
 OpenBLAS, which numpy and scipy bring, asks for memory for each core when it is loaded and, where it
 gets none, asks again for ever: a process would hang in an import that nothing can interrupt. So the
@@ -21,7 +21,7 @@ mmap.mmap(-1, {room})
 _ROOM = 512 << 20
 """Bytes that must be left for what a run needs beside libraries."""
 _LONGEST_S = 60.0
-"""An import that takes longer hangs. Chosen by hand: it takes a second; no benchmark row."""
+"""An import that takes longer hangs: it takes a second."""
 
 
 def require_address_space() -> None:

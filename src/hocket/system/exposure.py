@@ -9,7 +9,7 @@ from hocket.errors import ConfigError
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host's name or address is this machine's own."""
+    """True where a host's name or address is this machine's own."""
     if host == "localhost":
         return True
     try:

@@ -17,8 +17,8 @@ def owner(pid: int | None = None) -> str:
 
 
 def is_gone(name: str) -> bool:
-    """Whether the process of this machine that `owner` named has ended; false where that cannot be
-    seen from here."""
+    """True where the process of this machine that `owner` named has ended; false where that cannot
+    be seen from here."""
     parts = name.split("-")
     if len(parts) != 4 or not parts[2].isdigit():
         return False

@@ -269,8 +269,6 @@ class TrainConfig(GRPOConfig, PPOConfig, Subject):
     """Seed of the first of them; training uses others."""
     checkpoint_every: int = 20_000
     """Env steps between checkpoints; 0 for one at the end only."""
-    tracker: Literal["none", "wandb", "trackio"] = "none"
-    """Log there too; TensorBoard files are always written."""
 
     device: str = "cpu"
     """Where learning happens."""
@@ -329,6 +327,13 @@ class TrainConfig(GRPOConfig, PPOConfig, Subject):
             )
         if self.algo == "grpo" and self.segment_chunks:
             raise ConfigError("GRPO learns from whole episodes; leave out --segment-chunks.")
+
+    @property
+    def functions(self) -> list[str]:
+        """The user's own functions, each package.module:function."""
+        return [term.name for term in reward_terms(self.reward) if term.is_function] + (
+            [self.curriculum] if ":" in self.curriculum else []
+        )
 
     def _check_data(self) -> None:
         if self.algo == "bc" and not self.data:

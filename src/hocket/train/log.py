@@ -1,22 +1,19 @@
-"""What a training run counts and tells. `Log` writes TensorBoard files, a table of JSON lines, and
-to a tracker where one is asked for; its x axis is env steps, always. `Display` shows the run in a
-terminal."""
+"""What a training run counts and tells. `Log` writes a table of JSON lines and tells readers, such
+as TensorBoard's; its x axis is env steps, always. `Display` shows the run in a terminal."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from hocket.errors import MissingExtraError
+from hocket.core.contracts.recorder import Reader
+from hocket.core.events import Measured
 from hocket.results.showing.progress import clock, start_live
 from hocket.system.text import printable
-from hocket.train.config import TrainConfig
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -161,40 +158,27 @@ class Movement:
 
 
 class Log:
-    """The one owner of all files and trackers that a run logs to."""
+    """The owner of the table that a run logs to, and what its readers are told of it."""
 
     def __init__(
-        self, run: Path | None, config: TrainConfig, state: Mapping[str, Any] | None
+        self, run: Path | None, state: Mapping[str, Any] | None, readers: Sequence[Reader] = ()
     ) -> None:
         """Without a folder nothing is written. `state` is the checkpoint that an interrupted run
         goes on from: what it had written beyond that did not happen."""
         self._start = time.perf_counter() - (0.0 if state is None else state["wall_s"])
         self._file: TextIO | None = None
-        self._board: Any = None
-        self._tracker: Any = None
-        self._has_own_axis = False
+        self._readers = readers
         if run is not None:
-            self._open(run, config, state)
+            self._open(run, state)
 
-    def _open(self, run: Path, config: TrainConfig, state: Mapping[str, Any] | None) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        module = find_tracker(config.tracker)
+    def _open(self, run: Path, state: Mapping[str, Any] | None) -> None:
         path = run / METRICS
         kept = []
-        resumed_at = None if state is None else state["env_steps"]
         if state is not None and path.exists():
             lines = [line for line in path.read_text().splitlines() if line.endswith("}")]
             kept = [line for line in lines if _has_happened(json.loads(line), state)]
         path.write_text("".join(f"{line}\n" for line in kept))
         self._file = open(path, "a", buffering=1)  # noqa: SIM115 - closed by `close`
-        self._board = SummaryWriter(str(run / "tensorboard"), purge_step=resumed_at)
-        if module is not None:
-            self._tracker = module.init(project="hocket", name=run.name, config=config.to_plain())
-        if config.tracker == "wandb":
-            # Its own step never goes back, but an evaluation ends after later updates did.
-            self._tracker.define_metric("*", step_metric="env_steps")
-            self._has_own_axis = True
 
     @property
     def wall_s(self) -> float:
@@ -208,19 +192,14 @@ class Log:
         numbers = {key: value for key, value in values.items() if value is not None}
         record = {"env_steps": env_steps, "wall_s": round(self.wall_s, 3), **words, **numbers}
         self._file.write(json.dumps(record) + "\n")
-        for key, value in numbers.items():
-            self._board.add_scalar(key, value, env_steps)
-        if self._tracker is not None:
-            step = {} if self._has_own_axis else {"step": env_steps}
-            self._tracker.log({**numbers, "env_steps": env_steps}, **step)
+        event = Measured(env_steps=env_steps, values=numbers)
+        for reader in self._readers:
+            reader.on(event)
 
     def close(self) -> None:
-        """Finishes every file."""
+        """Finish the file; the readers belong to whoever made them."""
         if self._file is not None:
             self._file.close()
-            self._board.close()
-        if self._tracker is not None:
-            self._tracker.finish()
 
 
 class Display:
@@ -348,15 +327,6 @@ def _told(values: Mapping[str, float | None]) -> list[str]:
     ]
     more = f" and {len(found) - _TOLD} more" if len(found) > _TOLD else ""
     return [", ".join(found[:_TOLD]) + more] if found else []
-
-
-def find_tracker(name: str) -> Any:
-    """Returns the module of a tracker; None for none."""
-    if name == "none":
-        return None
-    if importlib.util.find_spec(name) is None:
-        raise MissingExtraError(f"--tracker {name} needs the package. Run: pip install {name}")
-    return importlib.import_module(name)
 
 
 def _has_happened(record: Mapping[str, Any], state: Mapping[str, Any]) -> bool:

@@ -14,13 +14,14 @@ import torch
 
 from hocket.adapters.policies.simple import ZeroPolicy
 from hocket.core.contracts.policy import Policy
-from hocket.core.contracts.recorder import Reader
+from hocket.core.contracts.recorder import Followed, Reader
 from hocket.core.data import ArraySpec, EnvSpec, TaskInfo, Trial
 from hocket.engine.loop import Engine
 from hocket.engine.trials import TrialQueue
 from hocket.errors import SpecMismatchError, UsageError
 from hocket.records import run_file as run_config
 from hocket.records.folder import RunFolder
+from hocket.records.provenance import FileDigests, places_of, provenance, this_process
 from hocket.results.showing.live import LiveStatus
 from hocket.runs.assembly import Assembly
 from hocket.runs.probe import probe, retried
@@ -45,7 +46,7 @@ from hocket.train.data.store import DATA, discard
 from hocket.train.learner import checkpoint
 from hocket.train.learner.process import InProcess, LearnerLink, Remote
 from hocket.train.learner.weights import PackedWeights
-from hocket.train.log import Display, Log, Reading, find_tracker
+from hocket.train.log import Display, Log, Reading
 from hocket.train.networks.building import (
     Description,
     Made,
@@ -62,6 +63,7 @@ from hocket.train.networks.contract import (
     published_tensors,
 )
 from hocket.train.rewards import Rewards
+from hocket.train.trackers import TensorBoard
 from hocket.train.trainer import Trainer
 from hocket.workers.fleet import Fleet
 
@@ -82,7 +84,7 @@ def train(
     run: Path,
     *,
     resume: bool = False,
-    readers: Sequence[Reader] = (),
+    readers: Callable[[Followed], Sequence[Reader]] = lambda _: (),
     say: TextIO | None = sys.stderr,
     machines: CollectsElsewhere | None = None,
 ) -> Trained:
@@ -95,7 +97,6 @@ def train(
     require_trainable(config)
     rewards = Rewards(config.reward)
     find_curriculum(config.curriculum)
-    find_tracker(config.tracker)
     asked = config
     config = replace(
         config,
@@ -120,7 +121,10 @@ def train(
             stack.enter_context(RunFolder.at(run).lock())
             _save_start(run, asked, data, found.made)
         ranks.count(0)  # what the first rank wrote is there for all
-        log = Log(run if ranks.is_first else None, found.config, state)
+        following: list[Reader] = []
+        if ranks.is_first:
+            following = _following(run, found.config, state, readers, stack)
+        log = Log(run if ranks.is_first else None, state, following)
         stack.callback(log.close)
         fleet = stack.enter_context(fleet_of(found.config, found.assembly, found.policy.spec))
         link = _learner(found, run, ranks, fleet, start)
@@ -145,8 +149,26 @@ def train(
         live = LiveStatus(run) if ranks.is_first else None
         if live is not None:
             stack.callback(live.close)
-            readers = (*readers, live)
-        return _finish(found, parts, _Rolling(found, fleet, readers, live), state)
+            following.append(live)
+        return _finish(found, parts, _Rolling(found, fleet, following, live), state)
+
+
+def _following(
+    run: Path,
+    config: TrainConfig,
+    state: Mapping[str, Any] | None,
+    readers: Callable[[Followed], Sequence[Reader]],
+    stack: contextlib.ExitStack,
+) -> list[Reader]:
+    """The readers of a run, TensorBoard's first; `stack` closes them."""
+    resumed_at = None if state is None else state["env_steps"]
+    about = Followed(folder=run, config=config.to_plain(), resumed_at=resumed_at)
+    made: list[Reader] = [TensorBoard("", about)]
+    stack.callback(made[0].close)
+    for reader in readers(about):
+        stack.callback(reader.close)
+        made.append(reader)
+    return made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -296,7 +318,9 @@ def _save_start(run: Path, config: TrainConfig, data: Path | None, made: Made) -
     if data is not None:
         data.rename(run / DATA)
     checkpoint.save_frozen(run, frozen_parameters(made.network))
-    run_config.save_run(run, config.to_plain(), about=run_config.about_this_run())
+    about = {**this_process(), **provenance(config, config.functions)}
+    about["files"] = FileDigests(places_of(config, [config.weights])).finish()
+    run_config.save_run(run, config.to_plain(), about=about)
 
 
 def _look(

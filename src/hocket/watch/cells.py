@@ -31,7 +31,7 @@ _MOST_GAPS = 500
 """Trials that are asked for one by one; where more are missing, all since the first are read."""
 
 
-class Ended(NamedTuple):
+class EndedCell(NamedTuple):
     """An episode that a look at the ledger found."""
 
     cell: int
@@ -55,7 +55,7 @@ class Cells:
         self.counts: list[Counter[str]] = []
         """How the episodes of each task ended."""
 
-    def update(self) -> list[Ended]:
+    def update(self) -> list[EndedCell]:
         """Read what is new; returns the episodes that ended since the last time, and none at the
         first."""
         ((version,),) = self._rows("PRAGMA data_version")
@@ -68,7 +68,7 @@ class Cells:
             return []
         return self._read_episodes()
 
-    def last_ended(self, outcomes: Sequence[str], most: int) -> list[Ended]:
+    def last_ended(self, outcomes: Sequence[str], most: int) -> list[EndedCell]:
         """The episodes that ended last with one of these outcomes, oldest first."""
         marks = ", ".join("?" * len(outcomes))
         rows = self._rows(
@@ -78,7 +78,7 @@ class Cells:
         )
         return [self._ended(row) for row in reversed(rows)]
 
-    def episode(self, cell: int) -> Ended | None:
+    def episode(self, cell: int) -> EndedCell | None:
         rows = self._rows(f"SELECT {_COLUMNS} FROM episodes e WHERE trial = ?", (self._id(cell),))
         return self._ended(rows[0]) if rows else None
 
@@ -157,7 +157,7 @@ class Cells:
     def _codes(self) -> Array:
         return np.frombuffer(bytes(self.outcomes), np.uint8)
 
-    def _read_episodes(self) -> list[Ended]:
+    def _read_episodes(self) -> list[EndedCell]:
         codes = self._codes()
         known = np.flatnonzero(codes != ord(PENDING))
         last = int(known[-1]) if len(known) else -1
@@ -187,8 +187,8 @@ class Cells:
     def _cell(self, number: int) -> int:
         return int(np.searchsorted(self.plan.ids, number))
 
-    def _ended(self, row: Sequence[Any]) -> Ended:
-        return Ended(self._cell(row[0]), row[1], LETTERS[row[2]], *row[3:])
+    def _ended(self, row: Sequence[Any]) -> EndedCell:
+        return EndedCell(self._cell(row[0]), row[1], LETTERS[row[2]], *row[3:])
 
     def _rows(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         with schema.translated(self._path):

@@ -23,7 +23,7 @@ from hocket.results.scores import bounds
 from hocket.results.showing.live import is_alive, read_status
 from hocket.results.stats import Rate
 from hocket.system.durable import TEMPORARY
-from hocket.watch.cells import Cells, Ended, find_twin
+from hocket.watch.cells import Cells, EndedCell, find_twin
 from hocket.watch.training import Curves
 from hocket.workers.sinks.encoder import exact_rate
 
@@ -116,12 +116,14 @@ class RunView:
         if new := self._curves.update():
             change["curves"] = new
         self._status = read_status(self.folder)
-        change |= self._changed("head", self._make_head())
+        before, self._head = self._head, self._make_head()
+        change |= {} if self._head == before else {"head": self._head}
         is_lost = self._cells is not None and self._head["lost_attempts"] != self._lost
         if is_lost and (lost := self._add_lost()):
             self._lost = self._head["lost_attempts"]
             change["feed"] = [*change.get("feed", ()), *lost]
-        change |= self._changed("lanes", self._make_lanes())
+        were, self._lanes = self._lanes, self._make_lanes()
+        change |= {} if self._lanes == were else {"lanes": self._lanes}
         if self._read_labels():
             change["labels"] = self._labels_by_cell()
         if fresh := self._look_for_films():
@@ -247,18 +249,13 @@ class RunView:
                 lane["cell"] = self._cells.plan.find(lane["trial"])
         return lanes
 
-    def _changed(self, key: str, now: Any) -> dict[str, Any]:
-        before = getattr(self, f"_{key}")
-        setattr(self, f"_{key}", now)
-        return {} if before == now else {key: now}
-
     def _begin_feed(self) -> None:
         assert self._cells is not None
         for ended in self._cells.last_ended(("failure", "error"), _FEED):
             self._feed.append(self._item(ended))
         self._add_lost()
 
-    def _tell_ended(self, cells: Cells, ended: list[Ended]) -> dict[str, Any]:
+    def _tell_ended(self, cells: Cells, ended: list[EndedCell]) -> dict[str, Any]:
         letters: dict[str, list[int]] = {}
         for one in ended:
             letters.setdefault(one.outcome, []).append(one.cell)
@@ -271,7 +268,7 @@ class RunView:
             "feed": items,
         }
 
-    def _item(self, ended: Ended) -> dict[str, Any]:
+    def _item(self, ended: EndedCell) -> dict[str, Any]:
         assert self._cells is not None
         return {
             "cell": ended.cell,

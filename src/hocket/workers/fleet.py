@@ -16,6 +16,7 @@ from hocket.core.contracts.runtime import Isolates, Runtime, WorkerSpec
 from hocket.core.data import Array, Observation, Signature, TaskInfo, Trial, signature
 from hocket.core.wire import (
     Begin,
+    Course,
     Discard,
     Execute,
     Executed,
@@ -27,9 +28,10 @@ from hocket.core.wire import (
     Told,
 )
 from hocket.errors import WorkerFailed
-from hocket.workers.inbox import LanesUp, Notice, Phase, Remarked, WorkerSlot
 from hocket.workers.links.link import Gathers, Link
+from hocket.workers.notices import LanesUp, Notice, Remarked, WorkerFault
 from hocket.workers.shm import STOP, word
+from hocket.workers.slots import Phase, WorkerSlot
 from hocket.workers.supervisor import WATCH_S, FleetConfig, Supervisor
 
 __all__ = ["Borrowed", "Fleet", "FleetConfig", "Fleets"]
@@ -138,27 +140,25 @@ class Fleet:
         attempts: Sequence[int],
         chunks: Sequence[int],
         actions: Sequence[Array] | Array,
-        observe_at: Sequence[int] = (),
-        holds: Sequence[tuple[int, int]] = (),
+        courses: Sequence[Course] = (),
     ) -> None:
-        """Run one chunk `[k, A]` in each lane; all of them may be one array `[B, k, A]`. Where it
-        is said, each lane is observed after `observe_at` steps, and holds still for so many steps
-        before and after its actions."""
+        """Run one chunk `[k, A]` in each lane; all of them may be one array `[B, k, A]`. `courses`
+        says what each lane does around its actions, where it goes on."""
         now = time.monotonic()
         if isinstance(actions, np.ndarray) and self._source() is not None:
             counts = [actions.shape[1]] * len(actions)
-            whole = Execute(lanes, attempts, chunks, counts, actions, observe_at, holds)
+            whole = Execute(lanes, attempts, chunks, counts, actions, courses)
             self._execute(self._workers[0], whole, now)
             return
         counts, data = _packed(actions)
         if self._is_one:
-            message = Execute(lanes, attempts, chunks, counts, data, observe_at, holds)
+            message = Execute(lanes, attempts, chunks, counts, data, courses)
             self._execute(self._workers[0], message, now)
             return
         # Not by the data: where a delay is as long as a decision lasts, all chunks may be empty.
         width = 8 * actions[0].shape[1]
         ends = [width * steps for steps in accumulate(counts)]
-        if self._width == 1 and not observe_at:
+        if self._width == 1 and not courses:
             for lane, attempt, chunk, count, end in zip(
                 lanes, attempts, chunks, counts, ends, strict=True
             ):
@@ -173,8 +173,7 @@ class Fleet:
                 [chunks[index] for index in indices],
                 [counts[index] for index in indices],
                 b"".join([data[ends[i] - width * counts[i] : ends[i]] for i in indices]),
-                [observe_at[index] for index in indices] if observe_at else (),
-                [holds[index] for index in indices] if holds else (),
+                [courses[index] for index in indices] if courses else (),
             )
             self._execute(worker, message, now)
 
@@ -324,7 +323,7 @@ class Fleet:
         try:
             messages = link.receive()
         except WorkerFailed as exc:
-            self._supervisor.lose(worker, "WorkerCrashed", str(exc))
+            self._supervisor.lose(worker, WorkerFault.CRASHED, str(exc))
             return
         has_ended = False
         for message in messages:
@@ -382,7 +381,7 @@ class Fleet:
         """Send to a worker; where there is none the attempts are lost here."""
         link = worker.link
         if link is None:
-            self._inbox.lost(worker.lanes, worker.slots, "WorkerStart", worker.trouble)
+            self._inbox.lost(worker.lanes, worker.slots, WorkerFault.START, worker.trouble)
         elif not link.send(message):
             self._supervisor.epoll.modify(link.fileno() or 0, select.EPOLLIN | select.EPOLLOUT)
 

@@ -1,274 +1,21 @@
-"""What the parent knows of each worker's lanes, and the notices that workers' messages become.
-
-`Fleet.poll` returns them. Lanes are ids of the fleet in notices; lists run in parallel.
-"""
+"""Turns what workers say into notices."""
 
 from __future__ import annotations
-
-import enum
-import threading
-from collections import deque
-from collections.abc import Sequence
-from contextlib import suppress
-from itertools import compress
-from os import EFD_CLOEXEC, EFD_NONBLOCK, close, eventfd, eventfd_read, eventfd_write
-from typing import Any, NamedTuple, Union
 
 import numpy as np
 
 from hocket.core.data import Array, EnvSpec
 from hocket.core.wire import Executed, Failed, Observed, Ready, Sealed, Told
-from hocket.errors import HocketError, UsageError, WorkerFailed, from_name
-from hocket.workers.links.link import Audible, Gathers, Link, SelfDriven
-
-
-class LanesUp(NamedTuple):
-    """A worker has come up; its lanes can begin."""
-
-    lanes: Sequence[int]
-
-
-class LanesReady(NamedTuple):
-    """Lanes were reset and wait for their first chunk."""
-
-    lanes: Sequence[int]
-    attempts: Sequence[int]
-    prompts: Sequence[str]
-    spec: EnvSpec | None
-    """What workers told of the env."""
-    differs: str | None
-    """What differed when one of them was reset twice, empty where nothing did; None where none
-    was."""
-
-
-class LanesExecuted(NamedTuple):
-    """Lanes ran a chunk, up to its end, the episode's, or a recall: all that one poll found."""
-
-    lanes: list[int]
-    attempts: list[int]
-    chunks: list[int]
-    steps: list[int]
-    rewards: list[Array]
-    """One for each step, float64 `[steps]`."""
-    totals: list[float]
-    """The sums of these, from the first step to the last: the same to the bit in any batch."""
-    ends: list[int]
-    """0 while the episode goes on, else flags `END_*` of the wire."""
-    busy_s: list[float]
-    observe_s: list[float]
-
-    def where(self, is_kept: Sequence[bool]) -> LanesExecuted:
-        """The same for the lanes of which `is_kept` is true."""
-        columns: Sequence[list[Any]] = self
-        return LanesExecuted(*[list(compress(column, is_kept)) for column in columns])
-
-
-class LanesObserved(NamedTuple):
-    """Lanes were observed for their next chunks, and go on with those that they have."""
-
-    lanes: list[int]
-    attempts: list[int]
-    steps: list[int]
-    """How many steps of the running chunk each had made."""
-
-
-class LanesTold(NamedTuple):
-    """Envs told numbers in `info` at the steps of chunks that LanesExecuted is then told of."""
-
-    lanes: list[int]
-    attempts: list[int]
-    chunks: list[int]
-    numbers: list[dict[str, Array]]
-    """Of each lane's chunk by key: float64 `[steps]`."""
-
-
-class LaneSealed(NamedTuple):
-    """Recordings of an ended attempt are durable. Comes once for every ended attempt (with no
-    files where nothing records), and before the lane's next LanesReady."""
-
-    lane: int
-    attempt: int
-    files: Sequence[str]
-
-
-class LaneFailed(NamedTuple):
-    """An attempt is lost (or, with attempt -1, a worker that cannot be started)."""
-
-    lane: int
-    attempt: int
-    kind: str
-    """Name of the exception, or WorkerCrashed, WorkerHung, WorkerMemory, WorkerStart."""
-    message: str
-    traceback: str
-    gone: bool
-    """The worker is gone too and a fresh one is being started: LanesUp follows."""
-    sealing: bool = False
-    """It was an ended attempt, whose recordings could not be sealed."""
-
-    @property
-    def account(self) -> str:
-        """What happened, with the traceback where there is one. An error of hocket's own says all
-        in a sentence."""
-        if from_name(self.kind, self.message) is not None:
-            return f"{self.kind}: {self.message}"
-        return f"{self.kind}: {self.message}\n{self.traceback}".rstrip()
-
-    def verdict(self, *, any_built: bool) -> HocketError | None:
-        """The error that ends the run, where another attempt would fare no better: no worker can be
-        started, or the first env that was asked for cannot be."""
-        if self.kind == "WorkerStart":
-            return WorkerFailed(f"No worker could be started. {self.account}")
-        mistake = from_name(self.kind, self.message)
-        return mistake if isinstance(mistake, UsageError) and not any_built else None
-
-
-class LanesRecycled(NamedTuple):
-    """A worker between two episodes is being replaced, and nothing is lost: LanesUp follows."""
-
-    lanes: Sequence[int]
-    reason: str
-
-
-class Remarked(NamedTuple):
-    """A worker has something to tell of its env, in a sentence."""
-
-    text: str
-
-
-Notice = Union[
-    LanesUp,
-    LanesReady,
+from hocket.workers.notices import (
+    LaneFailed,
+    LanesBegun,
+    LaneSealed,
+    LanesExecuted,
     LanesObserved,
     LanesTold,
-    LanesExecuted,
-    LaneSealed,
-    LaneFailed,
-    LanesRecycled,
-    Remarked,
-]
-
-
-class Phase(enum.Enum):
-    IDLE = enum.auto()
-    BEGINNING = enum.auto()
-    READY = enum.auto()
-    """It waits for a chunk."""
-    EXECUTING = enum.auto()
-
-
-class LaneSlot:
-    __slots__ = ("attempt", "chunk", "has_word", "live", "orphans", "phase", "sealing", "trial")
-
-    def __init__(self) -> None:
-        self.phase = Phase.IDLE
-        self.attempt = -1
-        self.chunk = -1
-        self.trial: tuple[str, str] | None = None
-        """Suite and task of the running attempt."""
-        self.live: tuple[str, str] | None = None
-        """Suite and task that the worker has built."""
-        self.sealing: deque[int] = deque()
-        """Ended attempts whose recordings are not yet sealed; -1 for one that was discarded."""
-        self.orphans = 0
-        """Answers still to come for attempts that were discarded."""
-        self.has_word = False
-        """A control word is set for the running chunk."""
-
-
-class WorkerSlot:
-    """Holds one worker after another, which all serve the same lanes."""
-
-    def __init__(self, lanes: range) -> None:
-        self.lanes = lanes
-        """The fleet's ids of its lanes; the worker itself numbers them from 0, as rows."""
-        self.failed_starts = 0
-        self.trouble = ""
-        """Why the last start failed."""
-        self.settle(None, 0.0)
-
-    def settle(self, link: Link | None, now: float) -> None:
-        self.link = link
-        # Looked for once: to look for a Protocol's methods costs more than a small batch.
-        found: object = link
-        self.gathers = found if isinstance(found, Gathers) else None
-        """The link, where it gives many lanes' observations at once."""
-        self.driven = found if isinstance(found, SelfDriven) else None
-        """The link, where its worker takes steps in this thread."""
-        self.audible = found if isinstance(found, Audible) else None
-        """The link, where its worker is heard of all the time."""
-        self.slots = [LaneSlot() for _ in self.lanes]
-        """By row."""
-        self.is_up = False
-        self.episodes = 0
-        """Episodes that ended in this worker."""
-        self.retry_at: float | None = None
-        """When to try again to start a worker."""
-        self.since = now
-        """When the worker was last seen to make progress, or was asked for something."""
-        self.counted = -1
-        """Steps of all lanes at that time."""
-
-    @property
-    def is_busy(self) -> bool:
-        return any(slot.phase is not Phase.IDLE for slot in self.slots)
-
-    def waits_since(self, now: float) -> tuple[str, float]:
-        """What is awaited of the worker (`step`, `start` or nothing), and for how many seconds."""
-        link = self.link
-        if link is None:
-            return "", 0.0
-        phases = {slot.phase for slot in self.slots}
-        if Phase.BEGINNING in phases or not self.is_up:
-            return "start", now - self.since
-        if Phase.EXECUTING in phases:
-            counted = sum(link.steps(row) for row in range(len(self.slots)))
-            if counted != self.counted:
-                self.counted = counted
-                self.since = now
-            return "step", now - self.since
-        if any(slot.sealing for slot in self.slots):
-            return "start", now - self.since
-        return "", 0.0
-
-
-class Waker:
-    """Wakes the thread that waits in epoll, or that looks up between two steps. Any thread may call
-    `wake`, also after `close`; one thread waits."""
-
-    def __init__(self) -> None:
-        self.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
-        """Readable from `wake` to `clear`."""
-        self._is_woken = False
-        self._is_closed = False
-        # `_is_woken` says what the file does, and a file that is closed is never touched: its
-        # number may be another's. A signal handler may call `wake` while its own thread has the
-        # lock.
-        self._lock = threading.RLock()
-
-    def wake(self) -> None:
-        """Wake the waiting thread; until `clear` it does not wait again."""
-        with self._lock:
-            if not self._is_closed:
-                self._is_woken = True
-                eventfd_write(self.fd, 1)
-
-    def is_woken(self) -> bool:
-        """Whether `wake` was called since the last `clear`, without a look at the file."""
-        return self._is_woken
-
-    def clear(self) -> None:
-        with self._lock:
-            if not self._is_closed:
-                with suppress(BlockingIOError):  # nobody called `wake`
-                    eventfd_read(self.fd)
-                # Last: with it first, a signal in between would leave a claim that nothing ends.
-                self._is_woken = False
-
-    def close(self) -> None:
-        with self._lock:
-            if not self._is_closed:
-                self._is_closed = True
-                close(self.fd)
+    Notice,
+)
+from hocket.workers.slots import LaneSlot, Phase, WorkerSlot
 
 
 class Inbox:
@@ -442,7 +189,7 @@ class Inbox:
                 kept.append(index)
         if kept:
             self._notices.append(
-                LanesReady(
+                LanesBegun(
                     [worker.lanes[message.lanes[index]] for index in kept],
                     [message.attempts[index] for index in kept],
                     [message.prompts[index] for index in kept],
@@ -458,7 +205,7 @@ class Inbox:
     def unsealed(self, lanes: range, slots: list[LaneSlot], message: Failed) -> None:
         if slots[message.lane].sealing.popleft() >= 0:
             lane = lanes[message.lane]
-            self._notices.append(LaneFailed(lane, *message[1:], gone=False, sealing=True))
+            self._notices.append(LaneFailed(lane, *message[1:], sealing=True))
 
     def failed(self, worker: WorkerSlot, message: Failed, *, is_gone: bool) -> None:
         slot = worker.slots[message.lane]
@@ -476,9 +223,7 @@ class Inbox:
         for lane, slot in zip(lanes, slots, strict=True):
             for attempt in slot.sealing:
                 if attempt >= 0:
-                    self._notices.append(
-                        LaneFailed(lane, attempt, kind, message, "", gone=False, sealing=True)
-                    )
+                    self._notices.append(LaneFailed(lane, attempt, kind, message, "", sealing=True))
             slot.sealing.clear()
             if slot.phase is not Phase.IDLE:
                 slot.phase = Phase.IDLE

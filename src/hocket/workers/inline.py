@@ -94,7 +94,7 @@ class InThreadLink:
         self._outbox.append(message)
 
     def leave(self, lane: int, attempt: int, files: Sequence[str]) -> None:
-        """Nothing: files lie where the engine finds them."""
+        """Do nothing: files lie where the engine finds them."""
 
     def _take(self) -> None:
         while self._inbox and self.is_alive:

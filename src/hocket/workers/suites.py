@@ -115,7 +115,7 @@ def limit_of(env: Any) -> int | None:
 
 
 def _layers(env: Any) -> Iterator[Any]:
-    """An env and those that it wraps, the outermost first. Wrappers of gymnasium forward no
+    """An env and the envs that it wraps, the outermost first. Wrappers of gymnasium forward no
     attributes."""
     while env is not None:
         yield env
@@ -174,7 +174,7 @@ def open_suite(ref: Ref, worker: int | None = None) -> Suite | BatchedSuite:
 
 
 def is_batched(spec: WorkerSpec) -> bool:
-    """Whether a worker's suites run as rows of a batched simulator; all or none of them must."""
+    """True where a worker's suites run as rows of a batched simulator; all or none of them must."""
     batched = [name for name, ref in spec.suites.items() if has_rows(ref.name)]
     if batched and len(batched) < len(spec.suites):
         plain = next(name for name in spec.suites if name not in batched)
@@ -186,7 +186,7 @@ def is_batched(spec: WorkerSpec) -> bool:
 
 
 def has_rows(name: str) -> bool:
-    """Whether an env's name means a batched simulator; its adapter's class tells."""
+    """True where an env's name means a batched simulator; its adapter's class tells."""
     build = plugins.find("envs", name).build
     return isinstance(build, type) and issubclass(build, BatchedSuite)
 

@@ -12,18 +12,12 @@ from hocket.core.contracts.runtime import Prepares, Runtime, WorkerSpec
 from hocket.core.data import TaskInfo
 from hocket.core.wire import Close, Describe, Described, Failed, Hello, Message, Sealed
 from hocket.errors import EnvError, UsageError, WorkerFailed
-from hocket.workers.inbox import (
-    Inbox,
-    LaneFailed,
-    LaneSlot,
-    LanesRecycled,
-    LanesUp,
-    Phase,
-    Waker,
-    WorkerSlot,
-)
+from hocket.workers.inbox import Inbox
 from hocket.workers.links.link import LastWords, Link
+from hocket.workers.notices import LaneFailed, LanesRecycled, LanesUp, WorkerFault
 from hocket.workers.shm import STOP, word
+from hocket.workers.slots import LaneSlot, Phase, WorkerSlot
+from hocket.workers.waker import Waker
 
 # Chosen by hand, with no benchmark row: how soon a fault must be noticed, and how long an end may
 # take, against what a look at every worker costs.
@@ -43,7 +37,12 @@ _RETRY_S = 0.2
 """Seconds before the first new start, doubled for each further one."""
 _RETRY_LATER_S = 10.0
 """Seconds between further starts while other workers run."""
-_SOUND = ("ObservationError", "ActionSpaceError", "ChunkShapeError", "ChunkValueError")
+_SOUND = (
+    errors.ObservationError,
+    errors.ActionSpaceError,
+    errors.ChunkShapeError,
+    errors.ChunkValueError,
+)
 """Errors that hocket itself finds; the worker is sound after them."""
 
 
@@ -207,7 +206,8 @@ class Supervisor:
             self.inbox.unsealed(worker.lanes, worker.slots, message)
             return True
         # An env that broke in the middle of an episode may have broken its process too.
-        is_gone = slot.phase is Phase.EXECUTING and message.kind not in _SOUND
+        error = errors.from_name(message.kind, message.message)
+        is_gone = slot.phase is Phase.EXECUTING and not isinstance(error, _SOUND)
         self.inbox.failed(worker, message, is_gone=is_gone)
         if is_gone:
             self._retire(worker)
@@ -244,13 +244,15 @@ class Supervisor:
             worker.retry_at = now + _RETRY_LATER_S  # Others work: one host of several may be down.
         else:
             for lane in worker.lanes:
-                self.inbox.add(LaneFailed(lane, -1, "WorkerStart", message, "", gone=True))
+                self.inbox.add(LaneFailed(lane, -1, WorkerFault.START, message, "", gone=True))
 
     def lose(self, worker: WorkerSlot, kind: str, message: str) -> None:
         """The worker is gone, or must go: report what it had, and start another."""
         was_up, slots = worker.is_up, worker.slots
         link = self.detach(worker)
-        has_lost = self.inbox.lost(worker.lanes, slots, kind if was_up else "WorkerStart", message)
+        has_lost = self.inbox.lost(
+            worker.lanes, slots, kind if was_up else WorkerFault.START, message
+        )
         link.kill()
         if not was_up:
             self._start_failed(worker, message)
@@ -287,7 +289,7 @@ class Supervisor:
         self.start(worker)
 
     def _part(self, fd: int, retiring: RetiringWorker, message: str) -> None:
-        self.inbox.lost(retiring.lanes, retiring.slots, "WorkerCrashed", message)
+        self.inbox.lost(retiring.lanes, retiring.slots, WorkerFault.CRASHED, message)
         del self._retiring[fd]
         self.epoll.unregister(fd)
         retiring.link.kill()
@@ -336,14 +338,16 @@ class Supervisor:
         elif awaited == "start" and seconds > self._config.start_timeout_s:
             self._give_up(worker, f"{_awaited(worker)} after {seconds:.1f} s (--start-timeout).")
         elif weighs and self._is_silent(worker, now):
-            self.lose(worker, "WorkerHung", f"Nothing was heard of the worker for {_SILENT_S:g} s.")
+            self.lose(
+                worker, WorkerFault.HUNG, f"Nothing was heard of the worker for {_SILENT_S:g} s."
+            )
         elif weighs and worker.link is not None:
             used, limit = worker.link.memory(), self._config.worker_memory
             if limit is None or used is None or used <= limit:
                 return
             reason = f"The worker used {used} bytes of memory; it may use {limit}."
             if worker.is_busy:
-                self.lose(worker, "WorkerMemory", reason)
+                self.lose(worker, WorkerFault.MEMORY, reason)
             else:
                 self._recycle(worker, reason)
 
@@ -353,7 +357,7 @@ class Supervisor:
 
     def _give_up(self, worker: WorkerSlot, message: str) -> None:
         words = worker.link.last_words() if isinstance(worker.link, LastWords) else ""
-        self.lose(worker, "WorkerHung", f"{message}\nIts last words:\n{words}".strip())
+        self.lose(worker, WorkerFault.HUNG, f"{message}\nIts last words:\n{words}".strip())
 
 
 def _awaited(worker: WorkerSlot) -> str:

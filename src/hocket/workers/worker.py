@@ -27,10 +27,10 @@ from hocket.workers.shm import Control, create_block, map_block
 from hocket.workers.suites import is_batched
 
 _READ = 1 << 18
-"""Bytes of one read from the stream: an Execute message with a long chunk fits. Chosen by hand."""
+"""Bytes of one read from the stream: an Execute message with a long chunk fits."""
 _WORK_S = 1.0
 """Seconds of a batched simulator's steps before the stream is looked at again even if nobody
-writes. Chosen by hand: a message ends the work at once."""
+writes. A message ends the work at once."""
 
 
 class SocketPort:
@@ -58,7 +58,7 @@ class SocketPort:
         return self._inbox.popleft()
 
     def has_message(self, timeout_s: float | None = 0.0) -> bool:
-        """Whether something has come, within so many seconds; None waits for it."""
+        """True once something has come; false after `timeout_s`. None waits for it."""
         if self._inbox:
             return True
         poller = select.poll()

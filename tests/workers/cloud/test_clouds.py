@@ -25,7 +25,7 @@ from hocket.workers.cloud.daytona import DaytonaConfig, DaytonaRuntime
 from hocket.workers.cloud.modal import ModalConfig, ModalRuntime
 from hocket.workers.cloud.receiver import send_code
 from hocket.workers.cloud.sandbox import HOST_TAG, OWNER_TAG, CloudRuntime
-from hocket.workers.inbox import LaneFailed, LanesExecuted, LanesReady, LanesUp
+from hocket.workers.notices import LaneFailed, LanesBegun, LanesExecuted, LanesUp
 from hocket.workers.remote import websocket
 from support.processes import DEADLINE_S, alive, wait_until
 from support.rig import Rig, trials
@@ -38,12 +38,12 @@ ENGINE = """
 import sys
 sys.path.insert(0, {tests!r})
 from hocket.core import plugins
-from hocket.workers.inbox import LanesReady
+from hocket.workers.notices import LanesBegun
 from support.rig import Rig
 runtime = plugins.build("runtimes", "{name}:sim", {{"python": sys.executable}})
 with Rig(runtime=runtime, toy={{"length_min": 10**6, "length_max": 10**6}}) as rig:
     rig.begin()
-    rig.wait(LanesReady)
+    rig.wait(LanesBegun)
     print("ready", flush=True)
     while True:
         rig.hear()
@@ -263,7 +263,7 @@ def test_workers_of_an_engine_that_was_killed_end_and_the_next_start_deletes_the
 def test_a_sandbox_that_ends_costs_its_attempt_and_another_comes(cloud: Cloud) -> None:
     with Rig(runtime=cloud.runtime(), toy=LONG) as rig:
         rig.begin()
-        rig.wait(LanesReady)
+        rig.wait(LanesBegun)
         (machine,) = cloud.sandboxes.machines.values()
         assert machine.process is not None
         machine.notes["code"] = 124
@@ -274,7 +274,7 @@ def test_a_sandbox_that_ends_costs_its_attempt_and_another_comes(cloud: Cloud) -
         assert expected[cloud.name] in failed.message
         rig.wait(LanesUp)
         rig.begin(attempt=1)
-        rig.wait(LanesReady)
+        rig.wait(LanesBegun)
         rig.execute(np.zeros((5, 4)), attempt=1)
         rig.wait(LanesExecuted)
     assert cloud.sandboxes.machines == {}

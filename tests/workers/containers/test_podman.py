@@ -26,8 +26,8 @@ from hocket.results.report import Report
 from hocket.testing import check_runtime
 from hocket.workers.containers.command import Command
 from hocket.workers.containers.runtime import PodmanRuntime
-from hocket.workers.inbox import LaneFailed, LanesExecuted, LanesReady, LanesUp
 from hocket.workers.links.link import Link
+from hocket.workers.notices import LaneFailed, LanesBegun, LanesExecuted, LanesUp
 from hocket.workers.remote.archive import LOADER
 from hocket.workers.remote.dialing import dial
 from hocket.workers.remote.tunnel import Tunnel
@@ -47,11 +47,11 @@ sys.path.insert(0, {tests!r})
 import numpy as np
 from support.podman import make_runtime
 from support.rig import Rig
-from hocket.workers.inbox import LanesReady
+from hocket.workers.notices import LanesBegun
 with Rig(runtime=make_runtime(), toy={{"length_min": 10**6, "length_max": 10**6}}) as rig:
     print("started", flush=True)
     rig.begin()
-    rig.wait(LanesReady)
+    rig.wait(LanesBegun)
     print("ready", flush=True)
     rig.execute(np.zeros((1000, 4)))
     while True:
@@ -181,7 +181,7 @@ def test_a_container_that_is_killed_or_paused_costs_its_attempt(
     monkeypatch.setattr("hocket.workers.supervisor._SILENT_S", 3.0)
     with Rig(runtime=make_runtime(), toy={"length_min": 10**6, "length_max": 10**6}) as rig:
         rig.begin()
-        rig.wait(LanesReady)
+        rig.wait(LanesBegun)
         (name,) = ours()
         subprocess.run(["podman", deed, name], check=True, capture_output=True)
         if deed == "pause":
@@ -190,7 +190,7 @@ def test_a_container_that_is_killed_or_paused_costs_its_attempt(
         assert failed.kind == {"kill": "WorkerCrashed", "pause": "WorkerHung"}[deed]
         rig.wait(LanesUp)
         rig.begin(attempt=1)
-        rig.wait(LanesReady)
+        rig.wait(LanesBegun)
         rig.execute(np.zeros((5, 4)), attempt=1)
         rig.wait(LanesExecuted)
     assert ours() == []
@@ -200,7 +200,7 @@ def test_a_container_that_outgrows_its_memory_says_so() -> None:
     toy = {"length_min": 10**6, "length_max": 10**6, "leak": 1 << 22}
     with Rig(runtime=make_runtime(memory="200m"), toy=toy) as rig:
         rig.begin()
-        rig.wait(LanesReady)
+        rig.wait(LanesBegun)
         rig.execute(np.zeros((5000, 4)))
         failed = rig.wait(LaneFailed)
     assert "killed" in failed.message
@@ -273,7 +273,7 @@ def test_each_episode_gets_a_container_of_its_own_where_isolation_is_asked_for()
         for attempt in range(2):
             rig.wait(LanesUp)
             rig.begin(attempt=attempt)
-            rig.wait(LanesReady)
+            rig.wait(LanesBegun)
             seen |= set(ours())
             rig.execute(np.zeros((5, 4)), attempt=attempt)
             rig.wait(LanesExecuted)

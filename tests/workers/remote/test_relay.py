@@ -18,16 +18,16 @@ from hocket.core.data import Ref, Trial
 from hocket.errors import UsageError, WorkerFailed
 from hocket.workers import supervisor
 from hocket.workers.fleet import Fleet, FleetConfig
-from hocket.workers.inbox import (
+from hocket.workers.links.link import Link
+from hocket.workers.local.runtime import LocalRuntime
+from hocket.workers.notices import (
     LaneFailed,
+    LanesBegun,
     LaneSealed,
     LanesExecuted,
-    LanesReady,
     LanesRecycled,
     LanesUp,
 )
-from hocket.workers.links.link import Link
-from hocket.workers.local.runtime import LocalRuntime
 from hocket.workers.remote.dialing import dial
 from hocket.workers.remote.loopback import LoopbackRuntime
 from support.processes import DEADLINE_S, wait_until
@@ -98,7 +98,7 @@ def test_a_file_of_many_pieces_arrives_before_its_episode_counts(
     with Rig(toy=toy, sinks=sinks, folder=str(tmp_path / "run"), runtime=Relayed()) as rig:
         for attempt in range(2):
             rig.begin(attempt=attempt)
-            rig.wait(LanesReady)
+            rig.wait(LanesBegun)
             rig.execute(np.zeros((4, 4)), attempt=attempt)
             sealed = rig.wait(LaneSealed)
             found = {Path(name).name: tmp_path / "run" / name for name in sealed.files}
@@ -157,7 +157,7 @@ def test_how_a_worker_ended_is_told_and_its_attempt_runs_again(
 def test_a_worker_that_hangs_elsewhere_says_where() -> None:
     with Rig(runtime=Relayed(), toy={"hang_at": 2}, fleet={"step_timeout_s": 0.5}) as rig:
         rig.begin()
-        rig.wait(LanesReady)
+        rig.wait(LanesBegun)
         rig.execute(np.zeros((4, 4)))
         failed = rig.wait(LaneFailed)
     assert failed.kind == "WorkerHung"
@@ -169,7 +169,7 @@ def test_a_chunk_elsewhere_can_be_recalled_and_its_memory_is_told() -> None:
     runtime = Relayed()
     with Rig(runtime=runtime, toy=toy) as rig:
         rig.begin()
-        rig.wait(LanesReady)
+        rig.wait(LanesBegun)
         rig.execute(np.zeros((4000, 4)))
 
         def has_stepped() -> bool:
@@ -213,7 +213,7 @@ def test_a_far_end_that_is_cut_costs_its_attempt_and_is_replaced() -> None:
     runtime = Relayed()
     with Rig(runtime=runtime, toy={"length_min": 500, "length_max": 500}) as rig:
         rig.begin()
-        rig.wait(LanesReady)
+        rig.wait(LanesBegun)
         runtime.far_ends[0].shutdown(socket.SHUT_RDWR)
         assert rig.wait(LaneFailed).gone
         rig.wait(LanesUp)
@@ -235,7 +235,7 @@ def test_rows_of_a_batched_simulator_work_through_a_stream(tmp_path: Path) -> No
             fleet.begin(
                 [0, 1, 2, 3], [0] * 4, planned, [3] * 4, final_observation=True, record=[{}] * 4
             )
-            _wait(fleet, LanesReady)
+            _wait(fleet, LanesBegun)
             fleet.execute([0, 1, 2, 3], [0] * 4, [0] * 4, [np.full((5, 3), 0.1)] * 4)
             sealed: list[LaneSealed] = []
             while len(sealed) < 4:

@@ -11,7 +11,7 @@ import pytest
 
 from hocket.errors import UsageError
 from hocket.testing import check_runtime
-from hocket.workers.inbox import LaneFailed
+from hocket.workers.notices import LaneFailed
 from hocket.workers.remote.ssh import SshConfig, SshRuntime
 from support.rig import Rig, trials
 from support.sshd import Server, running_sshd

@@ -48,11 +48,11 @@ class FarEnd:
         self.thread.start()
         self.url = f"ws://127.0.0.1:{ports.get(timeout=DEADLINE_S)}"
 
-    def use(self, carrier: socket.socket) -> None:
+    def use(self, stream: socket.socket) -> None:
         self.uses += 1
-        while data := carrier.recv(1 << 16):
+        while data := stream.recv(1 << 16):
             self.heard.append(data)
-            carrier.sendall(data)
+            stream.sendall(data)
 
 
 @pytest.fixture
@@ -68,10 +68,10 @@ def far() -> Iterator[FarEnd]:
 
 
 def test_bytes_go_both_ways_and_the_end_is_seen(far: FarEnd) -> None:
-    carrier = dial(far.url, KEY)
-    carrier.sendall(b"there")
-    assert carrier.recv(1 << 16) == b"there"
-    carrier.close()
+    stream = dial(far.url, KEY)
+    stream.sendall(b"there")
+    assert stream.recv(1 << 16) == b"there"
+    stream.close()
     far.thread.join(DEADLINE_S)
     assert not far.thread.is_alive()  # It does not wait for another.
     with pytest.raises(OSError):  # noqa: PT011 - nobody listens, in whatever words
@@ -91,10 +91,10 @@ def test_whoever_has_no_key_or_a_wrong_one_is_refused_and_takes_nothing(
     assert far.uses == 0
     with pytest.raises(WorkerFailed, match=r"refused the connection \(401\)"):
         dial(far.url, "wrong")
-    carrier = dial(far.url, KEY)
-    carrier.sendall(b"mine")
-    assert carrier.recv(1 << 16) == b"mine"
-    carrier.close()
+    stream = dial(far.url, KEY)
+    stream.sendall(b"mine")
+    assert stream.recv(1 << 16) == b"mine"
+    stream.close()
     assert far.heard == [b"mine"]
 
 
@@ -124,9 +124,9 @@ def test_a_far_end_that_sends_too_much_at_once_is_lost() -> None:
     with serve(lambda c: c.send(bytes(MAX_MESSAGE + 1)), "127.0.0.1", 0, compression=None) as bad:
         thread = threading.Thread(target=bad.serve_forever)
         thread.start()
-        carrier = dial(f"ws://127.0.0.1:{bad.socket.getsockname()[1]}", KEY)
-        assert carrier.recv(1 << 16) == b""
-        carrier.close()
+        stream = dial(f"ws://127.0.0.1:{bad.socket.getsockname()[1]}", KEY)
+        assert stream.recv(1 << 16) == b""
+        stream.close()
         bad.shutdown()
         thread.join(DEADLINE_S)
 

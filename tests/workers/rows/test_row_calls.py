@@ -11,8 +11,8 @@ import pytest
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Ref, Trial
 from hocket.workers.fleet import Fleet, FleetConfig
-from hocket.workers.inbox import LaneFailed, LanesExecuted
 from hocket.workers.inline import InlineRuntime
+from hocket.workers.notices import LaneFailed, LanesExecuted
 from support.row_script import SUITE, ScriptedHost, Scripts
 
 LONG = 3000

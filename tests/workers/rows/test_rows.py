@@ -16,8 +16,8 @@ from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Array, Outcome, Ref, Trial
 from hocket.errors import EnvError, SuspensionError, UsageError
 from hocket.workers.fleet import Fleet, FleetConfig
-from hocket.workers.inbox import LaneFailed, LanesExecuted, LanesReady, LanesUp, Notice
 from hocket.workers.inline import InlineRuntime
+from hocket.workers.notices import LaneFailed, LanesBegun, LanesExecuted, LanesUp, Notice
 from support.row_toys import KEY, Echo, RowToy, RowToyConfig, RowToys
 
 ENV = "support.row_toys:RowToys"
@@ -177,7 +177,7 @@ class Rows:
         self.fleet.begin(
             lanes, [0] * count, trials, [None] * count, final_observation=final, record=[{}] * count
         )
-        ready = [notice for notice in self.hear() if isinstance(notice, LanesReady)]
+        ready = [notice for notice in self.hear() if isinstance(notice, LanesBegun)]
         assert [lane for notice in ready for lane in notice.lanes] == lanes
 
     def execute(self, lanes: list[int], actions: list[Array], chunk: int = 0) -> None:

@@ -11,8 +11,8 @@ import hocket
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Ref, Trial
 from hocket.workers.fleet import Fleet, FleetConfig
-from hocket.workers.inbox import LanesExecuted, LanesReady, LanesUp
 from hocket.workers.local.runtime import LocalRuntime
+from hocket.workers.notices import LanesBegun, LanesExecuted, LanesUp
 from support.row_toys import KEY, Echo
 
 pytestmark = pytest.mark.heavy
@@ -70,7 +70,7 @@ def test_observations_come_in_shared_memory_and_in_messages(transport: str) -> N
         fleet.begin(
             [0, 1, 2, 3], [0] * 4, trials, [None] * 4, final_observation=True, record=[{}] * 4
         )
-        wait(fleet, LanesReady, 4)
+        wait(fleet, LanesBegun, 4)
         first = [fleet.arrays(lane)[KEY].copy() for lane in range(4)]
         assert len({row.tobytes() for row in first}) == 4
         fleet.execute([1, 3], [0, 0], [0, 0], [np.zeros((2, 3))] * 2)

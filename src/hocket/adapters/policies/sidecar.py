@@ -22,6 +22,7 @@ from pathlib import Path
 from subprocess import PIPE
 from typing import Any
 
+from hocket import rooms
 from hocket.adapters.policies.openpi.policy import OpenPI, OpenPIConfig
 from hocket.core.data import Actions, Batch, EnvSpec, PolicySpec, Row
 from hocket.errors import ConfigError, PolicyUnavailableError
@@ -66,6 +67,7 @@ class Sidecar:
     def __init__(self, argument: str, config: SidecarConfig | None = None) -> None:
         if not argument:
             raise ConfigError("sidecar: needs the policy's name: sidecar:my_package:MyPolicy.")
+        rooms.require("serve")
         self._name = argument
         self._config = config or SidecarConfig()
         # Guards the child: threads that find it dead at once must start one, not two.

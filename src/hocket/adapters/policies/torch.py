@@ -1,10 +1,10 @@
-"""Turns a torch module that returns chunks into a policy.
+"""A policy made of a torch module that returns chunks.
 
     policy = TorchPolicy(module, chunk_length=16, action_size=7, device="cuda")
 
 The module is called as `module(observation)` with a dict of tensors `[B, ...]` on its device, keys
 as in the batch, and returns a tensor `[B, T, A]`. A module whose `forward` has a parameter
-`noise_seeds` gets one too: int64 `[B]`, what its noise should be drawn from. torch is imported when
+`noise_seeds` gets int64 `[B]`: the seeds of each row's noise. torch is imported when
 the first policy is built, and not by importing this file.
 """
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import arg
 
-from hocket.machines.config import MachinesConfig, SiteConfig
+from hocket.errors import UsageError
+from hocket.runs.sites import MachinesConfig, SiteConfig
 
 if TYPE_CHECKING:
     from hocket.machines.machines import Machines
@@ -30,14 +31,22 @@ class MachineFlags:
     """What each site is."""
 
 
-@contextlib.contextmanager
-def machines_of(flags: MachineFlags, *, more: bool = False) -> Iterator[Machines | None]:
-    """The machines that the flags name; None where the run is here. `more`: for several runs."""
+def machines_asked(flags: MachineFlags) -> MachinesConfig | None:
+    """The machines that the flags name; None where the run is here."""
     if flags.machines is None:
+        if flags.sites != "auto" or flags.site != SiteConfig():
+            raise UsageError("--sites and --site.* belong to --machines: name the machines too.")
+        return None
+    return MachinesConfig(where=flags.machines, sites=flags.sites, site=flags.site)
+
+
+@contextlib.contextmanager
+def machines_of(config: MachinesConfig | None, *, more: bool = False) -> Iterator[Machines | None]:
+    """The machines of a run; None where it is here. `more`: for several runs."""
+    if config is None:
         yield None
         return
     from hocket.machines.machines import Machines
 
-    config = MachinesConfig(where=flags.machines, sites=flags.sites, site=flags.site)
     with Machines(config, more=more) as machines:
         yield machines

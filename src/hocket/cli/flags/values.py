@@ -110,6 +110,7 @@ def _names(metavar: str) -> PrimitiveConstructorSpec[tuple[str, ...]]:
 
 
 Names = Annotated[tuple[str, ...], _names("NAME[,NAME...]")]
+Readers = Annotated[tuple[str, ...], _names("NAME[=ARG][,...]")]
 Words = Annotated[
     tuple[str, ...],
     dataclasses.replace(
@@ -159,7 +160,6 @@ FIELDS: Mapping[str, Any] = {
     # How.
     "lanes": arg(metavar="N|auto"),
     "replan": arg(metavar="K"),
-    "perturb": arg(metavar="FACTOR[,FACTOR...]"),
     "ensemble": arg(metavar="M"),
     "delay": arg(metavar="STEPS|MS|A..B|measured[,...]"),
     "max_steps": arg(metavar="N"),

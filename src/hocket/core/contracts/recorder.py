@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from hocket.core.data import Array, Observation, Outcome, TaskInfo, Trial
@@ -133,6 +134,19 @@ class NamesFiles(Protocol):
     """Patterns of names without folders, as `fnmatch` has them."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Followed:
+    """The run that a named reader is made for: `hocket eval --reader NAME=ARG` calls what NAME
+    means with ARG and this."""
+
+    folder: Path
+    config: Mapping[str, Any]
+    """Its settings, as run.yaml has them."""
+    resumed_at: int | None = None
+    """The env step that an interrupted training run goes on from: what was told beyond it did not
+    happen."""
+
+
 class Reader(Protocol):
     """Follows the engine's events, in order, on the engine's thread, which waits: it is quick."""
 
@@ -140,6 +154,13 @@ class Reader(Protocol):
 
     def close(self) -> None:
         """Let go of what is held, also after a run that broke off. Twice is safe."""
+
+
+@runtime_checkable
+class Hears(Protocol):
+    """A reader of some kinds of events, which the engine does not call for others."""
+
+    hears: Collection[type[Event]]
 
 
 @runtime_checkable

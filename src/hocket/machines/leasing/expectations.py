@@ -19,7 +19,7 @@ by half their length and more, and a site that is thought too fast decides when 
 
 
 @dataclass(slots=True)
-class Pace:
+class SitePace:
     """How long episodes take at a site, over what they are expected to take."""
 
     ratio: float = 1.0
@@ -40,23 +40,23 @@ class Expectations:
         self._ratios = 0.0
         """The sum of the ratios of all sites."""
 
-    def join(self) -> Pace:
+    def join(self) -> SitePace:
         """The pace of a site that joins."""
-        pace = Pace()
+        pace = SitePace()
         self._sites += 1
         self._ratios += pace.ratio
         return pace
 
-    def leave(self, pace: Pace) -> None:
+    def leave(self, pace: SitePace) -> None:
         """The site with this pace has left."""
         self._sites -= 1
         self._ratios -= pace.ratio
 
-    def relative(self, pace: Pace) -> float:
+    def relative(self, pace: SitePace) -> float:
         """How long episodes take at a site, over what they take at the average one."""
         return max(0.1, pace.ratio * self._sites / self._ratios)
 
-    def add(self, task: Task, seconds: float, pace: Pace) -> None:
+    def add(self, task: Task, seconds: float, pace: SitePace) -> None:
         """Learn from an episode how long its task takes, and how fast its site is. A slow site's
         count as if the average site had run them: a task that it alone has must not make it look
         fast."""

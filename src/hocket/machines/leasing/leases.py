@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from hocket.core.data import Trial
-from hocket.machines.leasing.expectations import SLOW, Expectations, Pace, Task
+from hocket.machines.leasing.expectations import SLOW, Expectations, SitePace, Task
 from hocket.machines.leasing.lease import Lease, LeaseConfig, LeaseId, SealVerdict
 from hocket.machines.leasing.waiting import WaitingTrials
 
@@ -22,7 +22,7 @@ from hocket.machines.leasing.waiting import WaitingTrials
 class _Site:
     lanes: int
     heard: float
-    pace: Pace
+    pace: SitePace
     held: set[LeaseId] = field(default_factory=set)
     tasks: Counter[Task] = field(default_factory=Counter)
     """How many of its leases are of each task."""

@@ -179,7 +179,7 @@ class DriverLink:
                 for make in lot:
                     for message in make():
                         messages.append(message)
-                        if isinstance(message, (protocol.FilePiece, protocol.Collected)):
+                        if isinstance(message, (protocol.FilePiece, protocol.CollectedPart)):
                             size += len(message.data)
                         if size > protocol.PART:
                             await connection.send(protocol.pack(messages))

@@ -15,9 +15,10 @@ from hocket.machines import protocol
 from hocket.machines.identity import Identity, identity_of
 from hocket.machines.site.link import DriverLink
 from hocket.machines.site.site_work import MakeWork, SiteWork, TakesWeights
+from hocket.records.provenance import FileDigests, places_of, provenance
 from hocket.runs.assembly import Assembly, Recording
 from hocket.runs.config import EvalConfig
-from hocket.runs.provenance import FileDigests, files_of, provenance
+from hocket.runs.readers import about_policy
 from hocket.runs.rollout import Rollout
 from hocket.workers.fleet import Fleets
 
@@ -38,8 +39,8 @@ class EvalWork(SiteWork):
         try:
             trial = Trial(*self.welcome.trial)
             rollout = Rollout.prepare(config, assembly, policy, trial, self.welcome.episodes)
-            files = FileDigests(files_of(config, policy)).finish()
-            depends_on = {**provenance(config, policy), "files": files}
+            files = FileDigests(places_of(config, getattr(policy, "files", ()))).finish()
+            depends_on = {**provenance(config), **about_policy(config, policy), "files": files}
             self._run_engine(rollout, identity, depends_on)
         except PolicyHungError:
             is_stuck = True
@@ -166,7 +167,7 @@ class Site:
         return _IDLE_BEAT_S if self._work is None else self._work.beat_s
 
     def greet(self) -> protocol.Message:
-        return protocol.Hello(protocol.PROTOCOL, hocket.__version__, self._id, self._name)
+        return protocol.SiteHello(protocol.PROTOCOL, hocket.__version__, self._id, self._name)
 
     def beat(self) -> protocol.Message | None:
         return None if self._work is None else self._work.beat()

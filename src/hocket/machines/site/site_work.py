@@ -47,7 +47,7 @@ _FRESH_S = 0.2
 """Seconds after which what a site says of itself is told anew with an episode."""
 
 
-class Ended(NamedTuple):
+class EndedLease(NamedTuple):
     """What became of a lease, and where its files lie."""
 
     message: protocol.SealedEpisode | protocol.Returned
@@ -92,7 +92,7 @@ class SiteWork(abc.ABC):
         self._chunks = ChunkRows()
         self._checks = UNCHECKED
         self._specs: list[protocol.Learned] = []
-        self._ended: dict[LeaseId, Ended] = {}
+        self._ended: dict[LeaseId, EndedLease] = {}
         """What became of leases, as long as the driver has not said that it knows."""
         self._start = self._beaten = time.perf_counter()
         self._doing = "loading its policy"
@@ -193,7 +193,7 @@ class SiteWork(abc.ABC):
         message: protocol.SealedEpisode | protocol.Returned,
         folder: Path | None = None,
     ) -> None:
-        self._ended[name] = Ended(message, folder)
+        self._ended[name] = EndedLease(message, folder)
         self._deliver(name)
 
     def _attempt_folder(self, trial: Trial, attempt: int) -> Path:

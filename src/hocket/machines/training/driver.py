@@ -10,12 +10,12 @@ from hocket.core import codec
 from hocket.core.data import Episode, Trial
 from hocket.errors import HocketError, WireError
 from hocket.machines import protocol
-from hocket.machines.config import SiteConfig
 from hocket.machines.driver import Driver, Post
 from hocket.machines.leasing.lease import Lease, LeaseId
 from hocket.machines.roster import Entry
 from hocket.machines.server import Carrier
 from hocket.runs.elsewhere import Work
+from hocket.runs.sites import SiteConfig
 from hocket.train.algorithms.rollout import Segment
 from hocket.train.collect.elsewhere import FloorRose, Gathered, Tell, WorkGrew
 from hocket.train.learner.weights import PackedWeights
@@ -111,7 +111,7 @@ class CollectingDriver(Driver):
             del self._coming[key]
 
     def _hear_other(self, name: str, message: protocol.Message) -> None:
-        if isinstance(message, protocol.Collected):
+        if isinstance(message, protocol.CollectedPart):
             self._collect(name, message)
         elif isinstance(message, protocol.Follows):
             if name in self._has:
@@ -122,7 +122,7 @@ class CollectingDriver(Driver):
         else:
             super()._hear_other(name, message)
 
-    def _collect(self, name: str, message: protocol.Collected) -> None:
+    def _collect(self, name: str, message: protocol.CollectedPart) -> None:
         one = LeaseId(message.trial, message.attempt)
         lease = self._book.lease(one)
         if lease is None or lease.site != name:

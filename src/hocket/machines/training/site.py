@@ -36,7 +36,7 @@ from hocket.train.collect.rolling import (
     policy_of,
 )
 from hocket.train.collect.trajectories import Trajectories
-from hocket.train.config import TrainConfig, reward_terms
+from hocket.train.config import TrainConfig
 from hocket.train.learner.weights import ReceivedWeights
 from hocket.train.networks.building import Description, make_network
 from hocket.train.rewards import Rewards
@@ -65,11 +65,10 @@ class CollectingWork(SiteWork):
         torch.set_num_threads(config.threads)
         rewards = Rewards(config.reward)
         description = Description.from_plain(self.welcome.start["description"])
-        modules = [term.name for term in reward_terms(config.reward) if term.is_function]
         with contextlib.ExitStack() as stack:
             assembly = Assembly(config, config.lanes)
             assembly.require_envs()
-            identity = identity_of(config, modules, [config.weights])
+            identity = identity_of(config, config.functions, [config.weights])
             base = base_of(config, assembly)
             if base is not None:
                 stack.callback(base.close)
@@ -91,7 +90,7 @@ class CollectingWork(SiteWork):
             )
             fleet = stack.enter_context(fleet_of(config, assembly, policy.spec))
             self._tally = Tally()
-            readers = (self, self._tally, self._chunks)
+            readers = (self, self._tally)
             engine = stack.enter_context(
                 engine_of(config, assembly, fleet, policy, readers, gives_back=True)
             )
@@ -135,7 +134,7 @@ class CollectingWork(SiteWork):
         if number is None:
             yield from _parts(name, data)
         else:
-            yield protocol.Collected(*name, b"", is_whole=True, stored=number)
+            yield protocol.CollectedPart(*name, b"", is_whole=True, stored=number)
 
     def _follow(self) -> None:
         """Tell the driver which weights this site acts with, where that has changed."""
@@ -196,4 +195,4 @@ def packed(segment: Segment, terms: Mapping[str, float]) -> bytes:
 
 def _parts(name: LeaseId, data: bytes) -> Iterator[protocol.Message]:
     for part, is_whole in protocol.parts(data):
-        yield protocol.Collected(*name, part, is_whole)
+        yield protocol.CollectedPart(*name, part, is_whole)

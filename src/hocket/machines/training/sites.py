@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 from hocket.core.data import Episode, Trial
 from hocket.core.events import AttemptFailed, SitesChanged
-from hocket.machines.config import SiteConfig
 from hocket.machines.driver import Driver, Post
 from hocket.machines.training.driver import CollectingDriver
-from hocket.machines.unkept import Unkept
+from hocket.records.folder import RunFolder
 from hocket.runs.elsewhere import Work
+from hocket.runs.sites import SiteConfig
 from hocket.train.algorithms.rollout import Segment
 from hocket.train.collect.elsewhere import Collecting, FloorRose, Gathered, SiteEvent, Tell
 
@@ -49,14 +49,13 @@ class CollectingSites:
         self._ended: dict[tuple[str, int], Gathered] = {}
         self._running = 0
         self._is_over = False
-        keeping = Unkept(asked.run)
         self._work = Work(
             config=asked.config,
-            ledger=keeping,
+            folder=RunFolder.at(asked.run),
             planned=(),
             remaining=[Trial(*asked.tasks[0], asked.config.seed)],
             done=(),
-            readers=(keeping, self._Inbox(self._put)),
+            readers=(self._Inbox(self._put),),
             sinks=(),
             record=lambda *_: {},
             begin=lambda _: None,

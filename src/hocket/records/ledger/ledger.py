@@ -76,6 +76,8 @@ class Ledger(LedgerView):
         for (row,) in self._rows("SELECT trial FROM episodes"):
             self._has_episode[row] = 1
         self._running = array("i", [_NEVER_BEGUN]) * size
+        self._standing = set(self.unsettled())
+        """Attempts of earlier processes, which may go on elsewhere and still count."""
         self._writing = threading.Lock()
         self.leg = self._begin_leg()
         self._recorders: list[RowRecorder] = []
@@ -214,11 +216,6 @@ class Ledger(LedgerView):
         self._writer.raise_failure()
         return self._writer.committed
 
-    def choose(self, trial: Trial, attempt: int) -> None:
-        """Let this attempt be the one whose episode counts, where an earlier process
-        began it. The attempt has been committed."""
-        self._running[self._row(trial)] = attempt
-
     def forget(self, trial: Trial, attempt: int) -> None:
         """Settle an attempt that was never made, which is no fault: nobody waits for it. Its number
         is not used again."""
@@ -270,22 +267,18 @@ class Ledger(LedgerView):
             connection.execute("INSERT OR REPLACE INTO specs VALUES (?, ?, ?)", row)
 
     def _lose(self, event: AttemptFailed) -> None:
-        kind, _, message = event.error.partition(": ")
-        if kind == RunFolderError.__name__:
-            # A sink that cannot write says nothing of the trial: were the run to go on, a full
-            # disk would count as an ERROR of every trial left.
-            raise RunFolderError(message.partition("\n")[0])
         row = self._row(event.trial)
         if event.again:
             self._running[row] = _LOST
+            self._standing.discard((event.trial, event.attempt))
         self._writer.put_error(row, event.attempt, event.error)
 
     def _accept(self, episode: Episode) -> Pending | None:
         """The episode as it will be committed; None for one that came too late to count."""
-        row = self._row(episode.trial)
-        if self._running[row] == _NEVER_BEGUN:
+        row, stands = self._row(episode.trial), episode[:2] in self._standing
+        if self._running[row] == _NEVER_BEGUN and not stands:
             raise RunFolderError(f"Trial {episode.trial.id} ended before an attempt at it began.")
-        if self._has_episode[row] or self._running[row] != episode.attempt:
+        if self._has_episode[row] or not (stands or self._running[row] == episode.attempt):
             for recorder in self._recorders:
                 recorder.forget(episode.trial, episode.attempt)
             return None

@@ -9,7 +9,7 @@ from typing import Any
 
 from hocket.core.data import Episode, Outcome
 from hocket.results.comparing.paired import Verdict
-from hocket.results.comparing.sequential import Look, PairedSequentialTest, StepSequentialTest
+from hocket.results.comparing.sequential import Look, PairedSequentialTest
 from hocket.results.stats import Interval
 
 KEY = "decision"
@@ -27,7 +27,7 @@ class Decision:
     alpha: float
     look: Look
     interval: Interval | None
-    """Of the difference a - b, valid at stopping; None where the test has none."""
+    """Of the difference a - b, valid at stopping; None where nothing was looked at."""
     error_pairs: int
     """Pairs with an error on one side at least, which count as ties."""
     errors_as_failures: Verdict
@@ -41,10 +41,10 @@ class Decision:
     def told(self, a: str, b: str) -> str:
         """The decision in words, with the names of both runs."""
         look = self.look
-        p = "" if look.p_value is None else f"p = {look.p_value:.2g}, valid at any look; "
         counts = (
             f"at look {look.number:,}, after {look.pairs:,} pairs ({look.only_a:,} won by {a} "
-            f"alone, {look.only_b:,} by {b} alone; {p}{self.test})"
+            f"alone, {look.only_b:,} by {b} alone; p = {look.p_value:.2g}, "
+            f"valid at any look; {self.test})"
         )
         if look.decision == "undecided":
             return f"Undecided {counts}."
@@ -104,7 +104,7 @@ class PairedRuns:
     succeed at, is a tie and moves no bet. Where failures tend to crash that flatters a side, so a
     second test takes errors for failures."""
 
-    def __init__(self, test: PairedSequentialTest | StepSequentialTest) -> None:
+    def __init__(self, test: PairedSequentialTest) -> None:
         self._test = test
         self._looks, self._pessimist = test.begin(), test.begin()
         self._error_pairs = 0

@@ -8,13 +8,12 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from hocket.core.data import Array
-from hocket.errors import MissingExtraError
 from hocket.results.comparing.paired import Verdict
 from hocket.results.stats import LEVEL, Interval
 
@@ -35,22 +34,8 @@ class Look:
     decision: Verdict
     number: int = 0
     """The how-many-th look it is, from 1."""
-    p_value: float | None = None
-    """Valid whenever one stops; None where the test has none."""
-
-
-class Looks(Protocol):
-    """One comparison under way."""
-
-    look: Look
-    """The first look that decided, or else the last."""
-
-    def see(self, a: npt.ArrayLike, b: npt.ArrayLike) -> Look:
-        """Look after the next round, of which both sides' successes are given in the same order."""
-
-    def interval(self, *, level: float = LEVEL) -> Interval | None:
-        """An interval of the difference a - b that is valid whenever one stops, from all that was
-        seen; None where nothing was, or the test has none."""
+    p_value: float = 1.0
+    """Valid whenever one stops."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +113,7 @@ class PairedSequentialTest:
 
 
 class PairedLooks:
-    """The looks of a paired sequential test."""
+    """One comparison under way: the looks of a paired sequential test."""
 
     def __init__(self, test: PairedSequentialTest) -> None:
         self._test = test
@@ -137,9 +122,11 @@ class PairedLooks:
         self._peak = 0.0
         self._seen: Counter[float] = Counter()
         """How often each difference that is bet on was seen."""
-        self.look = Look(pairs=0, only_a=0, only_b=0, decision="undecided", p_value=1.0)
+        self.look = Look(pairs=0, only_a=0, only_b=0, decision="undecided")
+        """The first look that decided, or else the last."""
 
     def see(self, a: npt.ArrayLike, b: npt.ArrayLike) -> Look:
+        """Look after the next round, of which both sides' successes are given in the same order."""
         won_a, won_b = _successes(a, b)
         size = self._test.pairs_per_round
         if len(won_a) != size:
@@ -154,7 +141,8 @@ class PairedLooks:
         return self.look
 
     def interval(self, *, level: float = LEVEL) -> Interval | None:
-        """Every difference that the bets, made about it instead of 0, do not refute."""
+        """An interval of the difference a - b that is valid whenever one stops: every difference
+        that the bets, made about it instead of 0, do not refute. None where nothing was seen."""
         if not self._seen:
             return None
         needed = math.log(2 / (1 - level))
@@ -231,82 +219,8 @@ def _lower_bound(seen: Mapping[float, int], odds: _Odds, needed: float) -> float
     return low
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepSequentialTest:
-    """The unpaired STEP test (Snyder et al. 2025), from the package `sequentialized-barnard-tests`.
-
-    It is for runs whose trials are independent rather than paired: it makes no use of pairing.
-    Decides between both directions with at most `alpha` in all, within `cap` trials a side. That
-    package brings tables for alpha 0.1 at caps 200 and 500; for others it computes one, once,
-    which takes minutes. Mind its licence (CC BY-NC): hocket neither contains nor needs it.
-    """
-
-    alpha: float = 0.1
-    cap: int = 200
-    seed: int = 0
-    """STEP draws lots at the edge of its decision region."""
-
-    name = "unpaired STEP test"
-
-    def begin(self) -> StepLooks:
-        return StepLooks(self)
-
-    def run(self, a: npt.ArrayLike, b: npt.ArrayLike) -> Look:
-        """Look at trials in planned order: the first look that decides, or else the last."""
-        return self.begin().see(a, b)
-
-
-class StepLooks:
-    """The looks of the STEP test, one after each pair."""
-
-    def __init__(self, test: StepSequentialTest) -> None:
-        self._package = _step_package()
-        self._test = self._package.MirroredStepTest(
-            self._package.Hypothesis.P0MoreThanP1,
-            test.cap,
-            test.alpha,
-            random_seed=test.seed,
-            inference_mode="ranking",
-        )
-        self._cap = test.cap
-        self.look = Look(pairs=0, only_a=0, only_b=0, decision="undecided")
-
-    def see(self, a: npt.ArrayLike, b: npt.ArrayLike) -> Look:
-        for left, right in zip(*_successes(a, b), strict=True):
-            if self.look.decision != "undecided" or self.look.pairs == self._cap:
-                break
-            found = self._test.step(int(left), int(right)).decision
-            decision: Verdict = "undecided"
-            if found != self._package.Decision.FailToDecide:
-                above = found == self._package.Decision.AcceptAlternative
-                decision = "a better" if above else "b better"
-            self.look = Look(
-                pairs=self.look.pairs + 1,
-                only_a=self.look.only_a + int(left and not right),
-                only_b=self.look.only_b + int(right and not left),
-                decision=decision,
-                number=self.look.number + 1,
-            )
-        return self.look
-
-    def interval(self, *, level: float = LEVEL) -> Interval | None:
-        del level
-        return None
-
-
 def _successes(a: npt.ArrayLike, b: npt.ArrayLike) -> tuple[Array, Array]:
     won_a, won_b = np.asarray(a, dtype=bool), np.asarray(b, dtype=bool)
     if won_a.ndim != 1 or won_a.shape != won_b.shape:
         raise ValueError(f"Pairs need one value each; got {won_a.shape} and {won_b.shape}.")
     return won_a, won_b
-
-
-def _step_package() -> Any:
-    try:
-        import sequentialized_barnard_tests
-    except ImportError as error:
-        raise MissingExtraError(
-            "The STEP test is in a package of its own: pip install sequentialized-barnard-tests. "
-            "The paired test needs nothing more."
-        ) from error
-    return sequentialized_barnard_tests

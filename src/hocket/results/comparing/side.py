@@ -144,12 +144,7 @@ def decide(a: Side, b: Side, trials: Sequence[Trial]) -> Decision:
             runs.see([a.episodes[t] for t in some], [b.episodes[t] for t in some])
     computed = runs.decision(str(b.folder.resolve()))
     kept = _kept_decision(a, b)
-    if kept is None:
-        return computed
-    look = kept.look
-    if look.p_value is None:  # STEP has none; the paired test's holds whenever one stops
-        look = dataclasses.replace(look, p_value=computed.look.p_value)
-    return dataclasses.replace(kept, look=look, interval=computed.interval)
+    return computed if kept is None else dataclasses.replace(kept, interval=computed.interval)
 
 
 def _kept_decision(a: Side, b: Side) -> Decision | None:

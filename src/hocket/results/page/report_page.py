@@ -1,10 +1,10 @@
-"""`report.html`: what a run means, on one page; and `jobs.html`, how each of many runs did."""
+"""`report.html`: what a run means, on one page."""
 
 from __future__ import annotations
 
 import shlex
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +33,7 @@ from hocket.results.page.markup import (
     Child,
     Markup,
     Section,
-    breakable,
     document,
-    file_link,
     join,
     tag,
 )
@@ -49,10 +47,7 @@ from hocket.system.durable import write_atomic
 
 FILE_NAME = "report.html"
 _PERCENTS = tuple((share / 100, f"{share} %") for share in (0, 25, 50, 75, 100))
-_TICKS = ((0.0, "0 %"), (0.25, "25"), (0.5, "50"), (0.75, "75"), (1.0, "100 %"))
-
-Made = tuple[str, "Report | None", "str | None"]
-"""A run's name, and its report or else the reason why there is none."""
+TICKS = ((0.0, "0 %"), (0.25, "25"), (0.5, "50"), (0.75, "75"), (1.0, "100 %"))
 
 
 def write_report_page(folder: str | Path, report: Report | None = None) -> Path:
@@ -305,47 +300,3 @@ def _flat(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         elif value is not None:
             found.append((str(key), str(value)))
     return found
-
-
-def write_jobs_page(folder: Path, runs: Sequence[Made]) -> Path:
-    """Write `jobs.html` into the folder that holds the runs' folders."""
-    folder.mkdir(parents=True, exist_ok=True)
-    target = folder / "jobs.html"
-    write_atomic(target, jobs_page(folder.name, runs).encode())
-    return target
-
-
-def jobs_page(title: str, runs: Sequence[Made]) -> str:
-    """The page: success of each run with its interval, then each run with its link or error."""
-    reported = [(name, report) for name, report, _ in runs if report is not None]
-    failed = [(name, error) for name, _, error in runs if error is not None]
-    sections = [
-        Section(
-            anchor="success",
-            title="Success per run",
-            lead="Dots are rates, bars their 95 % Wilson intervals; errors are not in n.",
-            body=interval_chart(
-                [score_row(name, report.overall, judged=True) for name, report in reported],
-                low=0.0,
-                high=1.0,
-                ticks=_TICKS,
-            ),
-        ),
-        Section(anchor="runs", title="Runs", body=_links(reported)),
-    ]
-    if failed:
-        errors = join(tag("div", tag("h3", name), tag("pre", error)) for name, error in failed)
-        sections.append(Section(anchor="failed", title="Not made", body=errors))
-    trials = sum(len(report.episodes) for _, report in reported)
-    head = tag("p", f"{len(reported)} of {len(runs)} runs, {trials:,} episodes.", class_="big-note")
-    return document(title=title, kicker="hocket eval --jobs", head=head, sections=sections)
-
-
-def _links(reported: Sequence[tuple[str, Report]]) -> Markup:
-    items: list[Child] = []
-    for name, report in reported:
-        state = "" if report.complete else " (not complete)"
-        setting = f"{', '.join(report.config['env'])} · {report.config['policy']}{state}"
-        link = tag("a", breakable(name), href=file_link(f"{name}/report.html"))
-        items.append(tag("li", link, " ", tag("small", setting)))
-    return tag("ul", *items)

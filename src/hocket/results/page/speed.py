@@ -10,7 +10,7 @@ from hocket.core.data import Array
 from hocket.results.page.charts import area_chart, legend, rectangle, share_bar, tiles
 from hocket.results.page.markup import Markup, Section, join, tag
 from hocket.results.recorded import RecordedRun
-from hocket.results.timing import Timing, Window, concurrent_slots
+from hocket.results.timing import LaneWindow, RunTiming, concurrent_slots
 
 _FEWEST_BINS, _BINS = 5, 90
 _FEWEST_CHUNKS = 20
@@ -76,7 +76,7 @@ def _milliseconds(seconds: float) -> str:
     return f"{1e3 * seconds:,.0f}" if seconds >= 0.01 else f"{1e3 * seconds:.2g}"
 
 
-def _policy_line(run: RecordedRun, timing: Timing) -> Markup:
+def _policy_line(run: RecordedRun, timing: RunTiming) -> Markup:
     machine = run.about.get("machine")
     cores = machine.get("cores") if isinstance(machine, dict) else None
     median, slow = map(_milliseconds, np.quantile(timing.infer_s, [0.5, 0.95]))
@@ -93,7 +93,7 @@ def _policy_line(run: RecordedRun, timing: Timing) -> Markup:
     return tiles(entries)
 
 
-def _sites(run: RecordedRun, timing: Timing, kinds: dict[str, str]) -> Markup | None:
+def _sites(run: RecordedRun, timing: RunTiming, kinds: dict[str, str]) -> Markup | None:
     """The same shares for each machine, where the run was on several."""
     sites = run.about.get("sites")
     if not isinstance(sites, list) or not all(isinstance(site, dict) for site in sites):
@@ -115,7 +115,7 @@ def _sites(run: RecordedRun, timing: Timing, kinds: dict[str, str]) -> Markup | 
     return join(tag("h3", "Sites, while they had trials"), *rows, note) if rows else None
 
 
-def _pace(timing: Timing) -> Markup | None:
+def _pace(timing: RunTiming) -> Markup | None:
     if timing.chunks < _FEWEST_CHUNKS:
         return None
     # Steps are known when their chunk ends: bins of few chunks would show nothing but that.
@@ -128,7 +128,7 @@ def _pace(timing: Timing) -> Markup | None:
     )
 
 
-def _timeline(timing: Timing) -> Markup | None:
+def _timeline(timing: RunTiming) -> Markup | None:
     window = timing.window
     if window is None or not len(window.chunks["lane"]):
         return None
@@ -146,7 +146,7 @@ def _timeline(timing: Timing) -> Markup | None:
     )
 
 
-def timeline(window: Window) -> Markup:
+def timeline(window: LaneWindow) -> Markup:
     """A row for each lane, and below them the policy's, a row for each batch under way at once."""
     rows = window.chunks
     slots, begins, ends = _policy_slots(rows)
@@ -175,7 +175,7 @@ def timeline(window: Window) -> Markup:
     )
 
 
-def _lanes(window: Window, rows: Mapping[str, Array]) -> list[Markup]:
+def _lanes(window: LaneWindow, rows: Mapping[str, Array]) -> list[Markup]:
     at = rows["lane"] * _ROW + (_ROW - _BAR) / 2
     work = rows["executed"] - np.minimum(rows["busy_s"], rows["executed"] - rows["inferred"])
     seen = rows["executed"] - np.minimum(rows["observe_s"], rows["executed"] - work)
@@ -201,7 +201,7 @@ def _policy_slots(rows: Mapping[str, Array]) -> tuple[list[int], Array, Array]:
     return slots, begins, ends
 
 
-def _path(window: Window, begin: Array, end: Array, at: Array) -> str:
+def _path(window: LaneWindow, begin: Array, end: Array, at: Array) -> str:
     scale = _WIDTH / ((window.end - window.begin) or 1.0)
     left = np.clip((begin - window.begin) * scale, 0, _WIDTH)
     right = np.clip((end - window.begin) * scale, 0, _WIDTH)
@@ -212,7 +212,7 @@ def _path(window: Window, begin: Array, end: Array, at: Array) -> str:
     )
 
 
-def _scale(window: Window) -> list[Markup]:
+def _scale(window: LaneWindow) -> list[Markup]:
     length = window.end - window.begin
     words = f"{length * 1e3:,.0f} ms" if length < 1 else f"{length:.3g} s"
     return [

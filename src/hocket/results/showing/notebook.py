@@ -8,21 +8,21 @@ import time
 from typing import Any
 
 from hocket.core.events import Event
-from hocket.results.showing.progress import REDRAWS_PER_S, Progress
+from hocket.results.showing.progress import REDRAWS_PER_S, ProgressDisplay
 from hocket.system.text import printable
 
 
-def open_progress(*, wanted: bool | None) -> Progress | None:
+def open_progress(*, wanted: bool | None) -> ProgressDisplay | None:
     """What shows progress here: in a notebook, on a terminal, or in lines of a log where it is
     wanted all the same. None where nothing is to be shown; it is to be entered as a context."""
     if wanted is False:
         return None
     if _in_notebook():
         return NotebookProgress()
-    return Progress() if wanted or sys.stderr.isatty() else None
+    return ProgressDisplay() if wanted or sys.stderr.isatty() else None
 
 
-class NotebookProgress(Progress):
+class NotebookProgress(ProgressDisplay):
     """Follows a run below the cell that began it: one output, which is replaced."""
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class NotebookProgress(Progress):
         self._handle: Any = None
         self._is_closed = threading.Event()
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ProgressDisplay:
         from IPython.display import display
 
         self._handle = display(_Text(self._text()), display_id=True)

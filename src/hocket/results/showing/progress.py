@@ -57,7 +57,7 @@ def start_live(stream: TextIO, render: Callable[[], RenderableType]) -> Live:
     return live
 
 
-class Progress:
+class ProgressDisplay:
     """Follows a run on a terminal or in a log. A context manager; closing twice is safe."""
 
     def __init__(
@@ -77,7 +77,7 @@ class Progress:
         self._prepared = threading.Event()
         """Set once the run's own events tell what goes on."""
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ProgressDisplay:
         if not self._quiet and self._stream.isatty():
             self._live = start_live(self._stream, self._render)
             self._console = self._live.console

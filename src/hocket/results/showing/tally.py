@@ -78,7 +78,6 @@ class Tally:
         self.rendered = (0, 0)
         """Episodes that have their video, and all that are to have one, once the run has ended."""
         self.complete = False
-        self._unmade = 0
         self.sites: Sequence[SiteState] = ()
         """The machines, where the run is on several."""
         self._sealed: dict[str, Episode] = {}
@@ -130,7 +129,6 @@ class Tally:
             self.planned += len(event.trials)
         elif isinstance(event, RunEnded):
             self.complete = event.complete
-            self._unmade = int(event.notes.get("unmade", 0))
             self.phase = "done" if event.complete else "interrupted"
         elif isinstance(event, SitesChanged):
             self._hear_sites(event)
@@ -198,7 +196,6 @@ class Tally:
             lanes=self.lanes,
             cores=self.cores,
             failed_attempts=self.failed_attempts,
-            unmade_attempts=self._unmade,
         )
 
     def _start(self, event: RunStarted) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import importlib.util
 import json
 import os
@@ -14,8 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from hocket import rooms
 from hocket.core import plugins
 from hocket.core.contracts.runtime import Examined, Usability
+from hocket.records import provenance
 from hocket.system import machine
 from hocket.workers.env import gl
 from hocket.workers.shm import create_block
@@ -48,7 +49,7 @@ print(json.dumps({"ms": 1e3 * min(times[1:]), "spread": int(image.max()) - int(i
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Verdict:
     """One thing that was looked at. `advice` is a command or a sentence, where it is not ok."""
 
     topic: str
@@ -58,7 +59,7 @@ class Finding:
     advice: str = ""
 
 
-def examine() -> list[Finding]:
+def examine() -> list[Verdict]:
     """Look at everything; nothing here raises."""
     return [
         *machine_findings(),
@@ -66,23 +67,25 @@ def examine() -> list[Finding]:
         *rendering_findings(),
         *extra_findings(),
         *codec_findings(),
+        *room_findings(),
     ]
 
 
-def machine_findings() -> list[Finding]:
+def machine_findings() -> list[Verdict]:
     cores, total = machine.cores(), os.cpu_count() or 1
     gib = machine.memory_bytes() / (1 << 30)
     limited = "" if cores == total else f" of {total} (affinity or control group)"
     python = f"{platform.python_version()} ({sys.executable})"
     return [
-        Finding(topic="machine", name="python", state="ok", detail=python),
-        Finding(topic="machine", name="cores", state="ok", detail=f"{cores}{limited}"),
-        Finding(topic="machine", name="memory", state="ok", detail=f"{gib:.1f} GiB"),
+        Verdict(topic="machine", name="python", state="ok", detail=python),
+        Verdict(topic="machine", name="cpu", state="ok", detail=provenance.hardware()["cpu"]),
+        Verdict(topic="machine", name="cores", state="ok", detail=f"{cores}{limited}"),
+        Verdict(topic="machine", name="memory", state="ok", detail=f"{gib:.1f} GiB"),
         _shared_memory(),
     ]
 
 
-def runtime_findings() -> list[Finding]:
+def runtime_findings() -> list[Verdict]:
     """Every runtime that has a name: whether it works here, why not, and what helps. One that
     cannot be asked is told by what became of asking it."""
     found = []
@@ -98,14 +101,14 @@ def runtime_findings() -> list[Finding]:
         state: State = "ok" if answer.is_usable else "missing"
         detail = " ".join(answer.detail.split())
         found.append(
-            Finding(topic="runtimes", name=name, state=state, detail=detail, advice=answer.advice)
+            Verdict(topic="runtimes", name=name, state=state, detail=detail, advice=answer.advice)
         )
     return found
 
 
-def rendering_findings() -> list[Finding]:
+def rendering_findings() -> list[Verdict]:
     """Each rendering backend with its devices, and how long a small frame (224 px) takes there."""
-    found: list[Finding] = []
+    found: list[Verdict] = []
     for backend in gl.BACKENDS:
         result = gl.probe(backend)
         if not result.devices:
@@ -121,11 +124,11 @@ def rendering_findings() -> list[Finding]:
     return found
 
 
-def _rendering(backend: str, state: State, detail: str, advice: str = "") -> Finding:
-    return Finding(topic="rendering", name=backend, state=state, detail=detail, advice=advice)
+def _rendering(backend: str, state: State, detail: str, advice: str = "") -> Verdict:
+    return Verdict(topic="rendering", name=backend, state=state, detail=detail, advice=advice)
 
 
-def extra_findings() -> list[Finding]:
+def extra_findings() -> list[Verdict]:
     """The optional dependencies that built-in adapters name."""
     modules: dict[str, set[str]] = {}
     for table in plugins.builtin().values():
@@ -136,25 +139,26 @@ def extra_findings() -> list[Finding]:
     for extra, names in sorted(modules.items()):
         missing = [name for name in sorted(names) if importlib.util.find_spec(name) is None]
         state: State = "missing" if missing else "ok"
-        versions = ", ".join(f"{name} {_version(name)}" for name in sorted(names - {*missing}))
+        there = provenance.installed(names - {*missing})
+        versions = ", ".join(f"{name} {there.get(name, '')}" for name in sorted(names - {*missing}))
         detail = f"no module {', '.join(missing)}" if missing else versions
         advice = plugins.install_advice(extra) if missing else ""
-        found.append(Finding(topic="extras", name=extra, state=state, detail=detail, advice=advice))
+        found.append(Verdict(topic="extras", name=extra, state=state, detail=detail, advice=advice))
     return found
 
 
-def codec_findings() -> list[Finding]:
+def codec_findings() -> list[Verdict]:
     if importlib.util.find_spec("av") is None:
         advice = "pip install av"
         return [
-            Finding(topic="codecs", name="av", state="missing", detail="no PyAV", advice=advice)
+            Verdict(topic="codecs", name="av", state="missing", detail="no PyAV", advice=advice)
         ]
     av = importlib.import_module("av")
     found = []
     for codec in ("libx264", "libsvtav1"):
         has_it = codec in av.codecs_available
         found.append(
-            Finding(
+            Verdict(
                 topic="codecs",
                 name=codec,
                 state="ok" if has_it else "missing",
@@ -163,6 +167,16 @@ def codec_findings() -> list[Finding]:
             )
         )
     return found
+
+
+def room_findings() -> list[Verdict]:
+    """The parts of hocket that were taken out."""
+    advice = "pip install --force-reinstall hocket"
+    return [
+        Verdict(topic="parts", name=room, state="missing", detail=use, advice=advice)
+        for room, use in rooms.ROOMS.items()
+        if not rooms.is_here(room)
+    ]
 
 
 def registry() -> dict[str, Sequence[str]]:
@@ -185,19 +199,12 @@ def _frame_ms(device: gl.Device) -> str:
     return f"{answer['ms']:.1f} ms a small frame"
 
 
-def _shared_memory() -> Finding:
+def _shared_memory() -> Verdict:
     """Whether shared memory works as workers use it: without a mount, by file descriptor."""
     try:
         os.close(create_block("hocket-doctor", 1 << 20))
     except (OSError, AttributeError) as error:
         detail = f"none to be had ({error}); arrays go through sockets, which is slower"
-        return Finding(topic="machine", name="shared memory", state="slow", detail=detail)
+        return Verdict(topic="machine", name="shared memory", state="slow", detail=detail)
     detail = "by file descriptor; /dev/shm is not needed"
-    return Finding(topic="machine", name="shared memory", state="ok", detail=detail)
-
-
-def _version(name: str) -> str:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
+    return Verdict(topic="machine", name="shared memory", state="ok", detail=detail)

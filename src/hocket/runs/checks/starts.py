@@ -12,7 +12,7 @@ from hocket.core.contracts.runtime import Runtime, WorkerSpec
 from hocket.core.data import Array, Trial
 from hocket.errors import EnvError, WorkerFailed
 from hocket.runs.probe import wait_for
-from hocket.workers import inbox as notices
+from hocket.workers import notices
 from hocket.workers.fleet import Fleet, FleetConfig
 
 _SEEDS = 3
@@ -78,6 +78,6 @@ def _reset(
         wait_for(fleet, notices.LanesUp, timeout_s)
         for attempt, trial in enumerate(trials):
             fleet.begin([0], [attempt], [trial], [None], final_observation=False, record=[{}])
-            wait_for(fleet, notices.LanesReady, timeout_s)
+            wait_for(fleet, notices.LanesBegun, timeout_s)
             found.append({key: np.array(array) for key, array in fleet.arrays(0).items()})
     return found

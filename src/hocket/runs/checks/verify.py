@@ -65,7 +65,7 @@ class ReplayResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Recorded:
+class RecordedNumbers:
     """The numbers of one episode."""
 
     rows: Sequence[Mapping[str, Any]]
@@ -115,7 +115,7 @@ def verify(
     return compare(trial, recorded, again)
 
 
-def compare(trial: Trial, recorded: Recorded, again: Recorded) -> ReplayResult:
+def compare(trial: Trial, recorded: RecordedNumbers, again: RecordedNumbers) -> ReplayResult:
     """Look at both step by step, and stop at the first difference."""
     compared = dict.fromkeys((*_NUMBERS, *recorded.keys, SIMULATOR), 0)
     difference: Divergence | None = None
@@ -186,7 +186,7 @@ class RecordedActions:
     def close(self) -> None: ...
 
 
-def _run(config: EvalConfig, trial: Trial, policy: Policy | None) -> Recorded:
+def _run(config: EvalConfig, trial: Trial, policy: Policy | None) -> RecordedNumbers:
     """Run one trial, recorded in a folder that is gone afterwards."""
     alone = replace(
         config,
@@ -210,12 +210,12 @@ def _run(config: EvalConfig, trial: Trial, policy: Policy | None) -> Recorded:
         return _read(folder, episode)
 
 
-def _read(folder: RunFolder, episode: Episode) -> Recorded:
+def _read(folder: RunFolder, episode: Episode) -> RecordedNumbers:
     rows = load_steps(folder, [episode.trial]).to_pylist()
     states = KeptStates(folder).load(episode)
     if states is not None and len(states) != len(rows):
         raise RunFolderError(f"{episode.trial.id} has {len(states)} states for {len(rows)} steps.")
-    return Recorded(rows=rows, states=states, observed=[_observed(row) for row in rows])
+    return RecordedNumbers(rows=rows, states=states, observed=[_observed(row) for row in rows])
 
 
 def _observed(row: Mapping[str, Any]) -> Mapping[str, Array]:

@@ -20,7 +20,7 @@ import numpy as np
 
 from hocket.core.data import Array, Episode
 from hocket.records.parquet import read_table
-from hocket.results.timing import BATCH_COLUMNS, Batches, concurrent_slots
+from hocket.results.timing import BATCH_COLUMNS, BatchRows, concurrent_slots
 from hocket.runs.demonstrations.chosen import ChosenRun, ExportConfig, Watcher
 from hocket.runs.export import new_file
 
@@ -65,7 +65,7 @@ def write(run: ChosenRun, out: Path, config: ExportConfig, watcher: Watcher) -> 
 
 
 def _events(run: ChosenRun, lanes: _Lanes, watcher: Watcher) -> Iterator[Event]:
-    offsets, batches = _offsets(run), Batches()
+    offsets, batches = _offsets(run), BatchRows()
     chosen = {episode.trial.id: episode for episode in run.episodes}
     for episode, rows in _by_episode(run, chosen):
         offset = offsets[rows[0]["leg"]]
@@ -145,7 +145,7 @@ def _parts(row: Row) -> Iterator[tuple[str, float, float]]:
 
 
 def _batch_events(rows: Array) -> Iterator[Event]:
-    """The policy's slices, from rows as `Batches` has them."""
+    """The policy's slices, from rows as `BatchRows` has them."""
     rows = rows[np.argsort(rows[:, 3], kind="stable")]
     if not len(rows):
         return

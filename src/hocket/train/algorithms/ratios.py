@@ -22,7 +22,7 @@ _FARTHEST = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class RatioRule:
     """How new and old probabilities are compared."""
 
     level: Level
@@ -58,7 +58,7 @@ def compare(
     behaviour: Tensor,
     mask: Tensor,
     age: Tensor,
-    how: Comparison,
+    how: RatioRule,
 ) -> Ratio:
     """Compares new log-probabilities with those that they must stay near.
 

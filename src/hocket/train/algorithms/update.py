@@ -24,8 +24,8 @@ from hocket.train.algorithms.cloning import Demonstrated
 from hocket.train.algorithms.gradients import added, autocast
 from hocket.train.algorithms.ranks import Measures, Ranks
 from hocket.train.algorithms.ratios import (
-    Comparison,
     Ratio,
+    RatioRule,
     clip_share,
     clipped_loss,
     compare,
@@ -85,7 +85,7 @@ Gradients = dict[str, list[Tensor | None]]
 
 
 @dataclass(slots=True)
-class Pace:
+class StepShare:
     """How far one step moves the policy, as a share of what the learning rate says. It shrinks
     while updates are stopped before their minibatches have all run, and grows back."""
 
@@ -104,9 +104,9 @@ class Algorithm(ABC):
     network: Any
     optimizer: Any
     config: UpdateConfig
-    comparison: Comparison
+    comparison: RatioRule
     ranks: Ranks
-    pace: Pace = field(default_factory=Pace, kw_only=True)
+    pace: StepShare = field(default_factory=StepShare, kw_only=True)
     beside: Demonstrated | None = field(default=None, kw_only=True)
     """Demonstrations that the policy is held to; None without."""
 

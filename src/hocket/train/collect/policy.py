@@ -47,7 +47,7 @@ _NOISE = "noise for sampling"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Snapshot:
+class HeldNetwork:
     """A network whose weights stay as they are for as long as anyone holds it."""
 
     version: int
@@ -85,9 +85,9 @@ class CollectingPolicy:
         self._holding = holding
         self._device = torch.device(device)
         self._precision: Precision = precision
-        self._live = Snapshot(-1, network.to(self._device).eval())
+        self._live = HeldNetwork(-1, network.to(self._device).eval())
         self._staging = Staging(self._device)
-        self._held: dict[Hashable, Snapshot] = {}
+        self._held: dict[Hashable, HeldNetwork] = {}
         self._released: queue.SimpleQueue[Hashable] = queue.SimpleQueue()
         self._base = base
         self.texts: list[str] = []
@@ -163,9 +163,9 @@ class CollectingPolicy:
         if any(held is self._live for held in self._held.values()):
             network = twin(network, self._device)
         version = self.block.read(published_tensors(network))
-        self._live = Snapshot(version, network)
+        self._live = HeldNetwork(version, network)
 
-    def _snapshot(self, row: Row) -> Snapshot:
+    def _snapshot(self, row: Row) -> HeldNetwork:
         holder = self._holding.held_by(row.trial)
         if holder is None:
             return self._live
@@ -196,7 +196,7 @@ class CollectingPolicy:
         return index
 
     def _act(
-        self, snapshot: Snapshot, arrays: dict[str, Array], batch: Batch, *, deterministic: bool
+        self, snapshot: HeldNetwork, arrays: dict[str, Array], batch: Batch, *, deterministic: bool
     ) -> dict[str, Array]:
         network: Trainable = snapshot.network
         noise = np.zeros((batch.size, network.noise_size), np.float32)

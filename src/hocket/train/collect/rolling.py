@@ -13,7 +13,8 @@ from hocket.core.contracts.recorder import Reader
 from hocket.core.data import PolicySpec, Ref, Trial
 from hocket.engine.batches import BatchConfig
 from hocket.engine.chunk_rules import make_rule
-from hocket.engine.loop import Engine, EngineConfig
+from hocket.engine.config import EngineConfig
+from hocket.engine.loop import Engine
 from hocket.runs.assembly import Assembly, EnginePlan
 from hocket.train.algorithms.rollout import group_of
 from hocket.train.collect import plan

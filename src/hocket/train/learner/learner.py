@@ -16,9 +16,9 @@ from hocket.train.algorithms.cloning import Cloning, Demonstrated
 from hocket.train.algorithms.grpo import GRPO
 from hocket.train.algorithms.ppo import PPO
 from hocket.train.algorithms.ranks import Ranks
-from hocket.train.algorithms.ratios import Comparison
+from hocket.train.algorithms.ratios import RatioRule
 from hocket.train.algorithms.rollout import Parcel, Segment, in_trial_order
-from hocket.train.algorithms.update import Pace
+from hocket.train.algorithms.update import StepShare
 from hocket.train.config import SUCCESS, Level, TrainConfig
 from hocket.train.data.store import DATA, open_data
 from hocket.train.data.windows import Windows
@@ -94,7 +94,7 @@ class Learner:
             self._parameters.values(), lr=config.lr, eps=1e-5, fused=True
         )
         self._rng = torch.Generator().manual_seed(config.seed * 1000 + ranks.rank)
-        self._pace = Pace()
+        self._pace = StepShare()
         self._statistics = Statistics(
             self.network,
             # Rewards of success are of a known size, and GRPO compares returns of one group.
@@ -219,7 +219,7 @@ class Learner:
             return Cloning(self._optimizer, beside)
         # Where a chunk's actions cannot be told apart, only the whole has a probability.
         finest: Level = "action" if self.network.is_factorised else "chunk"
-        comparison = Comparison(
+        comparison = RatioRule(
             level=config.ratio or finest,
             correction=config.corrected_by,
             truncate=config.truncate,
@@ -252,7 +252,7 @@ def linear(start: float, end: float, fraction: float) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
+class UpdateData:
     """What one update learns from."""
 
     segments: tuple[Segment, ...]
@@ -312,7 +312,7 @@ class SegmentQueue:
             return False
         return version + 1 - floor <= self._max_staleness or not self._max_staleness
 
-    def take(self, version: int) -> Taken:
+    def take(self, version: int) -> UpdateData:
         """Takes what the update of this version learns from: a batch, and whatever would be too old
         for the next one."""
         segments: list[Segment] = []
@@ -334,7 +334,7 @@ class SegmentQueue:
         self._parcels = kept
         dropped, self._dropped = self._dropped, 0
         ages = [version - int(v) for segment in segments for v in segment.version]
-        return Taken(
+        return UpdateData(
             segments=tuple(segments),
             dropped=dropped,
             staleness=max(ages, default=0),

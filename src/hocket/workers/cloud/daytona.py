@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _SESSION = "hocket"
 _BUILD_S = 3600.0
-"""Seconds for a snapshot to be built. Chosen by hand."""
+"""Seconds for a snapshot to be built."""
 _RENEW = "Make a new one at https://app.daytona.io and set DAYTONA_API_KEY."
 
 
@@ -64,7 +64,7 @@ class DaytonaRuntime(CloudRuntime):
 
     @classmethod
     def examine(cls) -> Usability:
-        """Whether the package is here, and a key; nobody is asked."""
+        """Look for the package and a key; nobody is asked."""
         if importlib.util.find_spec("daytona") is None:
             return Usability(
                 is_usable=False,

@@ -58,7 +58,7 @@ class ModalRuntime(CloudRuntime):
 
     @classmethod
     def examine(cls) -> Usability:
-        """Whether the package is here, and a token; nobody is asked."""
+        """Look for the package and a token; nobody is asked."""
         if importlib.util.find_spec("modal") is None:
             return Usability(
                 is_usable=False,

@@ -32,7 +32,6 @@ HOST_TAG, OWNER_TAG, LEASE_TAG = "hocket-host", "hocket-owner", "hocket-lease"
 PORT = 8080
 """The port on which a far end listens inside its sandbox; nothing leads there but the provider's
 entrance."""
-# Chosen by hand.
 _READY_S = 600.0
 """Seconds for a sandbox to answer, once it is there: images of simulators are large."""
 _OPEN_S = 60.0

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from hocket.errors import WorkerFailed
 from hocket.system.owner import is_gone, owner
 
-# Chosen by hand.
 _ASK_S = 60.0
 """Seconds for an answer to a question; a daemon under load takes several."""
 _BUILD_S = 3600.0
@@ -75,7 +74,7 @@ class Command:
         return done.stdout
 
     def has_image(self, image: str) -> bool:
-        """Whether an image is here. A request that fails is no answer, and raises WorkerFailed."""
+        """True where an image is here. Raises WorkerFailed where the request fails."""
         try:
             self.ask("image", "inspect", "--format", "{{.Id}}", image)
         except WorkerFailed as exc:
@@ -114,7 +113,7 @@ class Command:
             self.remove(*stray)
 
     def _listed(self) -> list[str]:
-        """The names of all containers that have a name as ours, also of those that have ended."""
+        """The names of all containers of hocket's, running or ended."""
         words = ("--all", "--filter", f"name={_PREFIX}-", "--format", "{{.Names}}")
         return self.ask("ps", *words).split()
 

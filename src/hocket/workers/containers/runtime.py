@@ -40,7 +40,7 @@ _LINK = "/run/hocket"
 _FILES = "files"
 """The folder beside the socket that a worker's sinks write to: what a dead one wrote is there."""
 _END_S = 5.0
-"""Seconds for a container to end by itself once its socket has. Chosen by hand."""
+"""Seconds for a container to end by itself once its socket has."""
 _LOOK_S = 0.1
 _NO_GPU = ("unresolvable CDI devices", "could not select device driver")
 """What Podman and Docker say where GPUs are asked for that are not there."""
@@ -96,7 +96,7 @@ class ContainerRuntime:
 
     @classmethod
     def examine(cls) -> Usability:
-        """Whether the command is here, and answers."""
+        """Look for the command, and ask it something."""
         try:
             command = Command.find(cls.commands)
         except WorkerFailed as exc:
@@ -282,7 +282,7 @@ class Container:
         return f"The container {self._name} {self._child.ending(meaning)}"
 
     def reap(self) -> bool:
-        """Whether it is over, with all that belonged to it."""
+        """True once it is over; then all that belonged to it is closed."""
         is_over = self._is_ended and self._child is not None and not self._child.is_alive
         if is_over:
             self.close(time.monotonic())

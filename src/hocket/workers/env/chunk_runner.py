@@ -114,6 +114,19 @@ class ObservationBuffer:
         return self._history - streak if self.lacks(step) else 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyView:
+    """What the policy is to see of an attempt, and what is told beside it."""
+
+    cameras: tuple[str, ...] | None
+    """Those that it reads; None for all."""
+    history: int
+    """Steps that it sees at once."""
+    perturbation: Perturbation | None = None
+    tells: bool = False
+    """Pass on the numbers in `info`."""
+
+
 class ChunkRunner:
     """Runs the chunks of one attempt in its env.
 
@@ -128,28 +141,24 @@ class ChunkRunner:
         buffer: ObservationBuffer,
         recording: Recording,
         attempt: Attempt,
-        *,
-        cameras: tuple[str, ...] | None,
-        history: int,
-        perturbation: Perturbation | None = None,
-        tells: bool = False,
+        view: PolicyView,
     ) -> None:
         self.attempt = attempt
-        self._tells = tells
-        self._perturbation = perturbation
+        self._tells = view.tells
+        self._perturbation = view.perturbation
         self._env = env
         self._buffer = buffer
         self._recording = recording
-        self._history = history
+        self._history = view.history
         self._sinks_look = recording.observes_each_step
         needs = recording.needs
         self._stride = needs.stride
-        self._policy_cameras = cameras
+        cameras = self._policy_cameras = view.cameras
         self._sink_cameras = None if needs.all_cameras else needs.cameras
         self._all_cameras: tuple[str, ...] | None = None
         if cameras is not None and not needs.all_cameras:
             self._all_cameras = tuple(dict.fromkeys((*cameras, *needs.cameras)))
-        self._looks_always = attempt.final_observation and history > 1
+        self._looks_always = attempt.final_observation and view.history > 1
         self.differs: str | None = None
         """What differed between two resets, empty where nothing did; None where one was made."""
         self._decided = 0

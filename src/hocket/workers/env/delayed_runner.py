@@ -5,40 +5,48 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from hocket.core.data import Array
-from hocket.workers.env.chunk_runner import ChunkResult, ChunkRunner
-from hocket.workers.env.live_env import Turn
+from hocket.core.wire import Course
+from hocket.workers.env.attempt import Attempt, Recording
+from hocket.workers.env.chunk_runner import (
+    ChunkResult,
+    ChunkRunner,
+    ObservationBuffer,
+    PolicyView,
+)
+from hocket.workers.env.live_env import LiveEnv, Turn
 from hocket.workers.shm import STOP, Control
-
-
-class Course(NamedTuple):
-    """What a lane does with one chunk."""
-
-    chunk: int
-    actions: Array
-    """The actions `[k, ...]`, in the env's own space."""
-    observe_at: int
-    """Steps after which the lane is observed for its next decision."""
-    before: int = 0
-    """Steps of holding still before the actions, and after them."""
-    after: int = 0
 
 
 class DelayedRunner(ChunkRunner):
     """A runner that tells what it saw and goes on. Only a chunk that nobody wants any more is
     recalled: what was committed is executed."""
 
-    _asked = 0
-    """The step whose observation the next chunk will answer."""
-    _last: Array | None = None
-    """The action that was executed last."""
-    _turn: Turn | None = None
-    """What the last step gave."""
+    def __init__(
+        self,
+        env: LiveEnv,
+        buffer: ObservationBuffer,
+        recording: Recording,
+        attempt: Attempt,
+        view: PolicyView,
+    ) -> None:
+        super().__init__(env, buffer, recording, attempt, view)
+        self._asked = 0
+        """The step whose observation the next chunk will answer."""
+        self._last: Array | None = None
+        """The action that was executed last, in the env's own space."""
+        self._turn: Turn | None = None
+        """What the last step gave."""
 
     def follow(
-        self, course: Course, control: Control, tell: Callable[[ChunkResult], None]
+        self,
+        chunk: int,
+        actions: Array,
+        course: Course,
+        control: Control,
+        tell: Callable[[ChunkResult], None],
     ) -> ChunkResult:
         """Execute a chunk up to its end or the episode's. `tell` is called once the lane was
         observed, where it has steps left then."""
@@ -46,8 +54,7 @@ class DelayedRunner(ChunkRunner):
         result = ChunkResult()
         self._decided = self._asked
         self._decisions += 1
-        actions, total = course.actions, course.before + len(course.actions) + course.after
-        done = 0
+        total, done = course.before + len(actions) + course.after, 0
         while True:
             if done == course.observe_at:
                 self._asked = self.attempt.steps
@@ -64,12 +71,12 @@ class DelayedRunner(ChunkRunner):
             done += 1
             control.count_step(0)
             self._judge(turn, result)
-            chunk = -1 if is_held else course.chunk
             if is_held:
                 self._decided = self._asked
-            self._look(turn, action, chunk, result, is_seen=self._is_seen(course, done, total))
+            source, is_seen = -1 if is_held else chunk, self._is_seen(course, done, total)
+            self._look(turn, action, source, result, is_seen=is_seen)
             self._ending = turn if result.ends else None
-            if result.ends or control.command(0, course.chunk) == STOP:
+            if result.ends or control.command(0, chunk) == STOP:
                 break
         result.busy_s = time.perf_counter() - began
         return result

@@ -62,7 +62,7 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Probe:
+class GlProbe:
     backend: str
     devices: tuple[Device, ...]
     reason: str = ""
@@ -80,7 +80,7 @@ def set_worker(index: int) -> None:
 
 
 @functools.cache
-def probe(backend: str) -> Probe:
+def probe(backend: str) -> GlProbe:
     """Try a backend in a process of its own, since a broken driver may abort the process."""
     script = Path(__file__).with_name("gl_probe.py")
     try:
@@ -94,7 +94,7 @@ def probe(backend: str) -> Probe:
         )
     except subprocess.TimeoutExpired:
         reason = f"{backend}: no answer within {_PROBE_TIMEOUT_S:.0f} s"
-        return Probe(backend=backend, devices=(), reason=reason)
+        return GlProbe(backend=backend, devices=(), reason=reason)
     found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     devices = tuple(
         Device(
@@ -107,7 +107,7 @@ def probe(backend: str) -> Probe:
         for item in found
     )
     reason = "" if devices else done.stderr.strip() or f"{backend}: exit code {done.returncode}"
-    return Probe(backend=backend, devices=devices, reason=reason)
+    return GlProbe(backend=backend, devices=devices, reason=reason)
 
 
 def choose_device() -> Device:

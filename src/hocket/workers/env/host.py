@@ -16,6 +16,7 @@ from hocket.core.wire import (
     END_OBSERVED,
     TWICE,
     Begin,
+    Course,
     Describe,
     Discard,
     Execute,
@@ -36,9 +37,10 @@ from hocket.workers.env.chunk_runner import (
     ChunkResult,
     ChunkRunner,
     ObservationBuffer,
+    PolicyView,
     packed_numbers,
 )
-from hocket.workers.env.delayed_runner import Course, DelayedRunner
+from hocket.workers.env.delayed_runner import DelayedRunner
 from hocket.workers.env.live_env import LiveEnv
 from hocket.workers.env.perturbation import Perturbation
 from hocket.workers.env.spaces import flatten
@@ -136,10 +138,12 @@ class Host:
                 max_steps=message.max_steps[0],
                 final=message.final_observation,
             ),
-            cameras=self._spec.cameras,
-            history=self._spec.history,
-            perturbation=self._perturbation(trial),
-            tells=self._spec.tells,
+            PolicyView(
+                cameras=self._spec.cameras,
+                history=self._spec.history,
+                perturbation=self._perturbation(trial),
+                tells=self._spec.tells,
+            ),
         )
         arrays, prompt = runner.reset(twice=bool(message.record[0].get(TWICE)))
         seen = runner.for_policy(arrays)
@@ -186,7 +190,7 @@ class Host:
         if numbers := packed_numbers(result.infos):
             self._port.post(Told([0], [number], [chunk], [len(result.rewards)], numbers))
         # Where the lane went on after it was observed, that was told already.
-        is_last = not message.observe_at or message.observe_at[0] >= len(result.rewards)
+        is_last = not message.courses or message.courses[0][0] >= len(result.rewards)
         is_observed = result.ends & END_OBSERVED if result.ends else is_last
         answer = Executed(
             lanes=[0],
@@ -214,21 +218,18 @@ class Host:
     def _follow(self, runner: DelayedRunner, message: Execute, actions: Array) -> ChunkResult:
         """Execute a chunk, and tell on the way what is seen for the next decision."""
         number, chunk = message.attempts[0], message.chunks[0]
-        before, after = message.holds[0] if message.holds else (0, 0)
-        end = before + len(actions) + after
-        look = message.observe_at[0] if message.observe_at else end
+        course = Course(*message.courses[0])
 
         def tell(result: ChunkResult) -> None:
             self._buffer.publish(chunk + 1)
             steps = [len(result.rewards)]
             self._port.post(Observed([0], [number], [chunk], steps, self._arrays()))
 
-        course = Course(chunk, actions, look, before, after)
-        result = runner.follow(course, self._control, tell)
+        result = runner.follow(chunk, actions, course, self._control, tell)
         if result.ends:
             # The slot that the policy may still read is the other one.
             self._buffer.publish(chunk)
-        elif look >= end:
+        elif course.observe_at >= course.before + len(actions) + course.after:
             self._buffer.publish(chunk + 1)
         return result
 

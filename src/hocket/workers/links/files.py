@@ -21,7 +21,7 @@ from hocket.errors import UsageError, WireError
 from hocket.system.durable import TEMPORARY
 
 QUOTA = 4 << 30
-"""Most bytes of one attempt's files. Chosen by hand: an hour of lossless pictures is less."""
+"""Most bytes of one attempt's files. An hour of lossless pictures is less."""
 _NAME = 200
 """Most characters of a file's name."""
 
@@ -64,8 +64,7 @@ class Outgoing:
             self._waiting.popleft()
 
     def finish(self, lanes: Sequence[int] | None = None) -> None:
-        """Send all that is left of these lanes, or of all: whatever else is said of them comes
-        after it."""
+        """Send all that is left of these lanes, or of all, before whatever else is said of them."""
         while any(lanes is None or lane in lanes for lane, _ in self._waiting):
             self.send_one()
 
@@ -95,7 +94,7 @@ def pieces(
     hasher: Hasher = hashlib.sha256,
 ) -> Iterator[Piece]:
     """A file in pieces, for an Incoming; the last one, which may be empty, has the digest. `flags`
-    are more than those to read it, and `folder` is an open one that `path` begins in."""
+    are added to those for reading; `folder` is an open folder that `path` begins in."""
     digest, begin, name = hasher(b""), 0, os.path.basename(path)
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags, dir_fd=folder)
     with open(fd, "rb", buffering=0) as file:
@@ -164,7 +163,7 @@ def declared_names(sinks: Sequence[Ref]) -> tuple[str, ...]:
 
 @lru_cache
 def _is_declared(name: str, patterns: tuple[str, ...], *, keeps: bool) -> bool:
-    """Whether one of the patterns is for a file of this name; WireError where no file has such."""
+    """True where one of the patterns matches the name. Raises WireError for names of no file."""
     is_plain = name == os.path.basename(name) and len(name) <= _NAME
     whole = undrafted(name) if is_plain and keeps else name
     if not is_plain or whole.startswith(".") or not name.isprintable():
@@ -247,7 +246,7 @@ class Incoming:
 
     def finish(self, files: Sequence[str]) -> list[str]:
         """The files that came, as they are named in the run folder here; WireError unless they are
-        those that are told."""
+        the ones in `files`."""
         claimed = sorted([str(name).rpartition("/")[2] for name in files])
         is_draft = self._keeps and any(name.startswith(".") for name in claimed)
         if claimed != sorted(self._names) or self._file is not None or is_draft:

@@ -37,9 +37,9 @@ from hocket.workers.links.files import QUOTA, Incoming, LeftFolder, declared_nam
 _LIFE = (Progress, Pulse, Said, Ended)
 """What a worker elsewhere says of itself, at any time."""
 _MOST_REMARKS, _LONGEST_REMARK = 100, 2000
-"""How much a worker may tell the user. Chosen by hand: an env has a few sentences to say."""
+"""How much a worker may tell the user. An env has a few sentences to say."""
 _MOST_NUMBERS = 1000
-"""Keys in `info` that a worker may tell of. Chosen by hand."""
+"""Keys in `info` that a worker may tell of."""
 
 
 class Question(NamedTuple):
@@ -53,7 +53,7 @@ class Question(NamedTuple):
     actions: int = 0
     """Most steps of the chunk."""
     looks: bool = False
-    """Whether Observed may come first."""
+    """True where Observed may come first."""
 
 
 class Begun(NamedTuple):
@@ -65,7 +65,7 @@ class Begun(NamedTuple):
     incoming: Incoming
     """Takes its files."""
     keeps: bool
-    """Whether files may come without its end, because it is lost."""
+    """True where files may come without its end, because it is lost."""
 
 
 class Guard:
@@ -88,15 +88,16 @@ class Guard:
         self._tells = spec.tells
         self._quota = quota
         self.has_files = False
-        """Whether files are coming now."""
+        """True while files come."""
 
     def ask(self, message: Message) -> Message:
         """Note what a message asks for; gives it as the worker may see it: without paths of this
         machine."""
         if isinstance(message, Execute):
-            looks, counts = bool(message.observe_at), message.counts
-            if message.holds:
-                counts = [n + sum(h) for n, h in zip(counts, message.holds, strict=True)]
+            looks, counts = bool(message.courses), message.counts
+            if looks:
+                pairs = zip(counts, message.courses, strict=True)
+                counts = [count + course.before + course.after for count, course in pairs]
             rows = zip(message.lanes, message.attempts, message.chunks, counts, strict=True)
             for lane, attempt, chunk, most in rows:
                 incoming = self._begun[lane].incoming
@@ -151,7 +152,7 @@ class Guard:
         return Incoming(root, slug, attempt, self._patterns, self._quota, keeps=keeps)
 
     def _taker(self, piece: Piece) -> Incoming:
-        """What takes a piece: of an attempt that has ended, or of one that is about to be lost."""
+        """What takes a piece of an attempt that has ended, or that is about to be lost."""
         lane = piece.lane
         asked = self._asked[lane] if type(lane) is int and lane >= 0 else None
         begun = self._begun.get(lane)
@@ -199,7 +200,7 @@ class Guard:
         return message
 
     def _answered(self, lane: int, kind: type[Any], attempt: int, chunk: int = -1) -> Question:
-        """Take the lane's next question, which these must answer."""
+        """Take the lane's next question, which the message must answer."""
         return self._expected(lane, kind, attempt, chunk).popleft()
 
     def _expected(
@@ -247,7 +248,7 @@ class Guard:
         )
 
     def _told(self, message: Told) -> None:
-        """Numbers come before the answer of the chunk that they belong to."""
+        """Check numbers, which come before the answer of their chunk."""
         rows = zip(message.lanes, message.attempts, message.chunks, message.steps, strict=True)
         for lane, attempt, chunk, steps in rows:
             question = self._expected(lane, Executed, attempt, chunk)[0]
@@ -269,6 +270,7 @@ class Guard:
     def _failed(self, message: Failed) -> None:
         texts = (message.kind, message.message, message.traceback)
         _require(all(type(text) is str for text in texts), message)
+        _require(type(message.spends) is bool, message)
         self.has_files = False
         if message.lane == -1:
             self._describing = 0

@@ -32,7 +32,7 @@ class LaneArrays:
 
     @property
     def are_inline(self) -> bool:
-        """Whether some lane's arrays come over the stream."""
+        """True where some lane's arrays come over the stream."""
         return bool(self._inline)
 
     def views(self, lane: int, chunk: int) -> Observation:

@@ -21,7 +21,6 @@ from hocket.errors import WireError, WorkerFailed
 from hocket.workers.links.guard import Guard
 from hocket.workers.links.lane_arrays import LaneArrays
 
-# Chosen by hand, with no benchmark row.
 _READ = 1 << 12
 """Bytes for one read: an answer without arrays is far shorter."""
 _READ_LONG = 1 << 20

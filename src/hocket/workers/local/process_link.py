@@ -15,7 +15,6 @@ from hocket.workers.links.guard import Guard
 from hocket.workers.links.stream_link import StreamLink
 from hocket.workers.shm import Control
 
-# Chosen by hand, with no benchmark row.
 _TAIL = 4096
 """Bytes of a worker's log that an error quotes."""
 _SPEAK_S = 0.3

@@ -40,7 +40,6 @@ ONE_THREAD = {
     "NUMEXPR_NUM_THREADS": "1",
 }
 """What libraries read that would take all cores for each worker."""
-# Chosen by hand, with no benchmark row.
 _REQUEST_TIMEOUT_S = 60.0
 """Seconds for a zygote to take a request: it is busy only while it imports what it preloads."""
 _END_TIMEOUT_S = 4.0
@@ -92,8 +91,8 @@ class LocalRuntime:
 
 
 class Lent:
-    """A local runtime for one more fleet before the one that keeps it: closing it ends the workers
-    that were started through it, and leaves what forked them."""
+    """A local runtime that one more fleet may use: `close` ends the workers that were started
+    through it, and leaves the zygotes."""
 
     def __init__(self, runtime: LocalRuntime) -> None:
         self._runtime = runtime

@@ -37,8 +37,8 @@ FORK, KILL, SPEAK = b"F", b"K", b"S"
 INDEX_VARIABLE = "HOCKET_WORKER_INDEX"
 _PR_SET_PDEATHSIG = 1
 _END_WAIT_S = 2.0
-"""How long killed workers are waited for when the parent is gone. Chosen by hand: SIGKILL takes
-milliseconds, and whatever is left dies with this process."""
+"""Seconds to wait for killed workers when the parent is gone: SIGKILL takes milliseconds, and
+whatever is left dies with this process."""
 _BEAT_S = 1.0
 """Seconds between two looks at all workers, which the parent sees."""
 

@@ -54,7 +54,7 @@ class _Dialing:
         self._attachment: Attachment | None = None
         self._is_ended = False
         self._is_settled = threading.Event()
-        """Whether something is attached, or will never be."""
+        """Set once something is attached, or never will be."""
         self._trouble = ""
 
     def run(self) -> None:

@@ -12,6 +12,7 @@ import select
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 from hocket.core.contracts.recorder import EVIDENCE
 from hocket.core.contracts.runtime import Runtime, WorkerSpec
@@ -35,10 +36,8 @@ from hocket.system.scratch import ScratchFolder
 from hocket.workers.links.files import pieces
 from hocket.workers.links.link import LastWords, Link
 from hocket.workers.local.runtime import LocalRuntime
-from hocket.workers.remote.carriers import ByteStream
 from hocket.workers.remote.link import GREETING
 
-# Chosen by hand: what a look costs, against how soon the engine must know.
 _PULSE_S = 2.0
 """Seconds between two signs of life."""
 _PROGRESS_S = 0.1
@@ -47,6 +46,23 @@ _SILENCE_S = 300.0
 """Seconds without an answer after which the engine is taken to be gone: no cable tells that it was
 cut. An engine that has ended closes the stream, which is noticed at once."""
 _READ = 1 << 18
+
+
+class ByteStream(Protocol):
+    """Bytes both ways, as a socket carries them; one thread uses it."""
+
+    def fileno(self) -> int:
+        """What is readable when something has come."""
+
+    def recv(self, size: int, /) -> bytes:
+        """What has come; empty at the end. Raises BlockingIOError where nothing has,
+        OSError where the stream breaks."""
+
+    def sendall(self, data: bytes, /) -> None:
+        """Send all of these bytes. Raises OSError where that cannot be done."""
+
+    def close(self) -> None:
+        """End it. Twice is safe."""
 
 
 class Relay:

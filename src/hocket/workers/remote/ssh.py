@@ -20,7 +20,6 @@ from hocket.workers.remote.archive import LOADER
 from hocket.workers.remote.dialing import dial
 from hocket.workers.remote.tunnel import Tunnel
 
-# Chosen by hand.
 _LOGINS = 8
 """Connections that are made to a host at the same time: by default a server refuses more than
 ten."""

@@ -32,8 +32,8 @@ class Tunnel:
         login: contextlib.AbstractContextManager[object] | None = None,
         on_end: Callable[[bool], None] = lambda _: None,
     ) -> None:
-        """`login` is held until the far end takes the code. `on_end` is told once, when the program
-        has ended, whether it did before that."""
+        """`login` is held until the far end has taken the code. `on_end` is called once, when the
+        program has ended: with true where it ended before that."""
         self._name = name
         self._stream = stream
         self._login = login or contextlib.nullcontext()
@@ -79,8 +79,7 @@ class Tunnel:
             pipe.close()
 
     def _wait(self) -> bytes:
-        """The next bytes to send. (ssh makes its output, which is this socket too, one that does
-        not wait.)"""
+        """The next bytes to send. (ssh makes its output, which is this socket, non-blocking.)"""
         while True:
             poller = select.poll()
             poller.register(self._stream, select.POLLIN)

@@ -27,7 +27,6 @@ from websockets.http11 import Request, Response
 
 from hocket.errors import WorkerFailed
 from hocket.workers.links.stream_link import make_roomy
-from hocket.workers.remote.carriers import SEND_S
 
 KEY_HEADER = "X-Hocket-Key"
 KEY_VARIABLE = "HOCKET_KEY"
@@ -136,7 +135,6 @@ async def _listen(
             return False
         ours, theirs = socket.socketpair()
         make_roomy(ours)
-        ours.settimeout(SEND_S)
         carrying = asyncio.create_task(_carry(web, theirs))
         with ours:
             await asyncio.to_thread(use, ours)

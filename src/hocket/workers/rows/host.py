@@ -256,8 +256,7 @@ class RowsHost:
                     chunks=message.chunks[one],
                     counts=message.counts[one],
                     actions=message.actions[at:end],
-                    observe_at=message.observe_at[one],
-                    holds=message.holds[one],
+                    courses=message.courses[one],
                 )
             )
             at = end

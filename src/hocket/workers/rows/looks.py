@@ -35,12 +35,8 @@ class RowLooks:
     def load(self, message: Execute, rows: Array, counts: Array, steps: Array) -> Array:
         """Take what a message says of these rows, which have made `steps` of their attempts; return
         how many steps each makes with its chunk."""
-        holds = np.zeros((len(rows), 2), np.int64)
-        if message.holds:
-            holds[:] = message.holds
-        before, after = holds.T
+        self.at[rows], before, after = np.array(message.courses, np.int64).T
         totals: Array = counts + before + after
-        self.at[rows] = message.observe_at or totals
         self.begin[rows], self._end[rows] = before, before + counts
         self._lead[rows] = steps - self._asked[rows]
         for row in rows.tolist():

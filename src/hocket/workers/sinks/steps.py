@@ -50,7 +50,7 @@ NOT_SAID = -1
 """In the field `success` where the env did not say."""
 
 
-class Observed(NamedTuple):
+class ObservedArray(NamedTuple):
     """An array of an observation, as the steps of an episode have it."""
 
     shape: tuple[int, ...]
@@ -64,15 +64,15 @@ class Observed(NamedTuple):
         return math.prod(self.shape) if self.is_kept else 0
 
 
-Layout = Mapping[str, Observed]
+Layout = Mapping[str, ObservedArray]
 """The arrays of an episode's observations that are no pictures, by key, in the order in which they
 lie in the column `state`."""
 
 
-def read_layout(text: str) -> dict[str, Observed]:
+def read_layout(text: str) -> dict[str, ObservedArray]:
     """The layout that the column `layout` holds."""
     return {
-        key: Observed(tuple(array["shape"]), array["dtype"], array.get("kept", True))
+        key: ObservedArray(tuple(array["shape"]), array["dtype"], array.get("kept", True))
         for key, array in json.loads(text).items()
     }
 
@@ -140,7 +140,7 @@ class StepsTrack:
         self._prompt = prompt
         self._numbers: list[tuple[int, int, int, float, bool, bool, int]] = []
         self._actions: list[Array] = []
-        self._layout: dict[str, Observed] | None = None
+        self._layout: dict[str, ObservedArray] | None = None
         self._pictures: frozenset[str] = frozenset()
         self._states: list[Array] = []
         self._observed: list[int] = []
@@ -217,10 +217,10 @@ class StepsTrack:
             self._observed.append(len(self._numbers) - 1)
             self._states.append(np.concatenate(parts))
 
-    def _describe(self, array: Array) -> Observed:
+    def _describe(self, array: Array) -> ObservedArray:
         largest = self._config.largest
         is_kept = largest is None or array.size <= largest
-        return Observed(array.shape, array.dtype.str, is_kept)
+        return ObservedArray(array.shape, array.dtype.str, is_kept)
 
     def _table(self, begin: int = 0) -> Array:
         """The rows from the given one on."""
@@ -240,12 +240,12 @@ class StepsTrack:
         return table
 
 
-def _plain(array: Observed) -> dict[str, Any]:
+def _plain(array: ObservedArray) -> dict[str, Any]:
     plain: dict[str, Any] = {"shape": list(array.shape), "dtype": array.dtype}
     return plain if array.is_kept else {**plain, "kept": False}
 
 
-def _numbers_of(key: str, array: Array | None, known: Observed, step: int) -> Array:
+def _numbers_of(key: str, array: Array | None, known: ObservedArray, step: int) -> Array:
     """An array as float64 `[size]`, a copy; what would not be the same numbers is refused."""
     if array is None or array.shape != known.shape:
         now = "missing" if array is None else f"{array.shape}"

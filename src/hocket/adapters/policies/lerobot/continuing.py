@@ -1,10 +1,9 @@
-"""LeRobot's own real-time chunking: what its policies are told of the actions that are committed.
+"""LeRobot's own real-time chunking, guided by the committed actions.
 
-LeRobot guides a whole batch by one delay and one length, so that rows are grouped by both. A prefix
-comes as it was answered, in the env's numbers, and goes through the policy's own preprocessor
-beside what is seen now: it is normalized as in training, and a policy whose actions are relative to
-the state gets it relative to the new one. LeRobot takes the guess to move with the sample
-(`identity`).
+LeRobot guides a whole batch by one delay and one length, so rows are grouped by both. A prefix is
+in the env's numbers. The policy's own preprocessor gets it with the new observation: it normalizes
+the prefix as in training, and makes it relative to the new state where the policy's actions are.
+LeRobot takes J for the identity (`identity` in `hocket.adapters.policies.rtc`).
 """
 
 from __future__ import annotations

@@ -184,10 +184,10 @@ def _load_weights(kind: Any, folder: Path, config: Any) -> Any:
 
 
 def mend_torchvision() -> None:
-    """Let a torchvision that was built for another device than torch be imported.
+    """Make a torchvision importable that was built for another device than torch.
 
-    Its compiled operators are then missing, and importing it fails at the registration of two of
-    them. Policies use its networks, not these operators.
+    Its compiled operators are missing then, and the import fails where two of them are registered.
+    Policies use its networks, not these operators.
     """
     import torch
 

@@ -1,13 +1,14 @@
 """What travels between an OpenPI client and server, stock and with hocket's extensions.
 
-Stock: the server's first frame is its metadata, then each binary request has one binary reply, in
-order; a text frame is an error and the connection ends. hocket's server adds a map `hocket` to the
-metadata; a client that found it there may send requests with a key `hocket`: several observations
-at once, who they are (noise seed, session, env), what is committed of each one's last chunk where
-the server says that its policy continues chunks, and messages that tell of envs, of how chunks are
-to be continued, and of ends of sessions. Such a request carries a number that its reply repeats,
-and a name that its client drew: sessions and envs are that client's, over whichever connection they
-come.
+Stock: the server's first frame is its metadata. Then each binary request has one binary reply, in
+order; a text frame is an error and ends the connection.
+
+Extended: hocket's server adds a map `hocket` to the metadata, and its clients send requests with a
+map `hocket`. `op` says what for: `infer` has several observations, with the noise seed, session and
+env of each, and with committed actions where the policy continues chunks; `bind` tells of an env,
+`continue` of how chunks are continued, `reset` of a session's end, `leave` of a client's. Each
+request has a number, which its reply repeats, and a name that its client drew: sessions and envs
+belong to that client, on all of its connections.
 """
 
 from __future__ import annotations

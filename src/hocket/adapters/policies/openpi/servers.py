@@ -214,7 +214,6 @@ class ServerReplica:
         self.reconnects = 0
         """Connections that were made after one was lost."""
         self._in_flight = 0
-        self._drops = 0
         self._has_answered = False
         self._backoff_s = FIRST_BACKOFF_S
         self.retry_at = 0.0
@@ -230,8 +229,8 @@ class ServerReplica:
 
     @property
     def generation(self) -> str:
-        """Changes when state that the server kept may be gone."""
-        return self.announcement.instance if self.announcement else str(self._drops)
+        """Changes when the state is gone that the server kept: stock servers keep none."""
+        return self.announcement.instance if self.announcement else ""
 
     async def ask(self, frames: Sequence[bytes], read: Read[Any], generation: str | None) -> Reply:
         """The answers to all frames, in order, from one connection. SessionLostError where the
@@ -297,7 +296,6 @@ class ServerReplica:
         try:
             answer = await connection.ask(frame, timeout_s, read)
         except Dropped:
-            self._drops += 1
             self._has_answered = False
             raise
         finally:
@@ -323,7 +321,6 @@ class ServerReplica:
                 return connection
             self._open -= 1
             self._lost += 1
-            self._drops += 1
         self._open += 1
         try:
             return await self._dial()

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 import hocket
+from hocket.core.contracts.recorder import Followed
 from hocket.errors import UsageError
-from hocket.results.telemetry import Telemetry, parse_target
+from hocket.telemetry import Telemetry, collector_at
 
 
 class Collector(ThreadingHTTPServer):
@@ -82,6 +83,10 @@ def collector() -> Iterator[Collector]:
     server.server_close()
 
 
+def named(name: str) -> Followed:
+    return Followed(folder=Path(name), config={})
+
+
 def told(span: Any) -> dict[str, Any]:
     found = {}
     for pair in span.attributes:
@@ -97,7 +102,7 @@ def told(span: Any) -> dict[str, Any]:
 def test_a_run_arrives_with_trial_and_attempt_in_every_span(
     collector: Collector, tmp_path: Path
 ) -> None:
-    telemetry = Telemetry(collector.address, "mine")
+    telemetry = Telemetry(collector.address, named("mine"))
     report = hocket.evaluate(
         env="toy:image",
         policy="scripted",
@@ -154,16 +159,15 @@ def test_a_run_arrives_with_trial_and_attempt_in_every_span(
 
 @pytest.mark.slow
 def test_a_collector_that_is_away_costs_the_run_nothing(tmp_path: Path) -> None:
-    telemetry = Telemetry("http://127.0.0.1:9", "mine")
+    telemetry = Telemetry("http://127.0.0.1:9", named("mine"))
     report = hocket.evaluate(env="toy", policy="scripted", episodes=2, readers=[telemetry])
     telemetry.close()
     assert report.complete
     assert telemetry.failed > 0
 
 
-def test_a_target_is_otlp_with_or_without_an_address() -> None:
-    assert parse_target("otlp") == "http://localhost:4318"
-    assert parse_target("otlp=https://collector:4318/") == "https://collector:4318"
-    for text in ("prometheus", "otlp=collector:4318", ""):
-        with pytest.raises(UsageError, match="otlp=http"):
-            parse_target(text)
+def test_a_collector_is_named_by_its_address_or_not_at_all() -> None:
+    assert collector_at("") == "http://localhost:4318"
+    assert collector_at("https://collector:4318/") == "https://collector:4318"
+    with pytest.raises(UsageError, match="otlp=http://HOST:4318"):
+        Telemetry("collector:4318", named("mine"))

@@ -1,4 +1,4 @@
-"""How a user says which machines a run is on."""
+"""How a user says which machines a run is on, and what each site there is."""
 
 from __future__ import annotations
 

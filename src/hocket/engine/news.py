@@ -1,12 +1,17 @@
-"""What one turn of the engine has to tell its readers."""
+"""What the engine has to tell its readers."""
 
 from __future__ import annotations
 
-from hocket.core.data import Episode, Trial
+from collections.abc import Sequence
+
+from hocket.core.data import Episode, Observation, Trial
 from hocket.core.events import ChunksExecuted, EpisodesEnded, EpisodesSealed, Event, LanesReady
+from hocket.core.wire import END_TERMINATED, END_TRUNCATED
+from hocket.engine.trials import LaneState
+from hocket.workers.notices import LanesExecuted
 
 
-class Turn:
+class News:
     """Collects what one turn of the engine has to tell, until it becomes a few events."""
 
     __slots__ = ("ended", "executed", "ready", "sealed")
@@ -33,3 +38,29 @@ class Turn:
             events.append(EpisodesSealed(time=now, episodes=tuple(self.sealed)))
             self.sealed.clear()
         return events
+
+
+def chunks_executed(
+    notice: LanesExecuted,
+    states: Sequence[LaneState],
+    final: Sequence[Observation | None],
+    now: float,
+) -> ChunksExecuted:
+    """What readers are told of chunks that lanes ran; `final` is seen at ends of episodes."""
+    ends = notice.ends
+    none: Sequence[bool] = (False,) * len(states)
+    has_ended = any(ends)
+    return ChunksExecuted(
+        time=now,
+        lanes=notice.lanes,
+        trials=[state.trial for state in states],
+        attempts=notice.attempts,
+        chunks=notice.chunks,
+        steps=notice.steps,
+        rewards=notice.rewards,
+        terminated=[end & END_TERMINATED != 0 for end in ends] if has_ended else none,
+        truncated=[end & END_TRUNCATED != 0 for end in ends] if has_ended else none,
+        busy=notice.busy_s,
+        observed=notice.observe_s,
+        final=final,
+    )

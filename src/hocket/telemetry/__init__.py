@@ -6,8 +6,8 @@
          └─ inference               one `infer`, linked to the attempts of its rows
 
 Every span below the run says of which trial and attempt it is. Nothing else of hocket depends on
-this: it is a reader that puts events into a queue, and a thread that turns them into spans. A
-collector that is away costs the run nothing, and is told of at the end.
+this: it is a reader, `--reader otlp=URL`, that puts events into a queue, and a thread that turns
+them into spans. A collector that is away costs the run nothing, and is told of at the end.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from __future__ import annotations
 import importlib
 import logging
 import queue
+import sys
 import threading
 import time
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from hocket.core.contracts.recorder import Followed
 from hocket.core.data import Trial
 from hocket.core.events import (
     AttemptFailed,
@@ -48,19 +50,20 @@ Key = tuple[Trial, int]
 """A trial and an attempt at it."""
 
 
-def parse_target(text: str) -> str:
-    """The collector's address in `otlp` or `otlp=URL`."""
-    kind, _, address = text.partition("=")
-    if kind != "otlp" or (address and not address.startswith(("http://", "https://"))):
-        raise UsageError(f"telemetry is {text!r}; write otlp, or otlp=http://HOST:4318.")
+def collector_at(address: str) -> str:
+    """The collector's address, ENDPOINT where none is given."""
+    if address and not address.startswith(("http://", "https://")):
+        raise UsageError(f"--reader otlp={address} is no address; write otlp=http://HOST:4318.")
     return address.rstrip("/") or ENDPOINT
 
 
 class Telemetry:
-    """A reader that sends a run to a collector. Closing twice is safe."""
+    """A reader that sends a run to the collector at an address, ENDPOINT where none is given.
+    Closing twice is safe."""
 
-    def __init__(self, endpoint: str, name: str) -> None:
-        self._spans = _Spans(endpoint, name)
+    def __init__(self, address: str, run: Followed) -> None:
+        self._address = collector_at(address)
+        self._spans = _Spans(self._address, run.folder.name)
         self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = threading.Thread(
             target=self._work, name="hocket-telemetry", daemon=True
@@ -77,6 +80,11 @@ class Telemetry:
         if thread is not None:
             self._events.put(None)
             thread.join(_CLOSE_S)
+            if self.failed:
+                sys.stderr.write(
+                    f"note: {self.failed} sendings of telemetry failed; does a collector listen at "
+                    f"{self._address}?\n"
+                )
 
     @property
     def failed(self) -> int:
@@ -302,7 +310,7 @@ def _import() -> Any:
             found |= {name: getattr(loaded, name) for name in names}
     except ImportError as exc:
         raise MissingExtraError(
-            f"--telemetry otlp needs OpenTelemetry ({exc.name} is missing). Run: pip install "
+            f"--reader otlp needs OpenTelemetry ({exc.name} is missing). Run: pip install "
             f"'hocket[otel]'"
         ) from exc
     return SimpleNamespace(**found)

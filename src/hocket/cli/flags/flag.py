@@ -1,0 +1,134 @@
+"""A field of a dataclass as a flag: its type as words can spell it, its default, and the docstring
+below it as its help."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import docstring_parser
+import tyro
+from tyro.constructors import PrimitiveConstructorSpec
+
+from hocket.cli.flags.values import Pairs, Words, Yaml
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """A flag to be: its type, its default (MISSING where it is required) and its help."""
+
+    annotation: Any
+    default: Any
+    help: Callable[[], str | None] | None
+    """Its text is made where it is shown: to find it in the source takes as long as all else."""
+
+    def field(self, name: str, file: Mapping[str, Any]) -> tuple[str, Any, Any]:
+        """The flag for `make_dataclass`; what a file says stands where the flag is not given."""
+        value = file.get(name, self.default)
+        value = tuple(value) if isinstance(value, list) else value
+        says_nothing = value is None or value is False or value == ()
+        text: Any = self.help  # tyro declares a string, and calls what is none
+        hint = tyro.conf.arg(help=text, help_behavior_hint="" if says_nothing else None)
+        factory: Any = MISSING if value is MISSING else lambda: value
+        kind = outline(self.annotation)
+        return name, Annotated[kind, hint], dataclasses.field(default_factory=factory)
+
+    def joined(self, other: Flag) -> Flag:
+        """One flag for two adapters. Where they differ its default is None: each keeps its own."""
+        if self.default == other.default and self.annotation == other.annotation:
+            return self
+        annotation = self.annotation
+        if other.annotation != annotation:
+            annotation = Union[annotation, other.annotation]
+        return Flag(Union[annotation, None], None, self.help)
+
+
+def make_class(fields: Sequence[Any]) -> type[Any]:
+    return dataclasses.make_dataclass("Flags", fields, kw_only=True, frozen=True)
+
+
+def flags_of(owner: type[Any]) -> dict[str, Flag]:
+    """The fields of a dataclass as flags."""
+    hints, helps = get_type_hints(owner, include_extras=True), _Helps(owner)
+    found = {}
+    for field in dataclasses.fields(owner):
+        factory = field.default_factory
+        default = field.default if factory is MISSING else factory()
+        if field.init:
+            text = functools.partial(helps.of, field.name)
+            found[field.name] = Flag(hints.get(field.name, Any), default, text)
+    return found
+
+
+@dataclass
+class _Helps:
+    """The docstrings below the fields of a class, read when the first of them is wanted."""
+
+    owner: type[Any]
+
+    @functools.cached_property
+    def _found(self) -> dict[str, str]:
+        return _helps_of(self.owner)
+
+    def of(self, field: str) -> str | None:
+        return self._found.get(field)
+
+
+def _helps_of(owner: type[Any]) -> dict[str, str]:
+    """The docstrings below the fields of a class and its parents."""
+    found: dict[str, str] = {}
+    for parent in reversed(owner.__mro__[:-1]):
+        try:
+            described = docstring_parser.parse_from_object(parent).params
+        except (TypeError, SyntaxError):  # No file holds its source.
+            continue
+        found |= {one.arg_name: " ".join((one.description or "").split()) for one in described}
+    return found
+
+
+def spelling_of(hint: Any) -> Any:
+    """The type of a setting as a flag can give it: what words cannot spell is read as YAML."""
+    if hint == tuple[str, ...]:
+        return Words
+    if hint == Mapping[str, str]:
+        return Pairs
+    return hint if _is_spelled(hint) else Yaml
+
+
+def outline(hint: Any) -> Any:
+    """A type as tyro can check defaults against it by itself: `X | None` in its older spelling, and
+    what is read by a rule of ours as anything. For anything else tyro imports typeguard,
+    which costs more than all that parsing needs."""
+    kind, *notes = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    origin = get_origin(kind)
+    if origin in (Union, types.UnionType):
+        kind = Union[tuple(map(outline, get_args(kind)))]
+    elif isinstance(origin, type) and any(isinstance(n, PrimitiveConstructorSpec) for n in notes):
+        kind = object
+    return Annotated[(kind, *notes)] if notes else kind
+
+
+def _is_spelled(hint: Any) -> bool:
+    """Whether values of this type can be written as words on a command line."""
+    if hint in (bool, int, float, str, Path):
+        return True
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return all(part is type(None) or _is_spelled(part) for part in inner)
+    if origin in (tuple, list):
+        return bool(inner) and all(part is ... or _is_spelled(part) for part in inner)
+    return origin is Literal or (isinstance(hint, type) and issubclass(hint, enum.Enum))
+
+
+def plain_value(value: Any) -> Any:
+    if isinstance(value, enum.Enum):
+        return value.name
+    if isinstance(value, Path):
+        return str(value)
+    return [plain_value(part) for part in value] if isinstance(value, (tuple, list)) else value
