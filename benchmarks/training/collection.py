@@ -26,9 +26,8 @@ import hocket
 from hocket.adapters.envs.metaworld import MetaWorld
 from hocket.core.data import ArraySpec, Batch, Row, Trial, noise_seed
 from hocket.train.collect.policy import CollectingPolicy, Holding
-from hocket.train.learner.weights import WeightBlock
 from hocket.train.networks.actor import ChunkActor
-from hocket.train.networks.contract import Shapes, published_tensors
+from hocket.train.networks.contract import Shapes
 from hocket.train.networks.policies import ActorConfig
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -59,10 +58,10 @@ def collecting_policy(setup: Benchmark) -> CollectingPolicy:
         cameras=(IMAGE,),
     )
     network = ChunkActor(shapes, ActorConfig(chunk_length=setup.chunk, images=True))
-    block = WeightBlock(published_tensors(network))
-    block.publish(published_tensors(network), 0)
     holding = Holding(is_deterministic=lambda _: False, held_by=lambda _: None)
-    return CollectingPolicy(network, shapes, holding, block=block, max_batch=setup.lanes)
+    policy = CollectingPolicy(network, shapes, holding)
+    policy.limit(setup.lanes)
+    return policy
 
 
 def ours(setup: Benchmark) -> float:

@@ -28,7 +28,7 @@ from hocket.core.data import ArraySpec, Trial
 from hocket.train.algorithms.ppo import PPO
 from hocket.train.algorithms.ranks import Ranks
 from hocket.train.algorithms.ratios import RatioRule
-from hocket.train.algorithms.rollout import Segment
+from hocket.train.algorithms.stretches import Stretch
 from hocket.train.config import PPOConfig, Precision
 from hocket.train.networks.contract import Observations, Shapes, trainable_parameters
 from hocket.train.networks.lora import add_adapter
@@ -140,7 +140,7 @@ def shapes(size: Size) -> Shapes:
     )
 
 
-def segments(rows: int, size: Size) -> list[Segment]:
+def stretches(rows: int, size: Size) -> list[Stretch]:
     """Episodes of eight chunks, of random numbers."""
     rng = np.random.default_rng(0)
     made = []
@@ -153,7 +153,7 @@ def segments(rows: int, size: Size) -> list[Segment]:
         for key in ("observation/image", "observation/wrist_image"):
             seen[key] = rng.integers(0, 256, (count, size.pixels, size.pixels, 3), np.uint8)
         made.append(
-            Segment(
+            Stretch(
                 trial=Trial(suite="benchmark", task="benchmark", seed=index),
                 attempt=0,
                 lane=0,
@@ -190,7 +190,7 @@ def measure(setup: Benchmark, name: str) -> None:
     say(f"\n{name}: {whole / 1e6:,.1f} million parameters, {learnt / 1e6:,.2f} trained\n")
     say("| micro-batch | peak GB | of it before the update | chunks/s |\n|---|---|---|---|")
     optimizer = torch.optim.Adam(trained.values(), lr=1e-5)
-    data = segments(setup.rows, size)
+    data = stretches(setup.rows, size)
     how = RatioRule(level="action", correction="none", truncate=2.0)
     for micro_batch in setup.micro_batches:
         config = PPOConfig(
@@ -214,7 +214,7 @@ def measure(setup: Benchmark, name: str) -> None:
         if setup.device != "cpu":
             torch.cuda.synchronize()
         seconds = time.perf_counter() - began
-        rows = sum(len(segment) for segment in data)
+        rows = sum(len(stretch) for stretch in data)
         say(f"| {micro_batch} | {peak(setup.device):.2f} | {before:.2f} | {rows / seconds:,.1f} |")
 
 

@@ -1,4 +1,4 @@
-"""Makes segments of random lengths for the tests of training."""
+"""Makes stretches of random lengths for the tests of training."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from hocket.core.data import Trial
-from hocket.train.algorithms.rollout import Segment
+from hocket.train.algorithms.stretches import Stretch
 
 LENGTH, SIZE = 4, 2
 
 
-def segment(
+def stretch(
     rng: np.random.Generator,
     *,
     chunks: int = 3,
@@ -23,8 +23,8 @@ def segment(
     terminated: bool = True,
     truncated: bool = False,
     **changes: Any,
-) -> Segment:
-    """A segment of random numbers, ended as told."""
+) -> Stretch:
+    """A stretch of random numbers, ended as told."""
     executed = rng.integers(1, LENGTH + 1, chunks)
     mask = np.arange(LENGTH) < executed[:, None]
     values: dict[str, Any] = {
@@ -51,4 +51,4 @@ def segment(
             "task": np.int64(0).reshape(()),
         },
     }
-    return Segment(**{**values, **changes})
+    return Stretch(**{**values, **changes})

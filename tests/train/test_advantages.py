@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from hocket.train.algorithms.grpo import group_advantages
 from hocket.train.algorithms.ppo import smdp_advantages
-from hocket.train.algorithms.rollout import LayoutError, Segment, make_rollout
-from support.trajectories import LENGTH, segment
+from hocket.train.algorithms.stretches import LayoutError, Stretch, pad_stretches
+from support.trajectories import LENGTH, stretch
 
 
-def brute_force(part: Segment, bootstrap: float, gamma: float, lam: float) -> list[float]:
+def brute_force(part: Stretch, bootstrap: float, gamma: float, lam: float) -> list[float]:
     """Step by step in float64: each advantage as a sum of discounted errors, nothing recursive."""
     count = len(part)
     values = [float(v) for v in part.value] + [0.0 if part.terminated else bootstrap]
@@ -43,10 +43,10 @@ def test_smdp_advantages_equal_a_brute_force_sum_on_ragged_episodes(
 ) -> None:
     rng = np.random.default_rng(seed)
     parts = [
-        segment(rng, chunks=n, seed=i, terminated=end == "terminated", truncated=end == "truncated")
+        stretch(rng, chunks=n, seed=i, terminated=end == "terminated", truncated=end == "truncated")
         for i, (n, end) in enumerate(zip(lengths, ends, strict=False))
     ]
-    rows = make_rollout(parts).rows
+    rows = pad_stretches(parts).rows
     bootstrap = torch.from_numpy(rng.normal(size=len(parts)))
     found = smdp_advantages(
         rewards=rows["rewards"],
@@ -70,8 +70,8 @@ def test_smdp_advantages_equal_a_brute_force_sum_on_ragged_episodes(
         )
 
 
-def _last_advantage(part: Segment, bootstrap: float) -> float:
-    rows = make_rollout([part]).rows
+def _last_advantage(part: Stretch, bootstrap: float) -> float:
+    rows = pad_stretches([part]).rows
     found = smdp_advantages(
         rewards=rows["rewards"],
         executed=rows["executed"],
@@ -90,8 +90,8 @@ def test_a_truncated_episode_goes_on_from_its_final_observation_and_a_terminated
 ):
     rng = np.random.default_rng(0)
     quiet = {"rewards": np.zeros((1, LENGTH)), "value": np.zeros(1, np.float32)}
-    cut = segment(rng, chunks=1, terminated=False, truncated=True, **quiet)
-    ended = segment(rng, chunks=1, terminated=True, **quiet)
+    cut = stretch(rng, chunks=1, terminated=False, truncated=True, **quiet)
+    ended = stretch(rng, chunks=1, terminated=True, **quiet)
     assert _last_advantage(cut, 7.0) == pytest.approx(7.0)
     assert _last_advantage(ended, 7.0) == 0.0
 

@@ -47,7 +47,9 @@ def make(network: torch.nn.Module) -> tuple[CollectingPolicy, WeightBlock]:
     block = WeightBlock(published_tensors(network))
     block.publish(published_tensors(network), 0)
     holding = Holding(is_deterministic=is_evaluation, held_by=holder_of)
-    return CollectingPolicy(twin(network, "cpu"), SHAPES, holding, block=block), block
+    policy = CollectingPolicy(twin(network, "cpu"), SHAPES, holding)
+    policy.block = block
+    return policy, block
 
 
 def moved(network: torch.nn.Module, by: float) -> dict[str, torch.Tensor]:

@@ -36,22 +36,22 @@ from hocket.records.folder import RunFolder
 from hocket.records.run_file import load_about
 from hocket.runs.elsewhere import Work
 from hocket.runs.sites import MachinesConfig, SiteConfig
-from hocket.train.algorithms.rollout import Segment
+from hocket.train.algorithms.stretches import Stretch
 from hocket.train.collect.elsewhere import FloorRose, Gathered, WorkGrew
 from hocket.train.learner.weights import PackedWeights, WeightBlock
 from hocket.train.loop import Trained, train
 from support.processes import DEADLINE_S, children, wait_gone, wait_until
 from support.sites import ThreadSites
-from support.trajectories import segment
+from support.trajectories import stretch
 from train.test_training import ENV, records, settings, success
 
 TRIALS = [Trial(ENV, "point", seed) for seed in range(4)]
 
 
-def stretch(trial: Trial, first: int, *, ends: bool) -> Segment:
+def two_chunks(trial: Trial, first: int, *, ends: bool) -> Stretch:
     """Two chunks of the first attempt at a trial."""
     rng = np.random.default_rng(0)
-    return segment(rng, chunks=2, first=first, terminated=ends, trial=trial)
+    return stretch(rng, chunks=2, first=first, terminated=ends, trial=trial)
 
 
 class Desk:
@@ -103,7 +103,7 @@ class Desk:
     def hear(self, site: str, message: protocol.Message) -> None:
         self.driver.hear(site, message, 0.0)
 
-    def collected(self, site: str, lease: LeaseId, one: Segment) -> None:
+    def collected(self, site: str, lease: LeaseId, one: Stretch) -> None:
         self.hear(
             site, protocol.CollectedPart(*lease, packed(one, {"success": 1.0}), is_whole=True)
         )
@@ -147,14 +147,14 @@ def test_stretches_are_told_once_in_order_whatever_is_sent_again(desk: Desk) -> 
     desk.driver.plan(TRIALS[:1])
     desk.join("a")
     lease = desk.lease()
-    early = stretch(TRIALS[0], 0, ends=False)
+    early = two_chunks(TRIALS[0], 0, ends=False)
     desk.collected("a", lease, early)
     desk.driver.disconnect("a")
     desk.join("a", holds=[lease])
     desk.collected("a", lease, early)
-    desk.collected("a", lease, stretch(TRIALS[0], 2, ends=True))
+    desk.collected("a", lease, two_chunks(TRIALS[0], 2, ends=True))
     gathered = desk.take(Gathered)
-    assert [list(one.segment.chunk) for one in gathered] == [[0, 1], [2, 3]]
+    assert [list(one.stretch.chunk) for one in gathered] == [[0, 1], [2, 3]]
     assert gathered[1].terms == {"success": 1.0}
     end = protocol.SealedEpisode(*lease, "success", 16, 1.0, True, False, 4, 0.5, [], b"", [])
     desk.hear("a", end)
@@ -176,7 +176,7 @@ def test_a_lost_site_costs_what_it_ran_and_bounds_nothing_any_more(desk: Desk) -
     (failed,) = desk.take(AttemptFailed)
     assert (failed.attempt, failed.again) == (0, True)
     assert desk.take(FloorRose) == [FloorRose(site="a", floor=None)]
-    desk.collected("a", lease, stretch(TRIALS[0], 0, ends=True))
+    desk.collected("a", lease, two_chunks(TRIALS[0], 0, ends=True))
     assert not desk.take(Gathered)
     desk.join("b")
     again = desk.lease()
@@ -192,7 +192,7 @@ def test_steps_are_counted_once_and_before_what_came_of_them(desk: Desk) -> None
     lease = desk.lease()
     for _ in range(2):
         desk.hear("a", protocol.Beat(1.0, [8, 2, 2, 2, 0.5, 0.25], (0, 0), ""))
-    desk.collected("a", lease, stretch(TRIALS[0], 0, ends=True))
+    desk.collected("a", lease, two_chunks(TRIALS[0], 0, ends=True))
     kinds = [type(event) for event in desk.told if isinstance(event, (WorkGrew, Gathered))]
     assert kinds == [WorkGrew, Gathered]
     assert desk.take(WorkGrew) == [WorkGrew(steps=8, worked_s=0.5, inferred_s=0.25)]
@@ -206,7 +206,7 @@ def test_what_is_no_trajectory_of_the_lease_is_refused(desk: Desk, data: bytes) 
     with pytest.raises(WireError):
         desk.hear("a", protocol.CollectedPart(*lease, data, is_whole=True))
     with pytest.raises(WireError, match="another lease"):
-        desk.collected("a", lease, stretch(TRIALS[1], 0, ends=True))
+        desk.collected("a", lease, two_chunks(TRIALS[1], 0, ends=True))
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,12 @@ from hocket.train.algorithms.grpo import GRPO
 from hocket.train.algorithms.ppo import PPO
 from hocket.train.algorithms.ranks import Measures, Ranks
 from hocket.train.algorithms.ratios import RatioRule
-from hocket.train.algorithms.rollout import Segment
+from hocket.train.algorithms.stretches import Stretch
 from hocket.train.algorithms.update import Algorithm
 from hocket.train.config import GRPOConfig, PPOConfig
 from hocket.train.networks.contract import Evaluated, Observations, Tensors
 from support.prompted import PromptActor, PromptConfig
-from support.trajectories import LENGTH, segment
+from support.trajectories import LENGTH, stretch
 from train.test_collecting import SHAPES
 from train.test_ranks import Keep
 from train.test_training import run, same_weights
@@ -42,19 +42,19 @@ class Counting(PromptActor):
         return super().value(observation)
 
 
-def episodes() -> list[Segment]:
+def episodes() -> list[Stretch]:
     rng = np.random.default_rng(3)
     lengths = (2, 5, 1, 7)
     return [
         dataclasses.replace(
-            segment(rng, chunks=n, seed=i // 2, repeat=i % 2, terminated=False, truncated=True),
+            stretch(rng, chunks=n, seed=i // 2, repeat=i % 2, terminated=False, truncated=True),
             prompt=f"do {i % 3}",
         )
         for i, n in enumerate(lengths)
     ]
 
 
-def exact(parts: list[Segment], network: PromptActor) -> list[Segment]:
+def exact(parts: list[Stretch], network: PromptActor) -> list[Stretch]:
     """In double precision, and with probabilities near the network's own."""
     known = []
     for part in parts:
@@ -96,7 +96,7 @@ def make(algo: str, level: Any, micro_batch: int | None) -> tuple[Algorithm, Cou
     return GRPO(network, Keep(), config, how, Ranks(), reference), network
 
 
-def gradients(learner: Algorithm, parts: list[Segment]) -> Iterator[tuple[str, torch.Tensor]]:
+def gradients(learner: Algorithm, parts: list[Stretch]) -> Iterator[tuple[str, torch.Tensor]]:
     rows = learner.prepare(parts, 1)
     measures = Measures(Ranks())
     found = learner.gradients(rows, measures)

@@ -16,14 +16,14 @@ from hocket.train.algorithms.grpo import GRPO
 from hocket.train.algorithms.ppo import PPO
 from hocket.train.algorithms.ranks import Measures, Ranks, local_device
 from hocket.train.algorithms.ratios import RatioRule
-from hocket.train.algorithms.rollout import Segment, make_rollout
+from hocket.train.algorithms.stretches import Stretch, pad_stretches
 from hocket.train.algorithms.update import Algorithm
 from hocket.train.config import GRPOConfig, PPOConfig
 from hocket.train.networks.actor import ChunkActor
 from hocket.train.networks.policies import ActorConfig
 from support.processes import DEADLINE_S
 from support.stock_openpi import free_port
-from support.trajectories import segment
+from support.trajectories import stretch
 from train.test_collecting import SHAPES
 
 TESTS = Path(__file__).parents[1]
@@ -36,29 +36,29 @@ class Keep:
     def step(self) -> None: ...
 
 
-def episodes() -> list[Segment]:
+def episodes() -> list[Stretch]:
     rng = np.random.default_rng(0)
     lengths = (2, 5, 1, 7)
     return [
-        segment(
+        stretch(
             rng, chunks=n, seed=i // 2, repeat=i % 2, terminated=i % 2 == 0, truncated=i % 2 == 1
         )
         for i, n in enumerate(lengths)
     ]
 
 
-def as_if_sampled(network: ChunkActor, parts: list[Segment]) -> list[Segment]:
+def as_if_sampled(network: ChunkActor, parts: list[Stretch]) -> list[Stretch]:
     """With probabilities near the network's own, so that no ratio is clipped away."""
     known = []
     for part in parts:
-        rows = make_rollout([part]).rows[0]
+        rows = pad_stretches([part]).rows[0]
         seen = network.evaluate(rows["observation"].to_dict(), rows["actions"], {})
         log_prob = seen.log_prob.detach().numpy() + 0.01
         known.append(dataclasses.replace(part, log_prob=log_prob))
     return known
 
 
-def gradients(algo: str, parts: list[Segment], ranks: Ranks) -> dict[str, torch.Tensor]:
+def gradients(algo: str, parts: list[Stretch], ranks: Ranks) -> dict[str, torch.Tensor]:
     """Of one minibatch with everything in it."""
     network = ChunkActor(SHAPES, ActorConfig(chunk_length=4, hidden=(16,)))
     parts = as_if_sampled(network, parts)

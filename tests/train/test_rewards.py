@@ -10,7 +10,7 @@ import pytest
 
 from hocket.core.data import Trial
 from hocket.errors import ConfigError, UnknownNameError
-from hocket.train.algorithms.rollout import LayoutError, Segment, group_of
+from hocket.train.algorithms.stretches import LayoutError, Stretch, group_of
 from hocket.train.collect.curriculum import Curriculum, CurriculumError, Start, weigh_hard
 from hocket.train.config import TrainConfig
 from hocket.train.rewards import RewardError, Rewards
@@ -19,7 +19,7 @@ from hocket.workers.rows.numbers import RowNumbers
 from train.test_training import ENV, records, run, same_weights, success
 
 
-def segment(trial: Trial | None = None, **changes: Any) -> Segment:
+def stretch(trial: Trial | None = None, **changes: Any) -> Stretch:
     """Two chunks of three actions, of which three and two were executed."""
     plain: dict[str, Any] = {
         "trial": trial or Trial(suite="toy", task="count", seed=0),
@@ -38,18 +38,18 @@ def segment(trial: Trial | None = None, **changes: Any) -> Segment:
         "final": None,
         "success": True,
     }
-    return Segment(**{**plain, **changes})
+    return Stretch(**{**plain, **changes})
 
 
-def effort(episode: Segment) -> Any:
+def effort(episode: Stretch) -> Any:
     return (episode.actions**2).sum(-1)
 
 
-def haste(episode: Segment) -> float:
+def haste(episode: Stretch) -> float:
     return 1.0 / episode.steps
 
 
-def counted(episode: Segment) -> float:
+def counted(episode: Stretch) -> float:
     """Each step told its number, and nothing is told of steps that were not made."""
     is_made = np.arange(episode.rewards.shape[1]) < episode.executed[:, None]
     told = episode.info["clock/steps"]
@@ -58,15 +58,15 @@ def counted(episode: Segment) -> float:
     return float(episode.steps)
 
 
-def broken(episode: Segment) -> Any:
+def broken(episode: Stretch) -> Any:
     raise KeyError("speed")
 
 
-def ragged(episode: Segment) -> Any:
+def ragged(episode: Stretch) -> Any:
     return np.zeros(episode.steps)
 
 
-def endless(episode: Segment) -> float:
+def endless(episode: Stretch) -> float:
     return float("nan")
 
 
@@ -76,10 +76,10 @@ HERE = "train.test_rewards"
 
 def test_terms_are_weighted_and_summed_and_told_apart() -> None:
     rewards = Rewards(f"success, 0.1*env, -2*{HERE}:effort, {HERE}:haste")
-    found = rewards.give(segment())
+    found = rewards.give(stretch())
     wanted = 0.1 * np.array([[1, 2, 3], [4, 5, 0.0]]) - 0.5 * np.array([[1, 1, 1], [1, 1, 0.0]])
     wanted[1, 1] += 1.0 + 0.2
-    np.testing.assert_allclose(found.segment.rewards, wanted)
+    np.testing.assert_allclose(found.stretch.rewards, wanted)
     assert found.terms == {
         "success": 1.0,
         "env": pytest.approx(1.5),
@@ -124,13 +124,13 @@ def test_a_reward_function_that_is_not_there_is_refused_before_anything_runs(
     ("name", "said"),
     [
         ("broken", "raised KeyError: 'speed' .in episode toy/count/0"),
-        ("ragged", r"returned an array \(5,\) .* like `Segment.rewards`"),
+        ("ragged", r"returned an array \(5,\) .* like `Stretch.rewards`"),
         ("endless", "rewards must be finite"),
     ],
 )
 def test_a_reward_function_that_fails_is_named(name: str, said: str) -> None:
     with pytest.raises(RewardError, match=said):
-        Rewards(f"{HERE}:{name}").give(segment())
+        Rewards(f"{HERE}:{name}").give(stretch())
 
 
 def test_a_function_is_what_is_trained_for_and_its_terms_are_logged(tmp_path: Path) -> None:
@@ -168,11 +168,11 @@ def test_a_reward_function_sees_what_the_env_told_at_each_step(
 def test_numbers_of_info_are_told_by_step_and_by_mean_and_not_to_the_learner() -> None:
     told = np.array([[1.0, np.nan, 3.0], [np.nan, 5.0, np.nan]])
     nothing = np.full((2, 3), np.nan)
-    given = Rewards(f"{HERE}:effort").give(segment(info={"speed": told, "never": nothing}))
+    given = Rewards(f"{HERE}:effort").give(stretch(info={"speed": told, "never": nothing}))
     assert given.info == {"speed": 3.0}
-    assert given.segment.info == {}
+    assert given.stretch.info == {}
     with pytest.raises(LayoutError, match="in info is not"):
-        segment(info={"speed": told[:1]})
+        stretch(info={"speed": told[:1]})
 
 
 def test_numbers_in_info_are_found_whatever_they_are() -> None:
@@ -259,7 +259,7 @@ def test_weights_change_when_an_update_is_done_and_survive_a_checkpoint() -> Non
     plan = Curriculum(TASKS[:1], 0, starts=2, weigh=weigh_hard)
     trial = Trial(suite="toy", task="count", seed=10_000_000, repeat=0)
     for ended in (True, True, False, None):
-        plan.add(trial, None if ended is None else segment(trial, success=ended))
+        plan.add(trial, None if ended is None else stretch(trial, success=ended))
     assert plan.to_curves()["starts/tried"] == 0.0
     plan.settle()
     assert plan.to_state() == [[3, 2, 45.0], [0, 0, 0.0]]

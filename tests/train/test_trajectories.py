@@ -14,7 +14,7 @@ from hocket.core.events import (
     EpisodesEnded,
 )
 from hocket.errors import ConfigError, EnvError
-from hocket.train.algorithms.rollout import Segment
+from hocket.train.algorithms.stretches import Stretch
 from hocket.train.collect.curriculum import Curriculum
 from hocket.train.collect.plan import (
     Groups,
@@ -23,7 +23,7 @@ from hocket.train.collect.plan import (
 )
 from hocket.train.collect.trajectories import Trajectories
 from hocket.train.rewards import Rewards
-from support.trajectories import segment
+from support.trajectories import stretch
 
 TRIAL = Trial(suite="toy", task="count", seed=1)
 LENGTH = 4
@@ -41,7 +41,7 @@ class Engine:
     def begin(self, trial: Trial = TRIAL, attempt: int = 0) -> None:
         self.trajectories.on(AttemptsBegan(time=0, lanes=[3], trials=[trial], attempts=[attempt]))
 
-    def infer(self, chunk: int, version: int = 0, attempt: int = 0) -> list[Segment]:
+    def infer(self, chunk: int, version: int = 0, attempt: int = 0) -> list[Stretch]:
         extras = {
             "sample": np.full((LENGTH, 2), chunk, np.float32),
             "log_prob": np.full(LENGTH, -1.0, np.float32),
@@ -92,7 +92,7 @@ class Engine:
             )
         )
 
-    def end(self, outcome: Outcome = Outcome.SUCCESS, **ends: bool) -> Segment | None:
+    def end(self, outcome: Outcome = Outcome.SUCCESS, **ends: bool) -> Stretch | None:
         episode = Episode(
             trial=TRIAL, attempt=0, outcome=outcome, steps=0, total_reward=0.0, **ends
         )
@@ -240,8 +240,8 @@ def test_a_group_is_one_start_many_times() -> None:
     assert [t.repeat for t in group] == [0, 1, 2, 3]
 
 
-def member(repeat: int, total: float, start: float = 0.0) -> Segment:
-    made = segment(np.random.default_rng(0), chunks=1, seed=4, repeat=repeat)
+def member(repeat: int, total: float, start: float = 0.0) -> Stretch:
+    made = stretch(np.random.default_rng(0), chunks=1, seed=4, repeat=repeat)
     made.observation["observation/state"][:] = start
     made.rewards[:] = 0.0
     made.rewards[0, 0] = total
@@ -265,7 +265,7 @@ def test_a_member_lost_to_errors_does_not_hold_up_its_group() -> None:
         assert groups.add(member(i, total).trial, member(i, total)) is None
     verdict = groups.add(member(2, 0).trial, None)
     assert verdict is not None
-    assert (len(verdict.segments), verdict.size, verdict.is_kept) == (2, 3, True)
+    assert (len(verdict.stretches), verdict.size, verdict.is_kept) == (2, 3, True)
 
 
 def test_members_that_started_differently_are_refused() -> None:

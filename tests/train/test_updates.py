@@ -12,12 +12,12 @@ import torch
 from hocket.train.algorithms.ppo import PPO
 from hocket.train.algorithms.ranks import Ranks
 from hocket.train.algorithms.ratios import RatioRule, compare, kl_estimate
-from hocket.train.algorithms.rollout import Segment
+from hocket.train.algorithms.stretches import Stretch
 from hocket.train.algorithms.update import Algorithm, StepShare
 from hocket.train.config import PPOConfig
 from hocket.train.networks.actor import ChunkActor
 from hocket.train.networks.policies import ActorConfig
-from support.trajectories import segment
+from support.trajectories import stretch
 from train.test_collecting import SHAPES
 from train.test_ranks import as_if_sampled
 
@@ -28,13 +28,13 @@ def actor(**changes: Any) -> ChunkActor:
     return ChunkActor(SHAPES, ActorConfig(chunk_length=4, hidden=(16,), **changes))
 
 
-def episodes(network: ChunkActor, count: int = 8, chunks: int = 5) -> list[Segment]:
+def episodes(network: ChunkActor, count: int = 8, chunks: int = 5) -> list[Stretch]:
     rng = np.random.default_rng(0)
-    return as_if_sampled(network, [segment(rng, chunks=chunks, seed=i) for i in range(count)])
+    return as_if_sampled(network, [stretch(rng, chunks=chunks, seed=i) for i in range(count)])
 
 
 def improve(
-    network: ChunkActor, parts: list[Segment], *, lr: float = 1e-3, version: int = 1, **changes: Any
+    network: ChunkActor, parts: list[Stretch], *, lr: float = 1e-3, version: int = 1, **changes: Any
 ) -> dict[str, float]:
     return algorithm(network, lr=lr, **changes).update(
         parts, version=version, rng=torch.Generator().manual_seed(0)
@@ -138,7 +138,7 @@ def test_a_critic_that_learns_alone_leaves_the_policy_as_it_is() -> None:
     rng = np.random.default_rng(0)
     parts = []
     for i in range(8):
-        one = segment(rng, seed=i)
+        one = stretch(rng, seed=i)
         images = rng.integers(0, 255, (len(one), 8, 8, 3)).astype(np.uint8)
         seen = {**one.observation, "camera": images}
         parts.append(dataclasses.replace(one, observation=seen))

@@ -15,14 +15,14 @@ from hocket.engine.trials import TrialQueue
 from hocket.train.algorithms.cloning import STEPS
 from hocket.train.collect import plan
 from hocket.train.config import TrainConfig
-from hocket.train.course import Course, Parts
 from hocket.train.learner.learner import Updated
+from hocket.train.training_run import Parts, TrainingRun
 
 Roll = Callable[[Reader, TrialQueue], bool]
 """Runs trials to the last; False where that was interrupted."""
 
 
-class Cloner(Course):
+class Cloner(TrainingRun):
     """Learns from recorded episodes, and reads the events of evaluations."""
 
     def __init__(

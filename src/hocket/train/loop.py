@@ -40,7 +40,6 @@ from hocket.train.collect.rolling import (
     policy_of,
 )
 from hocket.train.config import TrainConfig
-from hocket.train.course import Parts
 from hocket.train.data.reading import Wanted, read_data
 from hocket.train.data.store import DATA, discard
 from hocket.train.learner import checkpoint
@@ -65,6 +64,7 @@ from hocket.train.networks.contract import (
 from hocket.train.rewards import Rewards
 from hocket.train.trackers import TensorBoard
 from hocket.train.trainer import Trainer
+from hocket.train.training_run import Parts
 from hocket.workers.fleet import Fleet
 
 

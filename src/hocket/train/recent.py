@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 
-from hocket.train.algorithms.rollout import Segment
+from hocket.train.algorithms.stretches import Stretch
 
 _EPISODES = 100
 """Episodes that curves are averaged over. Chosen by hand."""
@@ -17,15 +17,15 @@ class Recent:
     def __init__(self) -> None:
         self._episodes: deque[dict[str, float]] = deque(maxlen=_EPISODES)
 
-    def add(self, segment: Segment, more: Mapping[str, float]) -> None:
+    def add(self, stretch: Stretch, more: Mapping[str, float]) -> None:
         """Takes an episode that ended, with what else it adds to the log."""
         told = {
-            "train/return": segment.total_reward,
-            "train/episode_steps": float(segment.steps),
+            "train/return": stretch.total_reward,
+            "train/episode_steps": float(stretch.steps),
             **more,
         }
-        if segment.success is not None:
-            told["train/success"] = float(segment.success)
+        if stretch.success is not None:
+            told["train/success"] = float(stretch.success)
         self._episodes.append(told)
 
     def to_curves(self) -> dict[str, float | None]:

@@ -4,10 +4,10 @@
     --reward env                                       the env's own reward of each step
     --reward success,0.1*env,-0.01*my_rewards:effort   all of these, weighted
 
-A term of your own is a function of a `Segment`, a whole episode as `algorithms/rollout.py`
+A term of your own is a function of a `Stretch`, a whole episode as `algorithms/stretches.py`
 documents it: what was seen before each of its C chunks, the actions, how many of them were
 executed, the env's rewards, the numbers in its `info`, how it ended, and whether it succeeded. It
-returns one number, which is given at the last step, or an array `[C, T]` like `Segment.rewards`: a
+returns one number, which is given at the last step, or an array `[C, T]` like `Stretch.rewards`: a
 reward for each step, whose entries beyond `executed` are left out.
 """
 
@@ -23,7 +23,7 @@ import numpy as np
 from hocket.core.data import Array
 from hocket.core.plugins import load_named
 from hocket.errors import ConfigError, HocketError
-from hocket.train.algorithms.rollout import Segment
+from hocket.train.algorithms.stretches import Stretch
 from hocket.train.config import ENV, SUCCESS, RewardTerm, reward_terms
 
 _SUCCESS = ("success", "is_success")
@@ -36,9 +36,9 @@ class RewardError(HocketError):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Rewarded:
-    """A segment with the rewards that are trained for, and what each term gave."""
+    """A stretch with the rewards that are trained for, and what each term gave."""
 
-    segment: Segment
+    stretch: Stretch
     """Without what the env told in `info`: the learner has no use for it."""
     terms: dict[str, float]
     """The weighted sum of each term's rewards, by name."""
@@ -61,7 +61,7 @@ class Rewards:
     def __init__(self, text: str) -> None:
         """Loads the functions that `text` names."""
         self._terms = reward_terms(text)
-        self._functions: dict[str, Callable[[Segment], Any]] = {
+        self._functions: dict[str, Callable[[Stretch], Any]] = {
             term.name: load_named(term.name, "reward function")
             for term in self._terms
             if term.is_function
@@ -72,64 +72,64 @@ class Rewards:
         """Whether a stretch of an episode cannot be rewarded before its end."""
         return bool(self._functions)
 
-    def give(self, segment: Segment) -> Rewarded:
-        """Returns a segment that has the env's rewards with those that are trained for."""
-        total = np.zeros_like(segment.rewards)
+    def give(self, stretch: Stretch) -> Rewarded:
+        """Returns a stretch that has the env's rewards with those that are trained for."""
+        total = np.zeros_like(stretch.rewards)
         sums = {}
         for term in self._terms:
-            given = term.weight * self._of(term, segment)
+            given = term.weight * self._of(term, stretch)
             sums[term.name] = float(given.sum())
             total += given
         return Rewarded(
-            segment=dataclasses.replace(segment, rewards=total, info={}),
+            stretch=dataclasses.replace(stretch, rewards=total, info={}),
             terms=sums,
             info={
-                key: mean for key, told in segment.info.items() if (mean := _mean(told)) is not None
+                key: mean for key, told in stretch.info.items() if (mean := _mean(told)) is not None
             },
         )
 
-    def _of(self, term: RewardTerm, segment: Segment) -> Array:
+    def _of(self, term: RewardTerm, stretch: Stretch) -> Array:
         if term.name == ENV:
-            return segment.rewards
+            return stretch.rewards
         if term.name == SUCCESS:
-            if segment.is_end and segment.success is None:
+            if stretch.is_end and stretch.success is None:
                 raise ConfigError(
-                    f"Task {segment.trial.task!r} does not tell success, which is a reward. Use "
+                    f"Task {stretch.trial.task!r} does not tell success, which is a reward. Use "
                     f"--reward env."
                 )
-            return at_the_end(segment, float(segment.is_end and bool(segment.success)))
-        return self._called(term.name, segment)
+            return at_the_end(stretch, float(stretch.is_end and bool(stretch.success)))
+        return self._called(term.name, stretch)
 
-    def _called(self, name: str, segment: Segment) -> Array:
+    def _called(self, name: str, stretch: Stretch) -> Array:
         try:
-            found = np.asarray(self._functions[name](segment), np.float64)
+            found = np.asarray(self._functions[name](stretch), np.float64)
         except Exception as exc:
             raise RewardError(
                 f"The reward function {name!r} raised {type(exc).__name__}: {exc} (in episode "
-                f"{segment.trial.id})."
+                f"{stretch.trial.id})."
             ) from exc
         if found.ndim == 0:
-            found = at_the_end(segment, float(found))
-        shape = segment.rewards.shape
+            found = at_the_end(stretch, float(found))
+        shape = stretch.rewards.shape
         if found.shape != shape:
             raise RewardError(
                 f"The reward function {name!r} returned an array {found.shape} for episode "
-                f"{segment.trial.id}; it must return one number, or an array {shape} like "
-                f"`Segment.rewards`."
+                f"{stretch.trial.id}; it must return one number, or an array {shape} like "
+                f"`Stretch.rewards`."
             )
-        counted: Array = np.where(np.arange(shape[1]) < segment.executed[:, None], found, 0.0)
+        counted: Array = np.where(np.arange(shape[1]) < stretch.executed[:, None], found, 0.0)
         if not np.isfinite(counted).all():
             raise RewardError(
                 f"The reward function {name!r} returned {counted[~np.isfinite(counted)][0]} for "
-                f"episode {segment.trial.id}: rewards must be finite."
+                f"episode {stretch.trial.id}: rewards must be finite."
             )
         return counted
 
 
-def at_the_end(segment: Segment, reward: float) -> Array:
+def at_the_end(stretch: Stretch, reward: float) -> Array:
     """Returns rewards `[C, T]` that are 0 but at the last executed step."""
-    given = np.zeros(segment.rewards.shape)
-    given[-1, int(segment.executed[-1]) - 1] = reward
+    given = np.zeros(stretch.rewards.shape)
+    given[-1, int(stretch.executed[-1]) - 1] = reward
     return given
 
 

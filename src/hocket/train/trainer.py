@@ -23,17 +23,17 @@ from hocket.core.events import (
 from hocket.engine.loop import Engine
 from hocket.engine.trials import TrialQueue
 from hocket.errors import EnvError
-from hocket.train.algorithms.rollout import Segment
+from hocket.train.algorithms.stretches import Stretch
 from hocket.train.collect import plan
 from hocket.train.collect.curriculum import Curriculum, find_curriculum, state_of
 from hocket.train.collect.elsewhere import SiteEvent, WorkGrew
 from hocket.train.collect.plan import Groups
 from hocket.train.collect.trajectories import Trajectories
 from hocket.train.config import TrainConfig
-from hocket.train.course import Course, Parts
 from hocket.train.learner.learner import Updated
 from hocket.train.log import Movement, Shares
 from hocket.train.recent import Recent
+from hocket.train.training_run import Parts, TrainingRun
 
 _ERRORS_IN_A_ROW = 50
 """Episodes in a row that may be lost to errors before the run ends with one: an env that never
@@ -60,7 +60,7 @@ class _Trials(TrialQueue):
         return self._is_open
 
 
-class Trainer(Course):
+class Trainer(TrainingRun):
     """Reads the engine's events; `trials` is the queue that the engine works on."""
 
     def __init__(
@@ -113,8 +113,8 @@ class Trainer(Course):
                 if plan.is_evaluation(episode.trial):
                     self._sealed(episode)
             return
-        for segment in self._trajectories.on(event):
-            self._link.put([segment])
+        for stretch in self._trajectories.on(event):
+            self._link.put([stretch])
         if isinstance(event, ChunksExecuted):
             self._counts.env_steps += sum(
                 steps
@@ -172,37 +172,37 @@ class Trainer(Course):
         counts = self._counts
         counts.episodes += 1
         counts.sealed += 1
-        segment, terms = self._trajectories.seal(episode), self._trajectories.terms(episode)
-        if segment is not None:
-            self._recent.add(segment, terms)
-        self._curriculum.add(episode.trial, segment)
+        stretch, terms = self._trajectories.seal(episode), self._trajectories.terms(episode)
+        if stretch is not None:
+            self._recent.add(stretch, terms)
+        self._curriculum.add(episode.trial, stretch)
         if self._groups is not None:
-            self._member(self._groups, episode.trial, segment)
-        elif segment is not None:
-            self._link.put([segment])
+            self._member(self._groups, episode.trial, stretch)
+        elif stretch is not None:
+            self._link.put([stretch])
         else:
             counts.settled += 1
-        counts.errors_in_a_row = counts.errors_in_a_row + 1 if segment is None else 0
+        counts.errors_in_a_row = counts.errors_in_a_row + 1 if stretch is None else 0
         if counts.errors_in_a_row > _ERRORS_IN_A_ROW:
             raise EnvError(
                 f"{counts.errors_in_a_row} episodes in a row were lost to errors: {episode.error}"
             )
 
-    def _member(self, groups: Groups, trial: Trial, segment: Segment | None) -> None:
-        verdict = groups.add(trial, segment)
-        if verdict is None:
+    def _member(self, groups: Groups, trial: Trial, stretch: Stretch | None) -> None:
+        whole = groups.add(trial, stretch)
+        if whole is None:
             return
-        self._parts.policy.release(verdict.group)
+        self._parts.policy.release(whole.group)
         counts = self._counts
         # Where hardly any group is mixed any more, updates of nothing keep the run going.
         is_stuck = counts.filtered_since_update >= _PATIENCE * self._config.batch_count
-        if verdict.is_kept or (is_stuck and verdict.segments):
-            self._link.put(verdict.segments)
-            counts.settled += verdict.size - len(verdict.segments)
+        if whole.is_kept or (is_stuck and whole.stretches):
+            self._link.put(whole.stretches)
+            counts.settled += whole.size - len(whole.stretches)
         else:
             counts.filtered += 1
-            counts.filtered_since_update += verdict.size
-            counts.settled += verdict.size
+            counts.filtered_since_update += whole.size
+            counts.settled += whole.size
 
     def _top_up(self) -> None:
         """Plans what may be begun, and always something while the engine would otherwise end."""

@@ -16,7 +16,7 @@ from hocket.machines.roster import Entry
 from hocket.machines.server import Carrier
 from hocket.runs.elsewhere import Work
 from hocket.runs.sites import SiteConfig
-from hocket.train.algorithms.rollout import Segment
+from hocket.train.algorithms.stretches import Stretch
 from hocket.train.collect.elsewhere import FloorRose, Gathered, Tell, WorkGrew
 from hocket.train.learner.weights import PackedWeights
 
@@ -134,11 +134,11 @@ class CollectingDriver(Driver):
         if not message.is_whole:
             return
         gathered = _read(b"".join(self._coming.pop((name, one))))
-        segment, trial = gathered.segment, self._trials[one.trial]
-        if (segment.trial, segment.attempt) != (trial, one.attempt):
+        stretch, trial = gathered.stretch, self._trials[one.trial]
+        if (stretch.trial, stretch.attempt) != (trial, one.attempt):
             raise WireError(f"{name} sent a trajectory of another lease than it named.")
-        if int(segment.chunk[0]) >= self._next_chunk.get(one, 0):
-            self._next_chunk[one] = int(segment.chunk[-1]) + 1
+        if int(stretch.chunk[0]) >= self._next_chunk.get(one, 0):
+            self._next_chunk[one] = int(stretch.chunk[-1]) + 1
             self._tell_work()
             self._tell(gathered)
 
@@ -167,6 +167,6 @@ def _read(data: bytes) -> Gathered:
     try:
         plain = codec.unpack(data)
         terms = {str(name): float(value) for name, value in plain["terms"].items()}
-        return Gathered(segment=Segment.from_plain(plain["segment"]), terms=terms)
+        return Gathered(stretch=Stretch.from_plain(plain["stretch"]), terms=terms)
     except (HocketError, TypeError, ValueError, KeyError, AttributeError) as exc:
         raise WireError(f"{len(data)} bytes are no trajectory: {exc}") from exc

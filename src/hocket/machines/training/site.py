@@ -26,7 +26,7 @@ from hocket.machines.site.site_work import SiteWork
 from hocket.results.showing.tally import Tally
 from hocket.runs.assembly import Assembly
 from hocket.train.algorithms.ranks import local_device
-from hocket.train.algorithms.rollout import Segment
+from hocket.train.algorithms.stretches import Stretch
 from hocket.train.collect.rolling import (
     auto_lanes,
     base_of,
@@ -106,8 +106,8 @@ class CollectingWork(SiteWork):
 
     def on(self, event: Event) -> None:
         assert self._trajectories is not None
-        for segment in self._trajectories.on(event):
-            self._send(self._trials.name(segment.trial, segment.attempt), segment, {})
+        for stretch in self._trajectories.on(event):
+            self._send(self._trials.name(stretch.trial, stretch.attempt), stretch, {})
         if isinstance(event, EpisodesSealed):
             for episode in event.episodes:
                 self._send_last(episode)
@@ -116,14 +116,14 @@ class CollectingWork(SiteWork):
 
     def _send_last(self, episode: Episode) -> None:
         assert self._trajectories is not None
-        segment, terms = self._trajectories.seal(episode), self._trajectories.terms(episode)
-        if segment is not None:
-            self._send(self._trials.name(episode.trial, episode.attempt), segment, terms)
+        stretch, terms = self._trajectories.seal(episode), self._trajectories.terms(episode)
+        if stretch is not None:
+            self._send(self._trials.name(episode.trial, episode.attempt), stretch, terms)
         # Its steps are counted no later than what came of them.
         self._link.post(self.beat())
 
-    def _send(self, name: LeaseId, segment: Segment, terms: dict[str, float]) -> None:
-        data = packed(segment, terms)
+    def _send(self, name: LeaseId, stretch: Stretch, terms: dict[str, float]) -> None:
+        data = packed(stretch, terms)
         self._stretches.setdefault(name, []).append(data)
         self._link.post_all(lambda: self._given(name, data))
 
@@ -188,9 +188,9 @@ class CollectingWork(SiteWork):
             self._stretches.pop(name, None)
 
 
-def packed(segment: Segment, terms: Mapping[str, float]) -> bytes:
+def packed(stretch: Stretch, terms: Mapping[str, float]) -> bytes:
     """A stretch of a trajectory as it travels, and what it adds to the log."""
-    return codec.pack({"segment": segment.to_plain(), "terms": dict(terms)})
+    return codec.pack({"stretch": stretch.to_plain(), "terms": dict(terms)})
 
 
 def _parts(name: LeaseId, data: bytes) -> Iterator[protocol.Message]:

@@ -20,7 +20,7 @@ from hocket.machines.training.driver import CollectingDriver
 from hocket.records.folder import RunFolder
 from hocket.runs.elsewhere import Work
 from hocket.runs.sites import SiteConfig
-from hocket.train.algorithms.rollout import Segment
+from hocket.train.algorithms.stretches import Stretch
 from hocket.train.collect.elsewhere import Collecting, FloorRose, Gathered, SiteEvent, Tell
 
 if TYPE_CHECKING:
@@ -164,10 +164,10 @@ class CollectingSites:
         """No chunk that is still to come is older than this version."""
         # The version first: a site that comes meanwhile begins with this one, or a newer one.
         newest = self._weights.version
-        open_floors = [gathered.segment.oldest for gathered in self._ended.values()]
+        open_floors = [gathered.stretch.oldest for gathered in self._ended.values()]
         return min([newest, *list(self._floors.values()), *open_floors])
 
-    def on(self, event: SiteEvent) -> list[Segment]:
+    def on(self, event: SiteEvent) -> list[Stretch]:
         """Follows one event, and returns the stretch that it brings."""
         if isinstance(event, FloorRose):
             if event.floor is None:
@@ -179,16 +179,16 @@ class CollectingSites:
         elif isinstance(event, SitesChanged):
             self._running = sum(site.running for site in event.sites)
         elif isinstance(event, Gathered):
-            segment = event.segment
-            if not segment.is_end:
-                return [segment]
-            self._ended[segment.trial.id, segment.attempt] = event
+            stretch = event.stretch
+            if not stretch.is_end:
+                return [stretch]
+            self._ended[stretch.trial.id, stretch.attempt] = event
         return []
 
-    def seal(self, episode: Episode) -> Segment | None:
-        """Returns the last segment of an episode that counts; None if it was lost to errors."""
+    def seal(self, episode: Episode) -> Stretch | None:
+        """Returns the last stretch of an episode that counts; None if it was lost to errors."""
         found = self._ended.get((episode.trial.id, episode.attempt))
-        return None if found is None else found.segment
+        return None if found is None else found.stretch
 
     def terms(self, episode: Episode) -> dict[str, float]:
         """Returns what an episode that counts adds to the log; asked once, last."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hocket.core.contracts.module import Codes, Encodes, HasVelocity
 from hocket.train.algorithms.gradients import added, autocast
@@ -28,7 +28,7 @@ odd demonstrations do not outweigh the rest. The recipe of the bundled clone has
 class Demonstrated:
     """Recorded chunks that a network is fitted to; `ranks` learn as one."""
 
-    network: Any
+    network: nn.Module
     windows: Windows
     config: UpdateConfig
     ranks: Ranks
@@ -104,7 +104,7 @@ def _counted(off: Tensor, mask: Tensor) -> Tensor:
 class Cloning:
     """Fits a network to recorded chunks alone."""
 
-    optimizer: Any
+    optimizer: torch.optim.Optimizer
     recorded: Demonstrated
 
     def update(self, rng: torch.Generator) -> dict[str, float]:

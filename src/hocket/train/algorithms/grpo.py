@@ -5,14 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from tensordict import TensorDict
-from torch import Tensor
+from torch import Tensor, nn
 
 from hocket.train.algorithms.ratios import joined, kl_estimate
-from hocket.train.algorithms.rollout import LayoutError, Segment, group_of
+from hocket.train.algorithms.stretches import LayoutError, Stretch, group_of
 from hocket.train.algorithms.update import Algorithm, Sums, Terms, Totals, add_to
 from hocket.train.config import GRPOConfig
 
@@ -26,7 +25,7 @@ class GRPO(Algorithm):
     """Improves a network from groups of whole episodes."""
 
     config: GRPOConfig
-    reference: Any = None
+    reference: nn.Module | None = None
     """The policy that training began with, which `kl_weight` holds the network to; None where
     nothing does."""
 
@@ -34,14 +33,14 @@ class GRPO(Algorithm):
     def clip_high(self) -> float:
         return CLIP_HIGH if self.config.clip_high is None else self.config.clip_high
 
-    def prepare(self, segments: Sequence[Segment], version: int) -> TensorDict:
-        rollout = self.roll_out(segments)
-        advantage = torch.zeros(len(segments))
-        for members in groups_of(segments, self.config.group).values():
-            returns = torch.tensor([segments[i].total_reward for i in members])
+    def prepare(self, stretches: Sequence[Stretch], version: int) -> TensorDict:
+        padded = self.padded(stretches)
+        advantage = torch.zeros(len(stretches))
+        for members in groups_of(stretches, self.config.group).values():
+            returns = torch.tensor([stretches[i].total_reward for i in members])
             advantage[torch.tensor(members)] = group_advantages(returns)
-        valid = rollout.rows["valid"]
-        flat = rollout.flat(advantage=advantage.to(valid.device)[:, None].expand(valid.shape))
+        valid = padded.rows["valid"]
+        flat = padded.flat(advantage=advantage.to(valid.device)[:, None].expand(valid.shape))
         flat["start_log_prob"] = self.look(flat).log_prob
         if self.reference is not None:
             flat["reference_log_prob"] = self.look(flat, self.reference).log_prob
@@ -74,11 +73,11 @@ def group_advantages(returns: Tensor, epsilon: float = 1e-6) -> Tensor:
     return ((exact - exact.mean()) / (spread + epsilon)).float()
 
 
-def groups_of(segments: Sequence[Segment], size: int) -> dict[Hashable, list[int]]:
+def groups_of(stretches: Sequence[Stretch], size: int) -> dict[Hashable, list[int]]:
     """Returns the indices of the members of each group: the same task and seed."""
     groups: dict[Hashable, list[int]] = {}
-    for index, segment in enumerate(segments):
-        if not segment.is_end or segment.chunk[0]:
-            raise LayoutError(f"GRPO learns from whole episodes; {segment.trial.id} is a part.")
-        groups.setdefault(group_of(segment.trial, size), []).append(index)
+    for index, stretch in enumerate(stretches):
+        if not stretch.is_end or stretch.chunk[0]:
+            raise LayoutError(f"GRPO learns from whole episodes; {stretch.trial.id} is a part.")
+        groups.setdefault(group_of(stretch.trial, size), []).append(index)
     return groups

@@ -14,7 +14,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from hocket.train.algorithms.ranks import Ranks
-from hocket.train.algorithms.rollout import LayoutError, Segment
+from hocket.train.algorithms.stretches import LayoutError, Stretch
 from hocket.train.algorithms.update import Algorithm, Sums, Terms, Totals, add_to
 from hocket.train.config import PPOConfig
 from hocket.train.networks.contract import TASK
@@ -30,16 +30,16 @@ class PPO(Algorithm):
     def moves_policy(self, version: int) -> bool:
         return version >= self.config.value_only
 
-    def prepare(self, segments: Sequence[Segment], version: int) -> TensorDict:
-        rollout = self.roll_out(segments)
-        rows, valid = rollout.rows, rollout.rows["valid"]
+    def prepare(self, stretches: Sequence[Stretch], version: int) -> TensorDict:
+        padded = self.padded(stretches)
+        rows, valid = padded.rows, padded.rows["valid"]
         seen = self.look(rows[valid])
         value = torch.zeros(valid.shape, dtype=seen.value.dtype, device=valid.device)
         value[valid] = seen.value
         bootstrap = torch.zeros(len(valid), device=valid.device)
-        if rollout.has_final.any():
-            known = self.look_at_values(rollout.final)
-            bootstrap = torch.where(rollout.has_final, known, bootstrap)
+        if padded.has_final.any():
+            known = self.look_at_values(padded.final)
+            bootstrap = torch.where(padded.has_final, known, bootstrap)
         found = smdp_advantages(
             rewards=rows["rewards"] * self.reward_scale,
             executed=rows["executed"],
@@ -50,7 +50,7 @@ class PPO(Algorithm):
             gamma=self.config.gamma,
             lam=self.config.decay,
         )
-        flat = rollout.flat(advantage=found.advantage, returns=found.returns, start_value=value)
+        flat = padded.flat(advantage=found.advantage, returns=found.returns, start_value=value)
         flat["start_log_prob"] = seen.log_prob
         flat["age"] = version - flat["version"]
         flat["advantage"] = normalised(flat["advantage"], self.ranks)
@@ -111,15 +111,15 @@ def smdp_advantages(
     gamma: float,
     lam: float,
 ) -> Advantages:
-    """Computes the generalised advantages of segments `[S, C]`.
+    """Computes the generalised advantages of stretches `[S, C]`.
 
     `rewards` are `[S, C, T]`, zero from `executed` on; `bootstrap` `[S]` is the value of the
-    observation that follows each segment, which counts unless the segment ended by termination.
+    observation that follows each stretch, which counts unless the stretch ended by termination.
     """
     if rewards.shape[:2] != valid.shape or bootstrap.shape != valid.shape[:1]:
         raise LayoutError(
             f"rewards {tuple(rewards.shape)} and bootstrap {tuple(bootstrap.shape)} do not fit "
-            f"segments and chunks {tuple(valid.shape)}."
+            f"stretches and chunks {tuple(valid.shape)}."
         )
     exact = torch.float64
     value, going_on = value.to(exact), (~terminated).to(exact)
@@ -133,7 +133,7 @@ def smdp_advantages(
     for c in reversed(range(valid.shape[1])):
         delta = reward[:, c] + discount[:, c] * going_on[:, c] * next_value - value[:, c]
         found = delta + trace[:, c] * going_on[:, c] * next_advantage
-        # Padding comes after a segment's last chunk: what follows that chunk is the bootstrap.
+        # Padding comes after a stretch's last chunk: what follows that chunk is the bootstrap.
         advantage[:, c] = torch.where(valid[:, c], found, 0.0)
         next_advantage = torch.where(valid[:, c], found, next_advantage)
         next_value = torch.where(valid[:, c], value[:, c], next_value)

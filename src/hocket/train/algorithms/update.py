@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from tensordict import TensorDict
-from torch import Tensor
+from torch import Tensor, nn
 
 from hocket.train.algorithms.cloning import Demonstrated
 from hocket.train.algorithms.gradients import added, autocast
@@ -31,7 +31,7 @@ from hocket.train.algorithms.ratios import (
     compare,
     kl_estimate,
 )
-from hocket.train.algorithms.rollout import Rollout, Segment, make_rollout
+from hocket.train.algorithms.stretches import PaddedStretches, Stretch, pad_stretches
 from hocket.train.config import UpdateConfig
 from hocket.train.networks.contract import (
     Evaluated,
@@ -99,10 +99,10 @@ class StepShare:
 
 @dataclass(eq=False)
 class Algorithm(ABC):
-    """Improves a network from segments; `ranks` learn as one."""
+    """Improves a network from stretches; `ranks` learn as one."""
 
-    network: Any
-    optimizer: Any
+    network: nn.Module
+    optimizer: torch.optim.Optimizer
     config: UpdateConfig
     comparison: RatioRule
     ranks: Ranks
@@ -129,11 +129,11 @@ class Algorithm(ABC):
         return found
 
     def update(
-        self, segments: Sequence[Segment], *, version: int, rng: torch.Generator
+        self, stretches: Sequence[Stretch], *, version: int, rng: torch.Generator
     ) -> dict[str, float]:
         """Improves the weights `version`, which the caller then calls `version + 1`, and returns
         what was measured."""
-        rows = self.prepare(segments, version).select(*_LEARNT_FROM, strict=False)
+        rows = self.prepare(stretches, version).select(*_LEARNT_FROM, strict=False)
         measures = Measures(self.ranks)
         parts = list(self._parts(rows, rng))
         is_moving = is_tried = self.moves_policy(version)
@@ -165,7 +165,7 @@ class Algorithm(ABC):
         }
 
     @abstractmethod
-    def prepare(self, segments: Sequence[Segment], version: int) -> TensorDict:
+    def prepare(self, stretches: Sequence[Stretch], version: int) -> TensorDict:
         """Returns rows `[R]` with advantages, and what the weights `version` say of them."""
 
     @abstractmethod
@@ -282,13 +282,13 @@ class Algorithm(ABC):
             found = [self.value(part) for part in self._micro_batches(observation)]
         return _joined(found, observation)
 
-    def roll_out(self, segments: Sequence[Segment]) -> Rollout:
-        """Lays segments out: where the network is, or in the host's memory where only micro-batches
-        of them shall be with it."""
+    def padded(self, stretches: Sequence[Stretch]) -> PaddedStretches:
+        """Stretches side by side: where the network is, or in the host's memory where it gets them
+        in micro-batches."""
         place = "cpu" if self.config.micro_batch else self.device
-        rollout = make_rollout(segments, place)
-        self.texts = rollout.texts
-        return rollout
+        padded = pad_stretches(stretches, place)
+        self.texts = padded.texts
+        return padded
 
     def _micro_batches(self, rows: TensorDict) -> Sequence[TensorDict]:
         """Splits rows into what is computed at once. Each part is brought to the network only when

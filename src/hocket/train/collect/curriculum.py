@@ -20,7 +20,7 @@ import numpy as np
 from hocket.core.data import Trial
 from hocket.core.plugins import load_named
 from hocket.errors import ConfigError, HocketError
-from hocket.train.algorithms.rollout import Segment
+from hocket.train.algorithms.stretches import Stretch
 from hocket.train.collect.plan import EVALUATION, Task
 
 FIRST_SEED = 10_000_000
@@ -110,7 +110,7 @@ class Curriculum:
             for suite, task in tasks
         ]
         self._index = {(s.suite, s.task, s.seed): s for s in self._pool}
-        self._fresh: list[tuple[Trial, Segment]] = []
+        self._fresh: list[tuple[Trial, Stretch]] = []
         """What ended since weights were last made."""
         self._shares = self._weights()
 
@@ -132,19 +132,19 @@ class Curriculum:
             for member in range(self.group)
         ]
 
-    def add(self, trial: Trial, segment: Segment | None) -> None:
+    def add(self, trial: Trial, stretch: Stretch | None) -> None:
         """Takes an episode that ended; None was lost to errors, and says nothing of its start."""
-        if self._pool and segment is not None:
-            self._fresh.append((trial, segment))
+        if self._pool and stretch is not None:
+            self._fresh.append((trial, stretch))
 
     def settle(self) -> None:
         """Makes new weights of all that has ended; called when an update is done."""
         # In the order of the plan, since sums of rewards depend on it in their last bits.
-        for trial, segment in sorted(self._fresh, key=lambda one: one[0].repeat):
+        for trial, stretch in sorted(self._fresh, key=lambda one: one[0].repeat):
             start = self._index[trial.suite, trial.task, trial.seed]
             start.tried += 1
-            start.succeeded += bool(segment.success)
-            start.total += segment.total_reward
+            start.succeeded += bool(stretch.success)
+            start.total += stretch.total_reward
         self._fresh = []
         self._shares = self._weights()
 

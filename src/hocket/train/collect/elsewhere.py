@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from hocket.core.data import Episode, Trial
 from hocket.core.events import Event
-from hocket.train.algorithms.rollout import Segment
+from hocket.train.algorithms.stretches import Stretch
 from hocket.train.config import TrainConfig
 from hocket.train.learner.weights import PackedWeights
 from hocket.train.networks.building import Description
@@ -20,7 +20,7 @@ from hocket.train.networks.building import Description
 class Gathered:
     """A stretch of an attempt has come from a site."""
 
-    segment: Segment
+    stretch: Stretch
     terms: Mapping[str, float]
 
 
@@ -97,12 +97,12 @@ class Sites(Protocol):
         """What sites have said since this was asked last; raises what ended their driver."""
         ...
 
-    def on(self, event: SiteEvent) -> list[Segment]:
+    def on(self, event: SiteEvent) -> list[Stretch]:
         """Follow one event, and return the stretch that it brings."""
         ...
 
-    def seal(self, episode: Episode) -> Segment | None:
-        """Return the last segment of an episode that counts; None if it was lost to errors."""
+    def seal(self, episode: Episode) -> Stretch | None:
+        """Return the last stretch of an episode that counts; None if it was lost to errors."""
         ...
 
     def terms(self, episode: Episode) -> dict[str, float]:

@@ -14,7 +14,7 @@ from hocket.core.data import Episode, Outcome, Trial
 from hocket.errors import EnvError
 from hocket.results import stats
 from hocket.results.scores import Score
-from hocket.train.algorithms.rollout import Segment, group_of
+from hocket.train.algorithms.stretches import Stretch, group_of
 from hocket.train.collect.policy import CollectingPolicy
 from hocket.train.config import TrainConfig
 from hocket.train.learner import checkpoint
@@ -49,11 +49,11 @@ def evaluation_trials(tasks: Sequence[Task], number: int, seed: int, episodes: i
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class WholeGroup:
     """A group whose trials have all ended, and whether it is learnt from."""
 
     group: Hashable
-    segments: tuple[Segment, ...]
+    stretches: tuple[Stretch, ...]
     is_kept: bool
     """Whether outcomes differ: otherwise there is nothing to learn from it."""
     size: int
@@ -65,30 +65,32 @@ class Groups:
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._members: dict[Hashable, list[Segment | None]] = {}
+        self._members: dict[Hashable, list[Stretch | None]] = {}
 
     @property
-    def waiting(self) -> list[Segment]:
+    def waiting(self) -> list[Stretch]:
         """Members whose group is not whole yet."""
         return [m for members in self._members.values() for m in members if m is not None]
 
-    def add(self, trial: Trial, segment: Segment | None) -> Verdict | None:
-        """Takes a member that ended (None: it was lost to errors), and returns the verdict if its
-        group is now whole."""
+    def add(self, trial: Trial, stretch: Stretch | None) -> WholeGroup | None:
+        """Takes a member that ended (None: it was lost to errors), and returns its group
+        if that is now whole."""
         group = group_of(trial, self._size)
         members = self._members.setdefault(group, [])
-        members.append(segment)
+        members.append(stretch)
         if len(members) < self._size:
             return None
         del self._members[group]
         whole = tuple(member for member in members if member is not None)
         for other in whole[1:]:
             _check_same_start(whole[0], other)
-        outcomes = {segment.total_reward for segment in whole}
-        return Verdict(group=group, segments=whole, is_kept=len(outcomes) > 1, size=len(members))
+        outcomes = {stretch.total_reward for stretch in whole}
+        return WholeGroup(
+            group=group, stretches=whole, is_kept=len(outcomes) > 1, size=len(members)
+        )
 
 
-def _check_same_start(one: Segment, other: Segment) -> None:
+def _check_same_start(one: Stretch, other: Stretch) -> None:
     for key, seen in one.observation.items():
         if not np.array_equal(seen[0], other.observation[key][0]):
             raise EnvError(
@@ -99,7 +101,7 @@ def _check_same_start(one: Segment, other: Segment) -> None:
 
 @dataclass(slots=True)
 class Crossing:
-    """Tells when a multiple of `every` has been passed, where counts jump by whole rollouts: once
+    """Tells when a multiple of `every` has been passed, where counts jump by whole batches: once
     for a jump, however far it went. 0 never fires."""
 
     every: int

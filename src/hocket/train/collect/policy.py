@@ -44,6 +44,8 @@ SAMPLE, LOG_PROB, VALUE, VERSION = "sample", "log_prob", "value", "version"
 """Keys of what an answer holds beside the actions to execute."""
 _NOISE = "noise for sampling"
 """Key under which the noise travels to the device, beside the observations."""
+_MOST_ROWS = 64
+"""Rows of a batch where `limit` sets no other number."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,7 +53,7 @@ class HeldNetwork:
     """A network whose weights stay as they are for as long as anyone holds it."""
 
     version: int
-    network: Any
+    network: Trainable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,15 +74,13 @@ class CollectingPolicy:
         shapes: Shapes,
         holding: Holding,
         *,
-        block: WeightBlock | ReceivedWeights | None = None,
-        max_batch: int = 64,
         replan: int | None = None,
         device: str = "cpu",
         base: Policy | None = None,
         precision: Precision = "fp32",
     ) -> None:
         self._shapes = shapes
-        self.block = block
+        self.block: WeightBlock | ReceivedWeights | None = None
         """Where new weights appear; while it is None the network stays as it was given."""
         self._holding = holding
         self._device = torch.device(device)
@@ -93,7 +93,7 @@ class CollectingPolicy:
         self.texts: list[str] = []
         """Every prompt that a row had, in the order of their coming. It only grows."""
         self._text_index: dict[str, int] = {}
-        self.spec = _spec_of(network, shapes, max_batch=max_batch, replan=replan, base=base)
+        self.spec = _spec_of(network, shapes, replan=replan, base=base)
 
     def bind(self, spec: EnvSpec) -> None:
         """Refuses an env with discrete actions, and tells the base of others."""
@@ -230,7 +230,7 @@ class CollectingPolicy:
 
 
 def _spec_of(
-    network: Trainable, shapes: Shapes, *, max_batch: int, replan: int | None, base: Policy | None
+    network: Trainable, shapes: Shapes, *, replan: int | None, base: Policy | None
 ) -> PolicySpec:
     """Returns what the network needs of the env, and what its base needs where it corrects one."""
     inputs: dict[str, ArraySpec] | None = {
@@ -254,7 +254,7 @@ def _spec_of(
         inputs=inputs,
         cameras=cameras,
         history=history_of(network),
-        max_batch=max_batch,
+        max_batch=_MOST_ROWS,
         replan=replan,
     )
 

@@ -16,7 +16,7 @@ from hocket.engine.chunk_rules import make_rule
 from hocket.engine.config import EngineConfig
 from hocket.engine.loop import Engine
 from hocket.runs.assembly import Assembly, EnginePlan
-from hocket.train.algorithms.rollout import group_of
+from hocket.train.algorithms.stretches import group_of
 from hocket.train.collect import plan
 from hocket.train.collect.policy import CollectingPolicy, Holding
 from hocket.train.config import TrainConfig

@@ -1,5 +1,5 @@
-"""Trajectories under way: they follow the engine's events, and give segments of what each chunk saw
-and sampled and what came of it."""
+"""Trajectories under way: they follow the engine's events, and give stretches of what each chunk
+saw and sampled and what came of it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hocket.core.events import (
     InfoTold,
 )
 from hocket.errors import ConfigError
-from hocket.train.algorithms.rollout import Segment
+from hocket.train.algorithms.stretches import Stretch
 from hocket.train.collect.plan import is_training
 from hocket.train.collect.policy import LOG_PROB, SAMPLE, VALUE, VERSION
 from hocket.train.config import TrainConfig
@@ -60,7 +60,7 @@ Key = tuple[str, int]
 class Trajectories:
     """The trajectories of training attempts. One thread calls it.
 
-    `on` returns stretches when they are cut; `seal` returns the last segment of an episode, once
+    `on` returns stretches when they are cut; `seal` returns the last stretch of an episode, once
     the engine says that the episode counts.
     """
 
@@ -86,7 +86,7 @@ class Trajectories:
         self._segment_chunks = segment_chunks
         self._max_staleness = max_staleness
         self._open: dict[Key, _Open] = {}
-        self._ended: dict[Key, Segment] = {}
+        self._ended: dict[Key, Stretch] = {}
         self._terms: dict[Key, dict[str, float]] = {}
 
     @classmethod
@@ -122,10 +122,10 @@ class Trajectories:
     def floor(self) -> int:
         """No chunk that is still to come is older than this version."""
         open_floors = [one.floor for one in self._open.values()]
-        ended_floors = [segment.oldest for segment in self._ended.values()]
+        ended_floors = [stretch.oldest for stretch in self._ended.values()]
         return min([self._newest(), *open_floors, *ended_floors])
 
-    def on(self, event: object) -> list[Segment]:
+    def on(self, event: object) -> list[Stretch]:
         """Follows one event, and returns the stretches that it completes."""
         if isinstance(event, AttemptsBegan):
             for lane, trial, attempt in zip(event.lanes, event.trials, event.attempts, strict=True):
@@ -146,15 +146,15 @@ class Trajectories:
             self._terms.pop((event.trial.id, event.attempt), None)
         return []
 
-    def seal(self, episode: Episode) -> Segment | None:
-        """Returns the last segment of an episode that counts; None if it was lost to errors."""
+    def seal(self, episode: Episode) -> Stretch | None:
+        """Returns the last stretch of an episode that counts; None if it was lost to errors."""
         return self._ended.pop((episode.trial.id, episode.attempt), None)
 
     def terms(self, episode: Episode) -> dict[str, float]:
         """Returns what an episode that counts adds to the log; asked once."""
         return self._terms.pop((episode.trial.id, episode.attempt), {})
 
-    def _inferred(self, event: BatchInferred) -> list[Segment]:
+    def _inferred(self, event: BatchInferred) -> list[Stretch]:
         assert event.observations is not None  # the engine was asked to keep them
         cut = []
         for i, chunk in enumerate(event.delivered):
@@ -167,8 +167,8 @@ class Trajectories:
             if one.rows and self._is_long(one, version):
                 # What a critic needs of the observation after a stretch.
                 final = {key: seen for key, seen in row.observation.items() if key != BASE}
-                stretch = self._segment(event.attempts[i], one, final=final)
-                cut.append(self._rewards.give(stretch).segment)
+                stretch = self._stretch(event.attempts[i], one, final=final)
+                cut.append(self._rewards.give(stretch).stretch)
                 one.rows = []
             one.floor = min(one.floor, version) if one.rows else version
             one.rows.append(row)
@@ -214,7 +214,7 @@ class Trajectories:
         one = self._open.pop((episode.trial.id, episode.attempt), None)
         if one is None or episode.outcome is Outcome.ERROR:
             return
-        segment = self._segment(
+        stretch = self._stretch(
             episode.attempt,
             one,
             final=one.final,
@@ -223,12 +223,12 @@ class Trajectories:
             truncated=episode.truncated and not episode.terminated,
         )
         if episode.outcome is not Outcome.FINISHED:
-            segment = replace(segment, success=episode.outcome is Outcome.SUCCESS)
-        rewarded = self._rewards.give(segment)
+            stretch = replace(stretch, success=episode.outcome is Outcome.SUCCESS)
+        rewarded = self._rewards.give(stretch)
         self._terms[episode.trial.id, episode.attempt] = rewarded.to_curves()
-        self._ended[episode.trial.id, episode.attempt] = rewarded.segment
+        self._ended[episode.trial.id, episode.attempt] = rewarded.stretch
 
-    def _segment(
+    def _stretch(
         self,
         attempt: int,
         one: _Open,
@@ -236,7 +236,7 @@ class Trajectories:
         final: Mapping[str, Array] | None,
         terminated: bool = False,
         truncated: bool = False,
-    ) -> Segment:
+    ) -> Stretch:
         rows = one.rows
         length = rows[0].extras[SAMPLE].shape[0]
         rewards = np.zeros((len(rows), length))
@@ -244,7 +244,7 @@ class Trajectories:
             assert row.rewards is not None  # every row before a cut or an end was executed
             rewards[c, : row.executed] = row.rewards
         extras = [key for key in rows[0].extras if key not in _OWN]
-        return Segment(
+        return Stretch(
             trial=one.trial,
             attempt=attempt,
             lane=one.lane,

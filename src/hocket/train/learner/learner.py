@@ -1,4 +1,4 @@
-"""Turns segments into new weights: the one owner of network, optimizer, version and queue."""
+"""Turns stretches into new weights: the one owner of network, optimizer, version and queue."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from hocket.train.algorithms.cloning import Cloning, Demonstrated
 from hocket.train.algorithms.grpo import GRPO
 from hocket.train.algorithms.ppo import PPO
 from hocket.train.algorithms.ranks import Ranks
 from hocket.train.algorithms.ratios import RatioRule
-from hocket.train.algorithms.rollout import Parcel, Segment, in_trial_order
+from hocket.train.algorithms.stretches import Parcel, Stretch, in_trial_order
 from hocket.train.algorithms.update import StepShare
 from hocket.train.config import SUCCESS, Level, TrainConfig
 from hocket.train.data.store import DATA, open_data
@@ -80,7 +81,7 @@ class Learner:
         self.config = config
         self.description = description
         made = made or make_network(config, description, resume, refers=True)
-        self.network: Any = made.network
+        self.network: nn.Module = made.network
         ranks.same_start(self.network)
         self._reference = made.reference
         if config.checkpoint_activations:
@@ -112,7 +113,7 @@ class Learner:
                 device=config.device,
             )
         self.version = 0
-        self.queue = SegmentQueue(batch=config.batch_count, max_staleness=config.staleness)
+        self.queue = StretchQueue(batch=config.batch_count, max_staleness=config.staleness)
         if resume is not None:
             self._restore(resume)
         self._algorithm = self._make_algorithm(ranks)
@@ -131,14 +132,14 @@ class Learner:
         end = self.config.lr if self.config.lr_end is None else self.config.lr_end
         for group in self._optimizer.param_groups:
             group["lr"] = linear(self.config.lr, end, fraction)
-        measures = self._learn(in_trial_order(taken.segments))
+        measures = self._learn(in_trial_order(taken.stretches))
         self.version += 1
         learnt = time.perf_counter()
         self.block.publish(self._published, self.version)
         measures |= {
             "publish_s": time.perf_counter() - learnt,
             "staleness": taken.mean_staleness,
-            "chunks": float(sum(len(segment) for segment in taken.segments)),
+            "chunks": float(sum(len(stretch) for stretch in taken.stretches)),
             "lr": self._optimizer.param_groups[0]["lr"],
         }
         return Updated(
@@ -150,7 +151,7 @@ class Learner:
             measures=measures,
         )
 
-    def _learn(self, segments: list[Segment]) -> dict[str, float]:
+    def _learn(self, stretches: list[Stretch]) -> dict[str, float]:
         """Updates the weights, and what is measured of the data. What the network sees changes its
         units between two updates; only before the first, since a critic that has learnt in one
         unit knows nothing in another, and a new policy hardly depends on them."""
@@ -159,15 +160,15 @@ class Learner:
             if statistics.is_new:
                 self._measure_data(self._algorithm.recorded.windows)
             return self._algorithm.update(self._rng)
-        statistics.add_returns(segments, ranks)
+        statistics.add_returns(stretches, ranks)
         is_new = statistics.is_new
         if is_new:
-            statistics.add_seen(segments, ranks)
+            statistics.add_seen(stretches, ranks)
         if isinstance(self._algorithm, PPO):
             self._algorithm.reward_scale = statistics.reward_scale
-        measures = self._algorithm.update(segments, version=self.version, rng=self._rng)
+        measures = self._algorithm.update(stretches, version=self.version, rng=self._rng)
         if not is_new:
-            statistics.add_seen(segments, ranks)
+            statistics.add_seen(stretches, ranks)
         return {**measures, "reward_scale": statistics.reward_scale}
 
     def _measure_data(self, windows: Windows) -> None:
@@ -255,7 +256,7 @@ def linear(start: float, end: float, fraction: float) -> float:
 class UpdateData:
     """What one update learns from."""
 
-    segments: tuple[Segment, ...]
+    stretches: tuple[Stretch, ...]
     dropped: int
     """Episodes that the gate refused since the last take."""
     staleness: int
@@ -266,10 +267,10 @@ class UpdateData:
     @property
     def episodes(self) -> int:
         """Episodes that ended in it."""
-        return sum(segment.is_end for segment in self.segments)
+        return sum(stretch.is_end for stretch in self.stretches)
 
 
-class SegmentQueue:
+class StretchQueue:
     """What waits to be learnt from: first in, first out, each parcel once, none too old.
 
     Two rules keep staleness bounded without waste. The gate drops a parcel whose oldest chunk is
@@ -294,14 +295,14 @@ class SegmentQueue:
 
     def put(self, parcel: Parcel) -> None:
         """Adds what was collected, once."""
-        ended = sum(segment.is_end for segment in parcel)
+        ended = sum(stretch.is_end for stretch in parcel)
         if self.episodes + ended > self.outstanding + self._batch:
             raise RuntimeError(
                 f"{self.episodes + ended} episodes wait to be learnt from; the throttle allows "
                 f"{self.outstanding}."
             )
-        for segment in parcel:
-            self._count(segment)
+        for stretch in parcel:
+            self._count(stretch)
         self._parcels.append(parcel)
         self.episodes += ended
 
@@ -315,27 +316,27 @@ class SegmentQueue:
     def take(self, version: int) -> UpdateData:
         """Takes what the update of this version learns from: a batch, and whatever would be too old
         for the next one."""
-        segments: list[Segment] = []
+        stretches: list[Stretch] = []
         episodes = 0
         kept: deque[Parcel] = deque()
         while self._parcels:
             parcel = self._parcels.popleft()
-            ended = sum(segment.is_end for segment in parcel)
+            ended = sum(stretch.is_end for stretch in parcel)
             staleness = version - _oldest(parcel)
             if staleness > self._max_staleness:
                 self._dropped += ended
                 self.episodes -= ended
             elif episodes < self._batch or staleness == self._max_staleness:
-                segments.extend(parcel)
+                stretches.extend(parcel)
                 episodes += ended
                 self.episodes -= ended
             else:
                 kept.append(parcel)
         self._parcels = kept
         dropped, self._dropped = self._dropped, 0
-        ages = [version - int(v) for segment in segments for v in segment.version]
+        ages = [version - int(v) for stretch in stretches for v in stretch.version]
         return UpdateData(
-            segments=tuple(segments),
+            stretches=tuple(stretches),
             dropped=dropped,
             staleness=max(ages, default=0),
             mean_staleness=sum(ages) / max(1, len(ages)),
@@ -343,24 +344,24 @@ class SegmentQueue:
 
     def _fresh_episodes(self, version: int) -> int:
         return sum(
-            sum(segment.is_end for segment in parcel)
+            sum(stretch.is_end for stretch in parcel)
             for parcel in self._parcels
             if version - _oldest(parcel) <= self._max_staleness
         )
 
-    def _count(self, segment: Segment) -> None:
-        key, first = (segment.trial.id, segment.attempt), int(segment.chunk[0])
+    def _count(self, stretch: Stretch) -> None:
+        key, first = (stretch.trial.id, stretch.attempt), int(stretch.chunk[0])
         wanted = self._next_chunk.get(key, 0)
         if first != wanted:
             raise RuntimeError(
-                f"Chunk {first} of {segment.trial.id} came where {wanted} was next: no chunk may "
+                f"Chunk {first} of {stretch.trial.id} came where {wanted} was next: no chunk may "
                 f"come twice."
             )
         self._next_chunk.pop(key, None)  # what was heard of last is forgotten last
-        self._next_chunk[key] = _NEVER if segment.is_end else int(segment.chunk[-1]) + 1
+        self._next_chunk[key] = _NEVER if stretch.is_end else int(stretch.chunk[-1]) + 1
         if len(self._next_chunk) > _REMEMBERED:
             del self._next_chunk[next(iter(self._next_chunk))]
 
 
 def _oldest(parcel: Parcel) -> int:
-    return min(segment.oldest for segment in parcel)
+    return min(stretch.oldest for stretch in parcel)

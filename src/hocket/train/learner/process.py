@@ -25,7 +25,7 @@ from hocket.core import codec
 from hocket.errors import HocketError
 from hocket.system.child import Child
 from hocket.train.algorithms.ranks import Ranks
-from hocket.train.algorithms.rollout import Parcel, Segment
+from hocket.train.algorithms.stretches import Parcel, Stretch
 from hocket.train.config import TrainConfig
 from hocket.train.learner.learner import Learner, Updated
 from hocket.train.learner.weights import WeightBlock
@@ -133,7 +133,7 @@ class Remote:
         self._updates(until="ready")
 
     def put(self, parcel: Parcel) -> None:
-        self._outbox.put({"kind": "parcel", "segments": [one.to_plain() for one in parcel]})
+        self._outbox.put({"kind": "parcel", "stretches": [one.to_plain() for one in parcel]})
 
     def tell(self, *, floor: int, fraction: float) -> None:
         if self._told is None or self._told[0] != floor or fraction - self._told[1] > 0.001:
@@ -254,7 +254,7 @@ def _serve(stream: socket.socket, inbox: Inbox, block_fd: int) -> None:
         while message is not None:
             kind = message["kind"]
             if kind == "parcel":
-                learner.queue.put([Segment.from_plain(plain) for plain in message["segments"]])
+                learner.queue.put([Stretch.from_plain(plain) for plain in message["stretches"]])
             elif kind == "tell":
                 floor, fraction = message["floor"], message["fraction"]
             elif kind == "save":

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hocket.train.algorithms.ranks import Ranks
-from hocket.train.algorithms.rollout import Segment
+from hocket.train.algorithms.stretches import Stretch
 from hocket.train.networks.contract import TASK, Observations, Tensors, normaliser_of
 
 _CONSTANT = 1e-4
@@ -78,19 +78,19 @@ class Statistics:
         """Whether what the network sees has never been measured."""
         return self._seen is not None and not self._seen.count.any()
 
-    def add_returns(self, segments: Sequence[Segment], ranks: Ranks) -> None:
+    def add_returns(self, stretches: Sequence[Stretch], ranks: Ranks) -> None:
         """Measures the discounted sums of rewards so far, at every step."""
         if self._returns is not None:
-            sums = np.concatenate([_sums(segment, self._gamma) for segment in segments])
+            sums = np.concatenate([_sums(stretch, self._gamma) for stretch in stretches])
             self._returns.add(0, torch.from_numpy(sums)[:, None], ranks)
 
-    def add_seen(self, segments: Sequence[Segment], ranks: Ranks) -> None:
+    def add_seen(self, stretches: Sequence[Stretch], ranks: Ranks) -> None:
         """Measures what the network saw, and tells the network. Whoever calls this gives the
         weights a new version: probabilities of what was sampled hold for the old numbers."""
         if self._seen is not None and self._network is not None:
             self.add_observation(
                 {
-                    key: torch.from_numpy(np.concatenate([s.observation[key] for s in segments]))
+                    key: torch.from_numpy(np.concatenate([s.observation[key] for s in stretches]))
                     for key in (TASK, *self._network.states)
                 },
                 ranks,
@@ -125,10 +125,10 @@ class Statistics:
                 moments.load({key: tensors[f"{name}|{key}"] for key in moments.to_tensors()})
 
 
-def _sums(segment: Segment, gamma: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _sums(stretch: Stretch, gamma: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """Sums of rewards up to each executed step, older ones discounted."""
-    length = segment.rewards.shape[1]
-    rewards = segment.rewards[np.arange(length) < segment.executed[:, None]]
+    length = stretch.rewards.shape[1]
+    rewards = stretch.rewards[np.arange(length) < stretch.executed[:, None]]
     sums, total = np.empty(len(rewards)), 0.0
     for i, reward in enumerate(rewards):
         sums[i] = total = gamma * total + reward

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from hocket.adapters.policies.reference import ACTION_SIZE, CHUNK_LENGTH, unpack
 from hocket.core import plugins
@@ -94,7 +95,7 @@ class Description:
         kind = getattr(importlib.import_module(module), attribute)
         network = kind(self.shapes, kind.Config(**values))
         missing = [name for name in _CONTRACT if not callable(getattr(network, name, None))]
-        if missing or not isinstance(network, torch.nn.Module):
+        if missing or not isinstance(network, nn.Module):
             raise ConfigError(
                 f"{self.network} cannot be trained: it must be a torch module with "
                 f"{', '.join(_CONTRACT)}{f'; {missing[0]} is missing' if missing else ''}."
@@ -115,7 +116,7 @@ def require_trainable(config: TrainConfig) -> None:
         return
     adapter = plugins.find("policies", config.policy)
     build: Any = adapter.build
-    is_network = isinstance(build, type) and issubclass(build, torch.nn.Module)
+    is_network = isinstance(build, type) and issubclass(build, nn.Module)
     is_saved = (Path(config.policy) / checkpoint.POLICY).is_file()
     if not (is_network or is_saved or hasattr(build, "network") or hasattr(build, "module")):
         raise UsageError(
@@ -232,9 +233,9 @@ def _with_own_units(found: Description) -> Description:
 class Made:
     """The networks of a process."""
 
-    network: Any
+    network: nn.Module
     """The one to train, or to act with. There is no other with frozen parts of its own."""
-    reference: Any = None
+    reference: nn.Module | None = None
     """The policy that training began with, also after a resume, where GRPO is held to it."""
 
 
@@ -322,7 +323,7 @@ def _load_reference(network: Any, config: TrainConfig, shapes: Shapes) -> None:
             source = networks[task]
             network.mean[index] = torch.from_numpy(np.array(source.mean))
             network.scale[index] = torch.from_numpy(np.array(source.scale))
-            linears = [m for m in network.actors[index] if isinstance(m, torch.nn.Linear)]
+            linears = [m for m in network.actors[index] if isinstance(m, nn.Linear)]
             for linear, (weight, bias) in zip(linears, source.layers, strict=True):
                 linear.weight.copy_(torch.from_numpy(np.array(weight)))
                 linear.bias.copy_(torch.from_numpy(np.array(bias)))

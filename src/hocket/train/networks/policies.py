@@ -17,6 +17,9 @@ from hocket.core.data import Actions, Batch, EnvSpec
 from hocket.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
+    from torch import nn
+
+    from hocket.train.collect.policy import CollectingPolicy
     from hocket.train.networks.building import Description
 
 FEATURES = ("plain", "metaworld")
@@ -130,7 +133,7 @@ class TrainedPolicy:
         if not (folder / checkpoint.POLICY).is_file():
             raise ConfigError(f"{argument!r} is no folder with a trained policy.")
         description = Description.from_plain(checkpoint.read_table(folder / checkpoint.POLICY))
-        self._network: Any = description.build(config.network)
+        self._network: nn.Module = description.build(config.network)
         load_weights(self._network, folder / checkpoint.WEIGHTS)
         self._wrap = functools.partial(
             CollectingPolicy,
@@ -141,7 +144,7 @@ class TrainedPolicy:
             base=_base(description, config),
         )
         self._inner = self._wrap(self._network)
-        self._continuing: Any = None
+        self._continuing: CollectingPolicy | None = None
         """The same, where chunks go on from what is committed."""
         self.spec = self._inner.spec
 

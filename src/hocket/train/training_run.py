@@ -37,7 +37,7 @@ class Parts:
     """Who collects, where that is not the engine here: that one then evaluates alone."""
 
 
-class Course:
+class TrainingRun:
     """How far a run has come."""
 
     def __init__(

@@ -1,11 +1,11 @@
 """What collection gives to learning, and its layout, all of it documented here.
 
-A segment is a whole episode, or a stretch of one with the observation that follows it: one row for
+A stretch is a whole episode, or a part of one with the observation that follows it: one row for
 each executed chunk, in the order of execution. C is the number of chunks, T the chunk's length, A
 the size of an action.
 
-A rollout is a TensorDict `[S, C]`: S segments, and the chunks that each executed, padded at the end
-to the longest. Its keys:
+`PaddedStretches.rows` is a TensorDict `[S, C]`: S stretches, and the chunks that each executed,
+padded at the end to the longest. Its keys:
 
     observation      nested, `[S, C, ...]`       what the policy saw before each chunk, images as
                                                 uint8, with `task` and `prompt` as indexes
@@ -16,12 +16,12 @@ to the longest. Its keys:
     log_prob         `[S, C, T]` float32         of each action, under the weights that sampled
     value            `[S, C]` float32            as estimated when sampling
     terminated, truncated  `[S, C]` bool         of the episode, after this chunk
-    version, chunk, lane, segment  `[S, C]` int64
+    version, chunk, lane, stretch  `[S, C]` int64
     valid            `[S, C]` bool               False where padded
     extras           nested, `[S, C, ...]`       what the policy needs to evaluate its actions again
 
 Beside it, `texts` are the prompts that `prompt` is an index into. `final` is a TensorDict `[S]` of
-the observations that follow each segment, and `has_final` says where there is one. Advantages are
+the observations that follow each stretch, and `has_final` says where there is one. Advantages are
 computed on `[S, C]`; only then `flat` makes rows `[R]` of it, without the padding.
 """
 
@@ -47,8 +47,8 @@ class LayoutError(HocketError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Segment:
-    """A stretch of one trajectory, `[C, ...]` in each array."""
+class Stretch:
+    """A whole episode or a part of one, `[C, ...]` in each array."""
 
     trial: Trial
     attempt: int
@@ -74,7 +74,7 @@ class Segment:
     truncated: bool
     """Whether the episode was cut after the last row; its value goes on from `final`."""
     final: Mapping[str, Array] | None
-    """The observation after the last row, wherever the segment did not end by termination."""
+    """The observation after the last row, wherever the stretch did not end by termination."""
     success: bool | None = None
     """Whether the episode succeeded; None where that is not known, or not yet."""
     prompt: str = ""
@@ -88,7 +88,7 @@ class Segment:
     def __post_init__(self) -> None:
         count, length = self.rewards.shape if self.rewards.ndim == 2 else (0, 0)
         if count < 1 or self.actions.ndim != 3:
-            raise LayoutError(f"A segment of {self.trial.id} has no rows [C, T].")
+            raise LayoutError(f"A stretch of {self.trial.id} has no rows [C, T].")
         wanted = {
             "actions": (count, length, self.actions.shape[2]),
             "log_prob": (count, length),
@@ -116,12 +116,12 @@ class Segment:
 
     @property
     def steps(self) -> int:
-        """Env steps in this segment."""
+        """Env steps in this stretch."""
         return int(self.executed.sum())
 
     @property
     def is_end(self) -> bool:
-        """Whether the episode ended with this segment."""
+        """Whether the episode ended with this stretch."""
         return self.terminated or self.truncated
 
     @property
@@ -142,15 +142,15 @@ class Segment:
         return plain
 
     @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> Segment:
+    def from_plain(cls, plain: Mapping[str, Any]) -> Stretch:
         """Reads what `to_plain` returned."""
         suite, task, seed, repeat = plain["trial"]
         trial = Trial(suite=suite, task=task, seed=seed, repeat=repeat)
         return cls(**{**plain, "trial": trial})
 
 
-Parcel = Sequence[Segment]
-"""Segments that are learnt from together or not at all: one for PPO, a whole group for GRPO."""
+Parcel = Sequence[Stretch]
+"""Stretches that are learnt from together or not at all: one for PPO, a whole group for GRPO."""
 
 
 def group_of(trial: Trial, size: int) -> Hashable:
@@ -158,19 +158,19 @@ def group_of(trial: Trial, size: int) -> Hashable:
     return (trial.suite, trial.task, trial.seed, trial.repeat // size)
 
 
-def in_trial_order(segments: Sequence[Segment]) -> list[Segment]:
-    """Sorts segments by what was planned, so that who finished first does not matter."""
+def in_trial_order(stretches: Sequence[Stretch]) -> list[Stretch]:
+    """Sorts stretches by what was planned, so that who finished first does not matter."""
 
-    def key(segment: Segment) -> tuple[str, str, int, int, int]:
-        trial = segment.trial
-        return (trial.suite, trial.task, trial.seed, trial.repeat, int(segment.chunk[0]))
+    def key(stretch: Stretch) -> tuple[str, str, int, int, int]:
+        trial = stretch.trial
+        return (trial.suite, trial.task, trial.seed, trial.repeat, int(stretch.chunk[0]))
 
-    return sorted(segments, key=key)
+    return sorted(stretches, key=key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Rollout:
-    """Segments side by side, as the module's docstring says."""
+class PaddedStretches:
+    """Stretches side by side, as the module's docstring says."""
 
     rows: TensorDict
     final: TensorDict
@@ -181,9 +181,9 @@ class Rollout:
         """Refuses what is not `[S, C]` with the chunks of a trajectory along the second axis."""
         rows = self.rows
         if len(rows.batch_size) != 2:
-            raise LayoutError(f"A rollout is [S, C], not {tuple(rows.batch_size)}.")
+            raise LayoutError(f"Padded stretches are [S, C], not {tuple(rows.batch_size)}.")
         steps = rows["chunk"][:, 1:] - rows["chunk"][:, :-1]
-        same = rows["segment"][:, 1:] == rows["segment"][:, :-1]
+        same = rows["stretch"][:, 1:] == rows["stretch"][:, :-1]
         if not ((steps == 1) & same)[rows["valid"][:, 1:]].all():
             raise LayoutError(
                 "The chunks of a trajectory must follow each other along the second axis [S, C]; "
@@ -191,7 +191,7 @@ class Rollout:
             )
         inner = rows["valid"][:, :-1] & rows["valid"][:, 1:]
         if ((rows["terminated"] | rows["truncated"])[:, :-1] & inner).any():
-            raise LayoutError("An episode goes on after its end: segments must not be joined.")
+            raise LayoutError("An episode goes on after its end: stretches must not be joined.")
 
     def flat(self, **columns: Tensor) -> TensorDict:
         """Returns rows `[R]` without padding, with further `columns` `[S, C, ...]` such as
@@ -206,48 +206,50 @@ class Rollout:
         return picked
 
 
-def make_rollout(segments: Sequence[Segment], device: torch.device | str = "cpu") -> Rollout:
-    """Lays segments side by side, padded to the longest."""
-    if not segments:
-        raise LayoutError("There is no segment to learn from.")
+def pad_stretches(
+    stretches: Sequence[Stretch], device: torch.device | str = "cpu"
+) -> PaddedStretches:
+    """Lays stretches side by side, padded to the longest."""
+    if not stretches:
+        raise LayoutError("There is no stretch to learn from.")
     texts: dict[str, int] = {}
     columns: dict[str, list[Array]] = {}
-    for index, segment in enumerate(segments):
-        found = _columns(segment, index, texts.setdefault(segment.prompt, len(texts)))
+    for index, stretch in enumerate(stretches):
+        found = _columns(stretch, index, texts.setdefault(stretch.prompt, len(texts)))
         for key, array in found.items():
             columns.setdefault(key, []).append(array)
-    count = max(len(segment) for segment in segments)
-    shape = (len(segments), count)
-    rows = TensorDict({}, batch_size=shape, names=("segment", "chunk"), device=device)
+    count = max(len(stretch) for stretch in stretches)
+    shape = (len(stretches), count)
+    rows = TensorDict({}, batch_size=shape, names=("stretch", "chunk"), device=device)
     for key, arrays in columns.items():
-        if len(arrays) != len(segments):
-            raise LayoutError(f"{key!r} is in {len(arrays)} of {len(segments)} segments.")
+        if len(arrays) != len(stretches):
+            raise LayoutError(f"{key!r} is in {len(arrays)} of {len(stretches)} stretches.")
         rows[tuple(key.split("|"))] = torch.from_numpy(_pad(key, arrays, count)).to(device)
-    final, has_final = _finals(segments, device)
+    final, has_final = _finals(stretches, device)
     final[PROMPT] = rows["observation", PROMPT][:, 0]
-    return Rollout(rows=rows, final=final, has_final=has_final, texts=tuple(texts))
+    return PaddedStretches(rows=rows, final=final, has_final=has_final, texts=tuple(texts))
 
 
-def _columns(segment: Segment, index: int, prompt: int) -> dict[str, Array]:
-    count, length = segment.rewards.shape
+def _columns(stretch: Stretch, index: int, prompt: int) -> dict[str, Array]:
+    count, length = stretch.rewards.shape
     ends = np.zeros((2, count), np.bool_)
-    ends[:, -1] = segment.terminated, segment.truncated
+    ends[:, -1] = stretch.terminated, stretch.truncated
     return {
-        **{f"observation|{key}": array for key, array in segment.observation.items()},
+        **{f"observation|{key}": array for key, array in stretch.observation.items()},
         f"observation|{PROMPT}": np.full(count, prompt, np.int64),
-        **{f"extras|{key}": array for key, array in segment.extras.items()},
-        "actions": segment.actions,
-        "executed": segment.executed,
-        "mask": np.arange(length) < segment.executed[:, None],
-        "rewards": segment.rewards,
-        "log_prob": segment.log_prob,
-        "value": segment.value,
+        **{f"extras|{key}": array for key, array in stretch.extras.items()},
+        "actions": stretch.actions,
+        "executed": stretch.executed,
+        "mask": np.arange(length) < stretch.executed[:, None],
+        "rewards": stretch.rewards,
+        "log_prob": stretch.log_prob,
+        "value": stretch.value,
         "terminated": ends[0],
         "truncated": ends[1],
-        "version": segment.version,
-        "chunk": segment.chunk,
-        "lane": np.full(count, segment.lane, np.int64),
-        "segment": np.full(count, index, np.int64),
+        "version": stretch.version,
+        "chunk": stretch.chunk,
+        "lane": np.full(count, stretch.lane, np.int64),
+        "stretch": np.full(count, index, np.int64),
         "valid": np.ones(count, np.bool_),
     }
 
@@ -258,20 +260,20 @@ def _pad(key: str, arrays: Sequence[Array], count: int) -> Array:
     for index, array in enumerate(arrays):
         if array.shape[1:] != first.shape[1:] or array.dtype != first.dtype:
             raise LayoutError(
-                f"{key!r} is {array.dtype}{array.shape[1:]} in one segment and "
+                f"{key!r} is {array.dtype}{array.shape[1:]} in one stretch and "
                 f"{first.dtype}{first.shape[1:]} in another."
             )
         whole[index, : len(array)] = array
     return whole
 
 
-def _finals(segments: Sequence[Segment], device: torch.device | str) -> tuple[TensorDict, Tensor]:
-    """Returns the observations `[S]` after each segment, zeros where it ended for good, and which
+def _finals(stretches: Sequence[Stretch], device: torch.device | str) -> tuple[TensorDict, Tensor]:
+    """Returns the observations `[S]` after each stretch, zeros where it ended for good, and which
     of them there are."""
     given: list[Mapping[str, Array] | None] = [
-        None if segment.terminated else segment.final for segment in segments
+        None if stretch.terminated else stretch.final for stretch in stretches
     ]
-    final = TensorDict({}, batch_size=(len(segments),), device=device)
+    final = TensorDict({}, batch_size=(len(stretches),), device=device)
     known = next((one for one in given if one is not None), None)
     if known is not None:
         for key, like in known.items():
