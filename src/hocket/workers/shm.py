@@ -72,6 +72,10 @@ def map_sealed(fd: int, access: int = mmap.ACCESS_DEFAULT) -> mmap.mmap:
     return mmap.mmap(fd, os.fstat(fd).st_size, access=access)
 
 
+Memory = mmap.mmap | bytearray | memoryview
+"""What arrays lie in: shared with another process, or not."""
+
+
 class ArrayField(NamedTuple):
     """One array; a history above 1 is the first axis of its shape."""
 

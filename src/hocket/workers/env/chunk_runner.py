@@ -11,14 +11,14 @@ import numpy as np
 
 from hocket.core.arrays import first_difference
 from hocket.core.data import Array, Observation
-from hocket.core.wire import END_OBSERVED
+from hocket.core.wire import END_OBSERVED, Course
 from hocket.errors import ObservationError, SecondResetError
 from hocket.workers.env import remarks
 from hocket.workers.env.attempt import Attempt, Recording
 from hocket.workers.env.live_env import LiveEnv, Turn
 from hocket.workers.env.perturbation import Perturbation
 from hocket.workers.env.spaces import choose, flatten
-from hocket.workers.shm import STOP, Control, Layout
+from hocket.workers.shm import STOP, Control, Layout, Memory
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,11 +51,11 @@ class ObservationBuffer:
         self._extent = 0
         """Number of keys in the attempt's first observation."""
         self.layout: Layout | None = None
-        self.memory: Any = None
+        self.memory: Memory = bytearray()
         """The newest observation: shared with the parent where there is one slot."""
-        self._shared: Any = None
+        self._shared: Memory = self.memory
 
-    def restart(self, arrays: Observation, allocate: Callable[[int], Any]) -> bool:
+    def restart(self, arrays: Observation, allocate: Callable[[int], Memory]) -> bool:
         """Begin an attempt with the observation of its reset; true where the layout is new."""
         chosen = choose(arrays, self._reads)
         layout = Layout.of(chosen, self._history)
@@ -130,9 +130,9 @@ class PolicyView:
 class ChunkRunner:
     """Runs the chunks of one attempt in its env.
 
-    An env that can defer observations is observed only where somebody looks: at the end of a
-    chunk and the `history - 1` steps before it, and at every step where a sink wants that or the
-    history of a final observation must be whole.
+    An env that can defer observations is observed only where somebody looks: when a decision is due
+    (at the end of a chunk, or where its course says) and the `history - 1` steps before that, and
+    at every step where a sink wants that or the history of a final observation must be whole.
     """
 
     def __init__(
@@ -162,10 +162,15 @@ class ChunkRunner:
         self.differs: str | None = None
         """What differed between two resets, empty where nothing did; None where one was made."""
         self._decided = 0
-        """The step whose observation the running chunk answers."""
+        """The step whose observation the running chunk answers, or that was seen last where the
+        lane holds still."""
+        self._asked = 0
+        """The step whose observation the next chunk will answer."""
         self._decisions = 0
-        self._ending: Turn | None = None
-        """What the episode's last step gave, once it has ended."""
+        self._last: Array | None = None
+        """The action that was executed last, in the env's own space."""
+        self._turn: Turn | None = None
+        """What the last step gave."""
 
     def reset(self, *, twice: bool = False) -> tuple[Observation, str]:
         """Begin the episode; gives its first observation and its prompt, as they are to be seen.
@@ -214,27 +219,57 @@ class ChunkRunner:
         self._recording.open(self.attempt, prompt, record)
         self._record(None, 0.0, chunk=-1, observation=arrays)
 
-    def run(self, actions: Array, chunk: int, control: Control) -> ChunkResult:
-        """Execute a chunk up to its end, the episode's, or a recall."""
+    def run(
+        self,
+        actions: Array,
+        chunk: int,
+        course: Course | None,
+        control: Control,
+        tell: Callable[[ChunkResult], None],
+    ) -> ChunkResult:
+        """Execute a chunk up to its end, the episode's, or a recall.
+
+        With a course the lane goes on while the policy thinks: `tell` is called once it was
+        observed, where it has steps left then, and only a chunk that nobody wants any more is
+        recalled: what was committed is executed.
+        """
         began = time.perf_counter()
         result = ChunkResult()
-        self._decided = self.attempt.steps
+        self._decided = self._asked
         self._decisions += 1
-        total, done = len(actions), 0
-        while done < total:
-            turn = self._env.step(self._executed(actions[done]))
+        observe_at, before, after = course or (len(actions), 0, 0)
+        total, done = before + len(actions) + after, 0
+        while True:
+            if done == observe_at:
+                self._asked = self.attempt.steps
+                self._see(result, self._turn)
+                if done < total:
+                    tell(result)
+            if done == total:
+                break
+            index = done - before
+            is_held = not 0 <= index < len(actions)
+            action: Any = self._env.hold(self._last) if is_held else actions[index]
+            turn = self._turn = self._env.step(self._executed(action))
+            self._last = action
             done += 1
             control.count_step(0)
             self._judge(turn, result)
-            is_seen = total - done < self._history or self._looks_always
-            self._look(turn, actions[done - 1], chunk, result, is_seen=is_seen)
+            if is_held:
+                self._decided = self._asked
+            is_past = 0 <= observe_at - done < self._history
+            # The next decision's past may reach into this chunk.
+            is_past |= self._history > 1 and total - done < self._history
+            source, is_seen = -1 if is_held else chunk, is_past or self._looks_always
+            self._look(turn, action, source, result, is_seen=is_seen)
             if result.ends:
-                self._ending = turn
                 break
             if control.command(0, chunk) == STOP:
+                if course is not None:
+                    break
                 # The policy is owed a whole history: with one, a few more steps complete it.
                 self._see(result, turn)
-                total = min(total, done + self._buffer.whole_in(self.attempt.steps))
+                total = observe_at = min(total, done + self._buffer.whole_in(self.attempt.steps))
         result.busy_s = time.perf_counter() - began
         return result
 
@@ -256,11 +291,10 @@ class ChunkRunner:
 
     def remarks(self) -> list[str]:
         """What the user should be told, once the episode has ended."""
-        if self._ending is None:
-            return []
-        found = remarks.of_end(self.attempt, self._ending.info)
+        assert self._turn is not None
+        found = remarks.of_end(self.attempt, self._turn.info)
         if "deferred" not in self._env.abilities and not self._sinks_look:
-            arrays, _ = flatten(self._ending.observation)
+            arrays, _ = flatten(self._turn.observation)
             found += remarks.of_frames(
                 self.attempt.task,
                 arrays,

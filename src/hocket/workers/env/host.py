@@ -40,11 +40,10 @@ from hocket.workers.env.chunk_runner import (
     PolicyView,
     packed_numbers,
 )
-from hocket.workers.env.delayed_runner import DelayedRunner
 from hocket.workers.env.live_env import LiveEnv
 from hocket.workers.env.perturbation import Perturbation
 from hocket.workers.env.spaces import flatten
-from hocket.workers.shm import Control
+from hocket.workers.shm import Control, Memory
 
 
 class Port(Protocol):
@@ -59,7 +58,7 @@ class Port(Protocol):
     def block(self) -> int:
         """The number of the memory that was allocated last, where it is shared."""
 
-    def allocate(self, size: int) -> Any:
+    def allocate(self, size: int) -> Memory:
         """Get memory for arrays, `size` bytes."""
 
     @property
@@ -127,7 +126,7 @@ class Host:
         built = time.perf_counter()
         self._env.use_quality("full")
         recording.prepare(self._env.task, message.record[0], self._env.abilities)
-        runner = (ChunkRunner if self._spec.slots == 1 else DelayedRunner)(
+        runner = ChunkRunner(
             self._env,
             self._buffer,
             recording,
@@ -174,24 +173,32 @@ class Host:
     def _execute(self, message: Execute) -> None:
         number, chunk = message.attempts[0], message.chunks[0]
         runner = self._runner
+
+        def tell(result: ChunkResult) -> None:
+            """Say what is seen for the next decision, on the way."""
+            self._buffer.publish(chunk + 1)
+            steps = [len(result.rewards)]
+            self._port.post(Observed([0], [number], [chunk], steps, self._arrays()))
+
         try:
             if runner is None or runner.attempt.number != number:
                 raise WireError(f"Attempt {number} is not running here.")
             drive = self._env.drive
             assert drive is not None
             actions = drive.decode(message.actions, message.counts[0])
-            if isinstance(runner, DelayedRunner):
-                result = self._follow(runner, message, actions)
-            else:
-                result = runner.run(actions, chunk, self._control)
+            course = Course(*message.courses[0]) if message.courses else None
+            result = runner.run(actions, chunk, course, self._control, tell)
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent, whatever it is
             self._fail(number, exc)
             return
         if numbers := packed_numbers(result.infos):
             self._port.post(Told([0], [number], [chunk], [len(result.rewards)], numbers))
         # Where the lane went on after it was observed, that was told already.
-        is_last = not message.courses or message.courses[0][0] >= len(result.rewards)
+        is_last = course is None or course.observe_at >= len(result.rewards)
         is_observed = result.ends & END_OBSERVED if result.ends else is_last
+        if is_last or result.ends:
+            # At an end, the slot that the policy may still read is the other one.
+            self._buffer.publish(chunk if result.ends else chunk + 1)
         answer = Executed(
             lanes=[0],
             attempts=[number],
@@ -214,24 +221,6 @@ class Host:
         if text not in self._remarked:
             self._remarked.add(text)
             self._port.post(Remark(text))
-
-    def _follow(self, runner: DelayedRunner, message: Execute, actions: Array) -> ChunkResult:
-        """Execute a chunk, and tell on the way what is seen for the next decision."""
-        number, chunk = message.attempts[0], message.chunks[0]
-        course = Course(*message.courses[0])
-
-        def tell(result: ChunkResult) -> None:
-            self._buffer.publish(chunk + 1)
-            steps = [len(result.rewards)]
-            self._port.post(Observed([0], [number], [chunk], steps, self._arrays()))
-
-        result = runner.follow(chunk, actions, course, self._control, tell)
-        if result.ends:
-            # The slot that the policy may still read is the other one.
-            self._buffer.publish(chunk)
-        elif course.observe_at >= course.before + len(actions) + course.after:
-            self._buffer.publish(chunk + 1)
-        return result
 
     def _seal(self, runner: ChunkRunner) -> None:
         """Seal recordings, after the answer: the lane is free already, and waits for no disk."""

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from hocket.core.contracts.env import abilities_of
+from hocket.core.contracts.env import (
+    DeferredObservation,
+    Holds,
+    RendersForPeople,
+    SelectsCameras,
+    Snapshot,
+    abilities_of,
+)
 from hocket.core.data import Array, EnvSpec, Observation, Ref, TaskInfo, Trial
 from hocket.errors import EnvError, UsageError
 from hocket.workers.env.attempt import seed_globals
@@ -24,7 +31,19 @@ class Turn(NamedTuple):
     terminated: bool
     truncated: bool
     info: dict[str, Any]
-    observation: Any
+    observation: object
+
+
+class _AbleEnv(DeferredObservation, Snapshot, SelectsCameras, RendersForPeople, Holds, Protocol):
+    """gymnasium's Env with every ability; `abilities` says which of them one has."""
+
+    action_space: Any
+
+    def reset(self, *, seed: int) -> Any: ...
+
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]: ...
+
+    def close(self) -> None: ...
 
 
 class LiveEnv:
@@ -32,7 +51,7 @@ class LiveEnv:
 
     def __init__(self, refs: Mapping[str, Ref], worker: int) -> None:
         self.suites = Suites(refs, worker)
-        self._env: Any = None
+        self._made: _AbleEnv | None = None
         self._name: tuple[str, str] | None = None
         """Suite and task of the env that is alive."""
         self._shown: tuple[str, ...] | None = None
@@ -45,13 +64,18 @@ class LiveEnv:
         self._digests: dict[tuple[str, str], dict[str, str]] = {}
         """What each task's simulator was before its first reset, where its env does not say."""
 
+    @property
+    def _env(self) -> _AbleEnv:
+        assert self._made is not None  # `build` comes first
+        return self._made
+
     def build(self, suite: str, task: str) -> None:
         """Make this task's env, unless it is the one that is alive."""
         if self._name == (suite, task):
             return
         self.close()
         info = find_task(suite, self.suites[suite].tasks(), task)
-        self._env = self.suites[suite].make(task)
+        self._made = self.suites[suite].make(task)
         self.task = with_details(info, self._env)
         self.abilities = abilities_of(self._env)
         self.drive = Drive(self._env.action_space)
@@ -168,7 +192,7 @@ class LiveEnv:
         )
 
     def close(self) -> None:
-        env, self._env, self._name, self._shown = self._env, None, None, None
+        env, self._made, self._name, self._shown = self._made, None, None, None
         self.abilities = ()
         self._quality = "full"
         if env is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from hocket.core.contracts.runtime import Factor
 from hocket.core.data import ActionSpec, Array, Observation, TaskInfo, Trial, noise_seed
 from hocket.errors import UsageError
 from hocket.workers.env.spaces import is_image
+
+if TYPE_CHECKING:
+    import mujoco
 
 _KEY = -2
 """Stands for a chunk's index in the seeds of disturbances, which no chunk has."""
@@ -72,7 +75,7 @@ class Perturbation:
     def needs_model(self) -> bool:
         return "camera:shift" in self._amounts or "light:dim" in self._amounts
 
-    def scene(self, model: Any, scene: Scene) -> None:
+    def scene(self, model: mujoco.MjModel, scene: Scene) -> None:
         """Move the cameras and dim the lights of a MuJoCo model, from how it was made."""
         scene.restore(model)
         shift, dim = self._amounts.get("camera:shift"), self._amounts.get("light:dim")
@@ -123,10 +126,10 @@ class Scene:
     """How a model's cameras and lights were before anything was disturbed."""
 
     def __init__(self) -> None:
-        self._model: Any = None
+        self._model: mujoco.MjModel | None = None
         self._kept: list[Array] = []
 
-    def restore(self, model: Any) -> None:
+    def restore(self, model: mujoco.MjModel) -> None:
         """Put a model back to how it was when it was first seen."""
         if model is not self._model:
             self._model = model
@@ -135,7 +138,7 @@ class Scene:
             part[:] = kept
 
     @staticmethod
-    def _parts(model: Any) -> list[Array]:
+    def _parts(model: mujoco.MjModel) -> list[Array]:
         return [model.cam_pos, *_lights(model)]
 
 
@@ -156,7 +159,7 @@ def blurred(image: Array, sigma: float) -> Array:
     return np.rint(found).astype(np.uint8)
 
 
-def _lights(model: Any) -> list[Array]:
+def _lights(model: mujoco.MjModel) -> list[Array]:
     head = model.vis.headlight
     lights = [model.light_diffuse, model.light_ambient, model.light_specular]
     return [*lights, head.diffuse, head.ambient, head.specular]

@@ -16,13 +16,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from hocket.core.data import Array
 from hocket.errors import MissingExtraError, RunFolderError
 from hocket.system.durable import TEMPORARY, disk_error, publish, temporary
+from hocket.workers.sinks.pictures import reformatted
+
+if TYPE_CHECKING:
+    import av
 
 UNTIMED_RATE = 10.0
 """Frames per second of a video whose env does not say how fast it is controlled: slow enough to
@@ -95,6 +99,15 @@ def require_encoder(codec: str = "libx264") -> Any:
     return av
 
 
+class _Growing(NamedTuple):
+    """A file that is being written."""
+
+    container: av.container.OutputContainer
+    stream: av.VideoStream
+    converter: av.video.reformatter.VideoReformatter
+    """One for all frames: making one for each, as the encoder would, takes longer than encoding."""
+
+
 class VideoFile:
     """One camera's frames of one attempt, in order. Frame i is shown at i / rate seconds.
 
@@ -109,37 +122,34 @@ class VideoFile:
         self._rate = rate
         self._quality = quality
         self._draft = temporary(path)
-        self._container: Any = None
-        self._stream: Any = None
-        self._converter: Any = None
+        self._growing: _Growing | None = None
 
     def write(self, frame: Array) -> None:
         if not self._quality.lossless:
             frame = _even(frame)
         try:
-            if self._container is None:
-                self._open(frame.shape)
-            picture = self._convert(frame)
+            if self._growing is None:
+                self._growing = self._open(frame.shape)
+            container, stream, converter = self._growing
+            picture = self._av.VideoFrame.from_ndarray(frame, format="rgb24")
+            if not self._quality.lossless:
+                picture = reformatted(converter, picture, format=self._quality.pixels)
             picture.pts, picture.time_base = self.frames, 1 / self._rate
-            self._container.mux(self._stream.encode(picture))
+            container.mux(stream.encode(picture))
         except OSError as exc:
             raise disk_error(exc, self.path) from exc
         self.frames += 1
 
     def seal(self) -> bool:
         """Make the file durable under its name; false where no frame ever came."""
-        if self._container is None:
+        if self._growing is None:
             return False
-        indexed = self.path.with_name(f".{self.path.name}.indexed{TEMPORARY}")
         try:
-            self._container.mux(self._stream.encode())
+            self._growing.container.mux(self._growing.stream.encode())
             self._close()
-            _copy_packets(self._draft, indexed, is_lossless=self._quality.lossless)
-            publish(indexed, self.path)
+            _finish(self._draft, self.path, is_lossless=self._quality.lossless)
             self._draft.unlink(missing_ok=True)
         except OSError as exc:
-            with contextlib.suppress(OSError):
-                indexed.unlink(missing_ok=True)
             raise disk_error(exc, self.path) from exc
         return True
 
@@ -150,10 +160,10 @@ class VideoFile:
         with contextlib.suppress(OSError):
             self._draft.unlink()
 
-    def _open(self, shape: tuple[int, ...]) -> None:
+    def _open(self, shape: tuple[int, ...]) -> _Growing:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._container = self._av.open(str(self._draft), "w", format="mp4", options=_FRAGMENTED)
-        stream = self._container.add_stream(
+        container = self._av.open(str(self._draft), "w", format="mp4", options=_FRAGMENTED)
+        stream = container.add_stream(
             self._quality.codec, rate=self._rate, options=self._quality.options
         )
         stream.height, stream.width = shape[:2]
@@ -162,25 +172,12 @@ class VideoFile:
         stream.codec_context.gop_size = max(1, int(self._rate / 2))
         # A worker has one core to itself, and there may be a hundred of them.
         stream.codec_context.thread_count = 1
-        self._stream = stream
-        self._converter = self._av.video.reformatter.VideoReformatter()
-
-    def _convert(self, frame: Array) -> Any:
-        """The frame in the encoder's own format, by one converter for all frames: making one for
-        each, as the encoder would, takes longer than encoding."""
-        source = self._av.VideoFrame.from_ndarray(frame, format="rgb24")
-        if self._quality.lossless:
-            return source
-        try:
-            return self._converter.reformat(source, format=self._quality.pixels, threads=1)
-        except TypeError:
-            # Before PyAV could be told, there was one thread anyway.
-            return self._converter.reformat(source, format=self._quality.pixels)
+        return _Growing(container, stream, self._av.video.reformatter.VideoReformatter())
 
     def _close(self) -> None:
-        container, self._container, self._stream = self._container, None, None
-        if container is not None:
-            container.close()
+        growing, self._growing = self._growing, None
+        if growing is not None:
+            growing.container.close()
 
 
 def finish_draft(draft: Path) -> Path:
@@ -189,16 +186,8 @@ def finish_draft(draft: Path) -> Path:
     path = draft.with_name(draft.name.removeprefix(".").removesuffix(TEMPORARY))
     if draft != temporary(path) or path.suffix not in (".mp4", ".m4v"):
         raise RunFolderError(f"{str(draft)!r} is no video.")
-    indexed = path.with_name(f".{path.name}.indexed{TEMPORARY}")
-    try:
-        with _reading(draft):
-            _copy_packets(draft, indexed, is_lossless=path.name.endswith(".lossless.m4v"))
-        if not frames_in(indexed):
-            raise RunFolderError(f"No picture of {str(draft)!r} is whole.")
-        publish(indexed, path)
-    finally:
-        with contextlib.suppress(OSError):
-            indexed.unlink(missing_ok=True)
+    with _reading(draft):
+        _finish(draft, path, is_lossless=path.name.endswith(".lossless.m4v"))
     return path
 
 
@@ -208,22 +197,33 @@ def frames_in(path: Path) -> int:
         return int(container.streams.video[0].frames)
 
 
-def _copy_packets(draft: Path, target: Path, *, is_lossless: bool) -> None:
-    """Copy what a growing file holds, without encoding it again, behind an index."""
+def _finish(draft: Path, path: Path, *, is_lossless: bool) -> None:
+    """Copy what a growing file holds, without encoding it again, behind an index, and make that
+    durable under its name."""
     import av
 
-    with (
-        av.open(str(draft), format="mp4") as source,
-        av.open(str(target), "w", format="mp4", options=_INDEX_FIRST) as container,
-    ):
-        old = source.streams.video[0]
-        new = container.add_stream_from_template(old)
-        if is_lossless:
-            container.metadata[_DIGEST] = _digest_of(av, draft)
-        for packet in source.demux(old):
-            if packet.dts is not None:  # the last one is empty, and says that there is no more
-                packet.stream = new
-                container.mux(packet)
+    indexed = path.with_name(f".{path.name}.indexed{TEMPORARY}")
+    try:
+        with (
+            av.open(str(draft), format="mp4") as source,
+            av.open(str(indexed), "w", format="mp4", options=_INDEX_FIRST) as container,
+        ):
+            old = source.streams.video[0]
+            new = container.add_stream_from_template(old)
+            if is_lossless:
+                container.metadata[_DIGEST] = _digest_of(av, draft)
+            copied = 0
+            for packet in source.demux(old):
+                if packet.dts is not None:  # the last one is empty, and says that there is no more
+                    packet.stream = new
+                    container.mux(packet)
+                    copied += 1
+        if not copied:
+            raise RunFolderError(f"No picture of {str(draft)!r} is whole.")
+        publish(indexed, path)
+    finally:
+        with contextlib.suppress(OSError):
+            indexed.unlink(missing_ok=True)
 
 
 def _digest_of(av: Any, path: Path) -> str:

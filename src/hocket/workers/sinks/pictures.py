@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hocket.core.data import Array, Observation
 from hocket.errors import ObservationError
 from hocket.workers.env.spaces import is_image
+
+if TYPE_CHECKING:
+    import av
 
 _ROUNDING = 1e-3
 """A renderer's arithmetic may leave [0, 1] by this much."""
@@ -121,7 +124,7 @@ def _letters(text: str) -> Array:
 
 
 def is_picture(array: Array) -> bool:
-    """Whether an array looks like an image, whatever its numbers mean: height, width and 1, 3 or 4
+    """True for what looks like an image, whatever its numbers mean: height, width and 1, 3 or 4
     channels, or channels first."""
     if array.ndim != 3 or min(array.shape) < 1:
         return False
@@ -144,16 +147,10 @@ def write_png(path: Path, image: Array) -> None:
     """Save an RGB image, uint8 `[height, width, 3]`, as a PNG."""
     import av
 
-    codec = av.CodecContext.create("png", "w")
-    codec.height, codec.width = image.shape[:2]
-    codec.pix_fmt = "rgb24"
-    codec.time_base = Fraction(1, 25)  # an encoder wants one, also for a single picture
-    codec.options = {"pred": "none"}  # rows as they are, as simple readers expect them
     frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24")
-    frame.pts = 0
-    packets = [*codec.encode(frame), *codec.encode(None)]
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"".join(bytes(packet) for packet in packets))
+    # Rows as they are, as simple readers expect them.
+    path.write_bytes(_encoded(av.CodecContext.create("png", "w"), frame, {"pred": "none"}))
 
 
 def encode_jpeg(frames: Sequence[Array], width: int) -> bytes:
@@ -166,24 +163,29 @@ def encode_jpeg(frames: Sequence[Array], width: int) -> bytes:
     wide = width * len(frames)
     height = max(2, round(tallest * wide / image.shape[1] / 2) * 2)
     source = av.VideoFrame.from_ndarray(image, format="rgb24")
-    picture = _resized(av, source, wide, height)
-    codec = av.CodecContext.create("mjpeg", "w")
-    codec.width, codec.height, codec.pix_fmt = wide, height, "yuvj420p"
-    codec.time_base = Fraction(1, 25)
-    picture.pts = 0
-    packets = [*codec.encode(picture), *codec.encode(None)]
-    return b"".join(bytes(packet) for packet in packets)
-
-
-def _resized(av: Any, frame: Any, width: int, height: int) -> Any:
     converter = av.video.reformatter.VideoReformatter()
-    size = {"width": width, "height": height, "format": "yuvj420p"}
+    picture = reformatted(converter, source, width=wide, height=height, format="yuvj420p")
+    return _encoded(av.CodecContext.create("mjpeg", "w"), picture, {})
+
+
+def reformatted(
+    converter: av.video.reformatter.VideoReformatter, frame: av.VideoFrame, **wanted: Any
+) -> av.VideoFrame:
+    """A frame in another format or size, by one thread: several cost four times what the work
+    does."""
     try:
-        # Threads cost four times what the work does.
-        return converter.reformat(frame, **size, threads=1)
+        return converter.reformat(frame, **wanted, threads=1)
     except TypeError:
         # Before PyAV could be told, there was one thread anyway.
-        return converter.reformat(frame, **size)
+        return converter.reformat(frame, **wanted)
+
+
+def _encoded(codec: av.CodecContext, picture: av.VideoFrame, options: Mapping[str, str]) -> bytes:
+    codec.width, codec.height, codec.pix_fmt = picture.width, picture.height, picture.format.name
+    codec.time_base = Fraction(1, 25)  # an encoder wants one, also for a single picture
+    codec.options = dict(options)
+    picture.pts = 0
+    return b"".join(bytes(packet) for packet in [*codec.encode(picture), *codec.encode(None)])
 
 
 def _as_rgb(picture: Array) -> Array:
