@@ -36,7 +36,7 @@ def play(env, actions):
     rows = []
     for action in actions:
         reward, terminated, _, info = env.advance(action)
-        sim = env._libero.sim.get_state().flatten()
+        sim = env.libero.sim.get_state().flatten()
         rows.append([reward, terminated, info["success"], *env.observe()[STATE], *sim])
     return np.array(rows)
 
@@ -75,7 +75,7 @@ def states_can_be_given_to_another_env():
     state, seen = here.get_state(), here.observe()
     there.set_state(state)
     # One env renders at a time: two GL contexts in a process give wrong images.
-    here._drop_renderer()
+    here.free_renderer()
     for key, value in there.observe().items():
         np.testing.assert_array_equal(value, seen[key])
     here.use_cameras(())
@@ -91,11 +91,11 @@ def ticks_give_the_bits_of_robosuites_own():
             env = make(task)
             env.use_cameras(())
             if is_plain:
-                env._libero.tick = lambda command, *, is_first, env=env: _plain_tick(
-                    env._libero.sim, env._libero._pre_action, command, is_first
+                env.libero.tick = lambda command, *, is_first, env=env: _plain_tick(
+                    env.libero.sim, env.libero._pre_action, command, is_first
                 )
             env.reset(seed=2)
-            data = env._data
+            data = env.libero.sim.data._data
             rows.append(np.hstack([play(env, moves(20)), np.tile(data.sensordata, (20, 1))]))
             env.close()
         np.testing.assert_array_equal(*rows)
@@ -126,8 +126,8 @@ def success_is_the_envs_own():
     env.use_cameras(())
     env.reset(seed=0)
     assert not env.advance(moves(1)[0])[3]["success"]
-    sim = env._libero.sim
-    for joint in env._libero.get_object("flat_stove_1").joints:
+    sim = env.libero.sim
+    for joint in env.libero.get_object("flat_stove_1").joints:
         sim.data.set_joint_qpos(joint, 1.0)
     reward, terminated, _, info = env.advance(np.zeros(7))
     assert reward == 1.0
@@ -203,7 +203,7 @@ def _play_hocket(data, target):
         images.append(seen["observation/image"])
         wrist.append(seen["observation/wrist_image"])
         states.append(seen[STATE])
-        sims.append(env._libero.sim.get_state().flatten())
+        sims.append(env.libero.sim.get_state().flatten())
     np.savez(target, images=images, wrist=wrist, states=states, sims=sims)
 
 

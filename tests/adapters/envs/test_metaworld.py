@@ -103,7 +103,7 @@ def test_an_unknown_camera_is_refused_with_the_nearest_name():
 
 def test_control_rate_is_the_simulators():
     env = make("reach")
-    assert 1 / env._sim.dt == CONTROL_RATE
+    assert 1 / env.sim.dt == CONTROL_RATE
     env.close()
 
 
@@ -126,7 +126,7 @@ def test_a_start_depends_on_the_seed_alone_and_is_metaworlds_own(task):
     moves = actions(8)
     env = make(task)
     first = env.reset(seed=7)[0][STATE]
-    start = env._start
+    start = env.start
     for seed in (3, 4):  # a history that must leave no trace
         env.reset(seed=seed)
         play(env, actions(5, seed))
@@ -153,8 +153,12 @@ def test_seeds_differ_and_there_are_more_than_fifty():
 def test_tasks_of_one_seed_start_at_quantiles_of_their_own():
     def quantiles(task, argument="mt10"):
         env = MetaWorld(argument, MetaWorld.Config()).make(f"{task}-v3")
-        space = env._sim._random_reset_space
-        drawn = [env._draw(seed) for seed in range(4)]
+        env.use_cameras(())
+        space = env.sim._random_reset_space
+        drawn = []
+        for seed in range(4):
+            env.reset(seed=seed)
+            drawn.append(env.start)
         env.close()
         return np.array([(start - space.low)[0] / (space.high - space.low)[0] for start in drawn])
 
@@ -268,12 +272,12 @@ def test_a_restored_state_goes_on_to_the_bit(task):
 def test_bin_picking_remembers_where_the_object_was_first_held():
     env = make("bin-picking")
     env.reset(seed=0)
-    env._sim._target_to_obj_init = 0.25
+    env.sim._target_to_obj_init = 0.25
     state = env.get_state()
     env.reset(seed=1)
-    assert env._sim._target_to_obj_init is None
+    assert env.sim._target_to_obj_init is None
     env.set_state(state)
-    assert env._sim._target_to_obj_init == 0.25
+    assert env.sim._target_to_obj_init == 0.25
     env.close()
 
 
@@ -292,7 +296,7 @@ def test_without_cameras_nothing_is_rendered():
     env = make("reach")
     observation, _ = env.reset(seed=0)
     assert set(observation) == {STATE}
-    assert env._renderer is None
+    assert set(env.facts) == {"model_sha256"}, "no renderer"
     assert env.notes == ()
     env.close()
 
@@ -364,7 +368,7 @@ def test_people_may_be_given_cheaper_pictures_and_policies_the_same_as_before():
 def test_exactly_the_cameras_that_hang_upside_down_are_turned():
     env = make("reach")
     env.reset(seed=0)
-    model, data = env._sim.model, env._sim.data
+    model, data = env.sim.model, env.sim.data
     assert {model.camera(i).name for i in range(model.ncam)} == set(CAMERAS)
     for camera in CAMERAS:
         up = data.cam(camera).xmat.reshape(3, 3)[2, 1]
@@ -387,9 +391,8 @@ env = MetaWorld("push", MetaWorld.Config(size=96)).make("push-v3")
 env.reset(seed=0)
 ours = env.step(np.full(4, 0.5, np.float32))[0]["observation/image"]
 device = gl.choose_device()
-sim = env._sim
-env._renderer.close()
-env._renderer = None
+sim = env.sim
+env.free_renderer()
 from gymnasium.envs.mujoco.mujoco_rendering import MujocoRenderer
 import os
 os.environ["MUJOCO_GL"] = device.backend
@@ -410,13 +413,13 @@ def test_a_model_is_compiled_once_and_is_the_same_to_the_bit(tmp_path, monkeypat
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     own = model_digest(ALL_V3_ENVIRONMENTS["reach-v3"]().model)
-    assert model_digest(make("reach")._sim.model) == own
+    assert model_digest(make("reach").sim.model) == own
     (kept,) = compiled.cache_folder().glob("*.mjb")
     whole, written = kept.read_bytes(), kept.stat().st_ino
-    assert model_digest(make("reach")._sim.model) == own
+    assert model_digest(make("reach").sim.model) == own
     assert kept.stat().st_ino == written, "read, not compiled and written again"
     kept.write_bytes(b"")
-    assert model_digest(make("reach")._sim.model) == own
+    assert model_digest(make("reach").sim.model) == own
     assert kept.read_bytes() == whole, "what cannot be read is compiled again"
 
 
@@ -435,7 +438,7 @@ def test_only_so_many_compiled_models_are_kept(tmp_path, monkeypatch):
 def test_the_digest_of_a_model_is_made_once_for_each_layout(tmp_path, monkeypatch, layout):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     env = make("reach", layout=layout)
-    expected = model_digest(env._sim.model)
+    expected = model_digest(env.sim.model)
     assert env.facts["model_sha256"] == expected
     monkeypatch.setattr(compiled, "model_digest", lambda _: "made again")
     assert make("reach", layout=layout).facts["model_sha256"] == expected

@@ -93,7 +93,7 @@ def test_pictures_and_states_are_those_of_lerobots_own_env(task: str, tmp_path: 
     actions = np.random.default_rng(0).uniform(-1, 1, (3, 4)).astype(np.float32)
     seen = [env.reset(seed=3)[0], *(env.step(action)[0] for action in actions)]
     backend = env.facts["gl_backend"]
-    np.savez(tmp_path / "given.npz", start=env._start, actions=actions)
+    np.savez(tmp_path / "given.npz", start=env.start, actions=actions)
     env.close()
     files = (str(tmp_path / "given.npz"), str(tmp_path / "theirs.npz"))
     done = subprocess.run(

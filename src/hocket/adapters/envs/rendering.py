@@ -11,15 +11,18 @@ import importlib
 import importlib.util
 import os
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any, ClassVar
 
+import gymnasium
 import numpy as np
+from gymnasium import spaces
 
 from hocket.core.data import Array
-from hocket.errors import ObservationError
+from hocket.errors import EnvError, ObservationError
 from hocket.workers.env import gl
 
 STATE_KEY = "observation/state"
@@ -65,27 +68,62 @@ def no_gl_at_import() -> Iterator[None]:
         sys.meta_path.remove(finder)
 
 
-class CameraEnv:
-    """What envs share that see a state and render only the cameras in use. The env sets all that
-    is named here before it calls `_describe`."""
+class CameraEnv(gymnasium.Env[dict[str, Any], Array], ABC):
+    """An env on MuJoCo that sees a state and renders only the cameras in use. What it begins in
+    follows from the seed alone."""
 
     render_mode: str | None = "rgb_array"
     _simulator: ClassVar[str]
-    _state_size: int
     _camera_advice: ClassVar[str] = ""
     """Said where a camera is asked for that is not there."""
-    _task: str
-    _config: Any
-    """Has `size`, in pixels, and `render`, which is `full` or `fast`."""
-    _keys: Mapping[str, str]
-    """Observation keys, and the camera behind each."""
-    _in_use: tuple[str, ...]
+    _hidden_groups: ClassVar[tuple[int, ...]] = ()
+    """Groups of geoms that no image shows."""
+    _data_notes: tuple[str, ...] = ()
     _renderer: OffscreenRenderer | None = None
     _quality: str = "full"
-    advance: Any
-    observe: Any
-    _data_notes: tuple[str, ...] = ()
-    observation_space: Any
+
+    def __init__(self, task: str, config: Any, keys: Mapping[str, str], state_size: int) -> None:
+        """`config` has `size`, in pixels, and `render`, which is `full` or `fast`; `keys` are the
+        observation keys of images, and the camera behind each."""
+        self._task = task
+        self._config = config
+        self._keys = keys
+        self._in_use = tuple(keys)
+        self._state_size = state_size
+        self._describe()
+
+    @property
+    @abstractmethod
+    def _model(self) -> Any:
+        """MuJoCo's model; another one after a reset that compiled it anew."""
+
+    @property
+    @abstractmethod
+    def _data(self) -> Any:
+        """MuJoCo's data of that model."""
+
+    @abstractmethod
+    def _begin(self, seed: int) -> None:
+        """Lay out the start that this seed means."""
+
+    @abstractmethod
+    def advance(self, action: Array) -> tuple[float, bool, bool, dict[str, Any]]:
+        """Step without observing: reward, terminated, truncated, info."""
+
+    @abstractmethod
+    def observe(self) -> dict[str, Array]:
+        """What is seen now: the state, and an image of each camera in use."""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Array], dict[str, Any]]:
+        super().reset(seed=seed)
+        self._begin(int(self.np_random.integers(2**31)) if seed is None else seed)
+        return self.observe(), {}
+
+    def step(self, action: Array) -> tuple[dict[str, Array], float, bool, bool, dict[str, Any]]:
+        reward, terminated, truncated, info = self.advance(action)
+        return self.observe(), reward, terminated, truncated, info
 
     @property
     def camera_keys(self) -> tuple[str, ...]:
@@ -104,14 +142,7 @@ class CameraEnv:
     def use_quality(self, quality: str) -> None:
         if quality != self._quality:
             self._quality = quality
-            self._drop_renderer()
-
-    @property
-    def _is_fast(self) -> bool:
-        """True where shadows, multisampling and reflections are left out. For people too: on a
-        CPU they cost ten times what all else does, and nothing that moves is missing without
-        them."""
-        return self._config.render == "fast" or self._quality == "look"
+            self.free_renderer()
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -130,18 +161,36 @@ class CameraEnv:
         """What numbers depend on; the renderer is known once the first image was rendered."""
         return self._renderer.device.facts if self._renderer is not None else {}
 
-    def step(self, action: Array) -> tuple[dict[str, Array], float, bool, bool, dict[str, Any]]:
-        reward, terminated, truncated, info = self.advance(action)
-        return self.observe(), reward, terminated, truncated, info
-
-    def _drop_renderer(self) -> None:
+    def free_renderer(self) -> None:
+        """Free the OpenGL context: a process may have one. The next image makes another."""
         if self._renderer is not None:
             self._renderer.close()
             self._renderer = None
 
-    def _describe(self) -> None:
-        from gymnasium import spaces
+    def _picture(self, camera: str, *, upside_down: bool = False) -> Array:
+        """What a camera sees now."""
+        if self._renderer is not None and self._renderer.model is not self._model:
+            self.free_renderer()
+        if self._renderer is None:
+            # People look at pictures without shadows, multisampling and reflections too: on a CPU
+            # these cost ten times what all else does, and nothing that moves is missing without.
+            self._renderer = OffscreenRenderer(
+                self._model,
+                self._config.size,
+                fast=self._config.render == "fast" or self._quality == "look",
+                hidden_groups=self._hidden_groups,
+            )
+        return self._renderer.render(self._data, camera, upside_down=upside_down)
 
+    def _parts(self, state: Array, sizes: Sequence[int]) -> list[Array]:
+        """Copies of the parts of a state, which have these sizes."""
+        if state.shape != (sum(sizes),):
+            raise EnvError(
+                f"A state of {self._task} has {sum(sizes)} numbers; this has shape {state.shape}."
+            )
+        return np.split(np.array(state, np.float64), np.cumsum(sizes)[:-1])
+
+    def _describe(self) -> None:
         size = self._config.size
         image = spaces.Box(0, 255, (size, size, 3), np.uint8)
         state = spaces.Box(-np.inf, np.inf, (self._state_size,), np.float64)
@@ -159,7 +208,7 @@ class OffscreenRenderer:
         import mujoco
 
         self._mujoco = mujoco
-        self._model = model
+        self.model = model
         self.device = gl.choose_device()
         model.vis.global_.offwidth = size
         model.vis.global_.offheight = size
@@ -189,9 +238,9 @@ class OffscreenRenderer:
     def render(self, data: Any, camera: str, *, upside_down: bool = False) -> Array:
         """The scene as one camera sees it; `upside_down` says that the camera hangs so."""
         mujoco = self._mujoco
-        self._camera.fixedcamid = self._model.camera(camera).id
+        self._camera.fixedcamid = self.model.camera(camera).id
         mujoco.mjv_updateScene(
-            self._model,
+            self.model,
             data,
             self._option,
             None,
@@ -215,5 +264,5 @@ class OffscreenRenderer:
         self._context.free()
         self._gl.free()
         self._gl = None
-        quality = self._model.vis.quality
+        quality = self.model.vis.quality
         quality.shadowsize, quality.offsamples = self._usual

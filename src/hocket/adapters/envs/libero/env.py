@@ -7,7 +7,6 @@ import math
 from collections.abc import Collection
 from typing import Any
 
-import gymnasium
 import numpy as np
 from gymnasium import spaces
 
@@ -15,7 +14,7 @@ from hocket.adapters.envs.libero import CAMERAS, LiberoConfig
 from hocket.adapters.envs.libero.data import find_data
 from hocket.adapters.envs.libero.sampling import SamplingClock, Seen
 from hocket.adapters.envs.libero.simulation import RandomizationError, make_simulation, mujoco
-from hocket.adapters.envs.rendering import STATE_KEY, CameraEnv, OffscreenRenderer
+from hocket.adapters.envs.rendering import STATE_KEY, CameraEnv
 from hocket.core.data import Array
 from hocket.errors import EnvError
 
@@ -29,7 +28,7 @@ _GOAL = 12
 """The controller's goal: a position and a rotation matrix."""
 
 
-class LiberoEnv(CameraEnv, gymnasium.Env[dict[str, Any], Array]):
+class LiberoEnv(CameraEnv):
     """A task whose start depends on the seed alone: start state `seed` of the task, counted round.
 
     States, images and rewards equal those of LIBERO's own env to the bit; it is stepped here
@@ -39,11 +38,10 @@ class LiberoEnv(CameraEnv, gymnasium.Env[dict[str, Any], Array]):
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012
     _simulator = "LIBERO"
-    _state_size = 8
+    _hidden_groups = (_COLLISION_GROUP,)
 
     def __init__(self, suite: str, task: str, config: LiberoConfig) -> None:
-        self._task = task
-        self._config = config
+        super().__init__(task, config, CAMERA_KEYS, 8)
         data = find_data()
         bddl_file = data.bddl_file(suite, task)
         self._starts = data.states(suite, task)
@@ -56,47 +54,38 @@ class LiberoEnv(CameraEnv, gymnasium.Env[dict[str, Any], Array]):
                 "LIBERO's data here has stand-ins for some textures and meshes (see its "
                 "STANDINS.md): scores of image policies are not comparable with published ones.",
             )
-        self._libero = make_simulation(str(bddl_file), hard_reset=config.hard_reset)
+        self.libero = make_simulation(str(bddl_file), hard_reset=config.hard_reset)
+        """LIBERO's own env, of which this one takes the parts of a step."""
         self._clock = SamplingClock(
-            tick=self._libero.model_timestep, period=1.0 / self._libero.control_freq
+            tick=self.libero.model_timestep, period=1.0 / self.libero.control_freq
         )
-        self._rendered_model: Any = None
-        self._keys = CAMERA_KEYS
-        self._in_use = tuple(CAMERA_KEYS)
         self._seen: Seen | None = None
-        self.action_space = spaces.Box(-1.0, 1.0, (self._libero.action_dim,), np.float32)
-        self._describe()
+        self.action_space = spaces.Box(-1.0, 1.0, (self.libero.action_dim,), np.float32)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Array], dict[str, Any]]:
-        super().reset(seed=seed)
-        if seed is None:
-            seed = int(self.np_random.integers(2**31))
+    def _begin(self, seed: int) -> None:
         self._lay_out()
         self._start_in(self._starts[seed % len(self._starts)])
         for _ in range(self._config.settle_steps):
             self.advance(_STAND_STILL)
-        return self.observe(), {}
 
     @property
     def facts(self) -> dict[str, str]:
         """What numbers depend on: the model as it was compiled, before any layout, the task's file
         and its start states; and the renderer."""
-        return {**self._read, "model_sha256": self._libero.model_sha256, **super().facts}
+        return {**self._read, "model_sha256": self.libero.model_sha256, **super().facts}
 
     def render(self) -> Array:
         """What the first camera sees, whether it is in use or not."""
         return self._look((next(iter(CAMERA_KEYS)),))["observation/image"]
 
     def close(self) -> None:
-        self._drop_renderer()
-        self._libero.close()
+        self.free_renderer()
+        self.libero.close()
 
     def advance(self, action: Array) -> tuple[float, bool, bool, dict[str, Any]]:
         if self._seen is None:
             raise EnvError(f"{self._task}: reset the env before its first step.")
-        libero = self._libero
+        libero = self.libero
         command = np.array(action, np.float64)
         for tick in range(int(libero.control_timestep / libero.model_timestep)):
             # After a step of MuJoCo's, poses are still those from which it went: robosuite reads
@@ -142,15 +131,9 @@ class LiberoEnv(CameraEnv, gymnasium.Env[dict[str, Any], Array]):
         if self._seen is None:
             self._lay_out()
         model, data, lamps = self._model, self._data, len(self._lamps)
-        sizes = (2, _GOAL, _FINGERS, lamps, _FINGERS, model.nq)
-        whole = sum(sizes) + mujoco.mj_stateSize(model, _INTEGRATION)
-        if state.shape != (whole,):
-            raise EnvError(
-                f"A state of {self._task} has {whole} numbers; this has shape {state.shape}."
-            )
-        clock, goal, grip, alphas, fingers, poses, integration = np.split(
-            np.array(state, np.float64), np.cumsum(sizes)
-        )
+        whole = mujoco.mj_stateSize(model, _INTEGRATION)
+        sizes = (2, _GOAL, _FINGERS, lamps, _FINGERS, model.nq, whole)
+        clock, goal, grip, alphas, fingers, poses, integration = self._parts(state, sizes)
         controller = self._robot.controller
         controller.goal_pos, controller.goal_ori = goal[:3], goal[3:].reshape(3, 3)
         controller.new_update = True
@@ -158,26 +141,26 @@ class LiberoEnv(CameraEnv, gymnasium.Env[dict[str, Any], Array]):
         self._clock.state = clock
         self._seen = Seen(poses=poses, fingers=fingers, alphas=alphas)
         mujoco.mj_setState(model, data, integration, _INTEGRATION)
-        self._libero._post_process()
+        self.libero._post_process()
 
     @property
     def _model(self) -> Any:
-        return self._libero.sim.model._model
+        return self.libero.sim.model._model
 
     @property
     def _data(self) -> Any:
-        return self._libero.sim.data._data
+        return self.libero.sim.data._data
 
     @property
     def _robot(self) -> Any:
-        return self._libero.robots[0]
+        return self.libero.robots[0]
 
     def _lay_out(self) -> None:
         """Lay out the fixtures, and forget all that earlier episodes left behind."""
         np.random.seed(self._config.scene_seed)
         for _ in range(_MOST_LAYOUTS):
             try:
-                self._libero.reset()
+                self.libero.reset()
                 break
             except RandomizationError:
                 continue
@@ -186,11 +169,9 @@ class LiberoEnv(CameraEnv, gymnasium.Env[dict[str, Any], Array]):
         gripper = self._robot.gripper
         gripper.current_action = np.zeros(gripper.dof)
         self._lamps = [
-            self._libero.sim.model.site_name2id(site)
-            for name in self._libero.visualization_sites_list
-            for site, _ in self._libero.get_object(name)
-            .object_properties["vis_site_names"]
-            .values()
+            self.libero.sim.model.site_name2id(site)
+            for name in self.libero.visualization_sites_list
+            for site, _ in self.libero.get_object(name).object_properties["vis_site_names"].values()
         ]
 
     def _start_in(self, start: Array) -> None:
@@ -200,11 +181,11 @@ class LiberoEnv(CameraEnv, gymnasium.Env[dict[str, Any], Array]):
                 f"{self._task}: its start states have {start.shape[0]} numbers, its scene needs "
                 f"{size}. Data and LIBERO's version do not belong together."
             )
-        sim = self._libero.sim
+        sim = self.libero.sim
         sim.set_state_from_flattened(start)
         sim.forward()
-        self._libero._check_success()
-        self._libero._post_process()
+        self.libero._check_success()
+        self.libero._post_process()
         self._clock.restart()
         self._seen = self._glimpse(self._data.qpos.copy())
 
@@ -237,18 +218,7 @@ class LiberoEnv(CameraEnv, gymnasium.Env[dict[str, Any], Array]):
         return {STATE_KEY: state, **images}
 
     def _image(self, camera: str) -> Array:
-        model = self._model
-        if model is not self._rendered_model:
-            self._drop_renderer()
-        if self._renderer is None:
-            self._renderer = OffscreenRenderer(
-                model,
-                self._config.size,
-                fast=self._is_fast,
-                hidden_groups=(_COLLISION_GROUP,),
-            )
-            self._rendered_model = model
-        image = self._renderer.render(self._data, camera)
+        image = self._picture(camera)
         return np.ascontiguousarray(image[:, ::-1]) if self._config.mirrored else image
 
 

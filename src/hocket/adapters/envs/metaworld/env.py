@@ -10,19 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.utils import seeding
 
 from hocket.adapters.envs.compiled import compiled, digest
 from hocket.adapters.envs.metaworld import UPSIDE_DOWN, MetaWorldConfig
-from hocket.adapters.envs.rendering import (
-    STATE_KEY,
-    CameraEnv,
-    OffscreenRenderer,
-    no_gl_at_import,
-)
+from hocket.adapters.envs.rendering import STATE_KEY, CameraEnv, no_gl_at_import
 from hocket.core.contracts.env import start_scheme
 from hocket.core.data import Array
 from hocket.errors import EnvError
@@ -47,7 +41,7 @@ LEROBOT_CORNER2 = (0.75, 0.075, 0.7)
 """Where LeRobot's env hangs the camera corner2: nearer, as many papers do."""
 
 
-class MetaWorldEnv(CameraEnv, gymnasium.Env[dict[str, Any], Array]):
+class MetaWorldEnv(CameraEnv):
     """A task whose start depends on the seed alone, not on what the object did before.
 
     It steps without observing, takes snapshots and renders only the cameras in use. Success is
@@ -59,58 +53,57 @@ class MetaWorldEnv(CameraEnv, gymnasium.Env[dict[str, Any], Array]):
     _camera_advice = " Set --env.cameras."
 
     def __init__(self, task: str, config: MetaWorldConfig) -> None:
-        self._task = task
-        self._config = config
+        is_lerobots = config.layout == "lerobot"
+        keys = camera_keys(config.cameras)
+        super().__init__(task, config, keys, LEROBOT_STATE if is_lerobots else 39)
         with _compiling_once():
-            self._sim: Any = ALL_V3_ENVIRONMENTS[task]()
-        self._sim.max_path_length = config.max_steps
-        self._sim.seeded_rand_vec = True
-        self._sim._set_task_called = True
-        self._sim._partially_observable = config.hide_goal
-        del self._sim.sawyer_observation_space  # cached with the goal hidden
-        self._pristine = _copy_plain(self._sim)
-        self._state_size = 39
-        if config.layout == "lerobot":
-            self._state_size = LEROBOT_STATE
-            self._sim.model.camera("corner2").pos[:] = LEROBOT_CORNER2
-        self._digest = digest(self._sim.model, self._sim.fullpath, _ASSETS, config.layout)
-        self._fields = {name: getattr(self._sim.model, name).copy() for name in _MODEL_FIELDS}
-        self._keys = camera_keys(config.cameras)
-        self._in_use = tuple(self._keys)
-        self._start: Array | None = None
-        """The vector that MetaWorld laid the scene out by."""
+            self.sim: Any = ALL_V3_ENVIRONMENTS[task]()
+            """MetaWorld's own env, of which this one takes steps and states."""
+        self.sim.max_path_length = config.max_steps
+        self.sim.seeded_rand_vec = True
+        self.sim._set_task_called = True
+        self.sim._partially_observable = config.hide_goal
+        del self.sim.sawyer_observation_space  # cached with the goal hidden
+        self._pristine = _copy_plain(self.sim)
+        if is_lerobots:
+            self.sim.model.camera("corner2").pos[:] = LEROBOT_CORNER2
+        self._digest = digest(self.sim.model, self.sim.fullpath, _ASSETS, config.layout)
+        self._fields = {name: getattr(self.sim.model, name).copy() for name in _MODEL_FIELDS}
+        self.start: Array | None = None
+        """The vector that MetaWorld laid the scene out by; None before the first reset."""
         self._state: Array = np.zeros(39)
         self.action_space = spaces.Box(-1.0, 1.0, (4,), np.float32)
-        self._describe()
+
+    @property
+    def _model(self) -> Any:
+        return self.sim.model
+
+    @property
+    def _data(self) -> Any:
+        return self.sim.data
 
     @property
     def facts(self) -> dict[str, str]:
         """What numbers depend on: the model before any layout, and the renderer."""
         return {MODEL_DIGEST: self._digest, **super().facts}
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Array], dict[str, Any]]:
-        super().reset(seed=seed)
-        if seed is None:
-            seed = int(self.np_random.integers(2**31))
+    def _begin(self, seed: int) -> None:
         self._lay_out(self._draw(seed))
-        return self.observe(), {}
 
     def render(self) -> Array:
         """The first camera's image, whether it is in use or not."""
         return self._image((self._config.cameras or ("corner2",))[0])
 
     def close(self) -> None:
-        self._drop_renderer()
-        self._sim.close()
+        self.free_renderer()
+        self.sim.close()
 
     def advance(self, action: Array) -> tuple[float, bool, bool, dict[str, Any]]:
-        if self._start is None:
+        if self.start is None:
             raise EnvError(f"{self._task}: reset the env before its first step.")
         # In one dtype always: MetaWorld's arithmetic differs in the last bits between dtypes.
         values = np.asarray(action, dtype=np.float32)
-        self._state, reward, terminated, truncated, info = self._sim.step(values)
+        self._state, reward, terminated, truncated, info = self.sim.step(values)
         success = bool(info["success"])
         return float(reward), bool(terminated), bool(truncated), {**info, "success": success}
 
@@ -128,28 +121,22 @@ class MetaWorldEnv(CameraEnv, gymnasium.Env[dict[str, Any], Array]):
     def get_state(self) -> Array:
         """How the scene was laid out, what MetaWorld remembers of the last step, and MuJoCo's
         state of integration. It may be given to another env of the same task."""
-        if self._start is None:
+        if self.start is None:
             raise EnvError(f"{self._task}: reset the env before its state is taken.")
-        sim = self._sim
+        sim = self.sim
         # bin-picking alone keeps this, from the step at which the object is first held.
         held_from = getattr(sim, "_target_to_obj_init", None)
         memory = [sim.curr_path_length, np.nan if held_from is None else held_from]
         return np.concatenate(
-            (self._start, memory, sim._prev_obs, self._state, self._integration())
+            (self.start, memory, sim._prev_obs, self._state, self._integration())
         ).astype(np.float64)
 
     def set_state(self, state: Array) -> None:
-        sim = self._sim
+        sim = self.sim
         size = sim._random_reset_space.low.size
         sizes = (size, 2, 18, 39, mujoco.mj_stateSize(sim.model, _INTEGRATION))
-        if state.shape != (sum(sizes),):
-            raise EnvError(
-                f"A state of {self._task} has {sum(sizes)} numbers; this has shape {state.shape}."
-            )
-        start, memory, previous, last, integration = np.split(
-            np.array(state, np.float64), np.cumsum(sizes)[:-1]
-        )
-        if self._start is None or not np.array_equal(start, self._start):
+        start, memory, previous, last, integration = self._parts(state, sizes)
+        if self.start is None or not np.array_equal(start, self.start):
             self._lay_out(start)
         sim.curr_path_length = int(memory[0])
         if hasattr(sim, "_target_to_obj_init"):
@@ -160,74 +147,70 @@ class MetaWorldEnv(CameraEnv, gymnasium.Env[dict[str, Any], Array]):
     def _draw(self, seed: int) -> Array:
         """The layout that a seed means, by the task's own rule: some draw until a layout fits."""
         self._forget()
-        self._sim._freeze_rand_vec = False
+        self.sim._freeze_rand_vec = False
         source = start_scheme(self._config.start_scheme).seed(self._task, seed)
-        self._sim.np_random, _ = seeding.np_random(source)
+        self.sim.np_random, _ = seeding.np_random(source)
         self._place_things()  # nothing is drawn by where the hand is
-        return np.array(self._sim._last_rand_vec, np.float64)
+        return np.array(self.sim._last_rand_vec, np.float64)
 
     def _place_things(self) -> Any:
         """MetaWorld's `reset_model`, with the hand left where it is: to move it costs as much as
         fifty steps."""
-        self._sim._reset_hand = self._leave_hand
+        self.sim._reset_hand = self._leave_hand
         try:
-            return self._sim.reset_model()
+            return self.sim.reset_model()
         finally:
-            del self._sim._reset_hand
+            del self.sim._reset_hand
 
     def _leave_hand(self, *_: Any, **__: Any) -> None:
         """What MetaWorld notes of the hand once it has moved it, and nothing else."""
-        self._sim.init_tcp = self._sim.tcp_center
+        self.sim.init_tcp = self.sim.tcp_center
 
     def _lay_out(self, start: Array) -> None:
         """Begin an episode as a newly made env would."""
         self._forget()
         data = {
-            "env_cls": type(self._sim),
+            "env_cls": type(self.sim),
             "rand_vec": start.copy(),
             "partially_observable": self._config.hide_goal,
         }
-        self._sim.set_task(Task(env_name=self._task, data=pickle.dumps(data)))
+        self.sim.set_task(Task(env_name=self._task, data=pickle.dumps(data)))
 
         def rehearse() -> Any:
-            del self._sim.reset_model
+            del self.sim.reset_model
             return self._place_things()
 
         # MetaWorld resets its model twice, and MuJoCo's state in between: whatever the hand did the
         # first time is forgotten.
-        self._sim.reset_model = rehearse
-        self._state, _ = self._sim.reset()
-        self._start = start.copy()
+        self.sim.reset_model = rehearse
+        self._state, _ = self.sim.reset()
+        self.start = start.copy()
         self._settle(self._integration())
 
     def _forget(self) -> None:
         """Undo all that earlier episodes left in the simulator, in its model and in MetaWorld."""
-        _restore_plain(self._sim, self._pristine)
+        _restore_plain(self.sim, self._pristine)
         for name, values in self._fields.items():
-            getattr(self._sim.model, name)[:] = values
-        mujoco.mj_resetData(self._sim.model, self._sim.data)
-        mujoco.mj_forward(self._sim.model, self._sim.data)
+            getattr(self.sim.model, name)[:] = values
+        mujoco.mj_resetData(self._model, self._data)
+        mujoco.mj_forward(self._model, self._data)
 
     def _integration(self) -> Array:
-        model, data = self._sim.model, self._sim.data
+        model, data = self._model, self._data
         values = np.empty(mujoco.mj_stateSize(model, _INTEGRATION))
         mujoco.mj_getState(model, data, values, _INTEGRATION)
         return values
 
     def _settle(self, integration: Array) -> None:
         """Set MuJoCo's state, and everything that it derives for images from it."""
-        model, data = self._sim.model, self._sim.data
+        model, data = self._model, self._data
         mujoco.mj_setState(model, data, integration, _INTEGRATION)
         mujoco.mj_forward(model, data)
         # Solving again moved the solver's warm start; the next step must find it where it was.
         mujoco.mj_setState(model, data, integration, _INTEGRATION)
 
     def _image(self, camera: str) -> Array:
-        if self._renderer is None:
-            self._renderer = OffscreenRenderer(
-                self._sim.model, self._config.size, fast=self._is_fast
-            )
-        return self._renderer.render(self._sim.data, camera, upside_down=camera in UPSIDE_DOWN)
+        return self._picture(camera, upside_down=camera in UPSIDE_DOWN)
 
 
 @contextlib.contextmanager
