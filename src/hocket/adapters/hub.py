@@ -22,7 +22,7 @@ _SHA256 = re.compile("[0-9a-f]{64}")
 
 
 def is_id(name: str) -> bool:
-    """Whether a name that is no folder could be a checkpoint of the hub's."""
+    """True where a name that is no folder may be a checkpoint's of the hub."""
     return _ID.fullmatch(name) is not None
 
 
@@ -32,8 +32,7 @@ def fetch(name: str) -> Path:
     repo, revision = _parts(name)
     library = _library(f"There is no folder {name!r}, and to get it from the hub")
     constants = library.constants
-    endpoint = constants.ENDPOINT
-    what = f"{name} from {endpoint}"
+    what = f"{name} from {constants.ENDPOINT}"
     try:
         with awaiting(what) as change:
             folder = Path(
@@ -41,7 +40,7 @@ def fetch(name: str) -> Path:
                     repo,
                     revision=revision,
                     allow_patterns=list(_FILES),
-                    tqdm_class=_told_by(lambda done: change(f"{what}, {done}")),
+                    tqdm_class=_silent_bar(lambda done: change(f"{what}, {done}")),
                 )
             )
     except Exception as exc:
@@ -52,7 +51,7 @@ def fetch(name: str) -> Path:
                 f"HF_HUB_OFFLINE forbids to fetch it. Unset that, or name a folder."
             ) from exc
         raise ConfigError(
-            f"There is no folder {name!r}, and it cannot be fetched: {_told(name, endpoint, exc)} "
+            f"There is no folder {name!r}, and it cannot be fetched: {_why(library, name, exc)} "
             f"Where the hub cannot be reached, copy the checkpoint here and name its folder."
         ) from exc
     # What is missing from here on must fail, and not be fetched by the policy's own parts.
@@ -82,11 +81,11 @@ def _parts(name: str) -> tuple[str, str | None]:
     return found["repo"], found["revision"]
 
 
-def _told_by(tell: Callable[[str], None]) -> type:
-    """A bar of the library's that tells how far it is, and draws nothing."""
+def _silent_bar(tell: Callable[[str], None]) -> type:
+    """A progress bar for the library that calls `tell` with how far it is, and draws nothing."""
     from tqdm.auto import tqdm
 
-    class Told(tqdm):  # type: ignore[misc]
+    class SilentBar(tqdm):  # type: ignore[misc]
         def __init__(self, *given: Any, **settings: Any) -> None:
             settings.pop("name", None)
             super().__init__(*given, **{**settings, "file": io.StringIO(), "disable": False})
@@ -99,7 +98,7 @@ def _told_by(tell: Callable[[str], None]) -> type:
             tell(f"{done / 10} of {total / 10} GB" if is_bytes else f"{done} of {total} files")
             return drawn
 
-    return Told
+    return SilentBar
 
 
 class Dataset:
@@ -112,7 +111,7 @@ class Dataset:
             raise ConfigError(f"A dataset of the hub's is called USER/REPO, not {repo!r}.")
         library = _library(f"To push {repo}")
         self.repo = repo
-        self._endpoint = library.constants.ENDPOINT
+        self._library = library
         self._api = library.HfApi()
         if library.constants.HF_HUB_OFFLINE:
             raise ConfigError(f"HF_HUB_OFFLINE forbids to push {repo}. Unset it.")
@@ -129,14 +128,14 @@ class Dataset:
         with contextlib.suppress(ConfigError):  # there is none yet
             self._ask(self._api.delete_tag, tag=tag)
         self._ask(self._api.create_tag, tag=tag, revision=done.oid)
-        return f"{self._endpoint}/datasets/{self.repo}"
+        return f"{self._library.constants.ENDPOINT}/datasets/{self.repo}"
 
     def _ask(self, call: Callable[..., Any], **settings: Any) -> Any:
         try:
             return call(repo_id=self.repo, repo_type="dataset", **settings)
         except Exception as exc:  # of several libraries, without a common root
             raise ConfigError(
-                f"{self.repo} cannot be pushed: {_told(self.repo, self._endpoint, exc)}"
+                f"{self.repo} cannot be pushed: {_why(self._library, self.repo, exc)}"
             ) from exc
 
 
@@ -144,6 +143,7 @@ def _library(why: str) -> Any:
     try:
         import huggingface_hub
         import huggingface_hub.constants
+        import huggingface_hub.errors
     except ImportError as exc:
         raise MissingExtraError(
             f"{why} takes the package 'huggingface_hub'. Run: pip install 'hocket[hub]'; for a "
@@ -152,11 +152,12 @@ def _library(why: str) -> Any:
     return huggingface_hub
 
 
-def _told(name: str, endpoint: str, exc: Exception) -> str:
+def _why(library: Any, name: str, exc: Exception) -> str:
     """Why the hub did not do what it was asked for, and what to do."""
-    kind = type(exc).__name__
+    endpoint, errors, kind = library.constants.ENDPOINT, library.errors, type(exc).__name__
     status = getattr(getattr(exc, "response", None), "status_code", None)
-    if kind in ("RepositoryNotFoundError", "GatedRepoError", "RevisionNotFoundError"):
+    # A gated repository is one that was not found, to the library.
+    if isinstance(exc, (errors.RepositoryNotFoundError, errors.RevisionNotFoundError)):
         return (
             f"{endpoint} has no {name!r} that you may read ({kind}). Check the name and the "
             f"revision; a private one needs a token: hf auth login."

@@ -153,24 +153,20 @@ class Gr00t:
         return np.stack([self._mapping.actions(chunk) for chunk in values])
 
     def _wait_until_ready(self) -> None:
-        deadline = time.monotonic() + self._config.ready_timeout_s
-        what = f"a GR00T server at {self._address}, up to {self._config.ready_timeout_s:.0f} s"
-        with awaiting(what):
-            self._ping_until(deadline)
-
-    def _ping_until(self, deadline: float) -> None:
-        while not self._is_ready:
-            left_s = deadline - time.monotonic()
-            try:
-                self._ask("ping", None, max(0.01, min(PING_S, left_s)))
-                self._is_ready = True
-            except TimeoutError:
-                if left_s <= 0:
-                    raise PolicyUnavailableError(
-                        f"No GR00T server answers at {self._address} after "
-                        f"{self._config.ready_timeout_s:.0f} s. Is it running? "
-                        f"--policy.ready-timeout-s says how long to wait."
-                    ) from None
+        limit_s = self._config.ready_timeout_s
+        deadline = time.monotonic() + limit_s
+        with awaiting(f"a GR00T server at {self._address}, up to {limit_s:.0f} s"):
+            while not self._is_ready:
+                left_s = deadline - time.monotonic()
+                try:
+                    self._ask("ping", None, max(0.01, min(PING_S, left_s)))
+                    self._is_ready = True
+                except TimeoutError:
+                    if left_s <= 0:
+                        raise PolicyUnavailableError(
+                            f"No GR00T server answers at {self._address} after {limit_s:.0f} s. "
+                            f"Is it running? --policy.ready-timeout-s says how long to wait."
+                        ) from None
 
     def _ask_again(self, data: Any) -> Any:
         for attempt in range(self._config.retries + 1):

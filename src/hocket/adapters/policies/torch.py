@@ -247,8 +247,6 @@ class _Loader:
     def module(self, argument: str, config: TorchConfig) -> torch.nn.Module:
         """The module with its weights and what the configuration says of it, for training."""
         module = _module(argument, config)
-        if config.weights:
-            _load_file(module, config.weights)
         for name, unsaid in (("chunk_length", 0), ("history", 1), ("cameras", None)):
             if getattr(config, name) != unsaid:
                 setattr(module, name, getattr(config, name))
@@ -256,8 +254,6 @@ class _Loader:
 
     def __call__(self, argument: str, config: TorchConfig) -> TorchPolicy:
         module = _module(argument, config)
-        if config.weights:
-            _load_file(module, config.weights)
         cameras = getattr(module, "cameras", None) if config.cameras is None else config.cameras
         return TorchPolicy(
             module,
@@ -282,6 +278,7 @@ load = _Loader()
 
 
 def _module(argument: str, config: TorchConfig) -> torch.nn.Module:
+    """The module that a name means, with its weights."""
     import torch
 
     if ":" not in argument:
@@ -299,10 +296,13 @@ def _module(argument: str, config: TorchConfig) -> torch.nn.Module:
     if isinstance(found, torch.nn.Module):
         if arguments:
             raise ConfigError(f"{argument!r} is built already; it takes no arguments.")
-        return found
-    module = found(**arguments)
+        module = found
+    else:
+        module = found(**arguments)
     if not isinstance(module, torch.nn.Module):
         raise ConfigError(f"{argument!r} made a {type(module).__name__}, not an nn.Module.")
+    if config.weights:
+        _load_file(module, config.weights)
     return module
 
 

@@ -153,58 +153,52 @@ def refuse_unpatched(kind: str) -> None:
 def _load_weights(kind: Any, folder: Path, config: Any) -> Any:
     """The policy with the folder's weights. LeRobot's pi0 and its kin only print that weights could
     not be loaded and go on with random ones: whether they were is watched here."""
-    refusals: list[str] = ["the file cannot be read"]
+    refusal, differs = "the file cannot be read", False
     original = kind.load_state_dict
 
     def watched(self: Any, *parts: Any, **named: Any) -> Any:
+        nonlocal refusal, differs
+        differs = True
         try:
             result = original(self, *parts, **named)
         except RuntimeError as exc:
-            refusals.append(str(exc))
+            refusal = str(exc)
             raise
-        refusals.clear()
+        refusal, differs = "", bool(result.missing_keys or result.unexpected_keys)
         return result
 
     kind.load_state_dict = watched
+    policy = None
     try:
         policy = kind.from_pretrained(str(folder), config=config, strict=True)
     except RuntimeError as exc:
-        if "state_dict" not in str(exc):
+        # Keys are not what it failed at where they all fit, or where a device is full.
+        if not differs or type(exc) is not RuntimeError:
             raise
-        refusals = [str(exc)]
-        policy = None
+        refusal = str(exc)
     finally:
         kind.load_state_dict = original
-    if policy is None or (refusals and config.type in _SILENT):
+    if policy is None or (refusal and config.type in _SILENT):
         raise ConfigError(
             f"{folder / WEIGHTS} does not fit the policy that config.json describes: "
-            f"{refusals[-1][:_LONGEST]}"
+            f"{refusal[:_LONGEST]}"
         )
     return policy
 
 
 def mend_torchvision() -> None:
-    """Make a torchvision importable that was built for another device than torch.
-
-    Its compiled operators are missing then, and the import fails where two of them are registered.
-    Policies use its networks, not these operators.
-    """
+    """Make a torchvision importable that was built for another device than torch, in interpreters
+    that `hocket venv` did not build."""
     import torch
 
     try:
         import torchvision
-    except RuntimeError as exc:
-        if "torchvision::nms does not exist" not in str(exc):
-            raise
+    except RuntimeError:
+        if hasattr(torch.ops.torchvision, "nms"):
+            raise  # its operators are there
         for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
             del sys.modules[name]
-        _kept.append(torch.library.Library("torchvision", "DEF"))
-        for name in ("nms", "qnms"):
-            _kept[0].define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        importlib.import_module("hocket.system.venvs.torchvision_operators")
         import torchvision  # noqa: F401
     except ImportError:
         return
-
-
-_kept: list[Any] = []
-"""Operators live as long as the library object that defined them."""

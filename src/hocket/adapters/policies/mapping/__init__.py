@@ -8,7 +8,6 @@ for one env at a time. It may also say `inputs` and `cameras` (the env's keys th
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,7 +16,7 @@ import yaml
 
 from hocket.adapters.policies.mapping.rules import RuleMapping, find_key, parse_mapping
 from hocket.core.data import Array, EnvSpec, Observation
-from hocket.core.plugins import did_you_mean
+from hocket.core.plugins import did_you_mean, load_named
 from hocket.errors import ConfigError, SpecMismatchError, UnknownNameError
 
 _IMAGE = {"resize": [224, 224], "dtype": "uint8"}
@@ -175,11 +174,7 @@ def _from_file(name: str) -> RuleMapping:
 
 
 def _from_class(name: str) -> Embodiment:
-    module_name, _, attribute = name.partition(":")
-    found = getattr(importlib.import_module(module_name), attribute, None)
-    if found is None:
-        raise UnknownNameError(f"Module {module_name!r} has no attribute {attribute!r}.")
-    mapping: Embodiment = found() if isinstance(found, type) else found
+    mapping: Embodiment = load_named(name, "mapping")()
     for method in ("request", "actions"):
         if not callable(getattr(mapping, method, None)):
             raise ConfigError(

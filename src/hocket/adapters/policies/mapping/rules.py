@@ -17,6 +17,7 @@ from hocket.errors import ChunkShapeError, ConfigError, ObservationError
 
 ROOT = "observation/"
 """The prefix of the keys of hocket's envs."""
+Ranges = tuple[tuple[float, float], tuple[float, float]]
 _BITS = 22
 _HALF = 1 << (_BITS - 1)
 
@@ -35,7 +36,7 @@ class Field:
     """Degrees, counter-clockwise: 0, 90, 180 or 270."""
     resize: tuple[int, int] | None = None
     """Height and width; scaled to fit, centred on black. Makes the image uint8."""
-    range: tuple[tuple[float, float], tuple[float, float]] | None = None
+    range: Ranges | None = None
     """Two ranges: values go from the first to the second, linearly."""
     dtype: str | None = None
     layout: str = "hwc"
@@ -79,8 +80,7 @@ class Field:
         if self.resize is not None:
             value = resize_with_pad(as_uint8(value), *self.resize)
         if self.range is not None:
-            (low, high), (new_low, new_high) = self.range
-            value = (value - low) * ((new_high - new_low) / (high - low)) + new_low
+            value = _rescaled(value, self.range)
         if self.dtype is not None:
             value = value.astype(self.dtype, copy=False)
         if self.layout == "chw":
@@ -102,13 +102,12 @@ class Gripper:
     """Above it is `closed`, else `open`; None maps `range` linearly instead."""
     opened: float = 0.0
     closed: float = 1.0
-    range: tuple[tuple[float, float], tuple[float, float]] | None = None
+    range: Ranges | None = None
 
     def apply(self, actions: Array) -> None:
         column = actions[..., self.index]
         if self.range is not None:
-            (low, high), (new_low, new_high) = self.range
-            column = (column - low) * ((new_high - new_low) / (high - low)) + new_low
+            column = _rescaled(column, self.range)
         if self.threshold is not None:
             column = np.where(column > self.threshold, self.closed, self.opened)
         actions[..., self.index] = column
@@ -191,6 +190,11 @@ class RuleMapping:
 
     def actions(self, chunk: Array) -> Array:
         return self.answer.apply(chunk, self.name)
+
+
+def _rescaled(values: Array, ranges: Ranges) -> Array:
+    (low, high), (new_low, new_high) = ranges
+    return (values - low) * ((new_high - new_low) / (high - low)) + new_low
 
 
 def find_key(source: str, keys: Container[str]) -> str | None:
