@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar
 
 from hocket.errors import UsageError
 from hocket.system import machine
@@ -20,14 +20,14 @@ from hocket.system.child import Child
 from hocket.workers.remote.ssh import SshConfig, SshHost
 
 HANDED = struct.Struct(">qQ")
-"""What precedes weights on a site's standard input, and what it gives in return: a version or
+"""What precedes weights on a site's standard input, and what the site gives in return: a version or
 number, and the count of bytes."""
 GIVES = "HOCKET_GIVES"
-"""The variable that tells a site the file descriptor on which it gives data to its starter."""
+"""The environment variable with the file descriptor on which a site gives data to its starter."""
 _END_S = 15.0
 """Seconds for a site to end by itself once it is told."""
 _RESTARTS = 3
-"""Times that a site which was killed is started again, for each that was asked for."""
+"""Times that a site which was killed is started again, for each site that is asked for."""
 _LOST = 255
 """ssh's code where the connection could not be made, or broke."""
 _PORTS = range(20000, 60000)
@@ -35,7 +35,8 @@ _PORTS = range(20000, 60000)
 
 
 class Outlet:
-    """What a site gives to whoever started it, beside its connection. One thread calls it."""
+    """The pipe in which a site gives data to its starter, beside its connection. One thread calls
+    it."""
 
     def __init__(self, fd: int) -> None:
         self._file = os.fdopen(fd, "wb")
@@ -43,7 +44,7 @@ class Outlet:
 
     @classmethod
     def found(cls) -> Outlet | None:
-        """The one that this process was started with."""
+        """The outlet that this process was started with."""
         fd = os.environ.pop(GIVES, "")
         return cls(int(fd)) if fd.isdigit() else None
 
@@ -59,7 +60,6 @@ class Outlet:
         return self._given - 1
 
     def close(self) -> None:
-        """Give no more. Twice is safe."""
         with contextlib.suppress(OSError):
             self._file.close()
 
@@ -70,7 +70,7 @@ class SiteProcess:
     def __init__(
         self, name: str, words: Sequence[str], credentials: str, *, gives: bool = False
     ) -> None:
-        """One that `gives` has data for whoever started it, to be read from `given`."""
+        """`gives`: it has data for its starter, to be read from `given`."""
         self.name = name
         mine, theirs = os.pipe() if gives else (-1, -1)
         self._given = mine
@@ -92,7 +92,7 @@ class SiteProcess:
         return self._child.pid
 
     def code(self) -> int | None:
-        """How it ended; None while it lives."""
+        """Its exit code; None while it lives."""
         return self._child.code()
 
     def account(self) -> str:
@@ -104,7 +104,7 @@ class SiteProcess:
         self._child.tell(HANDED.pack(version, len(data)), data)
 
     def given(self) -> Iterator[tuple[int, bytes]]:
-        """What the site gives, with its numbers, until it ends. For a thread of its own."""
+        """What the site gives, each with its number, until it ends. For a thread of its own."""
         with open(self._given, "rb") as file:
             while len(head := file.read(HANDED.size)) == HANDED.size:
                 number, size = HANDED.unpack(head)
@@ -112,40 +112,30 @@ class SiteProcess:
                     yield number, data
 
     def hang_up(self) -> None:
-        """Tell it to end."""
         self._child.hang_up()
 
     def close(self) -> None:
-        """Wait for it to end, by force in the end."""
+        """Tell it to end, wait for that, and end it by force where it does not."""
         self._child.end(_END_S)
-
-
-class SitePlace(Protocol):
-    """Where one site is."""
-
-    def words(self, port: int, name: str) -> list[str]:
-        """The command that runs it. It is to call this port of this machine."""
-
-    @property
-    def label(self) -> str:
-        """What sites there are called, with a number after it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """A part of this machine: some of its cores, where there are enough."""
+    """A part of this machine, for one site: some of its cores, where there are enough."""
 
     cores: Sequence[int]
-    label: str = "local"
+    label: ClassVar[str] = "local"
+    """What sites there are called, with a number after it."""
 
     def words(self, port: int, name: str) -> list[str]:
+        """The command of the site, which calls this port of this machine."""
         words = [sys.executable, "-m", "hocket", *_work(port, name)]
         return words + (["--cores", ",".join(map(str, self.cores))] if self.cores else [])
 
 
 @dataclass(frozen=True, slots=True)
 class BehindSsh:
-    """Another host. It reaches the driver by a port that ssh forwards."""
+    """Another host, for one site. It reaches the driver by a port that ssh forwards."""
 
     host: str
     config: SshConfig
@@ -184,11 +174,11 @@ def places_behind_ssh(hosts: str, config: SshConfig) -> list[BehindSsh]:
 
 
 class CommandLauncher:
-    """Starts a site at each place, and one that was killed again. All end with this process."""
+    """Starts a site at each place, and one that was killed again. All end with this process.
+    Without places sites are started by whoever has machines, come by themselves, and outlive it."""
 
-    outlives = False
-
-    def __init__(self, places: Sequence[SitePlace]) -> None:
+    def __init__(self, places: Sequence[Here | BehindSsh]) -> None:
+        self.outlives = not places
         self._places = places
         self._restarts = _RESTARTS * len(places)
         self._named = 0
@@ -220,7 +210,7 @@ class CommandLauncher:
         return told
 
     def is_hopeless(self) -> bool:
-        return not self._sites
+        return not (self._sites or self.outlives)
 
     def close(self) -> None:
         ending, self._sites = self._sites, {}

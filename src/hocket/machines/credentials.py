@@ -25,7 +25,7 @@ _DAYS = 365
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """What a site needs to be let in, and to know whom it talks to."""
+    """What a site needs to be admitted, and to know the driver."""
 
     key: str
     certificate: str = ""
@@ -33,7 +33,7 @@ class Credentials:
 
     @classmethod
     def parse(cls, text: str, source: str) -> Credentials:
-        """The credentials in a key file; the error never says what stands there."""
+        """The credentials in a key file; the error never quotes it."""
         head, begin, tail = text.partition(_BEGIN)
         lines = [line.strip() for line in head.splitlines()]
         keys = [line for line in lines if line and not line.startswith("#")]
@@ -45,11 +45,10 @@ class Credentials:
         return f"{self.key}\n{self.certificate}"
 
     def save(self, path: Path) -> None:
-        """Write the file, readable by its owner alone."""
         _write_secret(path, self.text())
 
     def client_context(self) -> ssl.SSLContext:
-        """TLS that trusts the driver's certificate alone, whatever name it is reached by."""
+        """TLS that trusts the driver's certificate alone, under whatever name it is reached."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
         context.verify_mode = ssl.CERT_REQUIRED
@@ -59,8 +58,8 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverSecrets:
-    """What makes a driver the one that its sites know: kept beside the run until it is over, so
-    that a driver that goes on with it is known to sites that are still there."""
+    """What sites know a driver by. It is kept beside the run until that is over, so that a driver
+    that goes on with it is known to sites that are still there."""
 
     key: str
     certificate: str = ""
@@ -78,7 +77,7 @@ class DriverSecrets:
 
     @classmethod
     def load(cls, path: Path) -> DriverSecrets | None:
-        """Those of an earlier driver of the same run; None where there are none."""
+        """The secrets of an earlier driver of the same run; None where there are none."""
         try:
             return cls(**json.loads(path.read_text()))
         except (OSError, ValueError, TypeError):
@@ -89,7 +88,7 @@ class DriverSecrets:
 
     @property
     def credentials(self) -> Credentials:
-        """What sites are given."""
+        """The part that sites are given."""
         return Credentials(key=self.key, certificate=self.certificate)
 
     def server_context(self) -> ssl.SSLContext | None:

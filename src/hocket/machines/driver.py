@@ -7,7 +7,7 @@ number is committed before the lease is posted; an episode is acknowledged once 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from hocket.core.contracts.recorder import Durable
 from hocket.core.data import EnvSpec, Episode, Outcome, PolicySpec, RowChecks, Trial
@@ -25,18 +25,18 @@ from hocket.core.events import (
 )
 from hocket.errors import EnvError, HocketError, SpecMismatchError, UsageError, WireError, from_name
 from hocket.machines import protocol
-from hocket.machines.intake import Intake
+from hocket.machines.intake import Intake, Post
 from hocket.machines.leasing.lease import Lease, LeaseConfig, LeaseId
 from hocket.machines.leasing.leases import LeaseBook
 from hocket.machines.receipts import INBOXES
 from hocket.machines.roster import Entry, Roster
 from hocket.runs.elsewhere import Work
 from hocket.runs.sites import SiteConfig
+from hocket.system.text import counted
 
-Post = Callable[[str, protocol.Message], None]
 OUTLIVES = "sites_outlive"
-"""The key in the ledger's `meta` that says whether sites may have outlived the driver that kept it:
-its leases then stand until they are silent for too long."""
+"""The key in the ledger's `meta` of a driver that its sites may outlive: its leases then stand
+until their sites are silent for too long."""
 _EARLIER = "an earlier driver's site"
 _TELL_S = 0.5
 """Seconds between two accounts of all sites."""
@@ -62,7 +62,7 @@ class Driver:
         self._trials = list(work.planned)
         self._keeping = work.keeping
         self._durable = [reader for reader in work.readers if isinstance(reader, Durable)]
-        self._intake = Intake(work, self._emit)
+        self._intake = Intake(work, self._emit, post)
         self._files = self._intake.files
         self._book = LeaseBook(
             LeaseConfig(
@@ -80,12 +80,12 @@ class Driver:
         self._told = -_TELL_S
         self._honours = bool(work.keeping.facts.get(OUTLIVES))
         self.trouble: HocketError | None = None
-        """Why the last site that left in trouble did so."""
+        """The error of the last site that left with one."""
 
     # -- beginning and end ---------------------------------------------------------------------
 
     def start(self, now: float) -> None:
-        """Tell readers that the run begins."""
+        """Tell readers that the run begins, and let earlier leases stand."""
         self._work.begin(self._plan)
         self._emit(
             RunStarted(
@@ -108,7 +108,7 @@ class Driver:
 
     @property
     def is_done(self) -> bool:
-        """Whether every planned trial has its episode."""
+        """True when every planned trial has its episode."""
         return self._book.is_done
 
     @property
@@ -117,7 +117,7 @@ class Driver:
         return self._book.lanes
 
     def is_awaited(self, site: str) -> bool:
-        """Whether a site that has spoken will soon have a lane for which nothing waits there."""
+        """True when a site that has spoken will soon have a lane for which no lease waits there."""
         return site in self._hungry and self._book.is_short(site)
 
     @property
@@ -130,17 +130,16 @@ class Driver:
         self._intake.tell(now)
         self._tell_sites(now)
         if self._book.late:
-            plural = "s" if self._book.late > 1 else ""
-            self.note(f"{self._book.late} episode{plural} came too late to count.")
+            self.note(f"{counted(self._book.late, 'episode')} came too late to count.")
         notes = {"late": self._book.late}
         self._emit(RunEnded(time=now, complete=self.is_done, notes=notes))
-        self._acknowledge()
+        self._intake.acknowledge()
         shutil.rmtree(self._work.folder.root / INBOXES, ignore_errors=True)
 
     # -- sites come and go ---------------------------------------------------------------------
 
     def open(self, hello: protocol.SiteHello) -> None:
-        """A site has connected, for the first time or again."""
+        """Answer a site that has connected, for the first time or again."""
         self._post(hello.site, self._sites.greet(hello, self.config.lease_s))
 
     def hear(self, name: str, message: protocol.Message, now: float) -> None:
@@ -150,7 +149,7 @@ class Driver:
             raise WireError("A site spoke that has not said hello.")
         self._book.hear(name, now)
         if not site.has_joined and isinstance(message, _DELIVERIES):
-            return  # Whose it is, is not known before; all of it comes again after that.
+            return  # What it holds is not known before it joins; then all of it comes again.
         if isinstance(message, protocol.FilePiece):
             self._take(name, message)
         elif isinstance(message, protocol.SealedEpisode):
@@ -160,7 +159,10 @@ class Driver:
                 self._book.began(LeaseId(*lease))
         elif isinstance(message, protocol.Beat):
             site.hear(message, now)
-            self._check(message, now)
+            made, differed = message.checks
+            if made:
+                checks = RowChecks(made=made, differed=differed)
+                self._emit(RowsChecked(time=now, checks=checks))
         elif isinstance(message, protocol.Returned):
             self._give_back(name, site, message, now)
         elif isinstance(message, protocol.Joined):
@@ -173,7 +175,7 @@ class Driver:
             self._hear_other(name, message)
 
     def _hear_other(self, name: str, message: protocol.Message) -> None:
-        """Take what sites say in some runs only."""
+        """Take a message that sites send only in runs of another kind."""
         raise WireError(f"{name} sent {type(message).__name__}, which it may not send here.")
 
     def _join(self, name: str, site: Entry, message: protocol.Joined, now: float) -> None:
@@ -181,16 +183,12 @@ class Driver:
         if refused is not None:
             self._post(name, refused)
             self.note(f"{site.name} was refused. {refused.why}")
-            self._remove(name, now, "was refused")
+            self.bury_site(name, now, "was refused")
             return
-        self._tell_account()
+        self._work.learn(*self._sites.account())
         self._book.join(name, site.lanes, now)
         self._honour(name, message.holds)
         self._hungry[name] = None
-
-    def _tell_account(self) -> None:
-        """Say what sites there are, and how exact the run can be with them."""
-        self._work.learn(*self._sites.account())
 
     def _honour(self, name: str, holds: Sequence[tuple[int, int]]) -> None:
         """Leases that the site holds go on where they stand; it may forget the others."""
@@ -205,14 +203,15 @@ class Driver:
         for one in self._book.held(name) - held:
             # It was posted on a connection that broke.
             self._book.give_back(one, spends=False)
-            self._settle_attempt(one, "", 0.0)
+            self._forget(one)
         if forgotten:
             self._post(name, protocol.Settled(forgotten))
         for one in held:
             self._files.restart(one)
 
     def disconnect(self, name: str) -> None:
-        """A site's connection is gone; it may come back, and its leases stand meanwhile."""
+        """Note that a site's connection is gone: it may come back, and its leases stand until it
+        was silent for too long."""
         site = self._sites.get(name)
         if site is None:
             return
@@ -221,24 +220,25 @@ class Driver:
             self._files.restart(one)
 
     def drop(self, name: str) -> None:
-        """A site does not read what it is sent, and its connection is ended."""
+        """Give up the connection of a site that does not read what it is sent."""
         self.note(f"{self.label(name)} does not read what it is sent: it was dropped.")
         self.disconnect(name)
 
     def label(self, name: str) -> str:
-        """What people call the site with this identifier."""
+        """The name that people know the site with this identifier by."""
         site = self._sites.get(name)
         return name if site is None else site.name
 
     def bury(self, called: str, now: float, why: str) -> None:
-        """The site that is called so is gone for good."""
+        """Give up all sites that people know by this name."""
         for name in self._sites.called(called):
-            self._remove(name, now, why)
+            self.bury_site(name, now, why)
 
     def bury_site(self, name: str, now: float, why: str) -> None:
-        """The site with this identifier takes no further part."""
-        if self._sites.get(name) is not None:
-            self._remove(name, now, why)
+        """Give up the site with this identifier: its trials go to others at once."""
+        if (site := self._sites.get(name)) is not None:
+            self._lose(name, self._book.leave(name), now, why)
+            site.go(why)
 
     def _leave(self, name: str, site: Entry, message: protocol.Left, now: float) -> None:
         if message.kind:
@@ -247,29 +247,25 @@ class Driver:
             self.note(f"{site.name} has left: {message.message}")
             if isinstance(error, _FATAL) and self._intake.is_empty:
                 raise self.trouble
-        self._remove(name, now, "has left")
-
-    def _remove(self, name: str, now: float, why: str) -> None:
-        self._lose(name, self._book.leave(name), now, why)
-        site = self._sites.get(name)
-        if site is not None:
-            site.go(why)
+        self.bury_site(name, now, "has left")
 
     def _lose(self, name: str, lost: Sequence[Lease], now: float, why: str) -> None:
         who = self.label(name)
         for lease in lost:
             self._files.discard(lease.id, self._trials[lease.id.trial])
-            error = f"LostSite: {who} {why}." if lease.has_begun else ""
-            self._settle_attempt(lease.id, error, now)
+            if lease.has_begun:
+                self._fail(lease.id, f"LostSite: {who} {why}.", now, again=True)
+            else:
+                self._forget(lease.id)
         self._hungry.update(dict.fromkeys(self._sites))
 
     # -- leases --------------------------------------------------------------------------------
 
     def turn(self, now: float) -> None:
-        """Give readers what has come, and leases to sites that have spoken; to be called some time
-        after each lot of messages."""
+        """Give readers what has come, and leases to sites that have spoken. To be called soon after
+        messages have come."""
         self._intake.tell(now)
-        self._acknowledge()
+        self._intake.acknowledge()
         if self._hungry and not any(reader.behind() for reader in self._durable):
             self._grant(self._book.grant(now, self._hungry), now)
             self._hungry.clear()
@@ -316,41 +312,31 @@ class Driver:
         trial = self._trials[one.trial]
         if not message.error:
             self._files.discard(one, trial)
-            self._settle_attempt(one, "", now)
+            self._forget(one)
             return
-        # What is kept of it lies where the evidence of a run here does.
+        # What is kept of it lies where a run on this machine keeps evidence.
         self._intake.receive(one, trial, site, message.files)
         self._files.forget(trial, one.attempt)
         if is_final and not self._specs:
             raise EnvError(
                 f"No env could be built and reset, in {one.attempt + 1} attempts.\n{message.error}"
             )
-        failed = AttemptFailed(
-            time=now,
-            lane=0,
-            trial=trial,
-            attempt=one.attempt,
-            error=message.error,
-            again=not is_final,
-        )
-        self._emit(failed)
+        self._fail(one, message.error, now, again=not is_final)
         if is_final:
             episode = Episode(trial, one.attempt, Outcome.ERROR, 0, 0.0, error=message.error)
             self._accept(one, episode)
         elif not message.spends and (again := self._book.regrant(one.trial, name, now)):
             self._grant([again], now)
 
-    def _settle_attempt(self, one: LeaseId, error: str, now: float) -> None:
-        """Tell what became of a lease that ended without an episode. One that never began is no
-        lost attempt, but a driver that goes on must not wait for it."""
-        trial = self._trials[one.trial]
-        if not error:
-            self._keeping.forget(trial, one.attempt)
-            return
+    def _forget(self, one: LeaseId) -> None:
+        """Settle a lease that never began: it is no lost attempt, but a driver that goes on with
+        this run must not wait for it."""
+        self._keeping.forget(self._trials[one.trial], one.attempt)
+
+    def _fail(self, one: LeaseId, error: str, now: float, *, again: bool) -> None:
+        trial, attempt = self._trials[one.trial], one.attempt
         self._emit(
-            AttemptFailed(
-                time=now, lane=0, trial=trial, attempt=one.attempt, error=error, again=True
-            )
+            AttemptFailed(time=now, lane=0, trial=trial, attempt=attempt, error=error, again=again)
         )
 
     # -- episodes ------------------------------------------------------------------------------
@@ -358,7 +344,7 @@ class Driver:
     def _take(self, name: str, piece: protocol.FilePiece) -> None:
         one = LeaseId(piece.trial, piece.attempt)
         lease = self._book.lease(one)
-        # Pieces of what stands no more are let go by; its end is answered.
+        # Pieces under a lease that stands no more are dropped; its SealedEpisode is answered.
         if lease is not None and lease.site == name:
             self._files.take(one, self._trials[one.trial], piece)
 
@@ -383,27 +369,18 @@ class Driver:
     def _accept(self, one: LeaseId, episode: Episode, site: str = "") -> None:
         self._intake.accept(one, episode, site)
 
-    def _acknowledge(self) -> None:
-        for site, leases in self._intake.acknowledged().items():
-            self._post(site, protocol.Settled(leases))
-
     # -- what readers are told -----------------------------------------------------------------
 
     def _learn(self, site: Entry, message: protocol.Learned, now: float) -> None:
         spec = EnvSpec.from_plain(message.spec)
         task = (message.suite, spec.task.name)
         if self._sites.compare(site, "/".join(task), spec.facts):
-            self._tell_account()
+            self._work.learn(*self._sites.account())
         if task not in self._specs:
             self._specs.add(task)
             self._emit(SpecLearned(time=now, suite=message.suite, spec=spec))
         if message.differs:
             self._emit(StartsCompared(time=now, suite=message.suite, differs=message.differs))
-
-    def _check(self, message: protocol.Beat, now: float) -> None:
-        made, differed = message.checks
-        if made:
-            self._emit(RowsChecked(time=now, checks=RowChecks(made=made, differed=differed)))
 
     def _tell_sites(self, now: float) -> None:
         self._told = now
@@ -412,7 +389,7 @@ class Driver:
         self._emit(SitesChanged(time=now, sites=states, done=self._sites.done()))
 
     def note(self, text: str) -> None:
-        """Tell readers something that people should know."""
+        """Tell readers a sentence for people."""
         self._emit(Noted(text=text))
 
     def _emit(self, event: Event) -> None:

@@ -1,9 +1,9 @@
 """What must be the same at every site, and what may differ but is told.
 
-`code` has versions and hashes: hocket, the packages, the modules of envs and policies, and whatever
-files their names and settings point at, weights and assets. A difference there means that sites do
-not run the same thing, and is refused. `hardware` has what may change the last bits of a result:
-processor, GPU and GL. A difference there lowers what a run says of its exactness.
+`code` has versions and hashes: of hocket, the packages, the modules of envs and policies, and the
+files that their names and settings point at, weights and assets. Sites that differ there do not run
+the same thing, and are refused. `hardware` has what may change the last bits of a result: the
+processor, GPU and GL. Sites that differ there lower what a run says of its exactness.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Identity = Mapping[str, Mapping[str, str]]
 def identity_of(
     named: provenance.Named, modules: Sequence[str] = (), files: Sequence[str] = ()
 ) -> dict[str, dict[str, str]]:
-    """What this site is, for this configuration, and the further modules and files it names."""
+    """The identity of this site for a configuration and the further modules and files it names."""
     # The last part of Python's version fixes faults.
     python = ".".join(platform.python_version_tuple()[:2])
     code = {**provenance.versions(), "python": python, "hocket": _hocket()}
@@ -34,17 +34,13 @@ def identity_of(
 
 
 def differences(ours: Identity, theirs: Identity, part: str) -> list[str]:
-    """What differs in a part, in words."""
+    """The differences in one part of two identities, in words."""
     mine, other = ours.get(part, {}), theirs.get(part, {})
     return [
-        f"{key}: {_said(other.get(key))} there, {_said(mine.get(key))} at the first site"
+        f"{key}: {other.get(key, 'missing')} there, {mine.get(key, 'missing')} at the first site"
         for key in sorted({*mine, *other})
         if mine.get(key) != other.get(key)
     ]
-
-
-def _said(value: str | None) -> str:
-    return "missing" if value is None else value
 
 
 @functools.cache

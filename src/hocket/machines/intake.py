@@ -1,5 +1,5 @@
-"""How the episodes of sites come into a run: their files, their chunks, and the word of whatever
-keeps them that they are durable."""
+"""How the episodes of sites come into a run: their files, their chunks, and the acknowledgement
+that they are durable."""
 
 from __future__ import annotations
 
@@ -16,26 +16,30 @@ from hocket.machines.rows import SiteRows, checked_episode
 from hocket.runs.elsewhere import Work
 from hocket.workers.links.files import declared_names
 
+Post = Callable[[str, protocol.Message], None]
+"""Sends a message to the site with an identifier."""
+
 
 class Intake:
-    """Takes episodes in. Who may deliver one was decided before."""
+    """Takes episodes in. That their site may deliver them was decided before."""
 
-    def __init__(self, work: Work, tell: Callable[[Event], None]) -> None:
+    def __init__(self, work: Work, tell: Callable[[Event], None], post: Post) -> None:
         keeping = self._keeping = work.keeping
         self._tell = tell
+        self._post = post
         self._rows: SiteRows | None = None
         if keeping.attach is not None:
             self._rows = SiteRows(leg=keeping.leg)
             keeping.attach(self._rows)
         self.files = Receipts(work.folder, declared_names(work.sinks), keeping.receivers)
         self._untold: list[tuple[str, LeaseId, Episode]] = []
-        """Episodes that count, and of which readers are told at the next turn, all at once."""
+        """Episodes that count, of which readers are told at the next turn, all at once."""
         self._accepted: deque[tuple[str, LeaseId]] = deque()
         self._acknowledged = 0
 
     @property
     def is_empty(self) -> bool:
-        """Whether no episode has been accepted."""
+        """True when no episode has been accepted."""
         return not (self._acknowledged or self._accepted or self._untold)
 
     def receive(
@@ -73,11 +77,11 @@ class Intake:
         self._tell(EpisodesSealed(time=now, episodes=episodes))
 
     def is_owed(self, one: LeaseId) -> bool:
-        """Whether an episode counts and is not known to be durable: it will be acknowledged."""
+        """True when an episode counts and is not known to be durable: it will be acknowledged."""
         return any(one == other for _, other, *_ in (*self._untold, *self._accepted))
 
-    def acknowledged(self) -> dict[str, list[LeaseId]]:
-        """The leases, by site, whose episodes have become durable since this was asked last."""
+    def acknowledge(self) -> None:
+        """Tell sites which of their episodes have become durable since this was called last."""
         committed = self._keeping.committed()
         found: dict[str, list[LeaseId]] = {}
         while self._accepted and self._acknowledged < committed:
@@ -85,4 +89,5 @@ class Intake:
             self._acknowledged += 1
             if site:
                 found.setdefault(site, []).append(one)
-        return found
+        for site, leases in found.items():
+            self._post(site, protocol.Settled(leases))

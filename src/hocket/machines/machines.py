@@ -1,4 +1,4 @@
-"""The machines that a run is on: listens, has sites started, and runs what there is to run."""
+"""The machines that a run is on: they listen, have sites started, and do one run after the other."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from hocket.engine.garbage import gc_frozen
 from hocket.errors import UsageError
 from hocket.machines.commands import CommandLauncher, places_behind_ssh, places_here
 from hocket.machines.credentials import DriverSecrets
-from hocket.machines.driver import OUTLIVES, Driver, Post
+from hocket.machines.driver import OUTLIVES, Driver
+from hocket.machines.intake import Post
 from hocket.machines.server import Carrier, Launcher, Server
 from hocket.runs.elsewhere import Work
 from hocket.runs.sites import MachinesConfig, SiteConfig
@@ -29,22 +30,6 @@ if TYPE_CHECKING:
 KINDS = ("local", "listen", "ssh", "ray")
 
 
-class Listening:
-    """Starts nothing: sites are started by whoever has machines, and come by themselves."""
-
-    outlives = True
-
-    def start(self, port: int, credentials: str) -> None: ...
-
-    def poll(self) -> list[tuple[str, str]]:
-        return []
-
-    def is_hopeless(self) -> bool:
-        return False
-
-    def close(self) -> None: ...
-
-
 Drive = Callable[[Work, SiteConfig, Post], Driver]
 
 
@@ -54,8 +39,8 @@ class Machines:
     def __init__(
         self, config: MachinesConfig, *, more: bool = False, launcher: Launcher | None = None
     ) -> None:
-        """`more`: sites stay when a run is over, for the next one. `launcher` starts sites in
-        another way than the configuration's."""
+        """`more`: sites stay when a run is over, for the next one. `launcher`: starts sites
+        instead of the configuration's own."""
         self._config = config
         self._more = more
         self._address = _address(config)
@@ -84,17 +69,16 @@ class Machines:
 
     @property
     def carrier(self) -> Carrier | None:
-        """What brings weights to sites beside their connections, if anything does."""
+        """The launcher, where it brings weights to sites beside their connections."""
         return self.launcher if isinstance(self.launcher, Carrier) else None
 
     def nudge(self) -> None:
-        """Let the driver of the run that goes on look soon at what there is to do. May come from
-        any thread."""
+        """Let the driver of the present run take a turn soon. May come from any thread."""
         if self._server is not None:
             self._server.nudge()
 
     def roll(self, work: Work, drive: Drive = Driver) -> None:
-        """Run what remains of a run, with a driver of this kind."""
+        """Run what remains of a run, with the driver that `drive` makes."""
         folder = work.folder.root
         found, listener = self._open(folder)
         found.save(folder / SECRETS)
@@ -107,11 +91,12 @@ class Machines:
         work.keeping.keep(OUTLIVES, self.launcher.outlives)
         with contextlib.suppress(KeyboardInterrupt), gc_frozen(len(work.planned)):
             asyncio.run(server.run(driver, goes_on=self._more))
-        # After a crash sites may still be there, and the next driver is to be known to them.
+        # After a crash the file stays: sites may still be there, and know the next driver by it.
         (folder / SECRETS).unlink(missing_ok=True)
 
     def _open(self, folder: Path) -> tuple[DriverSecrets, socket.socket]:
-        """Listen, as an earlier driver of the run did where there was one."""
+        """Listen, with the key and at the port of an earlier driver of the run where there was
+        one."""
         if self._secrets is not None and self._listener is not None:
             return self._secrets, self._listener
         host, port = self._address
@@ -126,7 +111,7 @@ class Machines:
         return self._secrets, listener
 
     def _invite(self, folder: Path, found: DriverSecrets) -> None:
-        """Write the key file, and say how sites join."""
+        """Write the key file, and print how sites join."""
         file = Path(self._config.site.key_file or folder.parent / "site.key")
         found.credentials.save(file)
         host = self._address[0]
@@ -141,7 +126,7 @@ SECRETS = ".driver"
 
 
 def _address(config: MachinesConfig) -> tuple[str, int]:
-    """Where the driver listens. Sites on this machine, and those behind ssh, call it locally."""
+    """Where the driver listens: sites on this machine, and those behind ssh, call it locally."""
     if config.kind == "listen":
         host, _, port = config.argument.rpartition(":")
         if config.argument and not port.isdigit():
@@ -159,7 +144,7 @@ def _launcher(config: MachinesConfig) -> Launcher:
             raise UsageError("Say how many sites, as in --machines local:3.")
         return CommandLauncher(places_here(int(config.argument)))
     if kind == "listen":
-        return Listening()
+        return CommandLauncher(())
     site = config.site
     if kind == "ssh":
         there = SshConfig(python=site.python, folder=site.folder, options=site.options)

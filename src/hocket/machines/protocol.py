@@ -19,10 +19,10 @@ PROTOCOL = 5
 MAX_MESSAGE = 16 << 20
 """Most bytes that are sent at once."""
 HASHER = xxhash.xxh3_128
-"""Of the bytes of files. Connections are authentic without it (TLS, ssh, or this machine); it takes
-a tenth of what SHA-256 would, and does not give the interpreter away in between."""
+"""The hash of files' bytes. Connections are authentic without it (TLS, ssh, or this machine); it
+takes a tenth of the time of SHA-256, and holds the interpreter throughout."""
 PART = 1 << 20
-"""Bytes of a part of what is sent in several."""
+"""Bytes of a part of weights and trajectories."""
 
 # -- From a site -----------------------------------------------------------------------------------
 
@@ -70,9 +70,9 @@ class Returned(NamedTuple):
     error: str
     """Why the attempt was lost; empty where it never began."""
     spends: bool
-    """Whether the trial is to blame."""
+    """True when the trial is to blame: a retry is spent."""
     files: Sequence[str]
-    """What is kept of it, as of an episode."""
+    """Evidence of it, named as the files of an episode are."""
 
 
 class FilePiece(NamedTuple):
@@ -113,27 +113,28 @@ class Learned(NamedTuple):
     suite: str
     spec: Mapping[str, Any]
     differs: str = ""
-    """What was another when a trial of the suite was reset twice."""
+    """What differed when a trial of the suite was reset twice."""
 
 
 class CollectedPart(NamedTuple):
-    """A part of what an attempt gave to a learner. All parts come, in order, before the
+    """A part of an attempt's trajectory, for a learner. All parts come, in order, before the
     SealedEpisode of the attempt."""
 
     trial: int
     attempt: int
     data: bytes
     is_whole: bool
-    """Whether this is the last part of a stretch of its trajectory."""
+    """True for the last part of a stretch of its trajectory."""
     stored: int = -1
-    """The number under which whoever started the site has the data, where it was given to them."""
+    """The number under which the site's starter has the data, where it was given to them; -1 where
+    it comes here."""
 
 
 class Follows(NamedTuple):
     """Which weights a collecting site acts with."""
 
     version: int
-    """The newest that it has."""
+    """The newest version that it has."""
     floor: int
     """No chunk that it has not sent yet is of an older version."""
 
@@ -144,14 +145,14 @@ class Beat(NamedTuple):
     at: float
     """What the site's clock says."""
     done: Sequence[float]
-    """The sums of WorkDone, since the site began."""
+    """The fields of WorkDone, summed since the site began."""
     checks: tuple[int, int]
     """Rows that were checked since the last one, and how many of them differed."""
     doing: str
 
 
 class Left(NamedTuple):
-    """The last message: the site goes, and why."""
+    """The last message: why the site goes."""
 
     kind: str
     """The name of the error's class; empty where it was asked to go."""
@@ -168,7 +169,7 @@ class Refused(NamedTuple):
 
 
 class Welcome(NamedTuple):
-    """The run that there is to do."""
+    """The run to take part in."""
 
     run: str
     kind: str
@@ -178,7 +179,7 @@ class Welcome(NamedTuple):
     config: Mapping[str, Any]
     sinks: Sequence[Mapping[str, Any]]
     trial: tuple[str, str, int, int]
-    """One of its trials, by which lanes are counted."""
+    """One of its trials, with which a site finds out how many lanes it can have."""
     episodes: int
     """How many remain."""
     inbox: str
@@ -212,19 +213,19 @@ class Settled(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """A part of new weights to act with. All parts of a version come in order."""
+    """A part of new weights to act with. The parts of a version come in order."""
 
     version: int
     data: bytes
     is_whole: bool
-    """Whether this is the last part."""
+    """True for the last part."""
 
 
 class Over(NamedTuple):
     """The run is over."""
 
     goes_on: bool
-    """Whether another run may follow: the site says Hello again."""
+    """True when another run may follow: the site says Hello again."""
 
 
 Message = Union[
@@ -252,7 +253,7 @@ _CODES = {kind: code for code, kind in enumerate(MESSAGES)}
 
 
 def parts(data: bytes) -> Iterator[tuple[bytes, bool]]:
-    """What is sent in parts, each with whether it is the last."""
+    """Data in parts of `PART` bytes, each with True where it is the last."""
     for begin in range(0, max(1, len(data)), PART):
         yield data[begin : begin + PART], begin + PART >= len(data)
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import yaml
@@ -24,12 +24,16 @@ from hocket.machines.commands import SiteProcess
 from hocket.machines.server import FetchError
 from hocket.runs.sites import MachinesConfig
 
+if TYPE_CHECKING:
+    from ray import ObjectRef
+    from ray.actor import ActorHandle
+
 _LOOK_S = 2.0
 """Seconds between two looks at what else the cluster can place."""
 _GIVEN_S = 30.0
-"""Seconds in which what a site has told of comes out of its pipe."""
+"""Seconds for what a site has announced to come out of its pipe."""
 _RESTARTS = 3
-"""Times that a site which has ended is placed anew, for each that there is."""
+"""Times that a site which has ended is placed anew, for each site that is asked for."""
 
 
 class SiteActor:
@@ -61,14 +65,14 @@ class SiteActor:
                 self._has_more.notify_all()
 
     def fetch(self, number: int) -> Any:
-        """What the site has given under this number, once. Ray keeps what it returns in the object
-        store of this node, where the driver's node takes it from."""
+        """What the site has given under a number, once. Ray keeps it in the object store of this
+        node, from which the driver's node takes it."""
         with self._has_more:
             self._has_more.wait_for(lambda: number in self._given, _GIVEN_S)
             return np.frombuffer(self._given.pop(number), np.uint8)
 
     def hand(self, version: int, weights: Any) -> None:
-        """Hand on weights that Ray has brought to this node, for all sites here at once."""
+        """Hand on weights that Ray has brought to this node, once for all sites on it."""
         if self._site is not None:
             self._site.hand(version, memoryview(weights))
 
@@ -76,13 +80,13 @@ class SiteActor:
 @dataclass(slots=True)
 class _Placed:
     name: str
-    actor: Any
-    ending: Any
-    """Ray's reference to the account of how it ended."""
+    actor: ActorHandle
+    ending: ObjectRef
+    """Of the account of how it ended."""
 
 
 class RayLauncher:
-    """Keeps so many sites placed, or as many as the cluster has room for."""
+    """Keeps a number of sites placed, or as many as the cluster has room for."""
 
     outlives = False
 
@@ -91,13 +95,13 @@ class RayLauncher:
         self._config = config
         self._count = None if config.sites == "auto" else config.sites
         self._is_told = False
-        """Whether it was said that no node is large enough."""
+        """True once it was said that no node is large enough."""
         self._named = 0
         self._restarts = _RESTARTS
         self._url = ""
         self._credentials = ""
         self._sites: list[_Placed] = []
-        self._carried: tuple[bytes, Any] | None = None
+        self._carried: tuple[bytes, ObjectRef] | None = None
         """The weights that were put into Ray's object store last, and Ray's reference to them."""
         self._looked = 0.0
         self._has_begun = False
@@ -136,7 +140,7 @@ class RayLauncher:
             try:
                 told.append((site.name, self._ray.get(site.ending)))
             except self._ray.exceptions.RayError:
-                # Ray says that it is gone; whether it is, its silence will tell.
+                # Ray says that it is gone; only its silence will show that it is.
                 self._kill(site)
             if self._restarts > 0:
                 self._restarts -= 1
@@ -149,8 +153,7 @@ class RayLauncher:
         return told
 
     def carry(self, site: str, version: int, data: bytes) -> bool:
-        placed = next((one for one in self._sites if one.name == site), None)
-        if placed is None:
+        if (placed := self._called(site)) is None:
             return False
         try:
             if self._carried is None or self._carried[0] is not data:
@@ -162,8 +165,7 @@ class RayLauncher:
         return True
 
     async def fetch(self, site: str, number: int) -> bytes:
-        placed = next((one for one in self._sites if one.name == site), None)
-        if placed is None:
+        if (placed := self._called(site)) is None:
             raise FetchError(f"{site} is gone, with what it had collected.")
         try:
             found = await asyncio.wrap_future(placed.actor.fetch.remote(number).future())
@@ -183,6 +185,9 @@ class RayLauncher:
             self._has_begun = False
             self._ray.shutdown()
 
+    def _called(self, name: str) -> _Placed | None:
+        return next((site for site in self._sites if site.name == name), None)
+
     def _kill(self, site: _Placed) -> None:
         with contextlib.suppress(self._ray.exceptions.RayError):
             self._ray.kill(site.actor)
@@ -198,12 +203,12 @@ class RayLauncher:
             self._place()
 
     def _room(self) -> int:
-        """How many more sites all nodes could have. What others run there is not looked at: a site
+        """How many more sites all nodes could have. Other work on the nodes is not counted: a site
         then waits for its place."""
         return max(0, self._places() - len(self._sites))
 
     def _places(self) -> int:
-        """How many sites the nodes of the cluster could have, if they had nothing else."""
+        """How many sites the nodes of the cluster could have, if they ran nothing else."""
         wanted = self._wanted()
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         if not wanted:

@@ -28,7 +28,7 @@ PROOF = "proof"
 
 
 class Receipts:
-    """Takes the files of a run's episodes into its folder."""
+    """The files of a run's episodes on their way into its folder."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Receipts:
         incoming.take(Piece(0, *piece[1:]), is_durable=False)
 
     def _hold(self, name: LeaseId, trial: Trial, piece: FilePiece) -> bool:
-        """Whether a file that has come whole needs not be written."""
+        """Give a file that has come whole to its receiver; false where it must be written."""
         held = self._held.setdefault(name, [])
         if piece.name in held:
             raise WireError(f"The file {piece.name!r} has come twice.")
@@ -78,15 +78,15 @@ class Receipts:
         return True
 
     def _receive(self, trial: Trial, attempt: int, file: str, data: bytes) -> bool:
-        """Give the bytes of a file to who makes rows of it; false where it must be a file."""
+        """Give the bytes of a file to its receiver; false where it must be a file."""
         try:
             return self._receivers[file].receive(trial, attempt, data)
         except ValueError as exc:
             raise WireError(f"{file!r} of {trial.id} cannot be read: {exc}.") from None
 
     def finish(self, name: LeaseId, files: Sequence[str]) -> tuple[str, ...]:
-        """The files of an attempt that came in pieces, as they are named in the run folder; those
-        that need no file are not named."""
+        """The files of an attempt that came in pieces, as they are named in the run folder, less
+        those that a receiver has."""
         incoming = self._open.pop(name, None)
         held = self._held.pop(name, ())
         rest = [file for file in files if file not in held] if held else files
@@ -131,21 +131,17 @@ class Receipts:
 
     def discard(self, name: LeaseId, trial: Trial) -> None:
         """Leave nothing of an attempt behind that will not count."""
-        if (incoming := self._open.pop(name, None)) is not None:
-            incoming.discard()
-        self._held.pop(name, None)
+        self.restart(name)
         self.forget(trial, name.attempt)
-        folder = self._folder.attempt(trial, name.attempt)
-        if folder.exists():
-            shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(self._folder.attempt(trial, name.attempt), ignore_errors=True)
 
     def forget(self, trial: Trial, attempt: int) -> None:
-        """Keep nothing in memory of an attempt that will be no episode."""
+        """Have receivers forget an attempt that will be no episode."""
         for receiver in self._receivers.values():
             receiver.forget(trial, attempt)
 
     def restart(self, name: LeaseId) -> None:
-        """Forget what has come so far: all of it will be sent again, and replaces this."""
+        """Forget what has come of an attempt so far: all of it will be sent again."""
         self._held.pop(name, None)
         if (incoming := self._open.pop(name, None)) is not None:
             incoming.discard()

@@ -22,9 +22,9 @@ _LEVELS: tuple[Exactness, ...] = get_args(Exactness)
 _KEY = "machines"
 """The key in the ledger's `meta` under which the run's name for sites is kept."""
 _BEAT_S = 2.0
-"""Seconds between two signs of life, which tell what a site has done, too."""
+"""Most seconds between two signs of life, which also tell what a site has done."""
 _BEATS = 6
-"""Signs of life in the time after which a lease ends without one. Chosen by hand."""
+"""A lease ends after this many signs of life have failed to come."""
 _ID = re.compile(r"[0-9a-z]{1,64}")
 
 
@@ -50,9 +50,9 @@ class Entry:
     """In what it differs from the first site that joined."""
     depends_on: Mapping[str, Any] = field(default_factory=dict)
     has_joined: bool = False
-    """Whether it has said what it holds, on the connection that it has now."""
+    """True when it has said what it holds, on the connection that it has now."""
     shift: float | None = None
-    """What its clock lags behind the driver's, in seconds."""
+    """Seconds that its clock lags behind the driver's; None before its first sign of life."""
     episodes: int = 0
     done: WorkDone = field(default_factory=WorkDone)
     doing: str = "loading its policy and counting its lanes"
@@ -65,7 +65,7 @@ class Entry:
         self.doing = beat.doing
 
     def go(self, why: str) -> None:
-        """The site takes no part any more, or not now."""
+        """Note that the site takes no part now, and why."""
         self.lanes, self.doing = 0, why
 
 
@@ -78,10 +78,10 @@ class Roster:
         self._inboxes = work.folder.root / INBOXES
         self._entries: dict[str, Entry] = {}
         self._first: Entry | None = None
-        """The first site that joined: others are compared with it."""
+        """The first site that joined, with which others are compared."""
         self._lanes = 0
         self._facts: dict[str, tuple[str, Mapping[str, str]]] = {}
-        """What envs of each task told of themselves, and where."""
+        """By task: the site where an env of it was described first, and the description."""
         self._uneven: set[str] = set()
         self._level: Exactness = "bitwise"
 
@@ -98,7 +98,7 @@ class Roster:
     def greet(
         self, hello: protocol.SiteHello, lease_s: float
     ) -> protocol.Welcome | protocol.Refused:
-        """What a site is told that has connected, for the first time or again."""
+        """The answer to a site that has connected, for the first time or again."""
         if not _ID.fullmatch(hello.site):
             raise WireError("A site has an identifier that no site has.")
         if (hello.protocol, hello.version) != (protocol.PROTOCOL, hocket.__version__):
@@ -132,7 +132,7 @@ class Roster:
     def admit(
         self, entry: Entry, joined: protocol.Joined, *, mixed: bool
     ) -> protocol.Refused | None:
-        """Take a site in that is ready; says why not where it does not run what others run."""
+        """Take in a site that is ready; the refusal where it does not run what others run."""
         if self._first is not None and not mixed:
             found = differences(self._first.identity, joined.identity, "code")
             if found:
@@ -160,7 +160,7 @@ class Roster:
 
     def compare(self, entry: Entry, task: str, facts: Mapping[str, str]) -> bool:
         """Compare what an env of a task says of itself at a site (its renderer, the digest of its
-        model) with what it said elsewhere; true where that has shown a new difference."""
+        model) with what it said elsewhere; true where a new difference was found."""
         first, known = self._facts.setdefault(task, (entry.name, facts))
         before = len(self._uneven)
         for key in sorted({*known, *facts}):
@@ -170,7 +170,7 @@ class Roster:
         return len(self._uneven) > before
 
     def account(self) -> tuple[Exactness, dict[str, Any]]:
-        """How exact the run can be with these sites, and what is to be written down of them."""
+        """How exact the run can be with these sites, and what stands of them in `about`."""
         assert self._first is not None
         joined = [entry for entry in self._entries.values() if entry.identity]
         uneven = self._uneven.union(*(entry.uneven for entry in joined))
@@ -194,7 +194,7 @@ class Roster:
         return ("inputs" if is_lowered else self._level), about
 
     def states(self, running: dict[str, int]) -> list[SiteState]:
-        """What each site is and does; `running` has the attempts under way."""
+        """The state of each site; `running`: site to the number of attempts under way."""
         return [
             SiteState(
                 name=entry.name,
@@ -214,7 +214,7 @@ class Roster:
 
 
 def _run_name(keeping: Keeping) -> str:
-    """Names the run for sites, which may have known it under an earlier driver."""
+    """The name of the run among sites, which may have known it under an earlier driver."""
     found = keeping.facts.get(_KEY)
     if found is None:
         found = secrets.token_hex(16)
@@ -223,7 +223,7 @@ def _run_name(keeping: Keeping) -> str:
 
 
 def _is_proven(entry: Entry) -> bool:
-    """Whether what the site wrote into its inbox can be read here."""
+    """True when what the site wrote into its inbox can be read here: both see one disk."""
     try:
         return (entry.inbox / f"{PROOF}-seen").read_text() == entry.proof
     except OSError:

@@ -1,4 +1,4 @@
-"""What a site says of an ended episode, checked, and as the run's ledger takes it."""
+"""The report of a site on an ended episode: checked, and in the form that the ledger takes."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from hocket.records.parquet import write_segment
 
 _TIMES = ("requested", "batched", "inferred", "delivered", "executed")
 _SITE = 24
-"""Batches are numbered at each site: above so many bits stands the number of the site."""
+"""Bits of a batch's number at its site; the site's number stands above them."""
 _ENDED = {outcome.value: outcome for outcome in Outcome if outcome is not Outcome.ERROR}
 
 
 def _code(kind: pa.DataType) -> str:
-    """How a field's values travel; a text does so as its number in a list."""
+    """The numpy type in which a field travels; a text travels as its number in a list."""
     if pa.types.is_string(kind):
         return "<i2"
-    # What pyarrow calls the same type for pandas, it asks pandas for, which takes a second to load.
+    # `to_pandas_dtype` would import pandas, which takes a second.
     return f"<{pa.array([], kind).to_numpy().dtype.str[1:]}"
 
 
@@ -138,7 +138,7 @@ class SiteRows(ChunkRows):
 def _texts(
     numbers: np.ndarray[Any, Any], lists: Sequence[Sequence[str]], sizes: Sequence[int]
 ) -> pa.Array:
-    """The texts that each episode's rows name by their places in its list; none where there is no
+    """The texts that each episode's rows name by their places in its list; null where there is no
     such place."""
     ends = np.cumsum([len(some) for some in lists])
     begins = np.repeat(ends - [len(some) for some in lists], sizes)

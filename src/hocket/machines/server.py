@@ -27,13 +27,12 @@ from hocket.workers.remote.websocket import KEY_HEADER
 
 _TICK_S = 0.1
 TURN_S = 0.01
-"""Seconds in which what sites say is gathered before leases are granted: the numbers of all are
-committed at once."""
+"""Seconds in which messages of sites are gathered before leases are granted: the numbers of all
+leases are committed at once."""
 LATER_S = 0.5
-"""The same, while no lane waits for a lease, nor will soon: trials wait at its site."""
+"""The same while trials wait at the site, so that none of its lanes needs a lease soon."""
 _MOST = 4096
-"""Messages that may wait for a site to read them. Chosen by hand: a site is never owed so many
-while it reads."""
+"""Messages that may wait for a site to read them: one that reads is never owed that many."""
 _GOODBYE_S = 5.0
 """Seconds for the last messages to leave."""
 _OPEN_S = 20.0
@@ -44,18 +43,18 @@ class Launcher(Protocol):
 
     @property
     def outlives(self) -> bool:
-        """Whether its sites may go on without the driver."""
+        """True when its sites may go on without the driver."""
 
     def start(self, port: int, credentials: str) -> None:
         """Start the sites, which call this port of this machine. `credentials` is the text of the
         key file. Called before every run; what lives goes on."""
 
     def poll(self) -> Sequence[tuple[str, str]]:
-        """The names of sites that have ended for good since the last call, each with an account;
-        and whoever else has something to say."""
+        """The names of sites that have ended for good since the last call, each with how it ended;
+        and other news in the same form."""
 
     def is_hopeless(self) -> bool:
-        """Whether no site lives, and none will come."""
+        """True when no site lives, and none will come."""
 
     def close(self) -> None:
         """End all sites that it has started. Twice is safe."""
@@ -63,24 +62,23 @@ class Launcher(Protocol):
 
 @runtime_checkable
 class Carrier(Protocol):
-    """A launcher that brings weights to its sites beside their connections, once to every machine
-    that has some of them, and what they have collected back."""
+    """A launcher that brings weights to its sites beside their connections, once to each machine,
+    and brings back what they have collected."""
 
     def carry(self, site: str, version: int, data: bytes) -> bool:
-        """Bring weights to the site that is called so; false where they must go another way. Of one
-        version all sites are given the same object."""
+        """Bring weights to the site with this name; false where they must go another way. `data` is
+        one object for all sites that get the same version."""
 
     async def fetch(self, site: str, number: int) -> bytes:
-        """What the site that is called so has given under this number; FetchError where it cannot
-        be had."""
+        """What the site with this name has given under a number; FetchError where it is lost."""
 
 
 class FetchError(HocketError):
-    """What a site has given beside its connection did not come."""
+    """What a site gave beside its connection did not come."""
 
 
 class Connection:
-    """A site's connection, and what is on its way to it."""
+    """A site's connection, and the messages that wait to be sent on it."""
 
     def __init__(self, socket_: ServerConnection) -> None:
         self._socket = socket_
@@ -113,12 +111,12 @@ class Connection:
         self._has_some.set()
 
     def cut(self) -> None:
-        """End it at once."""
+        """Break it off, with what is unsent."""
         self._socket.transport.abort()
 
 
 def _lots(messages: Sequence[protocol.Message]) -> Iterator[list[protocol.Message]]:
-    """The messages, in order, in lots that may be sent at once."""
+    """The messages, in order, in lots of which each is short enough to be sent at once."""
     lot: list[protocol.Message] = []
     for message in messages:
         lot.append(message)
@@ -181,7 +179,7 @@ class Server:
             try:
                 await self._watch(driver)
             except asyncio.CancelledError:
-                # Ctrl-C: what has ended is kept, the rest is left.
+                # Ctrl-C: what has ended is kept, the rest is dropped.
                 goes_on = False
             finally:
                 if self._turn is not None:

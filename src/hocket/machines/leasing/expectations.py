@@ -10,12 +10,12 @@ Task = tuple[str, str]
 """Suite and task."""
 
 SLOW = 1.25
-"""The pace from which on a site counts as slow. Chosen by hand: episodes differ, too."""
+"""The pace from which on a site counts as slow: less may come from episodes that differ."""
 _WORST = 3.0
-"""Standard deviations above the mean that an episode may last. Chosen by hand."""
+"""Standard deviations above the mean up to which an episode is taken to last."""
 _LEARN = 0.02
-"""The least share by which an episode changes what is believed of its site's pace: episodes differ
-by half their length and more, and a site that is thought too fast decides when the run ends."""
+"""The least weight of one episode in the estimate of its site's pace: episodes differ by half their
+length and more, and a site that is thought too fast decides when the run ends."""
 
 
 @dataclass(slots=True)
@@ -24,7 +24,7 @@ class SitePace:
 
     ratio: float = 1.0
     timed: int = 0
-    """Episodes that it is told by."""
+    """Episodes that the estimate rests on."""
 
 
 class Expectations:
@@ -41,25 +41,25 @@ class Expectations:
         """The sum of the ratios of all sites."""
 
     def join(self) -> SitePace:
-        """The pace of a site that joins."""
+        """Count in a site that joins, and give its pace."""
         pace = SitePace()
         self._sites += 1
         self._ratios += pace.ratio
         return pace
 
     def leave(self, pace: SitePace) -> None:
-        """The site with this pace has left."""
+        """Count out the site with this pace."""
         self._sites -= 1
         self._ratios -= pace.ratio
 
     def relative(self, pace: SitePace) -> float:
-        """How long episodes take at a site, over what they take at the average one."""
+        """How long episodes take at a site, over how long they take at the average one."""
         return max(0.1, pace.ratio * self._sites / self._ratios)
 
     def add(self, task: Task, seconds: float, pace: SitePace) -> None:
-        """Learn from an episode how long its task takes, and how fast its site is. A slow site's
-        count as if the average site had run them: a task that it alone has must not make it look
-        fast."""
+        """Learn from an episode how long its task takes, and how fast its site is. Episodes of a
+        slow site count as if the average site had run them: a task that it alone has must not make
+        it look fast."""
         mean = self._means.get(task)
         if mean is not None:
             pace.timed += 1
@@ -87,8 +87,8 @@ class Expectations:
         return self._means[task] + _WORST * math.sqrt(self._squares[task] / self._counts[task])
 
     def choose(self, tasks: Collection[Task], pace: float, left_s: float) -> Task:
-        """The longest task; at a site that takes `pace` times as long as others (where that is more
-        than a little) the longest that ends there within `left_s`, when the run will."""
+        """The longest task; at a slow site, which takes `pace` times as long as others, the longest
+        that ends there within `left_s`, when the run will end."""
         if pace >= SLOW:
             fit = [task for task in tasks if pace * self.worst(task) <= left_s]
             if not fit:

@@ -1,4 +1,4 @@
-"""What a lease is, and what becomes of one."""
+"""What a lease is, and how one may end."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class LeaseConfig:
     """How trials are spread over sites."""
 
     lease_s: float = 30.0
-    """A lease ends when nothing was heard of its site for so long."""
+    """A lease ends when its site was silent for this long."""
     retries: int = 2
     """More attempts at a trial whose attempt failed at a site."""
     ahead: float = 0.25
     """Trials that wait at a site, as a share of its lanes: no lane waits for the network."""
     in_order: bool = False
-    """Begin trials as they were planned, rather than those first by which the run ends soonest:
-    for runs that are planned as they go."""
+    """Begin trials in planned order, rather than in the order that ends the run soonest: for runs
+    that are planned as they go."""
 
 
 SealVerdict = Literal["counts", "known", "late"]

@@ -73,8 +73,8 @@ class LeaseBook:
         attempts: Mapping[str, int] | None = None,
         done: Mapping[str, int] | None = None,
     ) -> None:
-        """Plan trials, after those that are planned. By trial id, `attempts` has the number of the
-        next attempt at those that have had some, and `done` that of the one that counts."""
+        """Plan trials, after those that are planned. `attempts`: trial id to its next attempt
+        number; `done`: trial id to the attempt that counted."""
         for trial in trials:
             known = _Trial((trial.suite, trial.task), (attempts or {}).get(trial.id, 0))
             known.counts = (done or {}).get(trial.id)
@@ -85,7 +85,7 @@ class LeaseBook:
 
     @property
     def is_done(self) -> bool:
-        """Whether every trial has its episode."""
+        """True when every trial has its episode."""
         return not self._left
 
     @property
@@ -108,7 +108,7 @@ class LeaseBook:
         return 0 if known is None else known.begun
 
     def is_short(self, site: str) -> bool:
-        """Whether a site has used up more than half of what may wait there, or has a lane without
+        """True when a site has used up more than half of what may wait there, or has a lane without
         a lease."""
         known = self._sites.get(site)
         return known is not None and 2 * known.room + self._depth(known) > 0
@@ -116,7 +116,7 @@ class LeaseBook:
     # -- sites ---------------------------------------------------------------------------------
 
     def join(self, site: str, lanes: int, now: float) -> None:
-        """A site is ready for so many episodes at once."""
+        """Let a site take part that runs `lanes` episodes at once."""
         known = self._know(site, now)
         self._lanes += lanes - known.lanes
         known.lanes, known.heard = lanes, now
@@ -127,7 +127,7 @@ class LeaseBook:
         return self._sites[site]
 
     def hear(self, site: str, now: float) -> None:
-        """A site has given a sign of life: all its leases are extended."""
+        """Extend all leases of a site that has given a sign of life."""
         if site in self._sites:
             self._sites[site].heard = now
 
@@ -141,7 +141,7 @@ class LeaseBook:
         self._enter(Lease(name, site, now, has_begun=True))
 
     def move(self, name: LeaseId, site: str) -> None:
-        """Let a standing lease be another site's, which has turned out to hold it."""
+        """Give a standing lease to another site, which has turned out to hold it."""
         lease = self._leases[name]
         self._unhold(lease)
         lease.site = site
@@ -153,7 +153,7 @@ class LeaseBook:
         return set() if known is None else set(known.held)
 
     def leave(self, site: str) -> list[Lease]:
-        """A site is gone for good; returns its leases, which stand no more."""
+        """End the leases of a site that is gone for good, and give them."""
         gone = self._sites.pop(site, None)
         if gone is None:
             return []
@@ -165,15 +165,15 @@ class LeaseBook:
         return lost
 
     def expire(self, now: float) -> dict[str, list[Lease]]:
-        """The sites that have not been heard of for too long, with the leases they lose."""
+        """End the leases of sites that were silent for too long, and give them by site."""
         silent = [s for s, at in self._sites.items() if now - at.heard > self.config.lease_s]
         return {site: self.leave(site) for site in silent}
 
     # -- granting ------------------------------------------------------------------------------
 
     def grant(self, now: float, only: Collection[str] | None = None) -> list[Lease]:
-        """New leases for sites that have room, or for some of them alone. Their numbers are used
-        up by this."""
+        """New leases for sites that have room, among those in `only` where it is given. This uses
+        their numbers up."""
         if not self._waiting:
             return []
         sites = self._sites
@@ -181,7 +181,7 @@ class LeaseBook:
         names.sort(key=lambda name: -sites[name].room)
         granted: list[Lease] = []
         self._waiting.look(self._lanes)
-        # First every lane gets its episode, the emptiest site first; what waits is spread after.
+        # First every lane gets a trial, the emptiest site first; then sites get trials that wait.
         for is_ahead in (False, True):
             for name in names:
                 site = sites[name]
@@ -207,8 +207,8 @@ class LeaseBook:
         return lease
 
     def regrant(self, trial: int, site: str, now: float) -> Lease | None:
-        """A new lease for the site that lost one without blame, ahead of others: only there is it
-        known which row made the policy raise."""
+        """A new lease for the site that lost one without blame, ahead of others: only that site
+        knows which row made the policy raise."""
         known = self._trials[trial]
         if site not in self._sites or known.is_done:
             return None
@@ -262,7 +262,7 @@ class LeaseBook:
         return is_final
 
     def seal(self, name: LeaseId, seconds: float) -> SealVerdict:
-        """Say whether the episode of a lease, which is here with its files and took `seconds`,
+        """End a lease by its episode, which is here with its files and took `seconds`: the episode
         counts, is known already, or is late."""
         lease, trial = self._leases.get(name), self._trials[name.trial]
         if trial.counts == name.attempt:

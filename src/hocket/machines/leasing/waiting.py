@@ -9,10 +9,9 @@ from collections.abc import Iterable
 from hocket.machines.leasing.expectations import Expectations, Task
 
 _NEAR = 3.0
-"""How many of the longest episodes the rest of a run is worth, for each lane, when the longest
-trials begin to go first: with 0 `benchmarks/machines/simulation.py` loses 3 % on ten sites. At a
-slow site they do so earlier, by its pace: what is too long for it must be left to others in
-time."""
+"""The longest trials go first once the work left for each lane is this many of the longest
+episodes: with 0 `benchmarks/machines/simulation.py` loses 3 % on ten sites. At a slow site that
+begins earlier, by its pace, so that what is too long for it is left to others in time."""
 
 
 class WaitingTrials:
@@ -23,7 +22,7 @@ class WaitingTrials:
         self._expected = expected
         self._in_order = in_order
         self._queues: dict[Task, deque[int]] = {}
-        """By task, where there are some."""
+        """By task; none is empty."""
         self._count = 0
         self._looked_at = 0
         self._left_s = 0.0
@@ -35,7 +34,7 @@ class WaitingTrials:
         return self._count
 
     def add(self, trial: int, task: Task, *, first: bool = False) -> None:
-        """Let a trial wait, after the others of its task or before them."""
+        """Let a trial wait after the others of its task, or before them where it is `first`."""
         queue = self._queues.setdefault(task, deque())
         if first:
             queue.appendleft(trial)
@@ -44,7 +43,7 @@ class WaitingTrials:
         self._count += 1
 
     def discard(self, trial: int, task: Task) -> None:
-        """Let a trial wait no more, if it does."""
+        """Take a trial out, if it waits."""
         queue = self._queues.get(task)
         if queue is not None and trial in queue:
             queue.remove(trial)
@@ -68,8 +67,8 @@ class WaitingTrials:
         return trial
 
     def is_near(self, pace: float) -> bool:
-        """Whether the end of the run is so near that it matters where the longest trials go, to a
-        site of this pace."""
+        """True when the end of the run is so near that, for a site of this pace, it matters where
+        the longest trials go."""
         return self._left_s <= _NEAR * max(1.0, pace) * self._longest_s
 
     def _shorten(self, task: Task) -> None:
@@ -78,8 +77,9 @@ class WaitingTrials:
             del self._queues[task]
 
     def look(self, lanes: int) -> None:
-        """See what waits, where that has changed: when it is little, the order decides how long the
-        last lane is waited for. It is much where nothing is known of it, unless there are few."""
+        """Estimate again how much work waits, where the number of trials has changed: when little
+        is left, the order decides how long the last lane is waited for. Work of unknown length
+        counts as much, unless at most two trials are left for each lane."""
         if abs(self._count - self._looked_at) <= lanes / 16:
             return
         self._looked_at = self._count

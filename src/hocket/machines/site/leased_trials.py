@@ -13,12 +13,12 @@ from hocket.machines.protocol import Grant
 
 
 class LeasedTrials(TrialQueue):
-    """A queue that is filled from another thread while the engine's takes from it. What comes lies
-    in an inbox, which the engine's thread empties."""
+    """A queue that is filled from another thread while the engine's thread takes from it. What
+    comes lies in an inbox, which the engine's thread empties."""
 
     def __init__(self, on_returned: Callable[[LeaseId], None]) -> None:
-        """`on_returned` is told, on the engine's thread, of leases that were asked back and had not
-        begun."""
+        """`on_returned` is called, on the engine's thread, with each lease that was asked back and
+        had not begun."""
         super().__init__()
         self._on_returned = on_returned
         self._inbox: deque[Grant | LeaseId | Callable[[], None]] = deque()
@@ -37,7 +37,7 @@ class LeasedTrials(TrialQueue):
         self._inbox.extend(leases)
 
     def call(self, work: Callable[[], None]) -> None:
-        """Have something done on the engine's thread, before it looks for a trial again."""
+        """Call a function on the engine's thread, before it looks for a trial again."""
         self._inbox.append(work)
 
     def close(self) -> None:
@@ -46,12 +46,11 @@ class LeasedTrials(TrialQueue):
 
     def held(self) -> list[LeaseId]:
         """All leases that have not ended."""
-        # In this order: what leaves the inbox meanwhile is in both, and never in neither.
-        held = []
-        for one in list(self._inbox):
-            if not callable(one) and not isinstance(one, LeaseId):
-                held.append(LeaseId(*one[:2]))
-        return [*held, *(name for name, _ in list(self._held.values()))]
+        # The inbox first: what leaves it meanwhile is then in both lists, and never in neither.
+        inbox = list(self._inbox)
+        grants = [one for one in inbox if not callable(one) and not isinstance(one, LeaseId)]
+        held = [name for name, _ in list(self._held.values())]
+        return [*(LeaseId(*grant[:2]) for grant in grants), *held]
 
     # -- for the engine's thread ---------------------------------------------------------------
 
@@ -78,11 +77,11 @@ class LeasedTrials(TrialQueue):
         return self._held[trial, attempt][0]
 
     def record(self, trial: Trial, attempt: int) -> Mapping[str, Any]:
-        """What the sinks are asked for in an attempt."""
+        """What sinks are asked to record of an attempt."""
         return self._held[trial, attempt][1]
 
     def end(self, trial: Trial, attempt: int) -> None:
-        """The attempt has ended, one way or the other, and what became of it is known."""
+        """Forget an attempt that has ended, once its outcome was told."""
         del self._held[trial, attempt]
 
     def _take(self, grant: Grant) -> None:

@@ -26,33 +26,34 @@ _LAST_S = 5.0
 
 
 class Listener(Protocol):
-    """What a link talks for. All of it is called on the link's thread."""
+    """Whoever a link speaks for. The link's thread calls it."""
 
     def greet(self) -> protocol.Message:
         """The first message of a new connection."""
 
     def hear(self, message: protocol.Message) -> None:
-        """Take what the driver says."""
+        """Take a message of the driver."""
 
     def beat(self) -> protocol.Message | None:
-        """A sign of life, where there is a run; called every `beat_s` seconds."""
+        """A sign of life; None where there is no run. Asked for every `beat_s` seconds."""
 
     @property
     def beat_s(self) -> float: ...
 
 
 Outgoing = Callable[[], Iterator[protocol.Message]]
-"""Makes messages when their turn has come: the pieces of a file are not read before."""
+"""Makes messages when they can be sent: the pieces of a file are not read before."""
 
 
 class DriverLink:
-    """Connects, and says what is posted, in order. What was not sent when a connection broke is
-    forgotten: the site and the driver compare what they hold when it is made again."""
+    """A connection that is made again whenever it breaks; what is posted is sent in order. What was
+    not sent when a connection broke is forgotten: the site and the driver compare what they hold
+    when it is made again."""
 
     def __init__(
         self, url: str, credentials: Credentials, listener: Listener, *, wait_s: float
     ) -> None:
-        """`wait_s` is how long the driver may be away."""
+        """`wait_s`: how long the driver may be away before the link gives up."""
         self._url = url
         self._credentials = credentials
         self._listener = listener
@@ -62,31 +63,32 @@ class DriverLink:
         self._has_some: asyncio.Event | None = None
         self._is_ending = False
         self.is_up = False
-        """Whether there is a connection now."""
+        """True while there is a connection."""
         self._on_end: Callable[[HocketError | None], None] = lambda _: None
         self._thread = threading.Thread(target=self._run, name="hocket-link", daemon=True)
 
     def start(self, on_end: Callable[[HocketError | None], None]) -> None:
-        """Begin to connect; `on_end` is told once when it is over, with the reason."""
+        """Begin to connect; `on_end` is called once when it is over, with the error if there was
+        one."""
         self._on_end = on_end
         self._thread.start()
 
     def post(self, message: protocol.Message) -> None:
-        """Send a message. May come from any thread."""
+        """Have a message sent. May come from any thread."""
         self.post_all(lambda: iter((message,)))
 
     def post_all(self, make: Outgoing) -> None:
-        """Send messages that are made one after the other. May come from any thread."""
+        """Have messages made and sent, one after the other. May come from any thread."""
         self.call(lambda: self._add(make))
 
     def call(self, function: Callable[[], None]) -> None:
-        """Call a function on the link's thread, soon. May come from any thread."""
+        """Have a function called on the link's thread, soon. May come from any thread."""
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # The loop has ended.
                 self._loop.call_soon_threadsafe(function)
 
     def end(self) -> None:
-        """Send what is posted, then close. May come from any thread; waits for it."""
+        """Send what is posted, then close, and wait for that. May come from any thread."""
         self._is_ending = True
         self.post_all(lambda: iter(()))
         self._thread.join(_LAST_S)

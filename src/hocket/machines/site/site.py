@@ -14,7 +14,7 @@ from hocket.errors import HocketError, PolicyHungError, UsageError
 from hocket.machines import protocol
 from hocket.machines.identity import Identity, identity_of
 from hocket.machines.site.link import DriverLink
-from hocket.machines.site.site_work import MakeWork, SiteWork, TakesWeights
+from hocket.machines.site.site_work import MakeWork, SiteWork
 from hocket.records.provenance import FileDigests, places_of, provenance
 from hocket.runs.assembly import Assembly, Recording
 from hocket.runs.config import EvalConfig
@@ -46,7 +46,7 @@ class EvalWork(SiteWork):
             is_stuck = True
             raise
         finally:
-            # To close what never returned might never return either.
+            # Closing a policy that never returned might never return either.
             if not is_stuck:
                 policy.close()
 
@@ -74,10 +74,10 @@ class EvalWork(SiteWork):
 
 
 class Site:
-    """Takes part in the runs of one driver, one after the other."""
+    """One process's part in the runs of one driver, one after the other."""
 
     def __init__(self, name: str, kinds: Mapping[str, MakeWork] | None = None) -> None:
-        """`kinds` has what a site does in runs of other kinds than evaluations."""
+        """`kinds`: makes the site's work in runs of other kinds than evaluations."""
         self._name = name
         self._kinds: Mapping[str, MakeWork] = {"eval": EvalWork, **(kinds or {})}
         self._id = secrets.token_hex(8)
@@ -87,7 +87,7 @@ class Site:
         self._is_over = False
 
     def work(self, link: DriverLink) -> None:
-        """Take part until the driver says that there is no more to do, or raises why not."""
+        """Take part until the driver says that the last run is over."""
         self._link = link
         link.start(self._runs.put)
         try:
@@ -103,7 +103,7 @@ class Site:
             link.end()
 
     def leave(self) -> None:
-        """Give everything back and end soon. May come from any thread, or a signal's handler."""
+        """Give all leases back and end soon. May come from any thread, or a signal's handler."""
         self._is_over = True
         self._runs.put(None)
         if (work := self._work) is not None:
@@ -124,9 +124,8 @@ class Site:
         """Take weights that came beside the connection. May come from any thread."""
 
         def take() -> None:
-            work: object = self._work
-            if isinstance(work, TakesWeights):
-                work.receive(version, data)
+            if self._work is not None:
+                self._work.receive(version, data)
 
         if self._link is not None:
             self._link.call(take)
@@ -145,11 +144,11 @@ class Site:
         except KeyboardInterrupt:
             link.post(protocol.Left("", "It was interrupted."))
             raise
-        except HocketError as error:
-            link.post(protocol.Left(type(error).__name__, str(error)))
-            raise
         except Exception as error:
-            link.post(protocol.Left("HocketError", f"{type(error).__name__}: {error}"))
+            kind, told = type(error).__name__, str(error)
+            if not isinstance(error, HocketError):
+                kind, told = "HocketError", f"{kind}: {error}"
+            link.post(protocol.Left(kind, told))
             raise
         finally:
             self._work = None

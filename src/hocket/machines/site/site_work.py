@@ -1,9 +1,8 @@
 """A site's part in one run: leases come, episodes go.
 
 The engine runs on the calling thread, the connection on one of its own. Attempts that fail are
-given back with their error, and the driver decides. Episodes that have ended are kept, with their
-files, until the driver says that it has committed them: whatever becomes of the connection, they
-are delivered again.
+given back with their error, and the driver decides. Ended episodes are kept, with their files,
+until the driver says that it has committed them: after a connection broke they are delivered again.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 from hocket.core.data import UNCHECKED, Exactness, Trial
 from hocket.core.events import (
@@ -44,11 +43,11 @@ from hocket.system.text import counted
 from hocket.workers.links.files import pieces
 
 _FRESH_S = 0.2
-"""Seconds after which what a site says of itself is told anew with an episode."""
+"""Seconds after which a sign of life goes along with an episode."""
 
 
 class EndedLease(NamedTuple):
-    """What became of a lease, and where its files lie."""
+    """How a lease ended, and where its files lie."""
 
     message: protocol.SealedEpisode | protocol.Returned
     folder: Path | None
@@ -60,17 +59,9 @@ class EndedLease(NamedTuple):
         return [self.folder / name for name in self.message.files]
 
 
-@runtime_checkable
-class TakesWeights(Protocol):
-    """Work at a site that weights may come for beside its connection."""
-
-    def receive(self, version: int, data: bytes) -> None:
-        """Act with these weights from now on. Called on the link's thread."""
-
-
 class SiteWork(abc.ABC):
-    """A site's part in one run: leases come, episodes go. What makes episodes of leases is left to
-    its kinds."""
+    """A site's part in one run: leases come, episodes go. Each kind of run makes episodes of leases
+    in its own way."""
 
     def __init__(self, welcome: protocol.Welcome, link: DriverLink) -> None:
         self.welcome = welcome
@@ -93,7 +84,7 @@ class SiteWork(abc.ABC):
         self._checks = UNCHECKED
         self._specs: list[protocol.Learned] = []
         self._ended: dict[LeaseId, EndedLease] = {}
-        """What became of leases, as long as the driver has not said that it knows."""
+        """How leases ended, until the driver has said that it knows."""
         self._start = self._beaten = time.perf_counter()
         self._doing = "loading its policy"
         self._is_over = False
@@ -129,7 +120,7 @@ class SiteWork(abc.ABC):
         cores: int,
         depends_on: Mapping[str, Any] | None = None,
     ) -> None:
-        """Take part with this engine until the run is over."""
+        """Say that the site is ready, and run leases with this engine until the run is over."""
         self._engine = engine
         self._joined = protocol.Joined(
             lanes=lanes,
@@ -148,7 +139,7 @@ class SiteWork(abc.ABC):
     # -- the engine's reader -------------------------------------------------------------------
 
     def on(self, event: Event) -> None:
-        """Tell the driver what happens."""
+        """Tell the driver of an event."""
         if isinstance(event, EpisodesSealed):
             for episode in event.episodes:
                 packed = packed_rows(self._chunks.take(episode).rows)
@@ -201,7 +192,7 @@ class SiteWork(abc.ABC):
 
     @property
     def told(self) -> str:
-        """What is done now and what was done, for people. May be asked on any thread."""
+        """What the site does and has done, for people. May be asked on any thread."""
         doing = self._doing or self._tally.phase
         if self._joined is None:
             return doing
@@ -223,7 +214,7 @@ class SiteWork(abc.ABC):
     def meet(self, welcome: protocol.Welcome) -> None:
         """Go on with the run on a new connection, perhaps with another driver."""
         self.welcome, self.beat_s = welcome, welcome.beat_s
-        # What lies in a folder that the driver does not see is sent in pieces.
+        # Files in a folder that the driver does not see are sent in pieces.
         self._is_shared = self._shared_folder() == self._folder
         self._rejoin()
 
@@ -234,9 +225,9 @@ class SiteWork(abc.ABC):
             self._link.post_all(lambda: self._account(joined))
 
     def _account(self, joined: protocol.Joined) -> Iterator[protocol.Message]:
-        """What this site is, holds and has to deliver when it says so. The driver lets go by what
-        was delivered on this connection before."""
-        # In this order: what ends meanwhile is in both, and never in neither.
+        """What this site is, holds and has to deliver, as of when it is sent. The driver ignores
+        what was delivered on this connection before."""
+        # The trials first: what ends meanwhile is then in both lists, and never in neither.
         holds = [*self._trials.held(), *self._ended]
         yield joined._replace(holds=holds, is_shared=self._is_shared)
         yield self.beat()
@@ -246,7 +237,7 @@ class SiteWork(abc.ABC):
             yield from self._messages(name)
 
     def _owed(self) -> Iterable[protocol.Message]:
-        """What else a driver must know that hears of this site anew."""
+        """What else to send to a driver that meets this site anew."""
         return ()
 
     def _deliver(self, name: LeaseId) -> None:
@@ -260,6 +251,9 @@ class SiteWork(abc.ABC):
             for piece in pieces(0, name.attempt, str(file), hasher=protocol.HASHER):
                 yield protocol.FilePiece(name.trial, *piece[1:])
         yield found.message
+
+    def receive(self, version: int, data: bytes) -> None:  # noqa: B027 - few kinds of work learn
+        """Act with weights that came beside the connection, on the link's thread."""
 
     def hear(self, message: protocol.Message) -> None:
         if isinstance(message, protocol.Leased):
@@ -291,7 +285,7 @@ class SiteWork(abc.ABC):
         self.end(goes_on=False)
 
     def end(self, *, goes_on: bool) -> None:
-        """The run is over, or the site takes no part in it any more."""
+        """End the site's part in the run. `goes_on`: another run may follow."""
         self.goes_on = goes_on
         self._is_over = True
         self._trials.close()

@@ -1,5 +1,5 @@
-"""The driver of sites that collect: gives them weights, takes trajectories from them, and tells
-what it heard, in order."""
+"""The driver of sites that collect: it gives them weights, takes trajectories from them, and tells
+the trainer what it heard, in order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from hocket.core import codec
 from hocket.core.data import Episode, Trial
 from hocket.errors import HocketError, WireError
 from hocket.machines import protocol
-from hocket.machines.driver import Driver, Post
+from hocket.machines.driver import Driver
+from hocket.machines.intake import Post
 from hocket.machines.leasing.lease import Lease, LeaseId
 from hocket.machines.roster import Entry
 from hocket.machines.server import Carrier
@@ -25,7 +26,7 @@ _LARGEST = 1 << 30
 
 
 class CollectingDriver(Driver):
-    """Drives sites that collect: gives them weights, and takes trajectories from them."""
+    """Drives sites that collect."""
 
     def __init__(
         self,
@@ -37,7 +38,7 @@ class CollectingDriver(Driver):
         tell: Tell,
         carrier: Carrier | None = None,
     ) -> None:
-        """`carrier` brings weights to sites beside their connections, where it can."""
+        """`tell` is told what sites say, on the driver's thread."""
         super().__init__(work, config, post)
         self._weights = weights
         self._carrier = carrier
@@ -47,20 +48,20 @@ class CollectingDriver(Driver):
         self._sent: dict[str, int] = {}
         """The version that each connected site was sent last."""
         self._has: dict[str, int] = {}
-        """The version that each has said to have."""
+        """The version that each site says it has."""
         self._coming: dict[tuple[str, LeaseId], list[bytes]] = {}
         self._next_chunk: dict[LeaseId, int] = {}
-        """The chunk that comes next, by lease: what was sent before is dropped."""
+        """The chunk that comes next, by lease: chunks that come again are dropped."""
         self._told_work = (0, 0.0, 0.0)
 
     # -- for any thread ------------------------------------------------------------------------
 
     def plan(self, trials: Sequence[Trial]) -> None:
-        """Run these too."""
+        """Plan further trials."""
         self._planned.put(trials)
 
     def end(self) -> None:
-        """Let the run be over: nothing that is under way is wanted any more."""
+        """Let the run be over, with what is under way."""
         self._is_ending = True
 
     # -- the driver's thread -------------------------------------------------------------------
@@ -92,7 +93,7 @@ class CollectingDriver(Driver):
             self._send_weights(name)
 
     def _send_weights(self, site: str) -> None:
-        """Send the newest weights, unless others are on their way."""
+        """Send the newest weights, unless others are on their way to the site."""
         if self._has[site] >= self._sent[site] < self._weights.version:
             version, data = self._weights.newest()
             self._sent[site] = version

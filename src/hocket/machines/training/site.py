@@ -1,8 +1,8 @@
 """A site that collects for a learner elsewhere: the engine and the trajectories of a run here, with
 weights that come over the wire.
 
-Stretches of an attempt are kept until the driver says that it has settled the attempt: whatever
-becomes of the connection, they are sent again, in order, and the driver takes each once.
+Stretches of an attempt are kept until the driver has settled it: after a connection broke they are
+sent again, in order, and the driver takes each once.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ class CollectingWork(SiteWork):
     def __init__(
         self, welcome: protocol.Welcome, link: DriverLink, outlet: Outlet | None = None
     ) -> None:
-        """`outlet` takes what was collected beside the connection, as long as that is the first."""
+        """`outlet`: takes what was collected, beside the first connection alone."""
         super().__init__(welcome, link)
         self._outlet = outlet
         self._weights = ReceivedWeights()
         self._coming: list[bytes] = []
-        """The parts that have come of the next weights."""
+        """Parts of the next weights that have come."""
         self._trajectories: Trajectories | None = None
         self._stretches: dict[LeaseId, list[bytes]] = {}
-        """What attempts gave, as long as the driver has not settled them."""
+        """What attempts gave, until the driver has settled them."""
         self._followed = (-1, -1)
 
     def run(self) -> None:
@@ -72,7 +72,7 @@ class CollectingWork(SiteWork):
             base = base_of(config, assembly)
             if base is not None:
                 stack.callback(base.close)
-            # The network as it was first; what is trained of it comes with the first weights.
+            # The network before training; its weights now come over the wire.
             made = make_network(config, description, None)
             policy = policy_of(config, description, base, made)
             if config.lanes == "auto":
@@ -128,7 +128,7 @@ class CollectingWork(SiteWork):
         self._link.post_all(lambda: self._given(name, data))
 
     def _given(self, name: LeaseId, data: bytes) -> Iterator[protocol.Message]:
-        """A stretch as it is sent first, on the link's thread."""
+        """The messages of a stretch that is sent for the first time, on the link's thread."""
         outlet = self._outlet
         number = None if outlet is None else outlet.give(data)
         if number is None:
@@ -162,7 +162,7 @@ class CollectingWork(SiteWork):
 
     def meet(self, welcome: protocol.Welcome) -> None:
         self._coming = []
-        # What was given may not have come: all of it is sent again.
+        # What was given to the outlet may be lost: all of it is sent again.
         self._close_outlet()
         super().meet(welcome)
 

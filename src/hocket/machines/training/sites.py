@@ -1,8 +1,8 @@
-"""Sites that collect for a run here. Their driver runs on a thread of its own; the trainer sees
-them as one more source of trajectories, whose events it reads on the engine's thread.
+"""Sites that collect for a training run here. Their driver runs on a thread of its own; the trainer
+sees them as one more source of trajectories, whose events it reads on the engine's thread.
 
-Staleness is bounded as on one machine: every site tells which versions may still come from it, in
-the order of what it sends, and the learner is told the oldest of all.
+Staleness is bounded as on one machine: every site says which versions may still come from it, in
+the order in which it sends, and the learner learns the oldest of all.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hocket.core.data import Episode, Trial
 from hocket.core.events import AttemptFailed, SitesChanged
-from hocket.machines.driver import Driver, Post
+from hocket.machines.driver import Driver
+from hocket.machines.intake import Post
 from hocket.machines.training.driver import CollectingDriver
 from hocket.records.folder import RunFolder
 from hocket.runs.elsewhere import Work
@@ -30,20 +30,15 @@ _END_S = 30.0
 """Seconds for the driver's thread to end."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Failed:
-    error: Exception
-
-
 class CollectingSites:
-    """Collecting sites, as the trainer sees them: it does what `Trajectories` does, with what they
-    send. The engine's thread calls it."""
+    """Collecting sites, as the trainer sees them: what `Trajectories` does, with what they send.
+    The engine's thread calls it."""
 
     def __init__(self, machines: Machines, asked: Collecting) -> None:
         self._machines = machines
         self._weights = asked.weights
         self._wake = asked.wake
-        self._inbox: queue.SimpleQueue[SiteEvent | _Failed] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[SiteEvent | Exception] = queue.SimpleQueue()
         self._driver: CollectingDriver | None = None
         self._floors: dict[str, int] = {}
         self._ended: dict[tuple[str, int], Gathered] = {}
@@ -71,7 +66,7 @@ class CollectingSites:
         self._thread = threading.Thread(target=self._drive, name="hocket-driver", daemon=True)
 
     class _Inbox:
-        """A reader that hands on what it is told."""
+        """A reader of the driver's events."""
 
         def __init__(self, put: Tell) -> None:
             self.on = put
@@ -85,7 +80,7 @@ class CollectingSites:
             self._machines.roll(self._work, self._make_driver)
         except Exception as error:  # noqa: BLE001 - raised on the engine's thread
             if not self._is_over:
-                self._inbox.put(_Failed(error=error))
+                self._inbox.put(error)
                 self._wake()
 
     def _make_driver(self, work: Work, config: SiteConfig, post: Post) -> Driver:
@@ -105,7 +100,7 @@ class CollectingSites:
         if self._is_over:
             return
         if isinstance(event, FloorRose) and event.floor is not None:
-            # A site that is new bounds what is learnt from now on, whatever waits in the inbox.
+            # A new site bounds the oldest version from now on, whatever waits in the inbox.
             self._floors.setdefault(event.site, event.floor)
         self._inbox.put(event)
         self._wake()
@@ -113,45 +108,44 @@ class CollectingSites:
     # -- the engine's thread -------------------------------------------------------------------
 
     def start(self) -> None:
-        """Has sites started, and begins to hear them."""
+        """Have sites started, and begin to hear them."""
         self._thread.start()
 
     def end(self) -> None:
-        """Lets the run be over for all sites, soon."""
+        """Let the run be over for all sites, soon."""
         self._is_over = True
         if self._driver is not None:
             self._driver.end()
         self._machines.nudge()
 
     def close(self) -> None:
-        """Ends the run for all sites, and waits for that. Closing twice is safe."""
+        """End the run for all sites, and wait for that. Closing twice is safe."""
         self.end()
         if self._thread.is_alive():
             self._thread.join(_END_S)
 
     def add(self, trials: Sequence[Trial]) -> None:
-        """Plans training trials."""
+        """Plan training trials."""
         assert self._driver is not None  # There are no lanes before.
         self._driver.plan(trials)
         self._machines.nudge()
 
     def publish(self) -> None:
-        """There are new weights."""
+        """Have sites sent the newest weights soon."""
         self._machines.nudge()
 
     def news(self) -> list[SiteEvent]:
-        """What sites have said since this was asked last; raises what ended their driver."""
+        """What sites have said since the last call; raises the error that ended their driver."""
         found: list[SiteEvent] = []
         while not self._inbox.empty():
             event = self._inbox.get()
-            if isinstance(event, _Failed):
-                raise event.error
+            if isinstance(event, Exception):
+                raise event
             found.append(event)
         return found
 
     @property
     def lanes(self) -> int:
-        """Lanes of all sites."""
         return 0 if self._driver is None else self._driver.lanes
 
     @property
@@ -168,7 +162,7 @@ class CollectingSites:
         return min([newest, *list(self._floors.values()), *open_floors])
 
     def on(self, event: SiteEvent) -> list[Stretch]:
-        """Follows one event, and returns the stretch that it brings."""
+        """Take an event, and give the stretch that it brings."""
         if isinstance(event, FloorRose):
             if event.floor is None:
                 self._floors.pop(event.site, None)
@@ -186,11 +180,11 @@ class CollectingSites:
         return []
 
     def seal(self, episode: Episode) -> Stretch | None:
-        """Returns the last stretch of an episode that counts; None if it was lost to errors."""
+        """The last stretch of an episode that counts; None if it was lost to errors."""
         found = self._ended.get((episode.trial.id, episode.attempt))
         return None if found is None else found.stretch
 
     def terms(self, episode: Episode) -> dict[str, float]:
-        """Returns what an episode that counts adds to the log; asked once, last."""
+        """What an episode that counts adds to the log; asked once, last."""
         found = self._ended.pop((episode.trial.id, episode.attempt), None)
         return {} if found is None else dict(found.terms)
