@@ -1,4 +1,4 @@
-"""The machines that a run is on: they listen, have sites started, and do one run after the other."""
+"""The machines that a run is on: they listen, have sites started, and do one run after another."""
 
 from __future__ import annotations
 
