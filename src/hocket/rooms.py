@@ -25,7 +25,7 @@ ROOMS: Mapping[str, str] = {
 
 
 def is_here(room: str) -> bool:
-    """Whether a room is part of this installation."""
+    """True if a room is part of this installation."""
     return importlib.util.find_spec(f"{__package__}.{room}") is not None
 
 

@@ -119,7 +119,7 @@ def _look_up(kind: Kind, name: str) -> tuple[Any, str, bool]:
 
 
 def is_plain(kind: Kind, name: str) -> bool:
-    """Whether a name means what stands in a module or file of the user's. Nothing is imported."""
+    """True if a name means what stands in a module or file of the user's. Nothing is imported."""
     head, _ = _split(name)
     return head not in builtin()[kind] and head not in _entry_points(kind).names
 

@@ -54,7 +54,7 @@ class Begin(NamedTuple):
     max_steps: Sequence[int]
     """Steps after which each episode is truncated; 0 leaves the limit to the task."""
     final_observation: bool
-    """Whether the end of an episode is observed too."""
+    """True if the end of an episode is observed too."""
     record: Sequence[Mapping[str, Any]]
     """What is asked of each attempt: what the sinks record, and TWICE."""
 

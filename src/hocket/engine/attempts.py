@@ -69,7 +69,7 @@ class Attempts:
 
     @property
     def are_under_way(self) -> bool:
-        """Whether some lane has an attempt, or something of an ended one is still awaited."""
+        """True if some lane has an attempt, or something of an ended one is still awaited."""
         return bool(self.lanes or self._sealing or self._held)
 
     # -- beginning -----------------------------------------------------------------------------

@@ -67,7 +67,7 @@ class Batches:
         flushes = isinstance(policy, Reconnects) and policy.flushes and not self.delay.goes_on
         self._flushed = policy if flushes and isinstance(policy, Reconnects) else None
         self.recalls = self._flushed is not None
-        """Whether chunks may have to be recalled when their source is gone."""
+        """True if chunks may have to be recalled when their source is gone."""
         self.checks = config.checks
         self._reconnects = 0
         self._config = config
@@ -147,7 +147,7 @@ class Batches:
 
     @property
     def _must_wait(self) -> bool:
-        """Whether nothing may leave before the policy has ended what it does."""
+        """True if nothing may leave before the policy has ended what it does."""
         return self._is_warming or bool((self._to_bind or self._cold) and self._pending)
 
     # -- batches that leave --------------------------------------------------------------------
@@ -235,7 +235,7 @@ class Batches:
     # -- answers -------------------------------------------------------------------------------
 
     def is_under_way(self, state: LaneState) -> bool:
-        """Whether the policy is asked, or about to be, for a chunk of this attempt."""
+        """True if the policy is asked, or about to be, for a chunk of this attempt."""
         return any(state in batch.states for batch in self._pending.values())
 
     def dispatches(

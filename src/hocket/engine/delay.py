@@ -46,7 +46,7 @@ class DelayPlan:
     replan: int
     """Control steps between two decisions: s."""
     first_chunk: Literal["free", "held"] = "free"
-    """Whether the first chunk of an episode is there at once, or the lane holds still for it."""
+    """True if the first chunk of an episode is there at once, or the lane holds still for it."""
 
     def delay(self, trial: Trial, chunk: int, rate: float | None) -> int:
         """The delay of a chunk in control steps."""

@@ -97,7 +97,7 @@ class Engine:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether the policy never returned: to close it might never return."""
+        """True if the policy never returned: to close it might never return."""
         return self._inference.is_stuck
 
     def look(self, lane: int) -> Observation:

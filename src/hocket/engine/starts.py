@@ -21,7 +21,7 @@ class StartChecks:
         self._times: Counter[str] = Counter()
 
     def ask(self, state: LaneState) -> bool:
-        """Whether an attempt that is to begin is to be reset twice."""
+        """True if an attempt that is to begin is to be reset twice."""
         suite = state.trial.suite
         if not self._is_on or suite in self._asked or self._times[suite] >= MOST:
             return False

@@ -35,7 +35,7 @@ class TrialQueue:
 
     @property
     def is_open(self) -> bool:
-        """Whether more trials may come though none waits: a run goes on until that is settled."""
+        """True if more trials may come though none waits: a run goes on until that is settled."""
         return False
 
     def number(self, trial: Trial) -> int | None:

@@ -105,7 +105,7 @@ def salvage(folder: Path) -> list[Path]:
 
 
 def _is_readable(path: Path) -> bool:
-    """Whether a file is to stay as it is. What is unfinished, but can be read, is finished under
+    """True if a file is to stay as it is. What is unfinished, but can be read, is finished under
     another name."""
     try:
         if is_spill(path, STATES):

@@ -97,7 +97,7 @@ def merge_segments(path: Path, root: Path, sources: Sequence[Segment]) -> int:
 
 
 def _is_full(waiting: Sequence[pa.Table]) -> bool:
-    """Whether these are to be a row group."""
+    """True if these are to be a row group."""
     if _has_files(waiting[0].schema):
         return bool(sum(table.nbytes for table in waiting) >= FILES_GROUP)
     return bool(sum(table.num_rows for table in waiting) >= _ROW_GROUP)
@@ -240,7 +240,7 @@ def _damage(root: Path, segments: Sequence[Segment], what: str) -> DamagedSegmen
 
 
 def _has_files(schema: pa.Schema) -> bool:
-    """Whether cells hold the bytes of files: they are written as they are."""
+    """True if cells hold the bytes of files: they are written as they are."""
     return any(pa.types.is_binary(each.type) for each in schema)
 
 

@@ -130,7 +130,7 @@ class Card:
 
 
 def is_card(path: Path) -> bool:
-    """Whether a path is that of a card, and not of a run folder."""
+    """True if a path is that of a card, and not of a run folder."""
     return path.is_file() and path.suffix == ".json"
 
 
@@ -194,7 +194,7 @@ def _unpacked(packed: Sequence[Mapping[str, Any]]) -> tuple[list[Trial], list[Ep
 
 
 def same_bits(a: Episode, b: Episode) -> bool:
-    """Whether two episodes of a trial ended alike to the bit, as far as a card can tell."""
+    """True if two episodes of a trial ended alike to the bit, as far as a card can tell."""
     alike = (a.outcome, a.steps) == (b.outcome, b.steps)
     both_nan = math.isnan(a.total_reward) and math.isnan(b.total_reward)
     return alike and (both_nan or a.total_reward == b.total_reward)

@@ -158,7 +158,7 @@ class Report:
 
     @property
     def complete(self) -> bool:
-        """Whether every planned trial has its episode."""
+        """True if every planned trial has its episode."""
         return len(self.episodes) == self.planned
 
     def to_json(self) -> dict[str, Any]:

@@ -59,7 +59,7 @@ class Score:
 
     @property
     def is_mixed(self) -> bool:
-        """Whether some episodes could succeed and others had nothing to succeed at."""
+        """True if some episodes could succeed and others had nothing to succeed at."""
         return 0 < self.finished < self.n
 
     @property

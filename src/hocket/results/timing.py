@@ -107,7 +107,7 @@ class LaneWindow:
     chunks: Mapping[str, Array]
     """Columns, in the order in which the chunks were asked for."""
     whole: bool
-    """Whether this is all of the leg, with all its lanes."""
+    """True if this is all of the leg, with all its lanes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

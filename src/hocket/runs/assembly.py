@@ -95,12 +95,12 @@ class Assembly:
 
     @functools.cached_property
     def is_batched(self) -> bool:
-        """Whether the lanes are rows of a batched simulator."""
+        """True if the lanes are rows of a batched simulator."""
         return any(has_rows(name) for name in self.subject.env)
 
     @functools.cached_property
     def has_rows_alone(self) -> bool:
-        """Whether no single env can be made of a batched simulator: then its episodes cannot be
+        """True if no single env can be made of a batched simulator: then its episodes cannot be
         shown again from their states."""
         builds = [plugins.find("envs", name).build for name in self.subject.env]
         return any(hasattr(b, "make_rows") and not hasattr(b, "make") for b in builds)
@@ -145,7 +145,7 @@ class Assembly:
 
     @property
     def _is_elsewhere(self) -> bool:
-        """Whether simulators have other packages than this interpreter."""
+        """True if simulators have other packages than this interpreter."""
         here = self.subject.runtime in ("auto", "inline", "local")
         return self.subject.env_python is not None or not here
 
@@ -159,7 +159,7 @@ class Assembly:
         ]
 
     def has_independent_starts(self) -> bool:
-        """Whether trials of one seed start independently of each other: every suite says so of its
+        """True if trials of one seed start independently of each other: every suite says so of its
         tasks, under the scheme that makes it true, and no task stands in two suites."""
         suites = [plugins.find("envs", name).build for name in self.subject.env]
         scheme = start_scheme(self.subject.env_config.get("start_scheme", TASK_AND_SEED))
@@ -341,6 +341,6 @@ class Assembly:
 
 
 def _is_env(build: Any) -> bool:
-    """Whether a class is that of an env, and so of one task: a suite of tasks has other methods."""
+    """True if a class is that of an env, and so of one task: a suite of tasks has other methods."""
     is_suite = hasattr(build, "tasks") and (hasattr(build, "make") or hasattr(build, "make_rows"))
     return isinstance(build, type) and hasattr(build, "step") and not is_suite

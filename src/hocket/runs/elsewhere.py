@@ -87,7 +87,7 @@ class Work:
     start: Mapping[str, Any] = field(default_factory=dict)
     """What else sites must know."""
     in_order: bool = False
-    """Whether trials are begun as they were planned."""
+    """True if trials are begun as they were planned."""
     at_once: int = 0
     """Episodes for which a site counts its lanes; 0 for all that remain."""
 

@@ -69,7 +69,7 @@ class Run:
         self.decider = decider_of(config, self.assembly) if config.against else None
         self._done: list[Episode] = ledger.episodes() if ledger else []
         self.is_new = False
-        """Whether its folder goes with it where no episode ends."""
+        """True if its folder goes with it where no episode ends."""
         self._live: LiveStatus | None = None
         """What is told to who watches, while the run goes on."""
         self._hung: PolicyHungError | None = None

@@ -137,7 +137,7 @@ def _plain(value: Any) -> Any:
 
 
 def _is_of(value: Any, hint: Any) -> bool:
-    """Whether a value is of the type that a field of the configuration has."""
+    """True if a value is of the type that a field of the configuration has."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Literal:
         return value in inner

@@ -147,14 +147,14 @@ def examine(bench: Bench[Any], basics: Rules, rules: Callable[[], Rules]) -> lis
 
 
 def is_same(one: Array, other: Array) -> bool:
-    """Whether two arrays are equal to the bit, NaN included."""
+    """True if two arrays are equal to the bit, NaN included."""
     return (
         one.shape == other.shape and one.dtype == other.dtype and one.tobytes() == other.tobytes()
     )
 
 
 def is_close(one: Array, other: Array, tolerance: float) -> bool:
-    """Whether two arrays are equal up to rounding."""
+    """True if two arrays are equal up to rounding."""
     return one.shape == other.shape and bool(
         np.allclose(one, other, rtol=tolerance, atol=tolerance, equal_nan=True)
     )

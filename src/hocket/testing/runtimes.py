@@ -261,7 +261,7 @@ def _closes(bench: _RuntimeBench) -> None:
 
 
 def _is_running(pid: int) -> bool:
-    """Whether a process descends from this one and lives. Workers elsewhere are not looked for, nor
+    """True if a process descends from this one and lives. Workers elsewhere are not looked for, nor
     are those in this very process."""
     parent = _parent(pid)
     while parent > 1 and parent != os.getpid():

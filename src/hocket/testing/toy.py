@@ -164,7 +164,7 @@ class PlainToyEnv(gymnasium.Env[Any, Any]):
         return np.resize(data, (size, size, 3))
 
     def _due(self, at: int, *, is_from: bool = False) -> bool:
-        """Whether a fault set for a step happens now."""
+        """True if a fault set for a step happens now."""
         if not at or not (self._step == at or (is_from and self._step > at)):
             return False
         config = self.config

@@ -139,7 +139,7 @@ class RewardTerm:
 
     @property
     def is_function(self) -> bool:
-        """Whether it is a function of the user's own."""
+        """True if it is a function of the user's own."""
         return ":" in self.name
 
 

@@ -330,7 +330,7 @@ def _told(values: Mapping[str, float | None]) -> list[str]:
 
 
 def _has_happened(record: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
-    """Whether a record is of what came before a checkpoint; evaluations after the last one that it
+    """True if a record is of what came before a checkpoint; evaluations after the last one that it
     knows of are made again."""
     key = "evaluated_at" if record["kind"] == "eval" else "env_steps"
     return bool(record["env_steps"] <= state[key])

@@ -69,7 +69,7 @@ class Rewards:
 
     @property
     def needs_whole_episodes(self) -> bool:
-        """Whether a stretch of an episode cannot be rewarded before its end."""
+        """True if a stretch of an episode cannot be rewarded before its end."""
         return bool(self._functions)
 
     def give(self, stretch: Stretch) -> Rewarded:

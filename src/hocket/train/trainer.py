@@ -142,7 +142,7 @@ class Trainer(TrainingRun):
             self._parts.display.announce(event.text)
 
     def behind(self) -> bool:
-        """Whether no new episode may begin, since what there is must be learnt from first."""
+        """True if no new episode may begin, since what there is must be learnt from first."""
         return not self._is_finishing and self._counts.outstanding > self._limit
 
     def begin(self, engine: Engine) -> bool:

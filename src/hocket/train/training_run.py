@@ -95,7 +95,7 @@ class TrainingRun:
         return True
 
     def _is_over(self) -> bool:
-        """Whether the run is at its end; asked by all ranks alike."""
+        """True if the run is at its end; asked by all ranks alike."""
         minutes, goal = self._config.minutes, self._config.stop_at
         is_late = minutes is not None and self._parts.log.wall_s > 60 * minutes
         is_good = goal is not None and self.best is not None and self.best >= goal

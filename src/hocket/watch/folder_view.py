@@ -24,7 +24,7 @@ _MOST_RUNS = 500
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder is a run's: of an evaluation, a collection or of training."""
+    """True if a folder is a run's: of an evaluation, a collection or of training."""
     return RunFolder.at(folder).ledger.exists() or (folder / METRICS).exists()
 
 

@@ -34,7 +34,7 @@ class Admission:
         return "/" + "/".join(rest).rstrip("/")
 
     def knows_host(self, host: str | None) -> bool:
-        """Whether a request was meant for this machine: a name that somebody else made lead here
+        """True if a request was meant for this machine: a name that somebody else made lead here
         is none of ours, while an address leads nowhere else. The port may be another, as through a
         tunnel."""
         name = _name(f"//{host}") if host else None
@@ -43,7 +43,7 @@ class Admission:
         return bool(self.hosts) and _is_address(name)
 
     def knows_origin(self, origin: str | None, host: str | None) -> bool:
-        """Whether a page that asks is one of this server's own; who is no page says nothing."""
+        """True if a page that asks is one of this server's own; who is no page says nothing."""
         return origin is None or origin == f"{self.scheme}://{host}"
 
 

@@ -64,7 +64,7 @@ class Planned:
 
     @cached_property
     def is_regular(self) -> bool:
-        """Whether every task has its trials seed by seed, in turn, as most plans have."""
+        """True if every task has its trials seed by seed, in turn, as most plans have."""
         turn = np.arange(len(self))
         count = max(1, len(self.tasks))
         seeds = (self.seeds[:1] if len(self) else 0) + turn // count

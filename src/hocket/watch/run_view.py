@@ -72,7 +72,7 @@ class RunView:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the run went on when its folder was last read."""
+        """True if the run went on when its folder was last read."""
         return bool(self._head.get("alive"))
 
     # -- what is told --------------------------------------------------------------------------

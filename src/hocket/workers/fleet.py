@@ -96,7 +96,7 @@ class Fleet:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no lane has an attempt, so that another engine may start."""
+        """True if no lane has an attempt, so that another engine may start."""
         return not any(worker.is_busy for worker in self._workers)
 
     def describe(self, suite: str, timeout_s: float) -> list[TaskInfo]:
@@ -238,7 +238,7 @@ class Fleet:
 
     @property
     def is_at_hand(self) -> bool:
-        """Whether all lanes are rows in this process: the next poll does what was asked for."""
+        """True if all lanes are rows in this process: the next poll does what was asked for."""
         return self._source() is not None
 
     @property

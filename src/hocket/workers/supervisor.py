@@ -97,7 +97,7 @@ class Supervisor:
 
     @property
     def is_alone(self) -> bool:
-        """Whether there is one worker, so that nobody else has to be heard while it works."""
+        """True if there is one worker, so that nobody else has to be heard while it works."""
         return len(self.workers) == 1 and not self._retiring
 
     def start(self, worker: WorkerSlot) -> None:
@@ -118,7 +118,7 @@ class Supervisor:
             self.epoll.register(fd, select.EPOLLIN)
 
     def can_leave(self, worker: WorkerSlot) -> bool:
-        """Whether a worker is up, in a process of its own, and nothing is awaited of it."""
+        """True if a worker is up, in a process of its own, and nothing is awaited of it."""
         has_work = worker.is_busy or any(slot.sealing for slot in worker.slots)
         return (
             worker.is_up

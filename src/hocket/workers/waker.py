@@ -29,7 +29,7 @@ class Waker:
                 eventfd_write(self.fd, 1)
 
     def is_woken(self) -> bool:
-        """Whether `wake` was called since the last `clear`, without a look at the file."""
+        """True if `wake` was called since the last `clear`, without a look at the file."""
         return self._is_woken
 
     def clear(self) -> None:

@@ -115,7 +115,7 @@ def outline(hint: Any) -> Any:
 
 
 def _is_spelled(hint: Any) -> bool:
-    """Whether values of this type can be written as words on a command line."""
+    """True if values of this type can be written as words on a command line."""
     if hint in (bool, int, float, str, Path):
         return True
     origin, inner = get_origin(hint), get_args(hint)

@@ -100,10 +100,10 @@ class Reconnects(Protocol):
 
     @property
     def flushes(self) -> bool:
-        """Whether what is left of stale chunks is to be recalled, and asked for again."""
+        """True if what is left of stale chunks is to be recalled, and asked for again."""
 
     def is_stale(self, source: str) -> bool:
-        """Whether the connection is gone over which a chunk of this source came."""
+        """True if the connection is gone over which a chunk of this source came."""
 
 
 @runtime_checkable

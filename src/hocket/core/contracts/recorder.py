@@ -168,4 +168,4 @@ class Durable(Protocol):
     """A reader whose work must not be lost."""
 
     def behind(self) -> bool:
-        """Whether it has so much left to do that no new trial may begin."""
+        """True if it has so much left to do that no new trial may begin."""

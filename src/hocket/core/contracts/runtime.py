@@ -101,7 +101,7 @@ class Isolates(Protocol):
 
     @property
     def isolates(self) -> bool:
-        """Whether it was told to: each worker then ends with its first episode."""
+        """True if it was told to: each worker then ends with its first episode."""
 
 
 @runtime_checkable
@@ -110,7 +110,7 @@ class Prepares(Protocol):
 
     @property
     def is_preparing(self) -> bool:
-        """Whether it does so now; no worker is blamed for being late meanwhile."""
+        """True if it does so now; no worker is blamed for being late meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,7 +58,7 @@ class WarmedUp:
     latencies: dict[int, float]
     error: Exception | None
     checks: RowChecks = UNCHECKED
-    """Whether the row's bits were the same in every size, at every index and on every replica."""
+    """True if the row's bits were the same in every size, at every index and on every replica."""
 
 
 MOST_SHAPES = 4096
@@ -176,7 +176,7 @@ class Inference:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether a policy of this process never returned: to close it might never return."""
+        """True if a policy of this process never returned: to close it might never return."""
         return any(r.is_lost and not isinstance(r.policy, Restarts) for r in self._replicas)
 
     def start(self, wake: Callable[[], None]) -> None:

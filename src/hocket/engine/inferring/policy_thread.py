@@ -85,7 +85,7 @@ class Answered(NamedTuple):
 
 
 def keeps_state(policy: Policy) -> bool:
-    """Whether a policy keeps state for attempts. One that is asked over a wire has the methods of
+    """True if a policy keeps state for attempts. One that is asked over a wire has the methods of
     Sessions whatever answers there, and says with `is_stateful`."""
     return isinstance(policy, Sessions) and bool(getattr(policy, "is_stateful", True))
 

@@ -28,7 +28,7 @@ class Suspects:
         self._groups.update(dict.fromkeys(group, group))
 
     def is_alone(self, trial: str) -> bool:
-        """Whether the trial is to be inferred in batches of one: a suspect until its group's
+        """True if the trial is to be inferred in batches of one: a suspect until its group's
         culprit is known or it has ended, a culprit for good."""
         return trial in self._groups or trial in self._guilty
 

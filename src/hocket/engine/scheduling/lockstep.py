@@ -39,7 +39,7 @@ class Lockstep:
             self._spread.add(abs(off_s))
 
     def pays(self, lanes: int, execute_s: float | None, infer_s: LatencyOf) -> bool:
-        """Whether one batch of all lanes costs them less than several; `execute_s` is how long a
+        """True if one batch of all lanes costs them less than several; `execute_s` is how long a
         chunk takes, None while nothing is known but what inferences cost."""
         if self.step_s is None or not 1 < lanes <= self._max_batch:
             self._are_together = False

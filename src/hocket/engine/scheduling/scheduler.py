@@ -268,7 +268,7 @@ class Scheduler:
 
     @property
     def awaits_all(self) -> bool:
-        """Whether no batch leaves before all lanes are ready, or overdue."""
+        """True if no batch leaves before all lanes are ready, or overdue."""
         return self.in_flight == 0 and all(queue.is_together for queue in self._queues.values())
 
     @property

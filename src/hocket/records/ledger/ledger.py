@@ -200,7 +200,7 @@ class Ledger(LedgerView):
             self._writer.flush()
 
     def behind(self) -> bool:
-        """Whether new trials should wait until finished ones are committed."""
+        """True if new trials should wait until finished ones are committed."""
         self._writer.raise_failure()
         return self._writer.behind()
 

@@ -93,7 +93,7 @@ def open_to_read(path: Path) -> sqlite3.Connection:
 
 
 def has_episodes(path: Path) -> bool:
-    """Whether any episode has ended. For whoever has the folder's lock: a writer's connection
+    """True if any episode has ended. For whoever has the folder's lock: a writer's connection
     leaves no WAL behind, where nobody else reads."""
     _refuse_foreign(path)
     with contextlib.closing(connect(path)) as connection, translated(path):

@@ -138,7 +138,7 @@ class GroupWriter:
         self._changed = threading.Condition()
         self._group = Group()
         self.syncs_files = False
-        """Whether the files of episodes are not durable yet when they are put."""
+        """True if the files of episodes are not durable yet when they are put."""
         self.committed = 0
         """How many of the episodes that were put are durable."""
         self._is_committing = False

@@ -90,7 +90,7 @@ class VideoWorker:
     moved: float = 0.0
     """When the step counter was last seen to move, on the monotonic clock."""
     has_frame: bool = field(default=False)
-    """Whether the job's first frame was seen."""
+    """True if the job's first frame was seen."""
 
 
 class VideoWorkers:

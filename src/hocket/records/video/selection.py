@@ -81,7 +81,7 @@ class VideoSelection:
         return sorted(found, key=lambda episode: episode.outcome is not Outcome.FAILURE)
 
     def _is_chosen(self, outcome: Outcome, nth: int) -> bool:
-        """Whether the nth episode of a task with this outcome, counted from 1, is to be filmed."""
+        """True if the nth episode of a task with this outcome, counted from 1, is to be filmed."""
         if outcome is Outcome.ERROR:
             return False
         if self.kind == "few":

@@ -71,7 +71,7 @@ class RunComparison:
     decision: Decision | None
     """For runs that go on, or stopped when it was decided: what the sequential test says."""
     is_stopped: bool
-    """Whether a run was to stop when it was decided: an ordinary test does not allow for that."""
+    """True if a run was to stop when it was decided: an ordinary test does not allow for that."""
 
     @property
     def verdict(self) -> Verdict:

@@ -35,7 +35,7 @@ class Decision:
 
     @property
     def stands(self) -> bool:
-        """Whether errors counted as failures would have decided the same."""
+        """True if errors counted as failures would have decided the same."""
         return self.errors_as_failures == self.look.decision
 
     def told(self, a: str, b: str) -> str:

@@ -35,7 +35,7 @@ class Side:
     decision: Decision | None = None
     """What the comparison that this run was to decide came to."""
     independent_starts: bool = False
-    """Whether its trials of one seed start independently of each other."""
+    """True if its trials of one seed start independently of each other."""
 
     @classmethod
     def open(cls, folder: str | Path) -> Side:

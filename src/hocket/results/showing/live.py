@@ -97,7 +97,7 @@ def read_status(folder: Path) -> dict[str, Any] | None:
 
 
 def is_alive(status: Mapping[str, Any] | None, now: float) -> bool:
-    """Whether the run that wrote a status still goes on, at `now` of the wall's clock."""
+    """True if the run that wrote a status still goes on, at `now` of the wall's clock."""
     if status is None or status.get("ended"):
         return False
     silent_s = now - float(status.get("at", 0.0))

@@ -75,7 +75,7 @@ class _Text:
 
 
 def _in_notebook() -> bool:
-    """Whether a kernel runs this. IPython is not imported where nobody else has."""
+    """True if a kernel runs this. IPython is not imported where nobody else has."""
     found = sys.modules.get("IPython")
     shell = found.get_ipython() if found is not None else None
     return shell is not None and hasattr(shell, "kernel")

@@ -36,7 +36,7 @@ class Format:
     module: str
     about: str
     wants_errors: bool = False
-    """Whether episodes that ended as errors have something to tell in it."""
+    """True if episodes that ended as errors have something to tell in it."""
 
 
 FORMATS: Mapping[str, Format] = {

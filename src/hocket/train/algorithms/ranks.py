@@ -36,7 +36,7 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
-        """Whether this rank evaluates, logs and saves for all."""
+        """True if this rank evaluates, logs and saves for all."""
         return self.rank == 0
 
     def total(self, value: Tensor) -> Tensor:

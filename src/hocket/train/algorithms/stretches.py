@@ -70,9 +70,9 @@ class Stretch:
     chunk: Array
     """The index of each chunk in the attempt, consecutive: `[C]` int64."""
     terminated: bool
-    """Whether the episode ended for good after the last row; its value is then 0."""
+    """True if the episode ended for good after the last row; its value is then 0."""
     truncated: bool
-    """Whether the episode was cut after the last row; its value goes on from `final`."""
+    """True if the episode was cut after the last row; its value goes on from `final`."""
     final: Mapping[str, Array] | None
     """The observation after the last row, wherever the stretch did not end by termination."""
     success: bool | None = None
@@ -121,7 +121,7 @@ class Stretch:
 
     @property
     def is_end(self) -> bool:
-        """Whether the episode ended with this stretch."""
+        """True if the episode ended with this stretch."""
         return self.terminated or self.truncated
 
     @property

@@ -170,7 +170,7 @@ class Algorithm(ABC):
 
     @abstractmethod
     def moves_policy(self, version: int) -> bool:
-        """Whether the update of this version trains the policy."""
+        """True if the update of this version trains the policy."""
 
     @abstractmethod
     def losses(

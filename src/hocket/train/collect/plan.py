@@ -30,12 +30,12 @@ Task = tuple[str, str]
 
 
 def is_evaluation(trial: Trial) -> bool:
-    """Whether a trial measures rather than trains."""
+    """True if a trial measures rather than trains."""
     return trial.repeat >= EVALUATION
 
 
 def is_training(trial: Trial) -> bool:
-    """Whether a trial is learnt from."""
+    """True if a trial is learnt from."""
     return not is_evaluation(trial)
 
 
@@ -55,7 +55,7 @@ class WholeGroup:
     group: Hashable
     stretches: tuple[Stretch, ...]
     is_kept: bool
-    """Whether outcomes differ: otherwise there is nothing to learn from it."""
+    """True if outcomes differ: otherwise there is nothing to learn from it."""
     size: int
     """Trials of the group, those lost to errors included."""
 
@@ -109,7 +109,7 @@ class Crossing:
     """The count at which it last fired."""
 
     def fires(self, count: int) -> bool:
-        """Whether a multiple was passed since it last fired."""
+        """True if a multiple was passed since it last fired."""
         if self.every <= 0 or count // self.every <= self.last // self.every:
             return False
         self.last = count
@@ -124,7 +124,7 @@ class Result:
     env_steps: int
     score: Score
     is_best: bool
-    """Whether no version before had more success, or return where nothing can succeed."""
+    """True if no version before had more success, or return where nothing can succeed."""
 
     def to_curves(self) -> dict[str, float | None]:
         """Returns the curves of the log."""
@@ -184,11 +184,11 @@ class Evaluations:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether trials of an evaluation are planned or running."""
+        """True if trials of an evaluation are planned or running."""
         return bool(self._trials)
 
     def is_due(self, env_steps: int) -> bool:
-        """Whether the env steps have passed the next evaluation."""
+        """True if the env steps have passed the next evaluation."""
         return self._schedule.fires(env_steps)
 
     def begin(self, env_steps: int) -> list[Trial]:

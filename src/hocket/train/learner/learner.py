@@ -307,7 +307,7 @@ class StretchQueue:
         self.episodes += ended
 
     def is_due(self, version: int, floor: int) -> bool:
-        """Whether an update of this version may begin. `floor` is the oldest version among the
+        """True if an update of this version may begin. `floor` is the oldest version among the
         episodes in flight: the update waits where they would become too old by it."""
         if self._fresh_episodes(version) < self._batch:
             return False

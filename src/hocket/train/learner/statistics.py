@@ -75,7 +75,7 @@ class Statistics:
 
     @property
     def is_new(self) -> bool:
-        """Whether what the network sees has never been measured."""
+        """True if what the network sees has never been measured."""
         return self._seen is not None and not self._seen.count.any()
 
     def add_returns(self, stretches: Sequence[Stretch], ranks: Ranks) -> None:

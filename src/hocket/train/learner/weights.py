@@ -45,7 +45,7 @@ class WeightBlock:
         self._version = np.frombuffer(self._map, np.int64, 1)
         self._whole = whole = torch.frombuffer(self._map, dtype=torch.uint8)
         self._is_locked: bool | None = None
-        """Whether a GPU may copy by itself; None before a GPU's first copy."""
+        """True if a GPU may copy by itself; None before a GPU's first copy."""
         self._slots = [
             {
                 name: _view(whole, _HEAD + slot * offset + starts[name], tensor)

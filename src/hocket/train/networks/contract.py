@@ -146,7 +146,7 @@ class Trainable(Protocol):
     noise_size: int
     """How many standard normal numbers `act` consumes for one row."""
     is_factorised: bool
-    """Whether the actions of a chunk are independent given the observation. If so, the executed
+    """True if the actions of a chunk are independent given the observation. If so, the executed
     ones have a probability of their own; if not, the whole chunk counts."""
 
     def act(self, observation: Observations, noise: Tensor, *, deterministic: bool) -> Acted:
@@ -174,7 +174,7 @@ class Normalises(Protocol):
     """A network that sees features in units of their spread, which the learner measures."""
 
     normalise: bool
-    """Whether the learner measures them; otherwise the numbers stay as they were loaded."""
+    """True if the learner measures them; otherwise the numbers stay as they were loaded."""
     states: tuple[str, ...]
     """Observation keys that `features` reads."""
     mean: Tensor

@@ -36,7 +36,7 @@ class ActorConfig:
     std: float = 0.5
     """Spread of actions at the start, in units of half of their range."""
     train_std: bool = True
-    """Whether the spread is trained too."""
+    """True if the spread is trained too."""
     images: bool = False
     """See through the env's cameras too."""
     features: str = "plain"

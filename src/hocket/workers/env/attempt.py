@@ -77,7 +77,7 @@ class Attempt:
 
     @property
     def is_judged(self) -> bool:
-        """Whether the env has said at any step if it succeeded."""
+        """True if the env has said at any step if it succeeded."""
         return self._judged
 
     @property
@@ -124,7 +124,7 @@ class Recording:
 
     @property
     def observes_each_step(self) -> bool:
-        """Whether a sink asks for observations: of every step, or of one in `needs.stride`."""
+        """True if a sink asks for observations: of every step, or of one in `needs.stride`."""
         return looks(self.needs)
 
     def open(self, attempt: Attempt, prompt: str, record: Mapping[str, Any]) -> None:
@@ -198,7 +198,7 @@ class Recording:
 
 
 def looks(needs: SinkNeeds) -> bool:
-    """Whether observations or pictures are asked for."""
+    """True if observations or pictures are asked for."""
     return needs.observations or needs.all_cameras or bool(needs.cameras)
 
 

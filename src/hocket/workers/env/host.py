@@ -63,7 +63,7 @@ class Port(Protocol):
 
     @property
     def is_shared(self) -> bool:
-        """Whether the parent sees that memory; otherwise arrays travel in messages."""
+        """True if the parent sees that memory; otherwise arrays travel in messages."""
 
 
 class Host:

@@ -61,7 +61,7 @@ def flatten(observation: Any) -> tuple[Observation, str | None]:
 
 
 def is_image(array: Array) -> bool:
-    """Whether this is a picture: uint8, height x width x 1, 3 or 4 channels."""
+    """True if this is a picture: uint8, height x width x 1, 3 or 4 channels."""
     return array.dtype == np.uint8 and array.ndim == 3 and array.shape[2] in (1, 3, 4)
 
 
@@ -151,7 +151,7 @@ class Drive:
         return rows.astype(self.spec.dtype).reshape(count, *self.spec.shape)
 
     def takes(self, chunks: Array) -> bool:
-        """Whether chunks `[B, k, A]` need no decoding beyond a change of dtype and shape."""
+        """True if chunks `[B, k, A]` need no decoding beyond a change of dtype and shape."""
         is_fit = chunks.ndim == 3 and chunks.shape[2] == self.spec.size
         # Whole numbers are rounded, and may be out of range.
         is_fit = is_fit and np.dtype(self.spec.dtype).kind == "f"

@@ -35,7 +35,7 @@ class Spill:
 
     @property
     def is_due(self) -> bool:
-        """Whether what came since the last write should be written."""
+        """True if what came since the last write should be written."""
         return self._is_on and time.monotonic() >= self._next
 
     def write(self, arrays: Sequence[Array]) -> None:
@@ -63,7 +63,7 @@ class Spill:
 
 
 def is_spill(path: Path, name: str) -> bool:
-    """Whether this is what was spilled of the file `name`."""
+    """True if this is what was spilled of the file `name`."""
     return path.name == f".{name}{_SPILL}"
 
 

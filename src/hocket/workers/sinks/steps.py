@@ -283,7 +283,7 @@ def _dtype(actions: Array | None, states: Array | None) -> Any:
 
 
 def is_row(dtype: np.dtype[Any]) -> bool:
-    """Whether rows of steps may have this dtype."""
+    """True if rows of steps may have this dtype."""
     if dtype.names is None or not {"action", "state"} <= set(dtype.names):
         return False
     action, state = (np.empty((0, *dtype[name].shape)) for name in ("action", "state"))

@@ -50,7 +50,7 @@ _LONGEST_WAIT_S = 120.0
 
 
 def is_rendered_later(abilities: Collection[str]) -> bool:
-    """Whether an env can show an episode again: from its states, observed without a step. Rows of
+    """True if an env can show an episode again: from its states, observed without a step. Rows of
     a batched simulator are rendered while they run."""
     return {"snapshot", "deferred"} <= set(abilities) and "batched" not in abilities
 

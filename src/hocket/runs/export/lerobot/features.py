@@ -107,7 +107,7 @@ class CameraFiles:
                 self._stream = None
 
     def _is_full(self) -> bool:
-        """Whether another episode might make the file too large."""
+        """True if another episode might make the file too large."""
         return self._container is not None and self._written + self._largest > self._limit
 
     def _open(self, frame: Any) -> None:
