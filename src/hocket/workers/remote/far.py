@@ -26,6 +26,8 @@ def main(arguments: Sequence[str]) -> int:
     if len(arguments) != 2 or arguments[0] != "ws":
         sys.stderr.write((__doc__ or "") + "\n")
         return 2
+    import asyncio
+
     from hocket.workers.remote.websocket import KEY_VARIABLE, listen
 
     # Out of the environment, which envs and whatever they start inherit.
@@ -33,19 +35,18 @@ def main(arguments: Sequence[str]) -> int:
     if not key:
         sys.stderr.write(f"There is no key: set {KEY_VARIABLE}.\n")
         return 2
-    host, _, port = arguments[1].rpartition(":")
-    listen(key, host or "127.0.0.1", int(port), _serve_socket, _tell_port)
+
+    def use(stream: socket.socket) -> None:
+        stream.settimeout(_SEND_S)
+        serve(stream)
+
+    def tell(port: int) -> None:
+        sys.stdout.write(f"{port}\n")
+        sys.stdout.flush()
+
+    host, _, number = arguments[1].rpartition(":")
+    asyncio.run(listen(key, host or "127.0.0.1", int(number), use, tell))
     return 0
-
-
-def _serve_socket(stream: socket.socket) -> None:
-    stream.settimeout(_SEND_S)
-    serve(stream)
-
-
-def _tell_port(port: int) -> None:
-    sys.stdout.write(f"{port}\n")
-    sys.stdout.flush()
 
 
 class Stdio:

@@ -51,18 +51,15 @@ _READ = 1 << 18
 class ByteStream(Protocol):
     """Bytes both ways, as a socket carries them; one thread uses it."""
 
-    def fileno(self) -> int:
-        """What is readable when something has come."""
+    def fileno(self) -> int: ...
 
     def recv(self, size: int, /) -> bytes:
         """What has come; empty at the end. Raises BlockingIOError where nothing has,
         OSError where the stream breaks."""
 
-    def sendall(self, data: bytes, /) -> None:
-        """Send all of these bytes. Raises OSError where that cannot be done."""
+    def sendall(self, data: bytes, /) -> None: ...
 
-    def close(self) -> None:
-        """End it. Twice is safe."""
+    def close(self) -> None: ...
 
 
 class Relay:
@@ -125,8 +122,8 @@ class Relay:
             self._link.control(message.lane, message.word)
         elif isinstance(message, Speak):
             self._leave()  # Who asks is about to give the worker up.
-            is_able = isinstance(self._link, LastWords)
-            self._send(Said(self._link.last_words() if is_able else ""))  # type: ignore[attr-defined]
+            words = self._link.last_words() if isinstance(self._link, LastWords) else ""
+            self._send(Said(words))
         elif not isinstance(message, Pulse):
             if isinstance(message, Begin):
                 self._begin(message)
@@ -169,8 +166,12 @@ class Relay:
 def serve(stream: ByteStream, runtime: Runtime | None = None) -> None:
     """Be the far end of a stream for as long as its one worker lives."""
     runtime = runtime or LocalRuntime()
-    scratch = ScratchFolder("relay")
-    try:
+    with (
+        ScratchFolder("relay") as scratch,
+        contextlib.closing(stream),
+        contextlib.closing(runtime),
+        contextlib.suppress(OSError),  # The engine is gone, and whoever would care with it.
+    ):
         stream.sendall(GREETING)
         frames = Frames()
         messages: list[Message] = []
@@ -185,12 +186,6 @@ def serve(stream: ByteStream, runtime: Runtime | None = None) -> None:
                     return
                 messages = frames.feed(data)
         _relay(stream, frames, messages, runtime, str(scratch.path))
-    except (OSError, TimeoutError):
-        return  # The engine is gone, and whoever would care with it.
-    finally:
-        runtime.close()
-        stream.close()
-        scratch.close()
 
 
 def _relay(
@@ -205,9 +200,10 @@ def _relay(
     except HocketError as exc:
         stream.sendall(pack(Ended(f"{type(exc).__name__}: {exc}")))
         return
-    with contextlib.ExitStack() as stack:
-        stack.callback(link.kill)
+    try:
         relay = Relay(stream, link, spec.lanes, folder)
         for message in others:
             relay.do(message)
         relay.run(frames)
+    finally:
+        link.kill()

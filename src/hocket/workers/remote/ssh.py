@@ -62,11 +62,10 @@ class SshRuntime:
 
     @classmethod
     def examine(cls) -> Usability:
-        found = shutil.which("ssh")
-        if found is None:
-            advice = "apt-get install openssh-client"
-            return Usability(is_usable=False, detail="There is no command 'ssh'.", advice=advice)
-        return Usability(is_usable=True, detail=found)
+        if found := shutil.which("ssh"):
+            return Usability(is_usable=True, detail=found)
+        advice = "apt-get install openssh-client"
+        return Usability(is_usable=False, detail="There is no command 'ssh'.", advice=advice)
 
     def start(self, spec: WorkerSpec) -> Link:
         """Ask for a worker on the host with the most cores left; a thread connects."""
@@ -135,14 +134,10 @@ class SshHost:
                 return
             self._is_counted = True
             try:
-                done = subprocess.run(
-                    self.words("nproc"),
-                    capture_output=True,
-                    text=True,
-                    timeout=_LOGIN_S,
-                    check=True,
+                told = subprocess.check_output(
+                    self.words("nproc"), stderr=subprocess.DEVNULL, text=True, timeout=_LOGIN_S
                 )
-                self.cores = max(1, int(done.stdout.split()[-1]))
+                self.cores = max(1, int(told.split()[-1]))
             except (OSError, subprocess.SubprocessError, ValueError, IndexError):
                 self.failures += 1
 
