@@ -41,8 +41,9 @@ class Attempt:
         self.ends = 0
         self.success: bool | None = None
         """Success at the last step; None where the env did not say."""
+        self.is_judged = False
+        """The env has said at some step if it succeeded."""
         self._limit = max_steps or task.max_steps
-        self._judged = False
         self._won = False
 
     def judge(self, info: Mapping[str, Any], *, terminated: bool, truncated: bool) -> int:
@@ -57,7 +58,7 @@ class Attempt:
                 break
         rule = self.task.success_rule
         if self.success is not None:
-            self._judged = True
+            self.is_judged = True
             self._won = self.success or (self._won and rule != "final")
             if self.success and rule == "first":
                 terminated = True
@@ -70,24 +71,13 @@ class Attempt:
         self.ends = (
             END_TERMINATED * terminated
             | END_TRUNCATED * truncated
-            | END_JUDGED * self._judged
+            | END_JUDGED * self.is_judged
             | END_SUCCESS * self._won
         )
         return self.ends
 
-    @property
-    def is_judged(self) -> bool:
-        """True if the env has said at any step if it succeeded."""
-        return self._judged
 
-    @property
-    def outcome(self) -> Outcome:
-        if not self._judged:
-            return Outcome.FINISHED
-        return Outcome.SUCCESS if self._won else Outcome.FAILURE
-
-
-class Recording:
+class Tracks:
     """Builds the sinks once, opens a track of each for an attempt, feeds and seals them."""
 
     def __init__(self, sinks: Sequence[Ref], folder: str | None) -> None:
@@ -115,7 +105,7 @@ class Recording:
             states=any(needs.states for needs in wanted),
             cameras=tuple(dict.fromkeys(key for needs in wanted for key in needs.cameras)),
             all_cameras=any(needs.all_cameras for needs in wanted),
-            stride=math.gcd(*(needs.stride for needs in wanted if looks(needs))) or 1,
+            stride=math.gcd(*(needs.stride for needs in wanted if _looks(needs))) or 1,
         )
 
     @property
@@ -123,9 +113,9 @@ class Recording:
         return bool(self._tracks)
 
     @property
-    def observes_each_step(self) -> bool:
+    def looks(self) -> bool:
         """True if a sink asks for observations: of every step, or of one in `needs.stride`."""
-        return looks(self.needs)
+        return _looks(self.needs)
 
     def open(self, attempt: Attempt, prompt: str, record: Mapping[str, Any]) -> None:
         self.discard()
@@ -172,7 +162,7 @@ class Recording:
             track.step(record)
 
     def seal(self, outcome: Outcome) -> list[str]:
-        """Make everything durable; gives the files, relative to the run folder."""
+        """Make everything durable; return the files, relative to the run folder."""
         files: list[str] = []
         while self._tracks:
             files += self._tracks.pop(0).seal(outcome)
@@ -185,7 +175,7 @@ class Recording:
 
     def abandon(self) -> list[str]:
         """Keep what was recorded of an attempt that is lost to an error, where that was asked for;
-        gives the files, relative to the run folder. A track that cannot be sealed leaves none."""
+        return the files, relative to the run folder. A track that cannot be sealed leaves none."""
         files: list[str] = []
         while self._tracks and self._keeps_errors:
             track = self._tracks.pop(0)
@@ -197,9 +187,16 @@ class Recording:
         return [os.path.relpath(file, self._folder) for file in files]
 
 
-def looks(needs: SinkNeeds) -> bool:
+def _looks(needs: SinkNeeds) -> bool:
     """True if observations or pictures are asked for."""
     return needs.observations or needs.all_cameras or bool(needs.cameras)
+
+
+def outcome_of(ends: int) -> Outcome:
+    """The outcome of an episode that ended with these flags `END_*`."""
+    if not ends & END_JUDGED:
+        return Outcome.FINISHED
+    return Outcome.SUCCESS if ends & END_SUCCESS else Outcome.FAILURE
 
 
 def seed_globals(trial: Trial) -> None:

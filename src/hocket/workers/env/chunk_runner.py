@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from hocket.core.arrays import first_difference
+from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Array, Observation
 from hocket.core.wire import END_OBSERVED, Course
 from hocket.errors import ObservationError, SecondResetError
 from hocket.workers.env import remarks
-from hocket.workers.env.attempt import Attempt, Recording
+from hocket.workers.env.attempt import Attempt, Tracks
 from hocket.workers.env.live_env import LiveEnv, Turn
 from hocket.workers.env.perturbation import Perturbation
 from hocket.workers.env.spaces import choose, flatten
@@ -114,19 +115,6 @@ class ObservationBuffer:
         return self._history - streak if self.lacks(step) else 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyView:
-    """What the policy is to see of an attempt, and what is told beside it."""
-
-    cameras: tuple[str, ...] | None
-    """Those that it reads; None for all."""
-    history: int
-    """Steps that it sees at once."""
-    perturbation: Perturbation | None = None
-    tells: bool = False
-    """Pass on the numbers in `info`."""
-
-
 class ChunkRunner:
     """Runs the chunks of one attempt in its env.
 
@@ -139,26 +127,27 @@ class ChunkRunner:
         self,
         env: LiveEnv,
         buffer: ObservationBuffer,
-        recording: Recording,
+        tracks: Tracks,
         attempt: Attempt,
-        view: PolicyView,
+        spec: WorkerSpec,
+        perturbation: Perturbation | None,
     ) -> None:
         self.attempt = attempt
-        self._tells = view.tells
-        self._perturbation = view.perturbation
+        self._tells = spec.tells
+        self._perturbation = perturbation
         self._env = env
         self._buffer = buffer
-        self._recording = recording
-        self._history = view.history
-        self._sinks_look = recording.observes_each_step
-        needs = recording.needs
+        self._tracks = tracks
+        self._history = spec.history
+        self._sinks_look = tracks.looks
+        needs = tracks.needs
         self._stride = needs.stride
-        cameras = self._policy_cameras = view.cameras
+        cameras = self._policy_cameras = spec.cameras
         self._sink_cameras = None if needs.all_cameras else needs.cameras
         self._all_cameras: tuple[str, ...] | None = None
         if cameras is not None and not needs.all_cameras:
             self._all_cameras = tuple(dict.fromkeys((*cameras, *needs.cameras)))
-        self._looks_always = attempt.final_observation and view.history > 1
+        self._looks_always = attempt.final_observation and spec.history > 1
         self.differs: str | None = None
         """What differed between two resets, empty where nothing did; None where one was made."""
         self._decided = 0
@@ -216,7 +205,7 @@ class ChunkRunner:
 
     def open(self, arrays: Observation, prompt: str, record: Mapping[str, Any]) -> None:
         """Begin to record, with the reset as step 0."""
-        self._recording.open(self.attempt, prompt, record)
+        self._tracks.open(self.attempt, prompt, record)
         self._record(None, 0.0, chunk=-1, observation=arrays)
 
     def run(
@@ -345,16 +334,16 @@ class ChunkRunner:
     def _record(
         self, action: Array | None, reward: float, *, chunk: int, observation: Observation | None
     ) -> None:
-        if not self._recording.is_on:
+        if not self._tracks.is_on:
             return
-        self._recording.step(
+        self._tracks.step(
             self.attempt,
             action,
             reward,
             chunk=chunk,
             age=0 if action is None else self.attempt.steps - 1 - self._decided,
             observation=observation,
-            state=self._env.state() if self._recording.needs.states else None,
+            state=self._env.state() if self._tracks.needs.states else None,
         )
 
 

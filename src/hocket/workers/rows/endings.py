@@ -8,18 +8,16 @@ from typing import Any
 import numpy as np
 
 from hocket.core.contracts.runtime import WorkerSpec
-from hocket.core.data import Array, Observation, Outcome, TaskInfo, Trial
+from hocket.core.data import Array, Observation, TaskInfo, Trial
 from hocket.core.wire import (
-    END_JUDGED,
     END_OBSERVED,
-    END_SUCCESS,
     Executed,
     Failed,
     Message,
     Sealed,
     Told,
 )
-from hocket.workers.env.attempt import Attempt, Recording
+from hocket.workers.env.attempt import Attempt, Tracks, outcome_of
 from hocket.workers.rows.looks import RowLooks
 from hocket.workers.rows.numbers import RowNumbers
 from hocket.workers.rows.sim import RowSim, on_host
@@ -31,8 +29,8 @@ class RowRecording:
 
     def __init__(self, spec: WorkerSpec) -> None:
         self._spec = spec
-        self._rows: dict[int, tuple[Recording, Attempt]] = {}
-        self._spare: list[Recording] = []
+        self._rows: dict[int, tuple[Tracks, Attempt]] = {}
+        self._spare: list[Tracks] = []
         self.is_on = bool(spec.sinks)
 
     def open(
@@ -50,7 +48,7 @@ class RowRecording:
             return
         for index, row in enumerate(rows.tolist()):
             if not self._spare:
-                self._spare.append(Recording(self._spec.sinks, self._spec.folder))
+                self._spare.append(Tracks(self._spec.sinks, self._spec.folder))
             recording = self._spare.pop()
             recording.prepare(tasks[index], record[index], sim.abilities)
             attempt = Attempt(
@@ -84,13 +82,8 @@ class RowRecording:
         """Make everything of an ended attempt durable; return its files."""
         if row not in self._rows:
             return []
-        recording, _ = self._rows[row]
-        outcome = Outcome.FINISHED
-        if end & END_JUDGED:
-            outcome = Outcome.SUCCESS if end & END_SUCCESS else Outcome.FAILURE
-        files = recording.seal(outcome)
-        del self._rows[row]
-        self._spare.append(recording)
+        files = self._rows[row][0].seal(outcome_of(end))
+        self._spare.append(self._rows.pop(row)[0])
         return files
 
     def discard(self, rows: Array) -> None:
@@ -119,7 +112,7 @@ class RowRecording:
     ) -> None:
         """Give each row's tracks one record; without a table it is that of the reset."""
         ids = rows.tolist()
-        looked = [row for row in ids if self._rows[row][0].observes_each_step or table is None]
+        looked = [row for row in ids if self._rows[row][0].looks or table is None]
         seen = sim.look(np.array(looked, np.int64)) if looked else {}
         seen_at = {row: index for index, row in enumerate(looked)}
         states: Array | None = None
