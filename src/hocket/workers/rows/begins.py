@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from hocket.core.contracts.runtime import WorkerSpec
-from hocket.core.data import Array, TaskInfo, Trial
+from hocket.core.data import TaskInfo, Trial
 from hocket.core.wire import TWICE, Begin, Message, Ready
 from hocket.workers.rows.endings import RowEndings
 from hocket.workers.rows.looks import RowLooks
@@ -40,47 +40,23 @@ class RowBegins:
         self._endings = endings
         self._history = history
         self._looks = looks
-        self._tasks = [""] * spec.lanes
         self._told: set[tuple[str, str]] = set()
         """Suite and task of the envs whose spec was posted."""
-        self._resets = WaitingResets()
-
-    def task(self, lane: int) -> str:
-        """The task of a lane that was reset."""
-        return self._tasks[lane]
-
-    def __bool__(self) -> bool:
-        """True while attempts wait."""
-        return bool(self._resets)
-
-    # -- What is asked ---------------------------------------------------------------------------
+        self.waiting = WaitingResets()
 
     def ask(self, message: Begin, step_s: float) -> None:
         """Begin these attempts, at once or, where a reset holds up others for longer than a step,
         together with those that end meanwhile."""
         is_twice = any(each.get(TWICE) for each in message.record)
-        if not is_twice and (self._resets or self._resets.setup_s > step_s > 0):
-            self._resets.add(message, self._clock())
+        if not is_twice and (self.waiting or self.waiting.setup_s > step_s > 0):
+            self.waiting.add(message, self._clock())
         else:
             self._begin(message)
 
-    def drop(self, lanes: Sequence[int], attempts: Sequence[int]) -> None:
-        """Forget these attempts, where they wait."""
-        self._resets.drop(lanes, attempts)
-
-    # -- When ------------------------------------------------------------------------------------
-
-    def due_s(self, running: int, coming: Sequence[tuple[float, int]], now: float) -> float:
-        """Seconds until `go_on` should be called; 0 is now. `running`: rows in an episode;
-        `coming`: (time, rows) of expected chunks."""
-        return self._resets.due_s(running, coming, now)
-
     def go_on(self) -> None:
         """Begin what waits."""
-        for message in self._resets.take():
+        for message in self.waiting.take():
             self._begin(message)
-
-    # -- Resets ----------------------------------------------------------------------------------
 
     def _begin(self, message: Begin) -> None:
         began = self._clock()
@@ -93,21 +69,17 @@ class RowBegins:
     def _reset(self, message: Begin, home: int, build_s: float) -> None:
         """Reset rows of one simulator."""
         began, rows = self._clock(), np.asarray(message.lanes, np.int64)
-        self._halt(rows, began)
+        table = self._table
+        self._endings.recording.discard(rows[table.attempt[rows] >= 0])
+        table.halt(rows[table.active[rows]], began)
         asked = self._clock()
         tasks, seeds = map(list, zip(*(trial[1:3] for trial in message.trials), strict=True))
         sim = self._sims[home]
         sim.env.reset(rows, tasks, seeds)
-        self._resets.took(len(rows), self._clock() - asked)
+        self.waiting.took(len(rows), self._clock() - asked)
         twice = [index for index, each in enumerate(message.record) if each.get(TWICE)]
         differs = {i: sim.reset_again(rows[i : i + 1], tasks[i], seeds[i]) for i in twice}
         self._tell(message, home, began, build_s, differs)
-
-    def _halt(self, rows: Array, now: float) -> None:
-        """End whatever these rows do."""
-        table = self._table
-        self._endings.recording.discard(rows[table.attempt[rows] >= 0])
-        table.halt(rows[table.active[rows]], now)
 
     def _tell(
         self,
@@ -162,7 +134,6 @@ class RowBegins:
         self._table.begin(rows, attempts, tasks, limits, final=final)
         self._table.home[rows] = home
         for lane, trial in zip(lanes, trials, strict=True):
-            self._tasks[lane] = trial.task
             self._endings.final.pop(lane, None)
             sim.learn(trial.task, lane, self._spec.reads)
         self._history.restart(home, rows, sim, self._spec.reads)

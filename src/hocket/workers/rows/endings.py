@@ -194,14 +194,16 @@ class RowEndings:
             if len(final):
                 self._observe(final)
                 ends[(ends > 0) & table.wants_final[rows]] |= END_OBSERVED
-        if self._numbers is not None:
-            self._tell_numbers(self._numbers, rows)
+        lanes, attempts, done = rows.tolist(), table.attempt[rows].tolist(), table.done[rows]
+        chunks, steps = table.chunk[rows].tolist(), done.tolist()
+        if self._numbers is not None and (packed := self._numbers.packed(rows, done)):
+            self._post(Told(lanes, attempts, chunks, steps, packed))
         self._post(
             Executed(
-                lanes=rows.tolist(),
-                attempts=table.attempt[rows].tolist(),
-                chunks=table.chunk[rows].tolist(),
-                steps=table.done[rows].tolist(),
+                lanes=lanes,
+                attempts=attempts,
+                chunks=chunks,
+                steps=steps,
                 rewards=table.packed_rewards(rows),
                 ends=ends.tolist(),
                 busy_s=(table.ended[rows] - table.began[rows]).tolist(),
@@ -211,14 +213,6 @@ class RowEndings:
         )
         if len(ended):
             self._seal(ended, ends[ends > 0])
-
-    def _tell_numbers(self, numbers: RowNumbers, rows: Array) -> None:
-        table = self._table
-        done = table.done[rows]
-        packed = numbers.packed(rows, done)
-        if packed:
-            attempts, chunks = table.attempt[rows].tolist(), table.chunk[rows].tolist()
-            self._post(Told(rows.tolist(), attempts, chunks, done.tolist(), packed))
 
     def _observe(self, rows: Array) -> None:
         """Keep what lanes saw at the ends of episodes: the lanes themselves are free at once."""

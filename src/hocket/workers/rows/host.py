@@ -113,7 +113,7 @@ class RowsHost:
             return False
         until = now + seconds
         # Both change between calls alone, and to ask anew after each step would cost as much again.
-        may_pause = bool(self._begins) or self.rule.is_expecting
+        may_pause = bool(self._begins.waiting) or self.rule.is_expecting
         self._has_looked = False
         failed: Failed | None = None
         try:
@@ -143,10 +143,11 @@ class RowsHost:
         return True
 
     def _begins_due_s(self, now: float) -> float:
-        if not self._begins:
+        """Seconds until attempts that wait should begin; 0 is now."""
+        if not self._begins.waiting:
             return inf
         running = int(np.count_nonzero(self._table.attempt >= 0))
-        return self._begins.due_s(running, self.rule.coming, now)
+        return self._begins.waiting.due_s(running, self.rule.coming, now)
 
     def _must_hold(self, now: float) -> bool:
         count = len(self._table.moving().rows)
@@ -185,8 +186,7 @@ class RowsHost:
         return {key: on_host(array)[0] for key, array in self.gather([lane]).items()}
 
     def signature(self, lane: int) -> Signature:
-        found = self._sims[int(self._table.home[lane])].signature(self._begins.task(lane))
-        return self._history.signature(found)
+        return self._history.signature(self._sims[int(self._table.home[lane])].signature(lane))
 
     def abandon(self, rows: Array | None = None) -> None:
         """Give up the attempts of these rows, or of all: what was recorded of them is kept where
@@ -301,7 +301,7 @@ class RowsHost:
         )
 
     def _discard(self, message: Discard) -> None:
-        self._begins.drop(message.lanes, message.attempts)
+        self._begins.waiting.drop(message.lanes, message.attempts)
         rows = np.asarray(message.lanes, np.int64)
         rows = rows[self._table.attempt[rows] == message.attempts]
         running = rows[self._table.active[rows]]

@@ -54,6 +54,9 @@ class RowSim:
         self._last = self._executed
         """The actions that the simulator was given last."""
         self._seen: dict[str, Signature] = {}
+        """By task."""
+        self._task_of = [""] * rows
+        """The task that each row was last reset for."""
 
     @property
     def keeps_states(self) -> bool:
@@ -136,12 +139,14 @@ class RowSim:
         return [str(text) for text in ask(rows)]
 
     def learn(self, task: str, row: int, reads: tuple[str, ...] | None) -> None:
-        """Observe a row, once for each task, to know the signature of the task's observations."""
+        """Note the task of a row that was reset; the first of each is observed, to know its
+        signature."""
+        self._task_of[row] = task
         if task not in self._seen:
             self._seen[task] = signature(self._see(row, reads))
 
-    def signature(self, task: str) -> Signature:
-        return self._seen[task]
+    def signature(self, row: int) -> Signature:
+        return self._seen[self._task_of[row]]
 
     def spec(self, task: TaskInfo, row: int, reads: tuple[str, ...] | None) -> EnvSpec:
         """What the simulator is, by what one row sees."""

@@ -74,11 +74,6 @@ class Suspendable:
     def rows(self) -> int:
         return self._rows
 
-    @property
-    def suspended(self) -> Array:
-        """Which rows stand still, as a mask `[N]`."""
-        return self._suspended.copy()
-
     def suspend(self, rows: Any) -> None:
         """Let these rows stand still: an index, a list, an array or tensor of them, or a mask."""
         self._suspended[read_ids(rows, self._rows)] = True
@@ -286,7 +281,7 @@ def _with_rows(array: Any, rows: Array, value: Any) -> Any:
 
 
 def _without(info: Any, rows: Array, count: int) -> Any:
-    """Marks of what happened (masks `[N]`, as gymnasium's `_key`) do not hold for these rows."""
+    """Unset marks of what happened (masks `[N]`, as gymnasium's `_key`) for these rows."""
     if not isinstance(info, Mapping):
         return info
     cleaned = {}
