@@ -34,7 +34,7 @@ with scratch["ScratchFolder"]("code") as unpacked:
     # hocket itself goes before what is installed here, the libraries that came along after it.
     sys.path[0] = os.path.join(folder, "first")
     sys.path.append(os.path.join(folder, "last"))
-    from hocket.workers.remote.far import main
+    from hocket.workers.remote.relay import main
 
     code = main(sys.argv[1:])
 sys.exit(code)

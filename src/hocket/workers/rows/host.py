@@ -27,9 +27,8 @@ from hocket.core.wire import (
 )
 from hocket.errors import ChunkValueError, WireError
 from hocket.workers.rows.begins import RowBegins
-from hocket.workers.rows.endings import RowEndings, RowRecording
+from hocket.workers.rows.endings import RowEndings, RowNumbers, RowRecording
 from hocket.workers.rows.looks import RowLooks
-from hocket.workers.rows.numbers import RowNumbers
 from hocket.workers.rows.sim import RowHistory, RowSim, RowSims, on_host
 from hocket.workers.rows.stepping import StepRule
 from hocket.workers.rows.table import Moving, RowTable

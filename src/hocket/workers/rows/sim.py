@@ -20,8 +20,7 @@ from hocket.core.data import Array, EnvSpec, Observation, Signature, TaskInfo, s
 from hocket.errors import EnvError, SecondResetError, SuspensionError
 from hocket.workers.env.simulator_model import find_model, model_digest
 from hocket.workers.env.spaces import Drive, array_specs, choose, is_image
-from hocket.workers.rows.ring import StepRing
-from hocket.workers.rows.table import Moving
+from hocket.workers.rows.table import Moving, StepRing
 from hocket.workers.suites import Suites, find_task, with_rate
 
 WAYS = {
