@@ -39,7 +39,7 @@ def _found(device: int, get_string: Callable[[int], bytes | None]) -> None:
         name: (get_string(number) or b"unknown").decode(errors="replace")
         for name, number in names.items()
     }
-    sys.stdout.write(json.dumps({"device": device, **texts}) + "\n")
+    sys.stdout.write(json.dumps({"index": device, **texts}) + "\n")
     sys.stdout.flush()
 
 

@@ -6,9 +6,10 @@ import abc
 import os
 import socket
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Observation
 from hocket.core.wire import (
     MAX_FRAME,
@@ -45,7 +46,7 @@ class LaneArrays:
     """Views of each lane's last observation: in memory that the worker shares, or in memory here,
     which what comes over the stream is copied into."""
 
-    def __init__(self, lanes: int, slots: int = 1) -> None:
+    def __init__(self, lanes: int, slots: int) -> None:
         """With more than one of `slots`, the observation for chunk k lies in slot k modulo it."""
         self._lanes = lanes
         self._slots = slots
@@ -125,15 +126,25 @@ class StreamLink(abc.ABC):
     """
 
     def __init__(
-        self, stream: socket.socket, lanes: int, guard: Guard | None, slots: int = 1
+        self,
+        stream: socket.socket,
+        spec: WorkerSpec,
+        end: Callable[[], None],
+        explain: Callable[[], str],
+        guard: Guard | None,
     ) -> None:
+        """`end` is called once, by `kill`, and ends the worker or what carries the stream;
+        `explain` says why the stream ended, where the worker could not."""
         stream.settimeout(0)
         self._stream = stream
-        self._lanes = lanes
+        self._lanes = spec.lanes
+        self._end = end
+        self._explain = explain
+        self._is_closed = False
         self._guard = guard
         self._frames = Frames(MAX_FRAME if guard is None else _GUARDED_FRAME)
         self._out = bytearray()
-        self._arrays = LaneArrays(lanes, slots)
+        self._arrays = LaneArrays(spec.lanes, spec.slots)
         self._expects_fd = False
         self._space = memoryview(b"")
         """Where observations and files are read into that come over the stream."""
@@ -237,6 +248,12 @@ class StreamLink(abc.ABC):
     @abc.abstractmethod
     def _epitaph(self) -> str:
         """How the worker ended."""
+
+    def kill(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self._end()
+            self._let_go()
 
     def _let_go(self) -> None:
         self._stream.close()

@@ -26,9 +26,8 @@ _LOG_LIMIT = 1 << 20
 class ProcessLink(StreamLink):
     """A Link over a socket, a control page and a log that the worker process shares.
 
-    `end` is called once, by `kill`, and ends the process if it lives. `speak` makes the process
-    write its stacks into its log. `explain` says why it ended where it left no exit status. With a
-    guard the process is in a container: its id means nothing here.
+    `speak` makes the process write its stacks into its log. With a guard the process is in a
+    container: its id means nothing here.
     """
 
     def __init__(
@@ -42,14 +41,11 @@ class ProcessLink(StreamLink):
         explain: Callable[[], str],
         guard: Guard | None = None,
     ) -> None:
-        super().__init__(stream, spec.lanes, guard, spec.slots)
+        super().__init__(stream, spec, end, explain, guard)
         self._control = control
         self._log = log
-        self._end = end
         self._speak = speak
-        self._explain = explain
         self._old_tail = b""
-        self._is_closed = False
         self._beats = 0
         self._beaten_at = time.monotonic()
 
@@ -71,15 +67,6 @@ class ProcessLink(StreamLink):
             self._beats, self._beaten_at = beats, now
         return now - self._beaten_at
 
-    def kill(self) -> None:
-        if self._is_closed:
-            return
-        self._is_closed = True
-        self._end()
-        self._let_go()
-        self._control.close()
-        os.close(self._log)
-
     def last_words(self) -> str:
         """The end of the worker's log, once it has written the stacks of its threads there."""
         size = os.fstat(self._log).st_size
@@ -89,6 +76,11 @@ class ProcessLink(StreamLink):
             time.sleep(0.01)
         time.sleep(0.01)
         return self._tail()
+
+    def _let_go(self) -> None:
+        super()._let_go()
+        self._control.close()
+        os.close(self._log)
 
     def _epitaph(self) -> str:
         """How the worker ended, and the end of its log."""

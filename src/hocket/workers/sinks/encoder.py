@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -257,9 +258,7 @@ def decoded(path: Path, count: int) -> Iterator[Any]:
                 f"written. Restore it from a copy of the run, or make them again where the env can "
                 f"show them: hocket video RUN --images --again"
             )
-        for frame in container.decode(video=0):
-            if seen == count:
-                return
+        for frame in islice(container.decode(video=0), count):
             yield frame
             seen += 1
     if seen < count:
@@ -283,12 +282,10 @@ def read_clip(path: Path, begin_s: float, count: int) -> Iterator[Array]:
         # The picture that is shown at `begin_s` begins at most half a picture before it.
         begin_s -= 0.5 / float(stream.average_rate)
         container.seek(max(0, int(begin_s / stream.time_base)), stream=stream)
-        for frame in container.decode(stream):
-            if seen == count:
-                return
-            if frame.time >= begin_s:
-                yield frame.to_ndarray(format="rgb24")
-                seen += 1
+        later = (frame for frame in container.decode(stream) if frame.time >= begin_s)
+        for frame in islice(later, count):
+            yield frame.to_ndarray(format="rgb24")
+            seen += 1
     if seen < count:
         raise RunFolderError(f"{str(path)!r} has {seen} of {count} pictures of an episode.")
 

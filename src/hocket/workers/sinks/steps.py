@@ -36,15 +36,14 @@ from hocket.system.durable import drafted
 from hocket.workers.sinks.error_steps import FILE as ERROR_FILE
 from hocket.workers.sinks.error_steps import save_error_steps
 from hocket.workers.sinks.pictures import cameras_in
-from hocket.workers.sinks.spill import Spill
-from hocket.workers.sinks.video import NoTrack
+from hocket.workers.sinks.spill import NoTrack, Spill
 
 FILE = f"steps{ROWS}"
 """Holds two arrays in `.npy` format: a structured one with a row a step, and the bytes of a JSON
 object with `prompt` and `layout`."""
 LARGEST = 4096
 """Numbers in an array that is kept at every step where not everything is to be kept: with more, the
-steps of an episode would take tens of megabytes. Chosen by hand; no benchmark row."""
+steps of an episode would take tens of megabytes."""
 
 NOT_SAID = -1
 """In the field `success` where the env did not say."""
@@ -147,17 +146,8 @@ class StepsTrack:
 
     def step(self, record: StepRecord) -> None:
         success = NOT_SAID if record.success is None else int(record.success)
-        self._numbers.append(
-            (
-                record.step,
-                record.chunk,
-                record.age,
-                record.reward,
-                record.terminated,
-                record.truncated,
-                success,
-            )
-        )
+        at, ends = (record.step, record.chunk, record.age), (record.terminated, record.truncated)
+        self._numbers.append((*at, record.reward, *ends, success))
         if record.action is not None:
             self._actions.append(np.array(record.action, np.float64).ravel())
         if record.observation is not None:
@@ -225,7 +215,7 @@ class StepsTrack:
     def _table(self, begin: int = 0) -> Array:
         """The rows from the given one on."""
         ahead = len(self._numbers) - len(self._actions)  # the reset, step 0, had no action
-        actions = _same_size("action", self._actions[max(0, begin - ahead) :])
+        actions = _stacked(self._actions[max(0, begin - ahead) :])
         seen = [i for i, at in enumerate(self._observed) if at >= begin]
         states = np.stack([self._states[i] for i in seen]) if seen else None
         table = np.zeros(len(self._numbers) - begin, _dtype(actions, states))
@@ -290,9 +280,7 @@ def is_row(dtype: np.dtype[Any]) -> bool:
     return action.ndim == state.ndim == 2 and dtype == _dtype(action, state)
 
 
-def _same_size(name: str, arrays: Sequence[Array]) -> Array | None:
-    if not arrays:
-        return None
-    if len({len(array) for array in arrays}) > 1:
-        raise ObservationError(f"{name!r} changed its size in the middle of an episode.")
-    return np.stack(arrays)
+def _stacked(actions: Sequence[Array]) -> Array | None:
+    if len({len(action) for action in actions}) > 1:
+        raise ObservationError("'action' changed its size in the middle of an episode.")
+    return np.stack(actions) if actions else None
