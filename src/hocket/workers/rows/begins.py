@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import TaskInfo, Trial
 from hocket.core.wire import TWICE, Begin, Message, Ready
 from hocket.workers.rows.endings import RowEndings
@@ -22,7 +21,6 @@ class RowBegins:
 
     def __init__(
         self,
-        spec: WorkerSpec,
         clock: Callable[[], float],
         post: Callable[[Message], None],
         *,
@@ -32,7 +30,6 @@ class RowBegins:
         history: RowHistory,
         looks: RowLooks | None,
     ) -> None:
-        self._spec = spec
         self._clock = clock
         self._post = post
         self._table = table
@@ -102,7 +99,7 @@ class RowBegins:
             new = (trials[group[0]].suite, trials[group[0]].task)
             if new not in self._told:
                 self._told.add(new)
-                found = sim.spec(tasks[group[0]], lanes[group[0]], self._spec.reads)
+                found = sim.spec(tasks[group[0]], lanes[group[0]])
                 spec = found.to_plain()
             self._post(
                 Ready(
@@ -135,11 +132,11 @@ class RowBegins:
         self._table.home[rows] = home
         for lane, trial in zip(lanes, trials, strict=True):
             self._endings.final.pop(lane, None)
-            sim.learn(trial.task, lane, self._spec.reads)
-        self._history.restart(home, rows, sim, self._spec.reads)
+            sim.learn(trial.task, lane)
+        self._history.restart(home, rows, sim)
         if self._looks is not None:
             self._looks.restart(rows)
-            sim.restart(rows)
+            sim.executed[rows] = 0
         self._endings.recording.open(sim, rows, attempts, trials, tasks, prompts, message.record)
 
     def _by_news(self, trials: Sequence[Trial]) -> list[list[int]]:

@@ -62,7 +62,6 @@ class RowsHost:
         self._has_looked = False
         self.rule = StepRule()
         self._begins = RowBegins(
-            spec,
             clock,
             post,
             table=self._table,
@@ -377,4 +376,4 @@ class RowsHost:
         if self._looks is not None:
             to_look = self._looks.at[rows] - done
             is_seen |= (to_look >= 0) & (to_look < length)
-        self._history.push(home, rows[is_seen], sim, self._spec.reads, table.steps)
+        self._history.push(home, rows[is_seen], sim, table.steps)
