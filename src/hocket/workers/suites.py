@@ -129,13 +129,9 @@ def control_rate_of(env: Any) -> float | None:
     metadata = getattr(env, "metadata", None)
     said = [getattr(one, name, None) for one in (env, inner) for name in _RATES]
     said.append(metadata.get("render_fps") if isinstance(metadata, Mapping) else None)
-    said += [_inverse(getattr(one, name, None)) for one in (env, inner) for name in _DURATIONS]
+    lengths = [getattr(one, name, None) for one in (env, inner) for name in _DURATIONS]
+    said += [1 / step_s for step_s in map(_positive, lengths) if step_s is not None]
     return next((rate for rate in map(_positive, said) if rate is not None), None)
-
-
-def _inverse(seconds: Any) -> float | None:
-    found = _positive(seconds)
-    return None if found is None else 1 / found
 
 
 def _positive(value: Any) -> float | None:

@@ -196,10 +196,8 @@ class DaytonaSandbox:
     def delete(self) -> None:
         import daytona
 
-        try:
+        with contextlib.suppress(daytona.DaytonaNotFoundError):
             self._made.delete()
-        except daytona.DaytonaNotFoundError:
-            return
 
 
 @contextlib.contextmanager

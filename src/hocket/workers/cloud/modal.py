@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -168,13 +168,11 @@ class ModalSandbox:
     def delete(self) -> None:
         import modal
 
-        try:
+        with contextlib.suppress(modal.exception.NotFoundError):
             self._made.terminate()
-        except modal.exception.NotFoundError:
-            return
 
 
-@contextmanager
+@contextlib.contextmanager
 def _told(what: str) -> Iterator[None]:
     """Say in words of hocket's what Modal says."""
     import modal

@@ -177,8 +177,8 @@ class LiveEnv:
 
     def spec(self, arrays: Observation, remarks: Sequence[str] = ()) -> EnvSpec:
         """What the env is, with what the user is to be told of it."""
-        if self.drive is None or self._name is None:
-            raise EnvError("The env is closed.")
+        assert self.drive is not None
+        assert self._name is not None
         images = tuple(key for key in sorted(arrays) if is_image(arrays[key]))
         if "cameras" in self.abilities:
             images = self.cameras

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
+from itertools import chain
 from typing import IO, Protocol
 
 from hocket.core import plugins
@@ -52,7 +53,7 @@ class Outgoing:
 
     def add(self, sealed: Sealed) -> None:
         """Send the files that a message names, and then the message."""
-        self._waiting.append((sealed.lane, self._messages(sealed)))
+        self._waiting.append((sealed.lane, chain(self._pieces(*sealed), (sealed,))))
 
     def send_one(self) -> None:
         """Send the next piece, if there is one."""
@@ -70,18 +71,14 @@ class Outgoing:
 
     def leave(self, lane: int, attempt: int, files: Sequence[str]) -> None:
         """Send at once what an attempt left that is lost; who reads it is told of the loss next."""
+        for piece in self._pieces(lane, attempt, files):
+            self._post(piece)
+
+    def _pieces(self, lane: int, attempt: int, files: Sequence[str]) -> Iterator[Piece]:
         for name in files:
             path = os.path.join(self._folder, name)
-            for piece in pieces(lane, attempt, path):
-                self._post(piece)
+            yield from pieces(lane, attempt, path)
             os.unlink(path)
-
-    def _messages(self, sealed: Sealed) -> Iterator[Piece | Sealed]:
-        for name in sealed.files:
-            path = os.path.join(self._folder, name)
-            yield from pieces(sealed.lane, sealed.attempt, path)
-            os.unlink(path)
-        yield sealed
 
 
 def pieces(

@@ -20,7 +20,8 @@ _TAIL = 4096
 _SPEAK_S = 0.3
 """Seconds for a hanging worker to write its stacks, which a signal handler does at once."""
 _LOG_LIMIT = 1 << 20
-"""Bytes of a worker's log, which is in memory, beyond which it is cut to its tail."""
+"""Bytes of a worker's log, which is in memory, beyond which it is cut to its tail where its memory
+is looked at."""
 
 
 class ProcessLink(StreamLink):
@@ -56,7 +57,9 @@ class ProcessLink(StreamLink):
         self._control.set_word(lane, word)
 
     def memory(self) -> int | None:
-        self._trim_log()
+        if os.fstat(self._log).st_size > _LOG_LIMIT:
+            self._old_tail = read_tail(self._log, _TAIL)
+            os.ftruncate(self._log, 0)
         if self._guard is not None:
             return self._control.memory or None
         return machine.resident_bytes(self._control.pid)
@@ -101,12 +104,6 @@ class ProcessLink(StreamLink):
     def _tail(self) -> str:
         data = self._old_tail + read_tail(self._log, _TAIL)
         return data[-_TAIL:].decode("utf-8", "replace").strip()
-
-    def _trim_log(self) -> None:
-        """Keep a chatty env's log from filling memory; its end stays."""
-        if os.fstat(self._log).st_size > _LOG_LIMIT:
-            self._old_tail = read_tail(self._log, _TAIL)
-            os.ftruncate(self._log, 0)
 
 
 def _signal_name(number: int) -> str:

@@ -127,7 +127,9 @@ class VideoFile:
 
     def write(self, frame: Array) -> None:
         if not self._quality.lossless:
-            frame = _even(frame)
+            odd_rows, odd_columns = frame.shape[0] % 2, frame.shape[1] % 2
+            if odd_rows or odd_columns:
+                frame = np.pad(frame, ((0, odd_rows), (0, odd_columns), (0, 0)), mode="edge")
         try:
             if self._growing is None:
                 self._growing = self._open(frame.shape)
@@ -295,10 +297,3 @@ def size_of(path: Path) -> tuple[int, int]:
     with _reading(path) as av, av.open(str(path)) as container:
         stream = container.streams.video[0]
         return int(stream.height), int(stream.width)
-
-
-def _even(frame: Array) -> Array:
-    height, width = frame.shape[:2]
-    if height % 2 or width % 2:
-        return np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
-    return frame
