@@ -238,7 +238,6 @@ class Container:
         self._lock = threading.Lock()
         self._requests: socket.socket | None = None
         self._is_ended = False
-        self._is_closed = False
 
     def fork(self, ident: int, index: int, fds: tuple[int, int, int]) -> None:
         """Bring the container up, in a thread, and fork its worker."""
@@ -276,9 +275,6 @@ class Container:
 
     def close(self, deadline: float) -> None:
         """Wait until the container is gone, from `deadline` on by force."""
-        if self._is_closed:
-            return
-        self._is_closed = True
         if self._thread is not None:
             self._thread.join(max(0.0, deadline - time.monotonic()) + 1.0)
             if self._thread.is_alive():

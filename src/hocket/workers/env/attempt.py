@@ -77,28 +77,32 @@ class Attempt:
         return self.ends
 
 
+def build_sinks(refs: Sequence[Ref]) -> list[Sink]:
+    return [plugins.build("recorders", ref.name, ref.config) for ref in refs]
+
+
 class Tracks:
-    """Builds the sinks once, opens a track of each for an attempt, feeds and seals them."""
+    """The recording of one attempt: a track of each sink, opened, fed and sealed together. It is
+    made before the reset, and then says what the sinks ask for."""
 
-    def __init__(self, sinks: Sequence[Ref], folder: str | None) -> None:
-        self._default_folder = self._folder = os.path.abspath(folder or ".")
-        self._sinks: list[Sink] = [
-            plugins.build("recorders", ref.name, ref.config) for ref in sinks
-        ]
-        self._tracks: list[Track] = []
-        self._abilities: tuple[str, ...] = ()
-        self._keeps_errors = False
-        self.needs = SinkNeeds()
-        """What all sinks together ask for in the attempt that was prepared last."""
-
-    def prepare(
-        self, task: TaskInfo, record: Mapping[str, Any], abilities: Collection[str]
+    def __init__(
+        self,
+        sinks: Sequence[Sink],
+        task: TaskInfo,
+        record: Mapping[str, Any],
+        abilities: Collection[str],
+        folder: str | None,
     ) -> None:
-        """Find out what the sinks ask for in the next attempt. Call it before the reset."""
+        """`folder` is the run's, where `record` names no other: a fleet may be kept for several
+        runs."""
+        self._sinks = sinks
+        self._record = record
         self._abilities = tuple(abilities)
+        self._folder = os.path.abspath(record.get("folder") or folder or ".")
+        self._tracks: list[Track] = []
         wanted = [
             sink.needs_of(task, record, abilities) if isinstance(sink, Selective) else sink.needs
-            for sink in self._sinks
+            for sink in sinks
         ]
         self.needs = SinkNeeds(
             observations=any(needs.observations for needs in wanted),
@@ -117,19 +121,15 @@ class Tracks:
         """True if a sink asks for observations: of every step, or of one in `needs.stride`."""
         return _looks(self.needs)
 
-    def open(self, attempt: Attempt, prompt: str, record: Mapping[str, Any]) -> None:
-        self.discard()
+    def open(self, attempt: Attempt, prompt: str) -> None:
         trial = attempt.trial
-        # A fleet may be kept for several runs: each attempt says whose it is.
-        self._folder = os.path.abspath(record.get("folder") or self._default_folder)
-        self._keeps_errors = bool(record.get(EVIDENCE))
         start = AttemptStart(
             trial=trial,
             attempt=attempt.number,
             task=attempt.task,
             prompt=prompt,
             folder=os.path.join(self._folder, "episodes", trial.slug, str(attempt.number)),
-            record=record,
+            record=self._record,
             abilities=self._abilities,
         )
         for sink in self._sinks:
@@ -169,7 +169,6 @@ class Tracks:
         return [os.path.relpath(file, self._folder) for file in files]
 
     def discard(self) -> None:
-        self._keeps_errors = False
         while self._tracks:
             self._tracks.pop().discard()
 
@@ -177,7 +176,7 @@ class Tracks:
         """Keep what was recorded of an attempt that is lost to an error, where that was asked for;
         return the files, relative to the run folder. A track that cannot be sealed leaves none."""
         files: list[str] = []
-        while self._tracks and self._keeps_errors:
+        while self._tracks and self._record.get(EVIDENCE):
             track = self._tracks.pop(0)
             try:
                 files += track.seal(Outcome.ERROR)

@@ -203,9 +203,9 @@ class ChunkRunner:
         unasked = set(self._env.cameras) - set(self._policy_cameras or ())
         return {key: array for key, array in arrays.items() if key not in unasked}
 
-    def open(self, arrays: Observation, prompt: str, record: Mapping[str, Any]) -> None:
+    def open(self, arrays: Observation, prompt: str) -> None:
         """Begin to record, with the reset as step 0."""
-        self._tracks.open(self.attempt, prompt, record)
+        self._tracks.open(self.attempt, prompt)
         self._record(None, 0.0, chunk=-1, observation=arrays)
 
     def run(

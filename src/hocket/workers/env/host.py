@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 
+from hocket.core.contracts.recorder import Sink
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Outcome, Trial
 from hocket.core.wire import (
@@ -32,7 +34,7 @@ from hocket.core.wire import (
 )
 from hocket.errors import EnvError, UsageError, WireError
 from hocket.workers.env import remarks
-from hocket.workers.env.attempt import Attempt, Tracks, outcome_of
+from hocket.workers.env.attempt import Attempt, Tracks, build_sinks, outcome_of
 from hocket.workers.env.chunk_runner import (
     ChunkResult,
     ChunkRunner,
@@ -117,12 +119,12 @@ class Host:
     def _reset(self, message: Begin) -> Ready:
         trial, number, record = Trial(*message.trials[0]), message.attempts[0], message.record[0]
         limit, env, name = message.max_steps[0], self._env, (trial.suite, trial.task)
-        tracks = self._begin_tracks()
+        self._drop()
         began = time.perf_counter()
         env.build(*name)
         built = time.perf_counter()
         env.use_quality("full")
-        tracks.prepare(env.task, record, env.abilities)
+        tracks = self._begin_tracks(record)
         final = message.final_observation
         attempt = Attempt(trial, number, env.task, max_steps=limit, final=final)
         perturbation = self._perturbation(trial)
@@ -130,7 +132,7 @@ class Host:
         arrays, prompt = runner.reset(twice=bool(record.get(TWICE)))
         seen = runner.for_policy(arrays)
         is_new = self._buffer.restart(seen, self._port.allocate)
-        runner.open(arrays, prompt, record)
+        runner.open(arrays, prompt)
         self._runner = runner
         spec = None
         if name not in self._told:
@@ -213,15 +215,14 @@ class Host:
 
     def _render(self, message: Render) -> None:
         try:
-            tracks = self._begin_tracks()
-            self._replay(message, tracks)
-            files = tracks.seal(Outcome(message.outcome))
+            self._drop()
+            files = self._replay(message).seal(Outcome(message.outcome))
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent, whatever it is
             self._fail(message.attempt, exc)
         else:
             self._port.post(Sealed(0, message.attempt, files))
 
-    def _replay(self, message: Render, tracks: Tracks) -> None:
+    def _replay(self, message: Render) -> Tracks:
         """Restore the states of an ended attempt in turn, and record what is observed at each that
         the sinks ask for."""
         env, trial, record = self._env, Trial(*message.trial), message.record
@@ -231,13 +232,13 @@ class Host:
         if "deferred" not in env.abilities:
             raise EnvError(f"The env of {env.task.name!r} cannot be observed without a step.")
         env.use_quality(str(record.get("quality", "full")))
-        tracks.prepare(env.task, record, env.abilities)
+        tracks = self._begin_tracks(record)
         # The reset lays out the scene; its own picture is of no use.
         env.use_cameras(())
         env.reset(trial, perturbation)
         env.use_cameras(None if tracks.needs.all_cameras else tracks.needs.cameras)
         attempt = Attempt(trial, message.attempt, env.task, max_steps=0, final=False)
-        tracks.open(attempt, env.task.prompt, record)
+        tracks.open(attempt, env.task.prompt)
         for step in sorted({*range(0, len(states), tracks.needs.stride), len(states) - 1}):
             env.restore(states[step])
             arrays, _ = flatten(env.observe())
@@ -246,15 +247,19 @@ class Host:
             attempt.steps = step
             tracks.step(attempt, None, 0.0, chunk=-1, age=0, observation=arrays, state=None)
             self._control.count_step(0)
+        return tracks
 
     def _perturbation(self, trial: Trial) -> Perturbation | None:
         return Perturbation(self._spec.perturb, trial) if self._spec.perturb else None
 
-    def _begin_tracks(self) -> Tracks:
-        """Forget the running attempt; return the tracks of the next."""
-        self._drop()
-        if self._tracks is None:
-            self._tracks = Tracks(self._spec.sinks, self._spec.folder)
+    @cached_property
+    def _sinks(self) -> list[Sink]:
+        return build_sinks(self._spec.sinks)
+
+    def _begin_tracks(self, record: Mapping[str, Any]) -> Tracks:
+        """Return the tracks of the next attempt, which runs in the env that was built."""
+        env, folder = self._env, self._spec.folder
+        self._tracks = Tracks(self._sinks, env.task, record, env.abilities, folder)
         return self._tracks
 
     def _discard(self, message: Discard) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from hocket.core.contracts.recorder import Sink
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Array, Observation, TaskInfo, Trial
 from hocket.core.wire import (
@@ -17,7 +19,7 @@ from hocket.core.wire import (
     Sealed,
     Told,
 )
-from hocket.workers.env.attempt import Attempt, Tracks, outcome_of
+from hocket.workers.env.attempt import Attempt, Tracks, build_sinks, outcome_of
 from hocket.workers.rows.looks import RowLooks
 from hocket.workers.rows.sim import RowSim, on_host
 from hocket.workers.rows.table import RowEnds, RowTable
@@ -29,8 +31,11 @@ class RowRecording:
     def __init__(self, spec: WorkerSpec) -> None:
         self._spec = spec
         self._rows: dict[int, tuple[Tracks, Attempt]] = {}
-        self._spare: list[Tracks] = []
         self.is_on = bool(spec.sinks)
+
+    @cached_property
+    def _sinks(self) -> list[Sink]:
+        return build_sinks(self._spec.sinks)
 
     def open(
         self,
@@ -46,15 +51,11 @@ class RowRecording:
         if not self.is_on:
             return
         for index, row in enumerate(rows.tolist()):
-            if not self._spare:
-                self._spare.append(Tracks(self._spec.sinks, self._spec.folder))
-            recording = self._spare.pop()
-            recording.prepare(tasks[index], record[index], sim.abilities)
-            attempt = Attempt(
-                trials[index], attempts[index], tasks[index], max_steps=0, final=False
-            )
-            recording.open(attempt, prompts[index], record[index])
-            self._rows[row] = (recording, attempt)
+            task, folder = tasks[index], self._spec.folder
+            tracks = Tracks(self._sinks, task, record[index], sim.abilities, folder)
+            attempt = Attempt(trials[index], attempts[index], task, max_steps=0, final=False)
+            tracks.open(attempt, prompts[index])
+            self._rows[row] = (tracks, attempt)
         self._feed(sim, rows, None)
 
     def step(
@@ -82,32 +83,24 @@ class RowRecording:
         if row not in self._rows:
             return []
         files = self._rows[row][0].seal(outcome_of(end))
-        self._spare.append(self._rows.pop(row)[0])
+        del self._rows[row]
         return files
 
     def discard(self, rows: Array) -> None:
         for row in rows.tolist():
-            found = self._rows.pop(row, None)
-            if found is not None:
-                found[0].discard()
-                self._spare.append(found[0])
+            if row in self._rows:
+                self._rows.pop(row)[0].discard()
 
     def abandon(self, rows: Array) -> Iterator[tuple[int, int, list[str]]]:
         """Give up attempts that are lost to an error; yield row, attempt and the files that each
         leaves, where it was asked to leave some."""
         for row in rows.tolist():
-            found = self._rows.pop(row, None)
-            if found is not None:
-                recording, attempt = found
-                yield row, attempt.number, recording.abandon()
-                self._spare.append(recording)
+            if row in self._rows:
+                tracks, attempt = self._rows.pop(row)
+                yield row, attempt.number, tracks.abandon()
 
     def _feed(
-        self,
-        sim: RowSim,
-        rows: Array,
-        table: RowTable | None,
-        looks: RowLooks | None = None,
+        self, sim: RowSim, rows: Array, table: RowTable | None, looks: RowLooks | None = None
     ) -> None:
         """Give each row's tracks one record; without a table it is that of the reset."""
         ids = rows.tolist()
@@ -119,7 +112,7 @@ class RowRecording:
             states = sim.states(rows)
         counts = [0] * len(ids) if table is None else table.done[rows].tolist()
         for index, (row, done) in enumerate(zip(ids, counts, strict=True)):
-            recording, attempt = self._rows[row]
+            tracks, attempt = self._rows[row]
             observation: Observation | None = None
             if row in seen_at:
                 observation = {key: array[seen_at[row]] for key, array in seen.items()}
@@ -129,7 +122,7 @@ class RowRecording:
                 if looks is not None:
                     age = looks.age(row, done, attempt.steps)
                     chunk = -1 if looks.is_held(row, done) else chunk
-            recording.step(
+            tracks.step(
                 attempt,
                 None if table is None else sim.action(row),
                 0.0 if table is None else float(table.rewards[row]),

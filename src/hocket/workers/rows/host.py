@@ -111,7 +111,7 @@ class RowsHost:
             return False
         until = now + seconds
         # Both change between calls alone, and to ask anew after each step would cost as much again.
-        may_pause = bool(self._begins.waiting) or self.rule.is_expecting
+        may_pause = bool(self._begins.waiting) or bool(self.rule.coming)
         self._has_looked = False
         failed: Failed | None = None
         try:
@@ -149,7 +149,7 @@ class RowsHost:
 
     def _must_hold(self, now: float) -> bool:
         count = len(self._table.moving().rows)
-        return not count or (self.rule.is_expecting and self.rule.hold_s(count, now) > 0)
+        return not count or (bool(self.rule.coming) and self.rule.hold_s(count, now) > 0)
 
     def due_s(self) -> float | None:
         """Seconds until `work` has something to do; None until a message comes."""
