@@ -87,8 +87,7 @@ def find_task(suite: str, tasks: Sequence[TaskInfo], name: str) -> TaskInfo:
 
 
 def with_details(task: TaskInfo, env: Any) -> TaskInfo:
-    """The task, with the prompt, the step limit and the control rate that its env says where the
-    suite says none."""
+    """The task, with its env's prompt, step limit and control rate where the suite has none."""
     task = with_rate(task, env)
     return replace(
         task, prompt=task.prompt or prompt_of(env), max_steps=task.max_steps or limit_of(env)

@@ -32,8 +32,7 @@ from hocket.workers.remote.dialing import dial
 _LOG = logging.getLogger(__name__)
 HOST_TAG, OWNER_TAG, LEASE_TAG = "hocket-host", "hocket-owner", "hocket-lease"
 PORT = 8080
-"""The port on which a far end listens inside its sandbox; nothing leads there but the provider's
-entrance."""
+"""Where a far end listens inside its sandbox; only the provider's entrance leads there."""
 _READY_S = 600.0
 """Seconds for a sandbox to answer, once it is there: images of simulators are large."""
 _OPEN_S = 60.0
@@ -63,8 +62,7 @@ class Sandbox(Protocol):
         """How it ended, in words; empty while it runs or where nobody knows."""
 
     def delete(self) -> None:
-        """End it, and all that it costs. Whatever it raises is told. One that is gone already is
-        no matter."""
+        """End it, and all that it costs; one that is gone already is no matter."""
 
 
 class CloudRuntime(abc.ABC):
@@ -264,7 +262,6 @@ class Rental:
             self._tell("The request to delete it was not answered.")
 
     def explain(self) -> str:
-        """Say why the stream ended."""
         words = self.account() or "The connection to it was lost."
         return f"The sandbox {self.sandbox.ident} on {self._runtime.name}: {words}"
 

@@ -83,8 +83,7 @@ class Command:
         return True
 
     def remove(self, *names: str) -> None:
-        """End containers by force; those that are gone already are no matter. The log tells which
-        may be left."""
+        """End containers by force, if they are there. The log tells which may be left."""
         words = ("rm", "--force", *(("--time", "0") if self.is_podman else ()))
         left = list(names)
         for _ in range(_TRIES):

@@ -54,8 +54,7 @@ _MEANINGS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerConfig:
-    """What a container is given. It has no network, and sees no files but those of the image and
-    of mounts."""
+    """What a container is given. It has no network, and sees only files of the image and mounts."""
 
     dockerfile: str = ""
     """Build the image from this Dockerfile (or the folder that holds it), instead of naming one. It
@@ -192,8 +191,6 @@ class DockerRuntime(ContainerRuntime):
 
 
 class PodmanRuntime(ContainerRuntime):
-    """By Podman."""
-
     commands = ("podman",)
 
 

@@ -263,7 +263,6 @@ class ChunkRunner:
         return result
 
     def _judge(self, turn: Turn, result: ChunkResult) -> None:
-        """Note what a step gave, and whether the episode ends with it."""
         result.rewards.append(turn.reward)
         if self._tells:
             result.infos.append(numbers_in(turn.info))

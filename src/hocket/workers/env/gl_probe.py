@@ -44,7 +44,6 @@ def _found(device: int, get_string: Callable[[int], bytes | None]) -> None:
 
 
 def probe_egl() -> None:
-    """Try every EGL device in turn."""
     egl = _library("EGL", "libEGL.so.1")
     pointer = ctypes.c_void_p
     egl.eglGetProcAddress.restype = pointer

@@ -103,8 +103,7 @@ class Host:
         self._env.close()
 
     def abandon(self) -> list[str]:
-        """Give up the running attempt; what was recorded of it is kept where that was asked for.
-        Gives the files, relative to the run folder."""
+        """Give up the running attempt; return the files that it leaves, named in the run folder."""
         self._runner = None
         return [] if self._tracks is None else self._tracks.abandon()
 
@@ -223,8 +222,7 @@ class Host:
             self._port.post(Sealed(0, message.attempt, files))
 
     def _replay(self, message: Render) -> Tracks:
-        """Restore the states of an ended attempt in turn, and record what is observed at each that
-        the sinks ask for."""
+        """Record what is observed at those states of an ended attempt that the sinks ask for."""
         env, trial, record = self._env, Trial(*message.trial), message.record
         perturbation = self._perturbation(trial)
         states = np.frombuffer(message.states, "<f8").reshape(message.length, -1)

@@ -163,8 +163,7 @@ class Drive:
 
 
 def _only_space(space: Any) -> tuple[tuple[str, ...], Any]:
-    """The one space inside of Dict spaces with a single key each, and these keys, innermost
-    first."""
+    """The one space inside of Dicts with a single key each, and these keys, innermost first."""
     inner = getattr(space, "spaces", None)
     if isinstance(inner, Mapping) and len(inner) == 1:
         key, value = next(iter(inner.items()))

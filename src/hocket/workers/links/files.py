@@ -184,8 +184,7 @@ class Incoming:
         hasher: Hasher = hashlib.sha256,
     ) -> None:
         """`root` is the run folder, `slug` the trial's name in it. One that `keeps` takes drafts
-        too, and what has come whole stays if the attempt is lost. `hasher` is that of the
-        pieces."""
+        too, and what has come whole stays if the attempt is lost."""
         self._keeps = keeps
         self._hasher = hasher
         # A run folder's path is absolute, and looking at it again costs as much as opening a file.
@@ -203,8 +202,7 @@ class Incoming:
         """Files that are whole."""
 
     def take(self, piece: Piece, *, is_durable: bool = True) -> None:
-        """Take the next piece. A file that is `is_durable` is on the disk when its last piece is
-        taken."""
+        """Take the next piece. An `is_durable` file is on the disk when its last is taken."""
         if self._file is None:
             self._begin(piece.name)
             if piece.digest and not (piece.begin or is_durable or self._keeps):
@@ -270,7 +268,6 @@ class Incoming:
         return f".{self._name}.tmp"
 
     def _begin(self, name: str) -> None:
-        """Make ready for a file of this name."""
         if type(name) is not str:
             raise WireError(f"{name!r:.80} is no name for a file.")
         if name in self._names or not _is_declared(name, self._patterns, keeps=self._keeps):

@@ -55,8 +55,7 @@ class LaneArrays:
         self._blocks: dict[int, Any] = {}
         """The worker's shared memory, by its number."""
         self._inline: dict[int, memoryview] = {}
-        """What a lane's arrays are copied into, where they come over the stream: by place, which is
-        `lane * slots + slot`."""
+        """By place (`lane * slots + slot`): what arrays that come over the stream are copied to."""
         self._views: list[Observation] = [{} for _ in range(lanes * slots)]
 
     @property
@@ -203,7 +202,6 @@ class StreamLink(abc.ABC):
         return self._arrays.views(lane, chunk)
 
     def _take(self, messages: list[Message]) -> list[Message]:
-        """Take the arrays of messages."""
         for message in messages:
             kind = type(message)
             if kind is Executed or kind is Observed:
@@ -224,8 +222,7 @@ class StreamLink(abc.ABC):
         self._arrays.fill(message.lanes, message.arrays, chunks)
 
     def _read(self) -> bytes | memoryview | None:
-        """The bytes that have come, until the next call: None for none yet, empty at the end of the
-        stream."""
+        """The bytes that have come, until the next call; None for none yet, empty at the end."""
         is_long = self._arrays.are_inline or (self._guard is not None and self._guard.has_files)
         try:
             if not self._expects_fd and not is_long:

@@ -20,8 +20,7 @@ _TAIL = 4096
 _SPEAK_S = 0.3
 """Seconds for a hanging worker to write its stacks, which a signal handler does at once."""
 _LOG_LIMIT = 1 << 20
-"""Bytes of a worker's log, which is in memory, beyond which it is cut to its tail where its memory
-is looked at."""
+"""Bytes of a worker's log, which is in memory, at which `memory` cuts it to its tail."""
 
 
 class ProcessLink(StreamLink):
@@ -86,7 +85,6 @@ class ProcessLink(StreamLink):
         os.close(self._log)
 
     def _epitaph(self) -> str:
-        """How the worker ended, and the end of its log."""
         status = self._control.exit_status
         # A process id of a container says nothing here.
         who = "The worker" if self._guard is not None else f"The worker (pid {self._control.pid})"

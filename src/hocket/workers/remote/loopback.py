@@ -81,7 +81,6 @@ class FarProcess:
         self.child = Child([python, code, "ws", "0"], stdout=subprocess.PIPE, env=env)
 
     def join(self, stream: socket.socket) -> None:
-        """Call it, and join it to a stream."""
         port = self.child.line(_START_S)
         if not port.isdigit():
             raise WorkerFailed(self.explain())

@@ -126,7 +126,6 @@ class Relay:
         return bool(data)
 
     def do(self, message: Message) -> None:
-        """Do what a message of the engine says."""
         if isinstance(message, SetWord):
             self._link.control(message.lane, message.word)
         elif isinstance(message, Speak):
@@ -219,7 +218,6 @@ def _relay(
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Serve one connection."""
     if list(arguments) == ["stdio"]:
         serve(Stdio())
         return 0

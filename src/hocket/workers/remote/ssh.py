@@ -21,8 +21,7 @@ from hocket.workers.remote.dialing import dial
 from hocket.workers.remote.tunnel import Tunnel
 
 _LOGINS = 8
-"""Connections that are made to a host at the same time: by default a server refuses more than
-ten."""
+"""Connections made to a host at the same time; by default a server refuses more than ten."""
 _LOGIN_S = 60.0
 """Seconds for a login."""
 _OPTIONS = (

@@ -99,9 +99,8 @@ async def listen(
     on_port: Callable[[int], None] = lambda _: None,
     wait_s: float = 600.0,
 ) -> None:
-    """Take one connection from whoever has the key and `use` the socket that leads there; whoever
-    else comes, before or after, is refused. `on_port` is told where it listens. Gives up where
-    nobody came in `wait_s`."""
+    """Take one connection from whoever has the key and `use` the socket that leads there; others
+    are refused, before and after. `on_port` is told where it listens. Gives up after `wait_s`."""
     assert key  # Whoever brings none would have it.
     admitted: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
 

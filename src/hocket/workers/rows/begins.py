@@ -50,8 +50,7 @@ class RowBegins:
         else:
             self._begin(message)
 
-    def go_on(self) -> None:
-        """Begin what waits."""
+    def begin_waiting(self) -> None:
         for message in self.waiting.take():
             self._begin(message)
 

@@ -156,8 +156,7 @@ class RowNumbers:
             kept[done - 1, rows] = told[key][rows] if key in told else np.nan
 
     def packed(self, rows: Array, done: Array) -> dict[str, bytes]:
-        """What was told at the `done` steps of these rows' chunks, one row after the other, as it
-        travels."""
+        """What was told at the `done` steps of these rows' chunks, row after row, as it travels."""
         longest = int(done.max()) if len(done) else 0
         is_done = np.arange(longest) < done[:, None]
         return {key: kept[:longest, rows].T[is_done].tobytes() for key, kept in self._kept.items()}

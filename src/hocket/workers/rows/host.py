@@ -105,7 +105,7 @@ class RowsHost:
         """
         now = self._clock()
         if self._begins_due_s(now) <= 0.0:
-            self._perform(self._begins.go_on)
+            self._perform(self._begins.begin_waiting)
             return True
         if self._must_hold(now):
             return False
@@ -171,7 +171,6 @@ class RowsHost:
         return self._see(rows) if self._looks is None else self._looks.gather(rows, self._see)
 
     def _see(self, rows: Array) -> Mapping[str, Array]:
-        """What these rows see now."""
         homes = self._table.home[rows]
         if self._history.length > 1:
             return self._history.gather(rows, homes)
@@ -187,8 +186,7 @@ class RowsHost:
         return self._history.signature(self._sims[int(self._table.home[lane])].signature(lane))
 
     def abandon(self, rows: Array | None = None) -> None:
-        """Give up the attempts of these rows, or of all: what was recorded of them is kept where
-        that was asked for."""
+        """Give up the attempts of these rows, or of all, and hand over what they leave."""
         lost = np.flatnonzero(self._table.attempt >= 0) if rows is None else rows
         for row, attempt, files in self._recording.abandon(lost):
             self.leave(row, attempt, files)

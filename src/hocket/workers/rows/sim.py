@@ -75,8 +75,7 @@ class RowSim:
         return tuple(name for name, is_there in can.items() if is_there)
 
     def reset_again(self, row: Array, task: str, seed: int) -> str:
-        """Reset a row `[1]` that was just reset; return what it sees otherwise now, empty where
-        that is nothing."""
+        """Reset a row `[1]` that was just reset; return what it sees otherwise now, if anything."""
         first = {key: np.array(array) for key, array in self.look(row).items()}
         try:
             self.env.reset(row, [task], [seed])
@@ -127,8 +126,7 @@ class RowSim:
         return [str(text) for text in ask(rows)]
 
     def learn(self, task: str, row: int) -> None:
-        """Note the task of a row that was reset; the first of each is observed, to know its
-        signature."""
+        """Note the task of a row that was reset; the first of each task tells its signature."""
         self._task_of[row] = task
         if task not in self._seen:
             self._seen[task] = signature(self._see(row))

@@ -86,8 +86,8 @@ class Rhythm:
         return max(ceil(steps - doubt) - steps, doubt) * self.step_s
 
     def keeps_together(self, *, are_together: bool, gained_s: float = 0.0) -> bool:
-        """Answer true where all rows should be inferred in one batch; without that a cycle is
-        `gained_s` shorter."""
+        """True if all rows should be inferred in one batch, without which a cycle is `gained_s`
+        shorter."""
         stubborn = STUBBORN if are_together else 1 / STUBBORN
         return self.saved_s + gained_s < stubborn * self.lost_s
 

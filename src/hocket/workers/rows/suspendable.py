@@ -247,8 +247,7 @@ def _unended(sim: Any, rows: Array) -> Iterator[None]:
 
 
 def _map(change: Callable[..., Any], tree: Any, *others: Any) -> Any:
-    """The tree of dicts and tuples with each of its arrays changed, together with those of other
-    trees that have the same keys."""
+    """The tree of dicts and tuples with each array changed, together with those of like trees."""
     if isinstance(tree, Mapping):
         return {key: _map(change, value, *(o[key] for o in others)) for key, value in tree.items()}
     if isinstance(tree, tuple):

@@ -54,8 +54,7 @@ class StepRing:
         self._array = grown
 
     def put(self, rows: Array, first: Array, counts: Array, values: Array) -> None:
-        """Set the values `[sum of counts, ...]` of `counts` steps from `first` on, one row after
-        the other."""
+        """Set the values `[sum of counts, ...]` of `counts` steps from `first` on, row by row."""
         self._array[self._places(rows, first, counts)] = values
 
     def take(self, rows: Array, first: Array, counts: Array) -> Array:
@@ -76,8 +75,7 @@ class RowTable:
     """
 
     def __init__(self, rows: int, counters: Array | None = None) -> None:
-        """`counters` `[rows]` are where `publish` tells each row's steps since the table was
-        made."""
+        """`counters` `[rows]`: where `publish` tells each row's steps since the table was made."""
         self.rows = rows
         self.tick = 0
         """Steps made since the table was made, by whichever rows."""

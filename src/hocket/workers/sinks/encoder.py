@@ -67,8 +67,7 @@ class Quality:
 
     @property
     def options(self) -> dict[str, str]:
-        """The encoder's options, with which it holds no frame back: what was given to it is soon in
-        the file."""
+        """The encoder's options. It holds no frame back: what it was given is soon in the file."""
         common = {"bf": "0", "x264-params": "rc-lookahead=0"}
         if self.lossless:
             return {"preset": "ultrafast", "qp": "0", **common}
@@ -201,8 +200,7 @@ def frames_in(path: Path) -> int:
 
 
 def _finish(draft: Path, path: Path, *, is_lossless: bool) -> None:
-    """Copy what a growing file holds, without encoding it again, behind an index, and make that
-    durable under its name."""
+    """Copy what a growing file holds behind an index, and make that durable under its name."""
     import av
 
     indexed = path.with_name(f".{path.name}.indexed{TEMPORARY}")

@@ -171,8 +171,7 @@ def encode_jpeg(frames: Sequence[Array], width: int) -> bytes:
 def reformatted(
     converter: av.video.reformatter.VideoReformatter, frame: av.VideoFrame, **wanted: Any
 ) -> av.VideoFrame:
-    """A frame in another format or size, by one thread: several cost four times what the work
-    does."""
+    """A frame in another format or size, by one thread: several cost four times the work."""
     try:
         return converter.reformat(frame, **wanted, threads=1)
     except TypeError:

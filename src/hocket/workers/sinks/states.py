@@ -80,7 +80,6 @@ class StatesSink:
     def needs_of(
         self, task: TaskInfo, record: Mapping[str, Any], abilities: Collection[str]
     ) -> SinkNeeds:
-        """States, for attempts whose states are kept."""
         del task, abilities
         return SinkNeeds(states=self._keeps(record))
 
@@ -129,7 +128,6 @@ class StatesTrack:
         return [str(path)]
 
     def discard(self) -> None:
-        """Forget the states."""
         self._states = []
         self._spill.close()
 

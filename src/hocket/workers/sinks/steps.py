@@ -41,8 +41,7 @@ FILE = f"steps{ROWS}"
 """Holds two arrays in `.npy` format: a structured one with a row a step, and the bytes of a JSON
 object with `prompt` and `layout`."""
 ERROR_FILE = "steps.npz"
-"""What an attempt leaves that ended in an error, in no table. Holds the same two as the arrays
-`rows` and `said`."""
+"""What an attempt leaves that ended in an error: the same two, as arrays `rows` and `said`."""
 LARGEST = 4096
 """Numbers in an array that is kept at every step where not everything is to be kept: with more, the
 steps of an episode would take tens of megabytes."""

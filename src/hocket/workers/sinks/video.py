@@ -101,7 +101,6 @@ class VideoSink:
     def needs_of(
         self, task: TaskInfo, record: Mapping[str, Any], abilities: Collection[str]
     ) -> SinkNeeds:
-        """Pictures, for attempts that get their video now."""
         if not self._is_wanted(record, abilities):
             return SinkNeeds()
         return SinkNeeds(
