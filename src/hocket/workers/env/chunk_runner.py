@@ -103,16 +103,10 @@ class ObservationBuffer:
         self.last = step
 
     def lacks(self, step: int) -> int:
-        """How many observations of steps up to this one are missing of the history; above 0
-        where the step itself was not observed. Before the first step the history is padded."""
-        wanted = min(self._history, step + 1)
-        return max(0, wanted - self._streak) if step == self.last else wanted
-
-    def whole_in(self, step: int) -> int:
-        """How many more steps have to be observed before there is a whole history, which also needs
-        those that come in between; 0 where there is one at this step."""
+        """How many more steps have to be observed before the history at this one is whole."""
         streak = self._streak if step == self.last else 0
-        return self._history - streak if self.lacks(step) else 0
+        # Seen at every step since the reset it is whole, however short: it is padded.
+        return self._history - streak if streak < min(self._history, step + 1) else 0
 
 
 class ChunkRunner:
@@ -258,7 +252,7 @@ class ChunkRunner:
                     break
                 # The policy is owed a whole history: with one, a few more steps complete it.
                 self._see(result, turn)
-                total = observe_at = min(total, done + self._buffer.whole_in(self.attempt.steps))
+                total = observe_at = min(total, done + self._buffer.lacks(self.attempt.steps))
         result.busy_s = time.perf_counter() - began
         return result
 

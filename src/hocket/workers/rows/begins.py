@@ -3,16 +3,16 @@ others least."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from hocket.core.data import TaskInfo, Trial
+from hocket.core.data import Trial
 from hocket.core.wire import TWICE, Begin, Message, Ready
-from hocket.workers.rows.endings import RowEndings
+from hocket.workers.rows.endings import RowEndings, RowStart
 from hocket.workers.rows.looks import RowLooks
 from hocket.workers.rows.resets import WaitingResets, joined
-from hocket.workers.rows.sim import RowHistory, RowSims
+from hocket.workers.rows.sim import RowHistory, RowSim, RowSims
 from hocket.workers.rows.table import RowTable
 
 
@@ -63,69 +63,53 @@ class RowBegins:
             self._reset(joined(mine)[0], home, build_s)
 
     def _reset(self, message: Begin, home: int, build_s: float) -> None:
-        """Reset rows of one simulator."""
-        began, rows = self._clock(), np.asarray(message.lanes, np.int64)
-        table = self._table
-        self._endings.recording.discard(rows[table.attempt[rows] >= 0])
-        table.halt(rows[table.active[rows]], began)
-        asked = self._clock()
-        tasks, seeds = map(list, zip(*(trial[1:3] for trial in message.trials), strict=True))
-        sim = self._sims[home]
-        sim.env.reset(rows, tasks, seeds)
-        self.waiting.took(len(rows), self._clock() - asked)
-        twice = [index for index, each in enumerate(message.record) if each.get(TWICE)]
-        differs = {i: sim.reset_again(rows[i : i + 1], tasks[i], seeds[i]) for i in twice}
-        self._tell(message, home, began, build_s, differs)
-
-    def _tell(
-        self,
-        message: Begin,
-        home: int,
-        began: float,
-        build_s: float,
-        differs: Mapping[int, str],
-    ) -> None:
-        """Post that these attempts have begun, in rows that were reset. `differs`: index of an
-        attempt that was reset twice to what differed then."""
-        sim, lanes, attempts = self._sims[home], message.lanes, message.attempts
-        trials = [Trial(*trial) for trial in message.trials]
-        tasks = [self._sims.tasks[trial.suite, trial.task] for trial in trials]
-        prompts = sim.prompts(np.asarray(lanes, np.int64), tasks)
-        self._note(message, home, trials, tasks, prompts)
+        """Reset rows of one simulator, and post that their attempts have begun."""
+        began, sim = self._clock(), self._sims[home]
+        differs = self._reset_rows(message, sim)
+        starts = self._note(message, home)
         # A message has one spec: a task that is new gets a message of its own.
-        for group in self._by_news(trials):
-            spec = None
-            new = (trials[group[0]].suite, trials[group[0]].task)
-            if new not in self._told:
-                self._told.add(new)
-                found = sim.spec(tasks[group[0]], lanes[group[0]])
-                spec = found.to_plain()
+        for group in self._by_news(starts):
+            trial, spec = group[0].trial, None
+            if (trial.suite, trial.task) not in self._told:
+                self._told.add((trial.suite, trial.task))
+                spec = sim.spec(group[0].task, group[0].row).to_plain()
             self._post(
                 Ready(
-                    lanes=[lanes[index] for index in group],
-                    attempts=[attempts[index] for index in group],
-                    prompts=[prompts[index] for index in group],
+                    lanes=[start.row for start in group],
+                    attempts=[start.attempt for start in group],
+                    prompts=[start.prompt for start in group],
                     spec=spec,
                     layout=None,
                     block=-1,
                     arrays=None,
                     build_s=build_s,
                     reset_s=self._clock() - began,
-                    differs=next((differs[index] for index in group if index in differs), None),
+                    differs=next((differs[s.row] for s in group if s.row in differs), None),
                 )
             )
 
-    def _note(
-        self,
-        message: Begin,
-        home: int,
-        trials: Sequence[Trial],
-        tasks: Sequence[TaskInfo],
-        prompts: Sequence[str],
-    ) -> None:
+    def _reset_rows(self, message: Begin, sim: RowSim) -> dict[int, str]:
+        """Reset rows, whatever they do; return what differed, by lane, of those reset twice."""
+        table, rows = self._table, np.asarray(message.lanes, np.int64)
+        self._endings.recording.discard(rows[table.attempt[rows] >= 0])
+        table.halt(rows[table.active[rows]], self._clock())
+        asked = self._clock()
+        tasks, seeds = map(list, zip(*(trial[1:3] for trial in message.trials), strict=True))
+        sim.env.reset(rows, tasks, seeds)
+        self.waiting.took(len(rows), self._clock() - asked)
+        return {
+            lane: sim.reset_again(rows[i : i + 1], tasks[i], seeds[i])
+            for i, lane in enumerate(message.lanes)
+            if message.record[i].get(TWICE)
+        }
+
+    def _note(self, message: Begin, home: int) -> list[RowStart]:
         """Begin attempts in the table, in the histories and in the recordings."""
         sim, lanes, attempts = self._sims[home], message.lanes, message.attempts
         rows = np.asarray(lanes, np.int64)
+        trials = [Trial(*trial) for trial in message.trials]
+        tasks = [self._sims.tasks[trial.suite, trial.task] for trial in trials]
+        prompts = sim.prompts(rows, tasks)
         final, limits = message.final_observation, message.max_steps
         self._table.begin(rows, attempts, tasks, limits, final=final)
         self._table.home[rows] = home
@@ -136,12 +120,14 @@ class RowBegins:
         if self._looks is not None:
             self._looks.restart(rows)
             sim.executed[rows] = 0
-        self._endings.recording.open(sim, rows, attempts, trials, tasks, prompts, message.record)
+        starts = list(map(RowStart, lanes, attempts, trials, tasks, prompts, message.record))
+        self._endings.recording.open(sim, starts)
+        return starts
 
-    def _by_news(self, trials: Sequence[Trial]) -> list[list[int]]:
-        """Indices of trials: those of known tasks in one group, each new task in its own."""
-        groups: dict[tuple[str, str] | None, list[int]] = {}
-        for index, trial in enumerate(trials):
-            task = (trial.suite, trial.task)
-            groups.setdefault(None if task in self._told else task, []).append(index)
+    def _by_news(self, starts: Sequence[RowStart]) -> list[list[RowStart]]:
+        """Those of known tasks in one group, those of each new task in its own."""
+        groups: dict[tuple[str, str] | None, list[RowStart]] = {}
+        for start in starts:
+            task = (start.trial.suite, start.trial.task)
+            groups.setdefault(None if task in self._told else task, []).append(start)
         return list(groups.values())

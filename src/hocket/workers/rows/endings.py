@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,17 @@ from hocket.workers.rows.sim import RowSim, on_host
 from hocket.workers.rows.table import RowEnds, RowTable
 
 
+class RowStart(NamedTuple):
+    """An attempt that has begun in a row."""
+
+    row: int
+    attempt: int
+    trial: Trial
+    task: TaskInfo
+    prompt: str
+    record: Mapping[str, Any]
+
+
 class RowRecording:
     """Feeds every row's tracks with the steps that the row executed, and with no others."""
 
@@ -37,26 +48,16 @@ class RowRecording:
     def _sinks(self) -> list[Sink]:
         return build_sinks(self._spec.sinks)
 
-    def open(
-        self,
-        sim: RowSim,
-        rows: Array,
-        attempts: Sequence[int],
-        trials: Sequence[Trial],
-        tasks: Sequence[TaskInfo],
-        prompts: Sequence[str],
-        record: Sequence[Mapping[str, Any]],
-    ) -> None:
+    def open(self, sim: RowSim, starts: Sequence[RowStart]) -> None:
         """Begin to record attempts, with their resets as step 0."""
         if not self.is_on:
             return
-        for index, row in enumerate(rows.tolist()):
-            task, folder = tasks[index], self._spec.folder
-            tracks = Tracks(self._sinks, task, record[index], sim.abilities, folder)
-            attempt = Attempt(trials[index], attempts[index], task, max_steps=0, final=False)
-            tracks.open(attempt, prompts[index])
+        for row, number, trial, task, prompt, record in starts:
+            tracks = Tracks(self._sinks, task, record, sim.abilities, self._spec.folder)
+            attempt = Attempt(trial, number, task, max_steps=0, final=False)
+            tracks.open(attempt, prompt)
             self._rows[row] = (tracks, attempt)
-        self._feed(sim, rows, None)
+        self._feed(sim, np.array([start.row for start in starts], np.int64), None)
 
     def step(
         self,
