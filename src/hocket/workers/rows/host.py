@@ -16,15 +16,7 @@ import numpy as np
 
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Array, Observation, Signature
-from hocket.core.wire import (
-    Begin,
-    Describe,
-    Discard,
-    Execute,
-    Failed,
-    Message,
-    Observed,
-)
+from hocket.core.wire import Begin, Describe, Discard, Execute, Failed, Message, Observed
 from hocket.errors import ChunkValueError, WireError
 from hocket.workers.rows.begins import RowBegins
 from hocket.workers.rows.endings import RowEndings, RowNumbers, RowRecording

@@ -8,13 +8,7 @@ from typing import Any
 import numpy as np
 
 from hocket.core.arrays import as_numpy, first_difference
-from hocket.core.contracts.batched import (
-    BatchedEnv,
-    CostsByRow,
-    HoldsRows,
-    RowSnapshots,
-    RowSteps,
-)
+from hocket.core.contracts.batched import BatchedEnv, CostsByRow, HoldsRows, RowSnapshots, RowSteps
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Array, EnvSpec, Observation, Signature, TaskInfo, signature
 from hocket.errors import EnvError, SecondResetError, SuspensionError

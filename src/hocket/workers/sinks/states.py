@@ -10,11 +10,11 @@ they are. For MetaWorld that is a quarter of the size at next to no cost.
 from __future__ import annotations
 
 import io
-import zipfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -43,16 +43,7 @@ FILE = "states.npz"
 `[steps + 1, V]` has those at every step. Numbers are float64."""
 OBSERVATIONS_FILE = "observations.npz"
 """Holds an array `[steps + 1, ...]` for each key, row 0 at the reset."""
-_UNREADABLE = (
-    OSError,
-    ValueError,
-    KeyError,
-    IndexError,
-    EOFError,
-    TypeError,
-    RuntimeError,
-    zipfile.BadZipFile,
-)
+_UNREADABLE = (OSError, ValueError, LookupError, EOFError, TypeError, RuntimeError, BadZipFile)
 """What reading a damaged file of numpy's raises; the numbers themselves have a checksum in it."""
 OBSERVATION_SINK = "hocket.workers.sinks.states:ObservationSink"
 """The name by which workers build this sink."""
